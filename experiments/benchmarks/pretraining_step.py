@@ -1,0 +1,259 @@
+"""Time one coCondenser optimisation step against a plain implementation of the same mathematics, in the same run.
+
+    python experiments/benchmarks/pretraining_step.py shape=A|B precision=fp32|bf16 [threads=1] [steps=5]
+
+Shape A: BERT-base, 16 spans, chunks of 8 x 128 tokens. Shape B: 4 layers x 256, 64 spans, chunks of 16 x 128 tokens.
+Vocabulary 30,522; spans of 40 to 128 tokens; 15 % masked; dropout 0.1; two head layers; AdamW.
+
+The plain implementation is always fp32: rows padded to 128, vocabulary logits at all positions, a cached pass that runs
+the LM heads too, the library's own layers. Prints one JSON line:
+
+    cpu_s, baseline_cpu_s   CPU-seconds a step, median
+    speedup                 baseline_cpu_s / cpu_s
+    gflop                   useful floating-point operations of our step: matrix products over real tokens, at the
+                            positions that are read, both passes of the cache; what is computed on padding is not useful
+    matmul_share            gflop / cpu_s over this machine's rate of large matrix products in that precision
+    peak_rss_mb             peak memory of the process up to the end of our steps, before the baseline ran
+    gradient_error          largest difference of any parameter's gradient over that gradient's largest entry, dropout off
+"""
+
+import json
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import BertConfig, BertForMaskedLM
+
+from condensery.models.condenser import Condenser, CondenserShape
+from condensery.objectives.contrast import span_contrast
+from condensery.objectives.gradient_cache import backpropagate
+from condensery.objectives.mlm import MaskedPrediction
+from condensery.tokens.batches import Chunk, chunks
+
+VOCABULARY, LENGTH, MASK_RATE, MASK = 30_522, 128, 0.15, 103
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One size of model and batch; ``chunk`` is in spans of 128 tokens."""
+
+    layers: int
+    hidden: int
+    heads: int
+    spans: int
+    chunk: int
+
+
+SHAPES = {"A": Shape(12, 768, 12, 16, 8), "B": Shape(4, 256, 4, 64, 16)}
+
+
+@dataclass
+class Batch:
+    """Masked spans, flat: ids (N,), starts (n + 1,), masked (k,) positions into ids, targets (k,)."""
+
+    ids: np.ndarray
+    starts: np.ndarray
+    masked: np.ndarray
+    targets: np.ndarray
+
+
+def make_batch(shape: Shape, seed: int = 0) -> Batch:
+    """Random spans of 40 to 128 tokens, 15 % of them replaced by [MASK]."""
+    random = np.random.default_rng(seed)
+    lengths = random.integers(40, LENGTH + 1, shape.spans)
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    ids = random.integers(1_000, VOCABULARY, starts[-1])
+    inner = np.setdiff1d(np.arange(starts[-1]), np.concatenate([starts[:-1], starts[1:] - 1]))
+    masked = np.sort(random.choice(inner, round(MASK_RATE * len(inner)), replace=False))
+    targets = ids[masked].copy()
+    ids[masked] = MASK
+    return Batch(ids, starts, masked, targets)
+
+
+def make_model(shape: Shape, dropout: float, attention: str) -> Condenser:
+    """The model of this shape; the same weights whenever it is called."""
+    torch.manual_seed(1)
+    config = BertConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=shape.hidden,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        intermediate_size=4 * shape.hidden,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+        attn_implementation=attention,
+    )
+    return Condenser(BertForMaskedLM(config), CondenserShape(2, shape.layers // 2, True)).train()
+
+
+def our_gradients(model: Condenser, batch: Batch, shape: Shape, precision: str) -> float:
+    """Back-propagate one batch through the package's engine; the total loss."""
+    parts = chunks(
+        batch.ids, batch.starts, shape.chunk * LENGTH, pad_id=0, masked=batch.masked, targets=batch.targets
+    )
+    mixed = torch.autocast("cpu", torch.bfloat16) if precision == "bf16" else nullcontext()
+    with mixed:
+        losses = backpropagate(MaskedPrediction(model, len(batch.targets)), parts, span_contrast)
+    return float(sum(losses.values()))
+
+
+class Plain:
+    """The textbook way: the library's layers on rows padded to 128, and logits wherever there is a token."""
+
+    def __init__(self, model: Condenser, batch: Batch, shape: Shape) -> None:
+        self.model, self.shape = model, shape
+        rows = chunks(batch.ids, batch.starts, 10**9, 0, masked=batch.masked, targets=batch.targets)[0]
+        back = torch.argsort(rows.rows)
+        ids, labels = torch.zeros(2, shape.spans, LENGTH, dtype=torch.int64)
+        ids[:, : rows.input_ids.shape[1]] = rows.input_ids[back]
+        flat = torch.full((rows.input_ids.numel(),), -100)
+        flat[rows.masked] = rows.targets
+        labels.fill_(-100)[:, : rows.input_ids.shape[1]] = flat.view(rows.input_ids.shape)[back]
+        self.ids, self.labels, self.mask = ids, labels, torch.arange(LENGTH) < rows.lengths[back][:, None]
+        self.count = len(batch.targets)
+
+    def forward(self, rows: slice) -> tuple[Tensor, Tensor]:
+        """CLS vectors and the MLM losses of some rows, logits at all positions."""
+        output = self.model.language_model(
+            input_ids=self.ids[rows], attention_mask=self.mask[rows].long(), output_hidden_states=True
+        )
+        states = output.hidden_states
+        hidden = torch.cat([states[-1][:, :1], states[self.model.shape.skip_from][:, 1:]], dim=1)
+        padding = (~self.mask[rows])[:, None, None, :].to(hidden.dtype) * torch.finfo(hidden.dtype).min
+        for layer in self.model.head:
+            hidden = layer(hidden, padding)
+        logits = self.model.vocabulary_head(hidden)
+        labels = self.labels[rows].flatten()
+        loss = sum(
+            nn.functional.cross_entropy(part.flatten(0, 1), labels, ignore_index=-100, reduction="sum") / self.count
+            for part in (output.logits, logits)
+        )
+        return states[-1][:, 0], loss
+
+    def gradients(self) -> float:
+        """Back-propagate the batch through a gradient cache that runs the whole model twice."""
+        rows = [slice(i, i + self.shape.chunk) for i in range(0, self.shape.spans, self.shape.chunk)]
+        replays, vectors = [], []
+        with torch.no_grad():
+            for part in rows:
+                replays.append(torch.get_rng_state())
+                vectors.append(self.forward(part)[0])
+        cached = torch.cat(vectors).requires_grad_()
+        contrast = span_contrast(cached)
+        contrast.backward()
+        total = float(contrast)
+        for part, state in zip(rows, replays, strict=True):
+            torch.set_rng_state(state)
+            cls, loss = self.forward(part)
+            (loss + (cls * cached.grad[part]).sum()).backward()
+            total += float(loss)
+        return total
+
+
+def useful_flops(shape: Shape, batch: Batch) -> float:
+    """Operations of the matrix products that one of our steps needs, over real tokens only."""
+    lengths = np.diff(batch.starts).astype(float)
+    row = np.searchsorted(batch.starts, batch.masked, side="right") - 1
+    masked = np.bincount(row, minlength=shape.spans).astype(float)
+    d = shape.hidden
+
+    def layer(read: np.ndarray) -> float:
+        # key and value everywhere; query, output and feed-forward where the result is read; scores and weighted sum
+        return float(sum(4 * d * d * lengths + 20 * d * d * read + 4 * d * read * lengths))
+
+    whole = layer(lengths)
+    cached = (shape.layers - 1) * whole + layer(np.ones(shape.spans))
+    heads = whole + layer(masked)
+    projection = 2 * masked.sum() * 2 * d * (VOCABULARY + d)
+    trained = (shape.layers - 1) * whole + layer(masked + 1) + heads + projection
+    return cached + 3 * trained
+
+
+def matmul_rate(precision: str) -> float:
+    """Operations per CPU-second of a large matrix product in this precision."""
+    kind = torch.bfloat16 if precision == "bf16" else torch.float32
+    left, right = torch.randn(2, 2048, 2048).to(kind)
+    return 2 * 2048.0**3 / statistics.median(cpu_seconds(lambda: left @ right) for _ in range(7))
+
+
+def cpu_seconds(work: Callable[[], object]) -> float:
+    """CPU-seconds of all threads of this process while ``work`` runs."""
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
+def gradient_error(shape: Shape, batch: Batch, precision: str) -> float:
+    """Ours against the plain gradient, dropout off: worst tensor, largest difference over largest entry."""
+    ours, plain = make_model(shape, 0.0, "eager"), make_model(shape, 0.0, "sdpa")
+    our_gradients(ours, batch, shape, precision)
+    Plain(plain, batch, shape).gradients()
+    pairs = [(a.grad, b.grad) for a, b in zip(ours.parameters(), plain.parameters(), strict=True)]
+    floor = 1e-4 * max(float(b.abs().max()) for _, b in pairs)  # key biases have a gradient of rounding errors
+    return max(float((a - b).abs().max()) / max(float(b.abs().max()), floor) for a, b in pairs)
+
+
+def main(shape: str = "B", precision: str = "fp32", threads: str = "1", steps: str = "5") -> None:
+    """Run the benchmark and print its line."""
+    torch.set_num_threads(int(threads))
+    size = SHAPES[shape]
+    batch = make_batch(size)
+    ours = make_model(size, 0.1, "eager")
+    our_optimiser = torch.optim.AdamW(ours.parameters(), lr=1e-5, fused=True)
+
+    def our_step() -> None:
+        our_gradients(ours, batch, size, precision)
+        our_optimiser.step()
+        our_optimiser.zero_grad()
+
+    our_step()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    plain = make_model(size, 0.1, "sdpa")
+    plain_optimiser = torch.optim.AdamW(plain.parameters(), lr=1e-5)
+    plain_way = Plain(plain, batch, size)
+
+    def plain_step() -> None:
+        plain_way.gradients()
+        plain_optimiser.step()
+        plain_optimiser.zero_grad()
+
+    plain_step()
+    times: list[tuple[float, float, float]] = []
+    for _ in range(int(steps)):  # in turn, so that a busy machine slows both
+        times.append((cpu_seconds(our_step), cpu_seconds(plain_step), matmul_rate(precision)))
+    cpu, baseline, rate = (statistics.median(column) for column in zip(*times, strict=True))
+    flops = useful_flops(size, batch)
+    error = gradient_error(size, batch, precision)
+    result = {
+        "shape": shape,
+        "precision": precision,
+        "cpu_s": round(cpu, 3),
+        "baseline_cpu_s": round(baseline, 3),
+        "speedup": round(baseline / cpu, 2),
+        "gflop": round(flops / 1e9, 1),
+        "matmul_gflops": round(rate / 1e9, 1),
+        "matmul_share": round(flops / rate / cpu, 3),
+        "peak_rss_mb": round(peak),
+        "gradient_error": float(f"{error:.2e}"),
+    }
+    print(json.dumps(result))
+    if precision == "fp32" and not error < 1e-3:
+        sys.exit(f"error: the two gradients differ by {error:.1e}")
+
+
+if __name__ == "__main__":
+    try:
+        options = dict(argument.split("=", 1) for argument in sys.argv[1:])
+        if options.get("shape", "B") not in SHAPES or options.get("precision", "fp32") not in {"fp32", "bf16"}:
+            raise ValueError
+        call = lambda: main(**options)  # noqa: E731
+    except ValueError:
+        sys.exit("usage: pretraining_step.py shape=A|B precision=fp32|bf16 [threads=1] [steps=5]")
+    call()

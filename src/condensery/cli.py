@@ -1,0 +1,134 @@
+"""The command line: Hydra composes, this runs it and says what went wrong in one line. Imports nothing heavy itself."""
+
+import errno
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+from yaml import MarkedYAMLError
+
+from condensery.errors import UserError
+
+GROUPS = re.compile(r"^(stages?|data|backbone|trainer|logger|table)\.[^=]+=")
+DISK = {
+    errno.ENOSPC: "no space is left on the disk",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EROFS: "the file system is read-only",
+    errno.EACCES: "no permission to read or write here",
+    errno.EPERM: "no permission to read or write here",
+}
+
+
+class Stopped(BaseException):
+    """Carries a run's exception (its cause) past Hydra, which would print lines of its own around it."""
+
+
+def main(cfg: DictConfig) -> None:
+    """Run one composed config: once, or as one job of a sweep. Raises ``Stopped`` from whatever goes wrong."""
+    from condensery.pipeline import run, sweep
+
+    multirun = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
+    try:
+        sweep.run_job(cfg) if multirun else run.run(cfg)
+    except Exception as error:
+        raise Stopped from error
+
+
+def door(program: Callable[[], Any], home: Path) -> int:
+    """Run ``program``, a function under ``hydra.main``, and return the exit code.
+
+    Bad input, Hydra's complaints and a full or read-only disk give one line and 1; Ctrl-C gives 130, SIGTERM 143.
+    An unexpected exception keeps its traceback: it is a fault of ours. ``home`` is the folder of ``outputs``.
+    """
+    os.environ["CONDENSERY_HOME"] = str(home)
+    if os.environ.get("HYDRA_FULL_ERROR") == "1":  # a developer wants to see the whole traceback
+        program()
+        return 0
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises, so that its message can be made one line here
+    sys.argv[1:] = prepared(sys.argv[1:])
+    caught = _end_on_signals()
+    try:
+        program()
+    except (KeyboardInterrupt, SystemExit):
+        if not caught:
+            raise
+        print("interrupted; run the same command again to go on", file=sys.stderr)
+        return 128 + caught[0]
+    except (Exception, Stopped) as stop:
+        error = stop.__cause__ if isinstance(stop, Stopped) and stop.__cause__ else stop
+        line = in_one_line(error)
+        if line is None:
+            raise error from None
+        print(line, file=sys.stderr)
+        return 1
+    from condensery.pipeline import sweep
+
+    return 1 if sweep.failed else 0
+
+
+def prepared(arguments: list[str]) -> list[str]:
+    """The command line as Hydra wants it: options first, so that ``-m`` may stand anywhere.
+
+    ``stages.round1.steps=9`` may add a key that the recipe leaves to the defaults, so it gets Hydra's ``++``; a key
+    that does not exist is found when the config is checked. ``output_root=~/x`` gets its home folder.
+    """
+
+    def one(argument: str) -> str:
+        if argument.startswith("output_root=~"):
+            return "output_root=" + os.path.expanduser(argument.removeprefix("output_root="))
+        return f"++{argument}" if GROUPS.match(argument) else argument
+
+    return [one(a) for a in sorted(arguments, key=lambda a: "=" in a and not a.startswith("-"))]
+
+
+def in_one_line(error: BaseException) -> str | None:
+    """What is said about a foreseeable fault; the traceback of a stage that crashed in a worker; otherwise ``None``."""
+    from condensery.pipeline.workers import StageError
+
+    if isinstance(error, UserError):
+        return "error: " + " ".join(str(error).split())
+    if isinstance(error, StageError):
+        return str(error)
+    if isinstance(error, HydraException | OmegaConfBaseException):
+        return "error: " + _of_hydra(error)
+    if isinstance(error, MarkedYAMLError):
+        mark = error.problem_mark
+        return f"error: {f'{mark.name}:{mark.line + 1}: ' if mark else ''}not valid YAML ({error.problem})"
+    if isinstance(error, OSError) and error.errno in DISK:
+        return f"error: {error.filename or 'output_root'}: {DISK[error.errno]}"
+    return None
+
+
+def _of_hydra(error: BaseException) -> str:
+    text = str(error) or str(error.__cause__ or type(error).__name__)
+    unknown = re.match(r"Could not override '([^']*)'", text)
+    if unknown:
+        from condensery.pipeline.config import RootConfig
+        from condensery.pipeline.faults import close_to
+
+        return f"{unknown[1]}: unknown key{'' if '.' in unknown[1] else close_to(unknown[1], RootConfig.model_fields)}"
+    text = text.partition("Config search path:")[0]
+    return " ".join(text.split())
+
+
+def _end_on_signals() -> list[int]:
+    """Let SIGINT and SIGTERM end the program through ``finally`` blocks; the list tells which one came."""
+    caught: list[int] = []
+
+    def leave(number: int, frame: object) -> NoReturn:
+        caught.append(number)
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, leave)
+    return caught

@@ -1,0 +1,159 @@
+"""Metrics per query, with trec_eval's definitions (through ir_measures and its provider pytrec_eval).
+
+A query without results, or whose results hold nothing relevant, counts 0; queries are those of the split's judgements.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ir_measures
+import numpy as np
+from ir_measures.measures import Measure
+from numpy.typing import NDArray
+
+from condensery.errors import UserError
+from condensery.files import atomic
+from condensery.retrieval.runs import Run
+from condensery.text.collection import Collection, Qrels
+
+QUERIES = 1000  # handed to trec_eval at a time: what it reads, dictionaries of strings, is large
+
+_NAME = re.compile(r"(?P<name>[a-z]+)(?:@(?P<cutoff>[1-9][0-9]*))?", re.IGNORECASE)
+_MEASURES = {
+    "mrr": ir_measures.RR,
+    "rr": ir_measures.RR,
+    "recall": ir_measures.R,
+    "r": ir_measures.R,
+    "ndcg": ir_measures.nDCG,
+    "success": ir_measures.Success,
+    "map": ir_measures.AP,
+    "ap": ir_measures.AP,
+    "precision": ir_measures.P,
+    "p": ir_measures.P,
+}
+_NEEDS_CUTOFF = (ir_measures.R, ir_measures.Success, ir_measures.P)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Metrics of one run.
+
+    Attributes:
+        query_ids: ids of the judged queries, sorted as strings.
+        per_query: metric, as it was asked for -> float64 (queries,), in the order of ``query_ids``.
+    """
+
+    query_ids: list[str]
+    per_query: dict[str, NDArray[np.float64]]
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The mean of each metric over the queries."""
+        return {name: float(values.mean()) for name, values in self.per_query.items()}
+
+    def save(self, path: Path) -> None:
+        """Write as .npz: ``query_ids`` and an array for each metric."""
+        with atomic(path) as temporary, open(temporary, "wb") as stream:
+            arrays: dict[str, Any] = {"query_ids": np.array(self.query_ids), **self.per_query}
+            np.savez(stream, **arrays)
+
+    @classmethod
+    def load(cls, path: Path) -> "Evaluation":
+        """Read what ``save`` wrote."""
+        try:
+            with np.load(path, allow_pickle=False) as stored:
+                values = dict(stored)
+        except FileNotFoundError:
+            raise UserError(f"{path}: no such file") from None
+        return cls(values.pop("query_ids").tolist(), values)
+
+
+def parse_metric(name: str) -> tuple[Measure, int | None]:
+    """The measure and cutoff of a name such as MRR@10, Recall@100, R@100, nDCG@10, Success@5, MAP, P@10.
+
+    Raises ``UserError`` for a name that does not exist or lacks its cutoff.
+    """
+    match = _NAME.fullmatch(name.strip())
+    measure = _MEASURES.get(match["name"].lower()) if match else None
+    if match is None or measure is None:
+        raise UserError(f"metric {name!r} does not exist; known: MRR@k, Recall@k, NDCG@k, Success@k, P@k, MAP, MAP@k")
+    cutoff = int(match["cutoff"]) if match["cutoff"] else None
+    if cutoff is None and measure in _NEEDS_CUTOFF:
+        raise UserError(f"metric {name!r} needs a cutoff, for example {name}@100")
+    return measure, cutoff
+
+
+def evaluate(run: Run, collection: Collection, split: str, metrics: list[str]) -> Evaluation:
+    """Score a run on the judgements of a split. ``UserError`` for an unknown metric or a split without queries."""
+    qrels = collection.qrels(split)
+    query_rows = qrels.query_set
+    if not len(query_rows):
+        raise UserError(f"split '{split}' of collection '{collection.name}' has no judged query, nothing to evaluate")
+    per_query = score(run.query_rows, run.passage_rows, qrels, metrics)
+    ids = collection.queries.column("id").take(query_rows)
+    order = sorted(range(len(ids)), key=ids.__getitem__)
+    return Evaluation([ids[i] for i in order], {name: values[order] for name, values in per_query.items()})
+
+
+def score(
+    query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer], qrels: Qrels, metrics: list[str]
+) -> dict[str, NDArray[np.float64]]:
+    """Metrics of rankings in memory.
+
+    Args:
+        query_rows: (n,) queries that were searched; those without a judgement are ignored.
+        passage_rows: (n, k) their passages, best first, padded with -1.
+        qrels: judgements.
+        metrics: names, see ``parse_metric``.
+
+    Returns:
+        metric -> float64 (queries,), in the order of ``qrels.query_set``.
+    """
+    parsed = {name: parse_metric(name) for name in metrics}
+    place = {int(row): i for i, row in enumerate(np.asarray(qrels.query_set).tolist())}
+    results = {name: np.zeros(len(place)) for name in metrics}
+    judged = _judged(qrels)
+    asked = {name: _measure(*what) for name, what in parsed.items()}
+    known = [i for i, row in enumerate(query_rows.tolist()) if row in place]
+    for first in range(0, len(known), QUERIES):
+        block = known[first : first + QUERIES]
+        names = [str(int(query_rows[i])) for i in block]
+        run = {name: _ranks(passage_rows[i]) for name, i in zip(names, block, strict=True)}
+        evaluator = ir_measures.pytrec_eval.evaluator(set(asked.values()), {name: judged[name] for name in names})
+        values: dict[Measure, dict[str, float]] = {measure: {} for measure in asked.values()}
+        for result in evaluator.iter_calc(run):
+            values[result.measure][result.query_id] = result.value
+        places = [place[int(name)] for name in names]
+        for metric, measure in asked.items():
+            results[metric][places] = [values[measure].get(name, 0.0) for name in names]
+    for metric, (measure, cutoff) in parsed.items():
+        if measure is ir_measures.RR and cutoff:
+            # 1/rank from trec_eval, which has no cutoff for it: a first hit behind the cutoff counts 0.
+            results[metric][results[metric] < 1.0 / cutoff] = 0.0
+    return results
+
+
+def _measure(measure: Measure, cutoff: int | None) -> Measure:
+    return measure if cutoff is None or measure is ir_measures.RR else measure @ cutoff
+
+
+def _judged(qrels: Qrels) -> dict[str, dict[str, int]]:
+    """Judgements as trec_eval reads them; it takes a negative grade (junk) for irrelevant."""
+    judged: dict[str, dict[str, int]] = {}
+    for query, passage, grade in zip(
+        qrels.query_rows.tolist(), qrels.passage_rows.tolist(), qrels.grades.tolist(), strict=True
+    ):
+        judged.setdefault(str(query), {})[str(passage)] = grade
+    return judged
+
+
+def _ranks(passages: NDArray[np.integer]) -> dict[str, float]:
+    """One ranking as trec_eval reads it: passage -> -rank.
+
+    Not the scores: trec_eval ignores the order that it is given, sorts by score and puts equal scores in descending
+    order of the passage id, and it reads scores as float32. Strictly falling numbers make it keep our order.
+    """
+    found = passages[passages >= 0].tolist()
+    return dict(zip(map(str, found), map(float, range(0, -len(found), -1)), strict=True))

@@ -1,0 +1,98 @@
+"""Is system A better than system B on these queries, or was it luck? Paired tests over the queries, two-sided."""
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from condensery.errors import UserError
+from condensery.randomness import generator
+
+Test = Literal["randomisation", "t"]
+PERMUTATIONS = 10_000
+CELLS = 10_000_000  # random signs in memory at a time, one byte each
+
+
+class PerQuery(Protocol):
+    """What is compared: values of each metric over named queries."""
+
+    @property
+    def query_ids(self) -> Sequence[str]:
+        """Ids of the queries."""
+
+    @property
+    def per_query(self) -> dict[str, NDArray[np.float64]]:
+        """Metric -> values in the order of ``query_ids``."""
+
+
+def compare(
+    system: PerQuery,
+    baseline: PerQuery,
+    metric: str,
+    test: Test = "randomisation",
+    permutations: int = PERMUTATIONS,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """The mean difference system - baseline of a metric, and its p-value.
+
+    Raises ``UserError`` when the two were measured on different queries or one lacks the metric.
+    """
+    first, second = list(system.query_ids), list(baseline.query_ids)
+    if sorted(first) != sorted(second):
+        only = sorted(set(first) ^ set(second))
+        raise UserError(
+            f"significance test on {metric}: the two systems were measured on different queries "
+            f"({len(first)} and {len(second)}; {len(only)} in one only, such as {only[:3]}); evaluate both on one split"
+        )
+    for side in (system, baseline):
+        if metric not in side.per_query:
+            raise UserError(f"significance test: no values of {metric} for each query; evaluate both with this metric")
+    place = {query: i for i, query in enumerate(second)}
+    order = [place[query] for query in first]
+    differences = np.asarray(system.per_query[metric]) - np.asarray(baseline.per_query[metric])[order]
+    p = t_test(differences) if test == "t" else randomisation_test(differences, permutations, seed)
+    return float(differences.mean()), p
+
+
+def randomisation_test(differences: NDArray[np.float64], permutations: int = PERMUTATIONS, seed: int = 0) -> float:
+    """Fisher's paired randomisation test (Smucker, Allan and Carterette 2007).
+
+    Under the null hypothesis the two systems' values of a query can be swapped, i.e. each difference (n,) may change
+    its sign. p is the share of random sign vectors whose mean is at least as far from 0 as the observed one, which is
+    counted among them: the smallest p is 1 / (permutations + 1).
+    """
+    moving = differences[differences != 0]  # a query without a difference changes no sum
+    if not len(moving):
+        return 1.0
+    observed = abs(moving.sum())
+    random = generator("randomisation test", seed)
+    extreme = 0
+    block = max(1, CELLS // len(moving))
+    for first in range(0, permutations, block):
+        shape = (min(block, permutations - first), len(moving))
+        flipped = np.unpackbits(np.frombuffer(random.bytes(-(-shape[0] * shape[1] // 8)), np.uint8))
+        # sum of signed differences = sum - 2 * sum of the flipped ones
+        sums = moving.sum() - 2 * (flipped[: shape[0] * shape[1]].reshape(shape) @ moving)
+        extreme += int((np.abs(sums) >= observed - 1e-9 * observed).sum())  # sums of the same terms in another order
+    return (extreme + 1) / (permutations + 1)
+
+
+def t_test(differences: NDArray[np.float64]) -> float:
+    """Student's paired t-test; 1 when all differences are zero."""
+    if not differences.any():
+        return 1.0
+    if np.ptp(differences) == 0:
+        return 0.0 if len(differences) > 1 else 1.0
+    return float(stats.ttest_1samp(differences, 0.0).pvalue)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's (1979) step-down correction for testing several hypotheses at once; the order is kept."""
+    adjusted = [0.0] * len(p_values)
+    highest = 0.0
+    for rank, i in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[i]))
+        adjusted[i] = highest
+    return adjusted

@@ -1,0 +1,35 @@
+"""The bi-encoder: s(q, p) = <f_q(q), f_p(p)>, CLS vectors of one shared encoder or of two (SPEC §4)."""
+
+from torch import Tensor, nn
+
+from condensery.models.encoder import Encoder
+from condensery.tokens.batches import Chunk
+
+PASSAGE, QUERY = 0, 1  # Chunk.tower
+
+
+class BiEncoder(nn.Module):
+    """Queries and passages to vectors.
+
+    Attributes:
+        query: the encoder of queries.
+        passage: the encoder of passages; the same object where the towers are shared.
+    """
+
+    def __init__(self, query: Encoder, passage: Encoder | None = None) -> None:
+        super().__init__()
+        self.query = query
+        self.passage = query if passage is None else passage
+
+    @property
+    def shared(self) -> bool:
+        """Whether queries and passages go through the same weights."""
+        return self.query is self.passage
+
+    def vectors(self, chunk: Chunk) -> Tensor:
+        """CLS vectors (b, d) by the tower of the chunk."""
+        return (self.query if chunk.tower == QUERY else self.passage).cls(chunk)
+
+    def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
+        """The vectors; a bi-encoder has no losses of a chunk's own."""
+        return self.vectors(chunk), {}

@@ -1,0 +1,164 @@
+"""Checkpoints: what we save is a Hugging Face folder and a sentence-transformers folder at once.
+
+``AutoModel.from_pretrained(folder)`` and ``SentenceTransformer(folder)`` both load the retriever. Beside it may lie
+``condenser_head.safetensors`` (the Condenser head, so that coCondenser can start from it) and, for separate towers,
+``query_encoder/`` (the folder itself holds the passage encoder). ``condensery.json`` says what the folder is.
+"""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModel, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from condensery.errors import UserError
+from condensery.files import read_json, write_json
+from condensery.models.backbone import dropouts, load_masked_language_model
+from condensery.models.biencoder import BiEncoder
+from condensery.models.condenser import Condenser, CondenserShape
+from condensery.models.encoder import Encoder
+from condensery.tokens.tokenizer import load_tokenizer
+from condensery.tokens.vocabulary import Vocabulary
+
+HEAD = "condenser_head.safetensors"
+QUERY_ENCODER = "query_encoder"
+ABOUT = "condensery.json"
+
+
+@dataclass(frozen=True)
+class Retriever:
+    """A retriever as it was saved: its towers and the longest inputs that it was trained with, in tokens."""
+
+    model: BiEncoder
+    query_length: int
+    passage_length: int
+
+
+def save_condenser(model: Condenser, folder: Path, tokenizer: Path | str, length: int) -> None:
+    """Save the backbone with its MLM head as a checkpoint, and the Condenser head beside it."""
+    _save_model(model.language_model, folder, tokenizer, length)
+    if model.head:
+        save_file({name: value.contiguous() for name, value in model.head.state_dict().items()}, folder / HEAD)
+    about = {"shape": asdict(model.shape), "towers": "shared", "query_length": length, "passage_length": length}
+    write_json(folder / ABOUT, about)
+
+
+def load_condenser(
+    folder: Path, vocabulary: Vocabulary, head_layers: int, skip_from: int | None, late_mlm: bool, dropout: float | None
+) -> Condenser:
+    """A Condenser that starts from a saved one: backbone, MLM head, and the Condenser head where there is one.
+
+    Args:
+        folder: the checkpoint.
+        vocabulary: of the tokens that it will read.
+        head_layers, skip_from, late_mlm: see ``CondenserShape``; ``skip_from`` None = half of the backbone's layers.
+        dropout: of hidden states and attention; None = as the checkpoint says.
+
+    Raises:
+        UserError: the folder holds no checkpoint, or a head of another shape than the one asked for.
+    """
+    language_model = load_masked_language_model(folder, vocabulary, **dropouts(dropout))
+    early = language_model.config.num_hidden_layers // 2 if skip_from is None else skip_from
+    model = Condenser(language_model, CondenserShape(head_layers, early, late_mlm))
+    saved = folder / HEAD
+    if model.head and saved.exists():
+        try:
+            model.head.load_state_dict(load_file(saved))
+        except RuntimeError:
+            raise UserError(
+                f"{saved}: a Condenser head of another shape; set head_layers and skip_from as in the stage that made it"
+                f" ({read_json(folder / ABOUT)['shape']})"
+            ) from None
+    return model
+
+
+def save_retriever(retriever: Retriever, folder: Path, tokenizer: Path | str) -> None:
+    """Save a retriever; with separate towers the folder is the passage encoder and ``query_encoder/`` the other."""
+    model = retriever.model
+    _save_model(model.passage.model, folder, tokenizer, retriever.passage_length)
+    if not model.shared:
+        _save_model(model.query.model, folder / QUERY_ENCODER, tokenizer, retriever.query_length)
+    about = {
+        "towers": "shared" if model.shared else "separate",
+        "query_length": retriever.query_length,
+        "passage_length": retriever.passage_length,
+    }
+    write_json(folder / ABOUT, about)
+
+
+def load_retriever(folder: Path) -> Retriever:
+    """Load what ``save_retriever`` or ``save_condenser`` saved. Raises ``UserError`` where there is no such thing."""
+    about = read_json(folder / ABOUT)
+    return Retriever(load_biencoder(folder), about["query_length"], about["passage_length"])
+
+
+def load_biencoder(folder: Path, separate: bool | None = None, dropout: float | None = None) -> BiEncoder:
+    """Load a retriever from any checkpoint folder of the BERT family, ours or not.
+
+    Args:
+        folder: the checkpoint.
+        separate: two towers, both starting from the folder unless it has two; None = as the folder says.
+        dropout: of hidden states and attention; None = as the checkpoint says.
+    """
+    query = folder / QUERY_ENCODER
+    if separate is None:
+        separate = query.is_dir()
+    passage_encoder = load_encoder(folder, dropout)
+    if not separate:
+        return BiEncoder(passage_encoder)
+    return BiEncoder(load_encoder(query if query.is_dir() else folder, dropout), passage_encoder)
+
+
+def load_encoder(folder: Path, dropout: float | None = None) -> Encoder:
+    """The backbone of a checkpoint folder, in fp32, without its pooling layer."""
+    try:
+        config = AutoConfig.from_pretrained(folder)
+        for name, value in dropouts(dropout).items():
+            setattr(config, name, value)
+        with quiet():
+            model = AutoModel.from_pretrained(
+                folder, config=config, add_pooling_layer=False, dtype=torch.float32, attn_implementation="eager"
+            )
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder}: no checkpoint can be loaded ({str(error).strip().splitlines()[0]})") from None
+    return Encoder(model)
+
+
+class quiet:  # noqa: N801  (a context manager, named as a verb phrase reads)
+    """Keep transformers from reporting the MLM head as unexpected where only the backbone is loaded."""
+
+    def __enter__(self) -> None:
+        self.level = transformers_logging.get_verbosity()
+        self.bar = transformers_logging.is_progress_bar_enabled()
+        transformers_logging.set_verbosity_error()
+        transformers_logging.disable_progress_bar()
+
+    def __exit__(self, *_: object) -> None:
+        transformers_logging.set_verbosity(self.level)
+        if self.bar:
+            transformers_logging.enable_progress_bar()
+
+
+def _save_model(model: PreTrainedModel, folder: Path, tokenizer: Path | str, max_length: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with quiet():
+        model.save_pretrained(folder)
+    load_tokenizer(tokenizer).save_pretrained(folder)
+    _write_sentence_transformers(folder, model.config.hidden_size, max_length)
+
+
+def _write_sentence_transformers(folder: Path, dim: int, max_length: int) -> None:
+    """The small files from which sentence-transformers builds encoder + CLS pooling, compared by inner product."""
+    modules = [
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+        {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+    ]
+    write_json(folder / "modules.json", modules)
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False})
+    write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "dot", "prompts": {}})
+    write_json(
+        folder / "1_Pooling" / "config.json",
+        {"word_embedding_dimension": dim, "pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False},
+    )

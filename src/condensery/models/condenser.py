@@ -1,0 +1,91 @@
+"""Condenser (Gao and Callan 2021): a head that can only fill in masked tokens with the help of the late CLS state."""
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from condensery.errors import UserError
+from condensery.models.dropout import use_cheap_dropout
+from condensery.models.encoder import Encoder, Selection, padding_mask, transformer_layer
+from condensery.tokens.batches import Chunk
+
+
+@dataclass(frozen=True)
+class CondenserShape:
+    """How the head is built on the backbone.
+
+    Attributes:
+        head_layers: transformer layers in the head (L^h); 0 = no head: plain masked language modelling.
+        skip_from: the backbone layer whose token states the head reads (L^e); the output of that many layers.
+        late_mlm: also train the backbone's last layer to fill in the masked tokens (C eq. 10).
+    """
+
+    head_layers: int
+    skip_from: int
+    late_mlm: bool
+
+    def check(self, depth: int) -> None:
+        """Raise ``UserError`` unless this head fits a backbone of ``depth`` layers."""
+        if self.head_layers and not 0 <= self.skip_from < depth:
+            raise UserError(f"skip_from: {self.skip_from} early layers do not split a backbone of {depth}; 0 to {depth - 1}")
+
+
+class Condenser(nn.Module):
+    """A masked language model with a Condenser head (C §3, eq. 3-11), or without one.
+
+    The head reads [late CLS ; early token states]; its output and, with ``late_mlm``, the backbone's go through the same
+    vocabulary projection (transform and tied decoder).
+    """
+
+    def __init__(self, language_model: PreTrainedModel, shape: CondenserShape) -> None:
+        """Wrap ``language_model`` (``BertForMaskedLM``, ``RobertaForMaskedLM``); the head starts from random weights."""
+        super().__init__()
+        shape.check(language_model.config.num_hidden_layers)
+        self.shape = shape
+        self.encoder = Encoder(language_model.base_model)
+        self.language_model = language_model
+        block = type(language_model.base_model.encoder.layer[0])
+        config = copy.deepcopy(language_model.config)
+        self.head = nn.ModuleList(block(config) for _ in range(shape.head_layers))
+        for layer in self.head:
+            layer.apply(language_model._init_weights)
+            use_cheap_dropout(layer)
+
+    @property
+    def vocabulary_head(self) -> nn.Module:
+        """(k, d) states -> (k, V) logits: transform and tied decoder."""
+        return self.language_model.cls if hasattr(self.language_model, "cls") else self.language_model.lm_head
+
+    def vectors(self, chunk: Chunk) -> Tensor:
+        """Late CLS vectors (b, d), the backbone alone."""
+        return self.encoder.cls(chunk)
+
+    def predict(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
+        """Late CLS vectors (b, d) and the logits (k, V) at the chunk's k masked tokens, by the loss they are for.
+
+        ``mlm_head`` are the head's (C eq. 9), ``mlm_late`` the backbone's (C eq. 10; the only ones where there is no head).
+        """
+        late = self.shape.late_mlm or not self.head
+        selection = Selection(chunk, masked=True)
+        hidden, early = self.encoder(
+            chunk, selection if late else Selection(chunk, masked=False), skip=self.shape.skip_from if self.head else None
+        )
+        states = {}
+        if late:
+            states["mlm_late"] = selection.masked(hidden)
+        if early is not None:
+            states["mlm_head"] = selection.masked(self._through_head(chunk, hidden[:, :1], early, selection))
+        logits = self.vocabulary_head(torch.cat(list(states.values())))  # one projection for both, (2k, V)
+        return hidden[:, 0], dict(zip(states, logits.split(len(selection.flat)), strict=True))
+
+    def _through_head(self, chunk: Chunk, cls: Tensor, early: Tensor, selection: Selection) -> Tensor:
+        """[late CLS (b, 1, d) ; early tokens (b, t, d)] -> head states at the selected positions (b, m, d)."""
+        hidden = torch.cat([cls, early[:, 1:]], dim=1)
+        padding = padding_mask(chunk)
+        for index, layer in enumerate(self.head):
+            last = index + 1 == len(self.head)
+            hidden = transformer_layer(layer, hidden, padding, selection.positions if last else None)
+        return hidden

@@ -1,0 +1,46 @@
+"""The composed config of a backbone: what it is and where its weights come from. Imports no torch."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from condensery.files import content_hash
+
+
+class BackboneConfig(BaseModel):
+    """A BERT or RoBERTa encoder: named on the hub, in a local folder, or built from scratch with the sizes given."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str | None  # hub name or local path of a checkpoint; None = from scratch
+    revision: str | None  # commit, tag or branch of the hub repository
+    tokenizer: str | None  # hub name or path; None = a WordPiece trained on the collection
+    vocab_size: int = Field(ge=100)  # of the trained WordPiece
+    family: Literal["bert", "roberta"]  # the architecture when built from scratch
+    layers: int = Field(ge=1)
+    hidden: int = Field(ge=8)
+    heads: int = Field(ge=1)
+    intermediate: int = Field(ge=8)
+    max_positions: int = Field(ge=8)
+    dropout: float | None = Field(ge=0.0, lt=1.0)  # None = what the named checkpoint says
+    initializer_range: float = Field(gt=0.0)  # standard deviation of the initial weights
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> "BackboneConfig":
+        if self.hidden % self.heads:
+            raise ValueError(f"hidden ({self.hidden}) must be a multiple of heads ({self.heads})")
+        return self
+
+    def fingerprint(self) -> str:
+        """What the artifact id takes in place of the fields: a local checkpoint counts by content, not by path."""
+        fields = self.model_dump()
+        for key in ("name", "tokenizer"):
+            folder = Path(fields[key]) if fields[key] else None
+            if folder is not None and folder.is_dir():
+                files = sorted(path for path in folder.iterdir() if path.suffix in {".json", ".safetensors", ".txt"})
+                fields[key] = [(path.name, content_hash(path)) for path in files]
+        if fields["name"]:  # the sizes are the checkpoint's own then
+            for key in ("family", "layers", "hidden", "heads", "intermediate", "max_positions", "initializer_range"):
+                del fields[key]
+        return repr(sorted(fields.items()))

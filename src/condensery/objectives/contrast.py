@@ -1,0 +1,48 @@
+"""Contrast between vectors: spans of one document (coCondenser), queries and passages (fine-tuning).
+
+Every loss here is a function of the vectors of the whole batch, in fp32 or wider; the gradient cache calls it once.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+Contrast = Callable[[Tensor], Tensor]
+
+
+def span_contrast(vectors: Tensor, temperature: float = 1.0) -> Tensor:
+    """The contrastive loss of coCondenser (CO eq. 6), averaged over the spans (eq. 7).
+
+    Args:
+        vectors: (2n, d); rows 2i and 2i + 1 are the two spans of document i.
+        temperature: divides the inner products; the paper has none (1).
+
+    Returns:
+        mean over spans of -log exp<h_i1, h_i2> / sum over all other spans exp<h_ij, h_kl>; zero for a single pair.
+    """
+    similarity = vectors @ vectors.T / temperature  # (2n, 2n)
+    similarity = similarity.masked_fill(torch.eye(len(vectors), dtype=torch.bool, device=vectors.device), -torch.inf)
+    partner = torch.arange(len(vectors), device=vectors.device) ^ 1
+    return nn.functional.cross_entropy(similarity, partner)
+
+
+def retrieval_contrast(
+    queries: Tensor, passages: Tensor, positive: Tensor, known: Tensor | None = None, temperature: float = 1.0
+) -> Tensor:
+    """Negative log-likelihood of the positive among all passages of the batch (InfoNCE; DPR eq. 2, CO §3.4).
+
+    Args:
+        queries: (q, d).
+        passages: (p, d), positives and hard negatives of all queries.
+        positive: (q,) the row in ``passages`` of each query's positive.
+        known: (q, p) True where a passage of the batch is another judged positive of the query: it is not a negative and
+            is left out of the sum; None = keep all, as the papers' code does.
+        temperature: divides the inner products (Q eq. 5).
+    """
+    scores = queries @ passages.T / temperature  # (q, p)
+    if known is not None:
+        others = known.clone()
+        others[torch.arange(len(queries), device=others.device), positive] = False
+        scores = scores.masked_fill(others, -torch.inf)
+    return nn.functional.cross_entropy(scores, positive)

@@ -1,0 +1,92 @@
+"""The root of the composed config: what ``conf/config.yaml`` holds, as closed pydantic models."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+
+from condensery.pipeline.faults import close_to
+from condensery.stages.base import Wandb, no_bool_as_number
+
+Text = Annotated[
+    str, BeforeValidator(lambda v: str(v) if isinstance(v, int | float) and not isinstance(v, bool) else v)
+]
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"  # names of stages: a dot is kept for stages added automatically
+
+
+class _Closed(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _true_is_not_one(cls, value: Any, info: ValidationInfo) -> Any:
+        return no_bool_as_number(cls, value, info)
+
+
+class TrainerConfig(_Closed):
+    """Which hardware is used, and how."""
+
+    accelerator: Literal["auto", "cpu", "gpu"]
+    devices: Annotated[int, Field(gt=0)] | Literal["auto"]
+    precision: Literal["fp32", "bf16", "fp16", "auto"]
+    threads: Annotated[int, Field(gt=0)] | Literal["auto"]
+    workers: Annotated[int, Field(ge=0)]
+
+
+class WandbConfig(_Closed):
+    """Weights & Biases."""
+
+    project: Text
+    entity: Text | None
+    enabled: bool | Literal["auto"]
+
+    def settings(self) -> Wandb:
+        """The same as a plain record for the stages."""
+        return Wandb(self.project, self.entity, self.enabled)
+
+
+class LoggerConfig(_Closed):
+    """Where curves go. A CSV is always written."""
+
+    wandb: WandbConfig
+
+
+class TableConfig(_Closed):
+    """The comparison: row label -> retriever (a stage), the metrics, and the row that the others are tested against."""
+
+    rows: dict[Text, Text]
+    baseline: Text | None
+    metrics: Annotated[list[str], Field(min_length=1)]
+    split: Literal["train", "dev", "test"]
+
+    @field_validator("baseline")
+    @classmethod
+    def _is_a_row(cls, value: str | None, info: ValidationInfo) -> str | None:
+        rows = info.data.get("rows", {})
+        if value is not None and value not in rows:
+            raise ValueError(f"{value!r} is not a row of the table{close_to(value, rows)}")
+        return value
+
+
+class RootConfig(_Closed):
+    """The keys of the root. Groups that only stages read (``data``, ``backbone``) are checked by those stages."""
+
+    name: Annotated[Text, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    seed: Annotated[int, Field(ge=0)]
+    output_root: Path
+    jobs: Annotated[int, Field(gt=0)]
+    dry_run: bool
+    force: list[Text]
+    ask: Text | None
+    data: dict[str, Any]
+    backbone: dict[str, Any]
+    trainer: TrainerConfig
+    logger: LoggerConfig
+    stage: dict[str, dict[str, Any]]
+    stages: dict[Annotated[str, Field(pattern=NAME)], dict[str, Any]]
+    table: TableConfig
+
+    @field_validator("output_root")
+    @classmethod
+    def _whole_path(cls, value: Path) -> Path:
+        return value.expanduser().absolute()

@@ -1,0 +1,143 @@
+"""Faults of the config, each said in one line that names the key as the user writes it.
+
+A value that a stage got through ``${data}`` is reported as ``data.root``, one that comes from the defaults of its kind
+as ``stage.finetune.steps``, one written for this stage alone as ``stages.round1.steps``.
+"""
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from condensery.errors import UserError
+
+Place = Sequence[str | int]
+Model = TypeVar("Model", bound=BaseModel)
+REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
+
+
+def close_to(word: str, known: Iterable[str]) -> str:
+    """The hint `` (did you mean 'x'?)`` where a known word is near, otherwise the known words."""
+    words = sorted(known)
+    near = difflib.get_close_matches(word, words, 1)
+    if near:
+        return f" (did you mean {near[0]!r}?)"
+    return f" (known: {', '.join(words)})" if words else ""
+
+
+def checked(model: type[Model], value: dict[str, Any], written: Callable[[Place], str]) -> Model:
+    """Validate the resolved ``value`` as ``model``; ``written`` tells the key in which a place in it was written.
+
+    Raises ``UserError`` for the first fault: a value still ``???``, an unknown key, a wrong type or range.
+    """
+    missing = first_missing({key: item for key, item in value.items() if key not in ("stage", "stages")})
+    if missing is not None:
+        key = written(missing)
+        raise UserError(f"{key}: needs a value, for example {key}=...")
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        faults = [(dict(fault), _place_in(value, fault["loc"], fault["type"])) for fault in error.errors()]
+        first, place = min(
+            faults, key=lambda found: found[0]["type"] != "extra_forbidden"
+        )  # a misspelt key comes first
+        texts = dict.fromkeys(_say(fault, model, place) for fault, other in faults if other == place)
+        got = "" if first["type"] in VALUE_SAID else f", got {_short(first['input'])}"
+        text = " or ".join(text if i == 0 else text.removeprefix("must be ") for i, text in enumerate(texts))
+        raise UserError(f"{written(place)}: {text}{got}") from None
+
+
+def first_missing(value: Any, place: tuple[str | int, ...] = ()) -> tuple[str | int, ...] | None:
+    """The place of the first ``???`` in a resolved config."""
+    if value == "???":
+        return place
+    items: Iterable[tuple[str | int, Any]] = ()
+    if isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, list):
+        items = enumerate(value)
+    return next((found for key, item in items if (found := first_missing(item, (*place, key))) is not None), None)
+
+
+def follow(raw: dict[str, Any], start: Place, place: Place, value: Any = None) -> str:
+    """The key in which a value was written: walk ``place`` from the key ``start``, to the target of each ``${...}``.
+
+    ``raw`` is the whole config, unresolved; ``value`` is what lies at ``start`` where ``raw`` does not hold it.
+    """
+    key = list(start)
+    value = _lookup(raw, key) if value is None else value
+    for part in place:
+        value = _lookup(value, [part])
+        key.append(part)
+        while isinstance(value, str) and (match := REFERENCE.fullmatch(value)):
+            key = list(match[1].split("."))
+            value = _lookup(raw, key)
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in key).lstrip(".")
+
+
+def _lookup(value: Any, place: Place) -> Any:
+    for part in place:
+        if isinstance(value, dict):
+            value = value.get(part)
+        elif isinstance(value, list) and isinstance(part, int) and part < len(value):
+            value = value[part]
+        else:
+            return None
+    return value
+
+
+def _place_in(value: Any, loc: Place, kind: str) -> tuple[str | int, ...]:
+    """pydantic's location without the names of union members, which are no keys."""
+    place: list[str | int] = []
+    for position, part in enumerate(loc):
+        absent = kind == "missing" and position == len(loc) - 1
+        inside = (isinstance(value, dict) and part in value) or (isinstance(value, list) and isinstance(part, int))
+        if inside or absent:
+            place.append(part)
+            value = _lookup(value, [part])
+    return tuple(place)
+
+
+VALUE_SAID = {"missing", "extra_forbidden", "value_error", "union_tag_not_found", "union_tag_invalid"}
+MESSAGES = {
+    "missing": "needs a value",
+    "greater_than": "must be > {gt:g}",
+    "greater_than_equal": "must be >= {ge:g}",
+    "less_than": "must be < {lt:g}",
+    "less_than_equal": "must be <= {le:g}",
+    "literal_error": "must be {expected}",
+    "union_tag_not_found": "needs {discriminator}",
+    "union_tag_invalid": "unknown {discriminator} '{tag}' (known: {expected_tags})",
+    "string_pattern_mismatch": "must match {pattern}",
+    "too_short": "must have at least {min_length} item(s)",
+    "too_long": "must have at most {max_length} item(s)",
+    "string_too_short": "must have at least {min_length} character(s)",
+    "value_error": "{error}",
+    "finite_number": "must be a finite number",
+}
+TYPES = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "string": "text",
+    "list": "a list",
+    "dict": "a mapping",
+    "model": "a mapping",
+}
+
+
+def _say(fault: dict[str, Any], model: type[BaseModel], place: Place) -> str:
+    kind = str(fault["type"])
+    if kind == "extra_forbidden":
+        return f"unknown key{close_to(str(place[-1]), model.model_fields) if len(place) == 1 else ''}"
+    if kind in MESSAGES:
+        return " ".join(MESSAGES[kind].format(**fault.get("ctx", {})).split())
+    wanted = TYPES.get(kind.split("_")[0])
+    return f"must be {wanted}" if wanted else " ".join(str(fault["msg"]).split())
+
+
+def _short(value: Any) -> str:
+    text = "null" if value is None else " ".join(repr(value).split())
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,232 @@
+"""A recipe becomes a graph: each node one stage with a checked config, known inputs and an artifact id."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import BaseModel
+
+from condensery.errors import UserError
+from condensery.pipeline.config import RootConfig
+from condensery.pipeline.faults import Place, checked, close_to, follow
+from condensery.pipeline.hardware import quick_precision
+from condensery.stages.base import Stage, StageConfig, operational, references, registry
+
+
+@dataclass(frozen=True)
+class Node:
+    """One stage of a recipe. ``inputs`` names, by config field, the nodes it reads; ``made_from`` their artifacts."""
+
+    name: str
+    kind: str
+    config: StageConfig
+    inputs: Mapping[str, tuple[str, ...]]
+    made_from: Mapping[str, tuple[str, ...]]  # field -> "kind/id"
+    id: str
+
+    @property
+    def reference(self) -> str:
+        """``kind/id``: where the artifact lies in the store."""
+        return f"{self.kind}/{self.id}"
+
+    @property
+    def parents(self) -> list[str]:
+        """The names of all nodes that it reads."""
+        return [name for names in self.inputs.values() for name in names]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A whole recipe: ``nodes`` in topological order, and for each row of the table the node that evaluates it."""
+
+    root: RootConfig
+    nodes: Mapping[str, Node]
+    rows: Mapping[str, str]
+
+    @property
+    def id(self) -> str:
+        """8 hexadecimal digits: the same for every run with the same artifacts and table."""
+        return _digest([[n.name, n.reference] for n in self.nodes.values()] + [self.root.table.model_dump()], 4)
+
+
+def build(cfg: DictConfig) -> Graph:
+    """Check the composed config and make the graph. Raises ``UserError`` with one line for anything that is wrong."""
+    return _Builder(cfg).graph()
+
+
+class _Builder:
+    def __init__(self, cfg: DictConfig) -> None:
+        self.cfg = OmegaConf.create(OmegaConf.to_container(cfg, resolve=False))
+        if self.cfg.trainer.get("precision") == "auto":  # the stages, and so the artifact ids, see what it comes to
+            self.cfg.trainer.precision = quick_precision(str(self.cfg.trainer.accelerator))
+        self.raw: dict[str, Any] = OmegaConf.to_container(self.cfg, resolve=False)  # type: ignore[assignment]
+        self.stages = registry()
+        self.nodes: dict[str, Node] = {}
+        self.overrides: dict[str, dict[str, Any]] = {}  # node name -> what is set for it alone
+
+    def graph(self) -> Graph:
+        resolved = {key: self._resolved(key) if key not in ("stage", "stages") else self.raw[key] for key in self.raw}
+        root = checked(RootConfig, resolved, lambda place: follow(self.raw, (), place))
+        self._check_defaults(root)
+        self.overrides = {name: dict(settings) for name, settings in root.stages.items()}
+        for name in list(self.overrides):
+            self._add(name, ())
+        rows = {}
+        for label, retriever in root.table.rows.items():
+            rows[label] = self._adapted(retriever, "evaluation", f"table.rows.{label}")
+            self._add(rows[label], ())
+        for name in root.force:
+            if name not in self.nodes:
+                raise UserError(f"force: no stage is named {name!r}{close_to(name, self.nodes)}")
+        return Graph(root, self._identify(), rows)
+
+    def _check_defaults(self, root: RootConfig) -> None:
+        for kind, defaults in root.stage.items():
+            if kind not in self.stages:
+                raise UserError(f"stage.{kind}: unknown kind of stage{close_to(kind, self.stages)}")
+            fields = self.stages[kind].config.model_fields
+            for key in defaults:
+                if key not in fields:
+                    raise UserError(f"stage.{kind}.{key}: unknown key{close_to(key, fields)}")
+
+    def _add(self, name: str, path: tuple[str, ...]) -> None:
+        """Add a node after all that it reads; ``path`` is the chain of readers that leads here."""
+        if name in path:
+            cycle = " -> ".join([*path[path.index(name) :], name])
+            raise UserError(f"stages.{path[-1]}: the stages read each other in a circle: {cycle}")
+        if name not in self.nodes:
+            kind = self._kind(name)
+            config = self._config(name, kind)
+            inputs = self._inputs(name, config)
+            for parent in (parent for names in inputs.values() for parent in names):
+                self._add(parent, (*path, name))
+            self.nodes[name] = Node(name, kind, config, inputs, {}, "")
+
+    def _identify(self) -> dict[str, Node]:
+        """The nodes with their ids. Last, since fingerprints read files: faults of the config are told first."""
+        known: dict[str, Node] = {}
+        for name, node in self.nodes.items():
+            made_from = {field: tuple(known[n].reference for n in names) for field, names in node.inputs.items()}
+            node = replace(node, made_from=made_from)
+            known[name] = replace(node, id=artifact_id(node, self.stages[node.kind].version))
+        return known
+
+    def _kind(self, name: str) -> str:
+        kind = self.overrides[name].get("stage")
+        if kind is None:
+            raise UserError(f"stages.{name}.stage: needs the kind of stage (known: {', '.join(sorted(self.stages))})")
+        if kind not in self.stages:
+            raise UserError(f"stages.{name}.stage: unknown kind of stage {kind!r}{close_to(str(kind), self.stages)}")
+        return str(kind)
+
+    def _config(self, name: str, kind: str) -> StageConfig:
+        """Defaults of the kind, overlaid with what the node sets, interpolations resolved in their place."""
+        settings = {key: value for key, value in self.overrides[name].items() if key != "stage"}
+        self.cfg.stages[name] = self.raw["stage"].get(kind) or {}
+        self.cfg.stages[name] = OmegaConf.merge(
+            self.cfg.stages[name], settings
+        )  # in the tree: ${backbone} + {layers: 2}
+        return checked(
+            self.stages[kind].config, self._resolved("stages", name), lambda place: self._written(name, place)
+        )
+
+    def _written(self, name: str, place: Place) -> str:
+        settings, kind = self.overrides[name], self.overrides[name]["stage"]
+        if place and place[0] not in settings and place[0] in (self.raw["stage"].get(kind) or {}):
+            return follow(self.raw, ("stage", kind), place)
+        return follow(self.raw, ("stages", name), place, settings)
+
+    def _inputs(self, name: str, config: StageConfig) -> dict[str, tuple[str, ...]]:
+        found = {}
+        for field, wanted in references(type(config)).items():
+            value = getattr(config, field)
+            words = value if isinstance(value, list | tuple) else [] if value is None else [value]
+            for word in wanted.literal:
+                if word in words and word in self.overrides:
+                    raise UserError(
+                        f"stages.{word}: this name has a meaning of its own in {self._written(name, (field,))}"
+                    )
+            key = self._written(name, (field,))
+            found[field] = tuple(self._adapted(w, wanted.product, key) for w in words if w not in wanted.literal)
+        return found
+
+    def _adapted(self, name: str, wanted: str, key: str) -> str:
+        """The node through which ``wanted`` is read from ``name``: itself, or a stage that is added for the purpose."""
+        if name not in self.overrides:
+            own = [n for n, settings in self.overrides.items() if "stage" in settings]
+            raise UserError(f"{key}: no stage is named {name!r}{close_to(name, own)}")
+        made = self.stages[self._kind(name)].makes
+        if made == wanted:
+            return name
+        adapter = self._adapter(made, wanted)
+        if adapter is None:
+            raise UserError(f"{key}: the stage {name!r} makes {made}, but {wanted} is needed here")
+        added = f"{name}.{wanted}"
+        self.overrides[added] = {"stage": adapter.kind, str(adapter.adapts): name}
+        return added
+
+    def _adapter(self, made: str, wanted: str) -> Stage | None:
+        """The kind of stage, among those with defaults in the config, that makes ``wanted`` of what makes ``made``."""
+        for kind in self.raw["stage"]:
+            found = self.stages[kind]
+            if found.makes == wanted and found.adapts:
+                reads = references(found.config)[found.adapts].product
+                if reads == made or self._adapter(made, reads):
+                    return found
+        return None
+
+    def _resolved(self, *keys: str) -> Any:
+        node: Any = self.cfg
+        try:
+            for key in keys[:-1]:
+                node = node[key]
+            if OmegaConf.is_missing(node, keys[-1]):
+                return "???"
+            value = node[keys[-1]]
+            return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+        except OmegaConfBaseException as error:
+            text = str(error.msg or error).split("\n")[0]
+            missing = text.partition("Missing mandatory value: ")[2]
+            if missing:
+                raise UserError(f"{missing}: needs a value, for example {missing}=...") from None
+            raise UserError(f"{error.full_key or '.'.join(keys)}: {text}") from None
+
+
+def artifact_id(node: Node, version: int) -> str:
+    """16 hexadecimal digits of (kind, version, what of the config can change the result, ids of the inputs)."""
+    config = node.config
+    own = {field: value for field, value in _identity(config).items() if field not in node.inputs}
+    literal = {
+        field: [word for word in _words(getattr(config, field)) if word in references(type(config))[field].literal]
+        for field in node.inputs
+    }
+    extra = list(config.identity()) if hasattr(config, "identity") else []
+    return _digest([node.kind, version, own, literal, extra, {k: list(v) for k, v in node.made_from.items()}], 8)
+
+
+def _words(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else [value]
+
+
+def _identity(value: Any) -> Any:
+    """JSON of a config value without its operational fields; a model with a fingerprint is its fingerprint."""
+    if isinstance(value, BaseModel):
+        if hasattr(value, "fingerprint"):
+            return {"fingerprint": value.fingerprint()}
+        skipped = operational(type(value))
+        return {name: _identity(getattr(value, name)) for name in type(value).model_fields if name not in skipped}
+    if isinstance(value, dict):
+        return {str(key): _identity(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_identity(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def _digest(value: Any, size: int) -> str:
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False)
+    return hashlib.blake2b(text.encode(), digest_size=size).hexdigest()

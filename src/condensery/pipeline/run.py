@@ -1,0 +1,98 @@
+"""One run: the graph is made, its artifacts are computed or found, the table is written and shown."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from omegaconf import DictConfig, OmegaConf
+
+from condensery.files import atomic, write_json
+from condensery.pipeline import report
+from condensery.pipeline.executor import execute, threads_of_a_stage
+from condensery.pipeline.graph import Graph, build
+from condensery.pipeline.store import Store
+from condensery.stages.base import Runtime
+
+if TYPE_CHECKING:
+    from condensery.reporting.results import Row
+
+STATES = {"interrupted": "miss (interrupted, goes on)", "forced": "miss (forced)"}
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a run leaves: its folder and the rows of its table. A dry run has no folder."""
+
+    folder: Path | None
+    rows: "list[Row]"
+
+
+def run(cfg: DictConfig) -> Finished:
+    """Run a composed config. Raises ``UserError`` for bad input."""
+    graph = build(cfg)
+    root = graph.root
+    store = Store(root.output_root)
+    if root.dry_run:
+        show(graph, store)
+        return Finished(None, [])
+    folder = root.output_root / "runs" / f"{root.name}-{graph.id}"
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_recipe(cfg, graph, store, folder)
+    execute(graph, store, _runtime(graph, folder.name))
+    rows = report.write(graph, store, folder)
+    print(f"\n{folder}", flush=True)
+    if root.ask is not None:
+        report.answer(graph, store, rows, root.ask)
+    return Finished(folder, rows)
+
+
+def show(graph: Graph, store: Store) -> None:
+    """Print the stages in the order of their work, and for each whether its artifact is at hand."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(
+        "stage", "kind", "artifact", "state", title=f"{graph.root.name} in {store.folder}", title_justify="left"
+    )
+    for name, state in store.states(graph).items():
+        node = graph.nodes[name]
+        table.add_row(name, node.kind, node.id, STATES.get(state, state))
+    console = Console()
+    if not console.is_terminal:
+        console.width = 120
+    console.print(table)
+
+
+def _runtime(graph: Graph, group: str) -> Runtime:
+    trainer = graph.root.trainer
+    return Runtime(
+        accelerator=trainer.accelerator,
+        devices=trainer.devices,
+        threads=threads_of_a_stage(trainer.threads, graph.root.jobs),
+        workers=trainer.workers,
+        wandb=graph.root.logger.wandb.settings(),
+        group=group,
+        output_root=graph.root.output_root,
+    )
+
+
+def _write_recipe(cfg: DictConfig, graph: Graph, store: Store, folder: Path) -> None:
+    """``config.yaml`` (as composed, stages resolved), ``graph.json``, and links to the artifacts under ``stages/``."""
+    kinds = {node.kind for node in graph.nodes.values()}
+    config = {key: value for key, value in cfg.items_ex(resolve=False) if key not in ("stage", "stages")}
+    config["stage"] = {kind: value for kind, value in cfg.stage.items_ex(resolve=False) if kind in kinds}
+    own = (node for node in graph.nodes.values() if node.name in graph.root.stages)
+    config["stages"] = {node.name: {"stage": node.kind, **node.config.model_dump(mode="json")} for node in own}
+    with atomic(folder / "config.yaml") as temporary:
+        temporary.write_text(OmegaConf.to_yaml(OmegaConf.create(config)), encoding="utf-8")
+    recipe = {
+        name: {"kind": node.kind, "id": node.id, "path": str(store.path(node)), "reads": dict(node.inputs)}
+        for name, node in graph.nodes.items()
+    }
+    write_json(folder / "graph.json", recipe)
+    links = folder / "stages"
+    links.mkdir(exist_ok=True)
+    for name, node in graph.nodes.items():
+        with atomic(links / name) as temporary:
+            temporary.symlink_to(os.path.relpath(store.path(node), links), target_is_directory=True)

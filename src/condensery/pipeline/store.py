@@ -1,0 +1,200 @@
+"""The store: finished artifacts by kind and id, each computed once, whatever is killed or runs beside.
+
+``<root>/artifacts/<kind>/<id>/`` is whole when its manifest is there. Work happens in ``<id>.partial/`` under the lock
+``<id>.lock``; a stage that was interrupted finds its earlier work there. The manifest is written last, then the folder
+is renamed, so that a folder with the final name is never half done.
+"""
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from filelock import FileLock, Timeout
+
+from condensery.errors import UserError
+from condensery.files import read_json, write_json
+from condensery.pipeline.graph import Graph, Node
+from condensery.stages.base import Artifact, Context, Runtime, Stage, registry
+
+SCHEMA = 1
+LIBRARIES = ["torch", "pytorch-lightning", "transformers", "tokenizers", "numpy", "faiss-cpu", "bm25s", "hydra-core"]
+State = Literal["hit", "miss", "after", "interrupted", "forced"]
+
+
+class Store:
+    """The artifacts under ``root/artifacts``."""
+
+    def __init__(self, root: Path) -> None:
+        self.folder = root / "artifacts"
+
+    def path(self, node: Node) -> Path:
+        """Where the artifact of ``node`` lies or will lie."""
+        return self.folder / node.kind / node.id
+
+    def partial(self, node: Node) -> Path:
+        """Where the work towards the artifact of ``node`` lies."""
+        return self.folder / node.kind / f"{node.id}.partial"
+
+    def artifact(self, node: Node) -> Artifact:
+        """The finished artifact of ``node``."""
+        return Artifact(self.path(node))
+
+    def has(self, node: Node) -> bool:
+        """Whether the artifact is there. Raises ``UserError`` where it is there but damaged."""
+        path = self.path(node)
+        if not path.exists():
+            return False
+        fault = _damage(path, node)
+        if fault and path.exists() and _damage(path, node):  # looked at twice: a forced run may just have replaced it
+            raise UserError(
+                f"{path}: damaged artifact ({fault}); recompute it with force=[{node.name}] or delete the folder"
+            )
+        return True
+
+    def states(self, graph: Graph) -> dict[str, State]:
+        """What a run would do with each node: take it, compute it, or compute it after one of its inputs."""
+        states: dict[str, State] = {}
+        for name, node in graph.nodes.items():
+            if name in graph.root.force:
+                states[name] = "forced"
+            elif self.has(node):
+                states[name] = "hit"
+            elif any(states[parent] in ("miss", "after", "interrupted") for parent in node.parents):
+                states[name] = "after"
+            else:
+                states[name] = "interrupted" if self.partial(node).exists() else "miss"
+        return states
+
+    def ensure(self, node: Node, runtime: Runtime, force: bool = False) -> bool:
+        """Make the artifact of ``node`` unless it is there; return whether this call computed it.
+
+        With ``force`` it is computed anew, and the old one replaced when the new one is whole.
+        """
+        if not force and self.has(node):
+            return False
+        self.partial(node).parent.mkdir(parents=True, exist_ok=True)
+        with self._lock(node):
+            if force:
+                shutil.rmtree(self.partial(node), ignore_errors=True)
+            elif self.has(node):
+                return False
+            if not (self.partial(node) / "manifest.json").exists():  # there: killed just before it was renamed
+                self._compute(node, runtime)
+            self._publish(node)
+        return True
+
+    def _compute(self, node: Node, runtime: Runtime) -> None:
+        stage = registry()[node.kind]
+        folder = self.partial(node)
+        folder.mkdir(exist_ok=True)
+        made_from = {
+            field: tuple(Artifact(self.folder / reference) for reference in references)
+            for field, references in node.made_from.items()
+        }
+        wall, processor = time.monotonic(), _cpu_seconds()
+        summary = stage.function(node.config, Context(node.name, folder, runtime, made_from))
+        seconds = {"wall_seconds": time.monotonic() - wall, "cpu_seconds": _cpu_seconds() - processor}
+        manifest = _manifest(stage, node, dict(summary or {}), seconds)
+        manifest["files"] = _sizes(folder)
+        write_json(folder / "manifest.json", manifest)
+
+    def _publish(self, node: Node) -> None:
+        path = self.path(node)
+        old = path.with_name(f"{path.name}.old")
+        shutil.rmtree(old, ignore_errors=True)
+        if path.exists():
+            os.replace(path, old)
+        os.replace(self.partial(node), path)
+        shutil.rmtree(old, ignore_errors=True)
+
+    @contextmanager
+    def _lock(self, node: Node) -> Iterator[None]:
+        lock = FileLock(self.folder / node.kind / f"{node.id}.lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            print(f"[{node.name}] another process computes it; waiting", flush=True)
+            lock.acquire(poll_interval=0.2)
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+def _damage(path: Path, node: Node) -> str:
+    """What is wrong with an artifact folder; empty where nothing is."""
+    try:
+        manifest = read_json(path / "manifest.json")
+    except (UserError, OSError):
+        return "no readable manifest.json"
+    if not isinstance(manifest, dict) or (manifest.get("kind"), manifest.get("id")) != (node.kind, node.id):
+        return "its manifest.json belongs to another artifact"
+    for name, size in manifest.get("files", {}).items():
+        try:
+            found = (path / name).stat().st_size
+        except FileNotFoundError:
+            return f"{name} is missing"
+        if found != size:
+            return f"{name} has {found} bytes instead of {size}"
+    return ""
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and "wandb" not in path.parts)
+    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
+
+
+def _manifest(stage: Stage, node: Node, summary: Mapping[str, Any], seconds: Mapping[str, float]) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "kind": node.kind,
+        "version": stage.version,
+        "makes": stage.makes,
+        "id": node.id,
+        "name": node.name,
+        "config": node.config.model_dump(mode="json"),
+        "inputs": {field: list(references) for field, references in node.made_from.items()},
+        "metrics": summary,
+        "versions": _versions(),
+        "git": _revision(),
+        **{key: round(value, 3) for key, value in seconds.items()},
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _cpu_seconds() -> float:
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+@cache
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for library in ("condensery", *LIBRARIES):
+        try:
+            found[library] = importlib.metadata.version(library)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+@cache
+def _revision() -> str | None:
+    """The git revision of the checkout that this package lies in, with ``+`` where files are changed."""
+    project = Path(__file__).parents[3]
+    if not (project / ".git").exists():  # installed as a package, perhaps inside a checkout of something else
+        return None
+    command = ["git", "-C", str(project), "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip() or None
+    except (OSError, subprocess.SubprocessError):
+        return None

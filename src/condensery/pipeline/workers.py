@@ -1,0 +1,141 @@
+"""A worker: a process that computes one stage after the other for the executor, and never outlives it.
+
+Each worker leads its own process group, so that a stage's helpers end with it and Ctrl-C reaches the executor alone.
+"""
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import NoReturn
+
+from condensery.errors import UserError
+from condensery.pipeline.graph import Node
+from condensery.pipeline.store import Store
+from condensery.stages.base import Runtime
+
+PATIENCE = 5.0  # seconds between asking a worker to end and making it
+
+
+class StageError(Exception):
+    """An unexpected exception in a worker; the message is its traceback."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """How a stage failed."""
+
+    error: UserError | StageError
+
+
+class Worker:
+    """The executor's side of one worker process."""
+
+    def __init__(self, root: Path, runtime: Runtime, environment: Mapping[str, str]) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs, root, runtime, dict(environment)))
+        self.process.start()
+        theirs.close()  # the end of the worker is then seen as the end of the pipe
+        self.node: Node | None = None
+
+    def begin(self, node: Node, force: bool) -> None:
+        """Let the worker compute ``node``."""
+        self.node = node
+        with suppress(BrokenPipeError):  # a worker that died is found by `wait`
+            self.connection.send((node, force))
+
+    @staticmethod
+    def wait(workers: Sequence["Worker"]) -> list["Worker"]:
+        """Block until at least one of the workers has ended its stage, or died."""
+        while True:
+            ready = wait([worker.connection for worker in workers], timeout=1.0)
+            found = [w for w in workers if w.connection in ready or w.process.exitcode is not None]
+            if found:
+                return found
+
+    def end(self) -> tuple[Node, bool | Failure]:
+        """The stage that came to its end, and whether it was computed here, or how it failed."""
+        node, self.node = self.node, None
+        assert node is not None
+        try:
+            kind, content = self.connection.recv() if self.connection.poll() else ("dead", None)
+        except (EOFError, OSError):
+            kind, content = "dead", None
+        if kind == "done":
+            return node, bool(content)
+        if kind == "user":
+            return node, Failure(UserError(content))
+        if kind == "crash":
+            return node, Failure(StageError(content))
+        self.process.join(PATIENCE)
+        code = self.process.exitcode
+        _kill_group(self.process.pid, signal.SIGKILL)  # helpers that it left behind
+        why = f"killed by signal {-code}, perhaps for want of memory" if code and code < 0 else f"exit code {code}"
+        return node, Failure(UserError(f"stage {node.name}: its process died ({why}); run the same command to go on"))
+
+    def stop(self) -> None:
+        """End the process and all it started: at once when idle, by SIGTERM and then SIGKILL when busy."""
+        with suppress(OSError):
+            if self.node is None:
+                self.connection.send(None)
+            else:
+                self.process.terminate()
+        self.process.join(PATIENCE)
+        _kill_group(self.process.pid, signal.SIGKILL)
+        self.process.join()
+        self.connection.close()
+
+
+def _kill_group(leader: int | None, number: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        if leader:
+            os.killpg(leader, number)
+
+
+def _serve(connection: Connection, root: Path, runtime: Runtime, environment: Mapping[str, str]) -> None:
+    """The worker's side: compute what is sent until ``None`` comes."""
+    with suppress(OSError):
+        os.setpgid(0, 0)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    signal.signal(signal.SIGTERM, _leave)
+    os.environ.update(environment)  # before torch is imported
+    store = Store(root)
+    while (message := connection.recv()) is not None:
+        connection.send(_attempt(store, runtime, *message))
+
+
+def _attempt(store: Store, runtime: Runtime, node: Node, force: bool) -> tuple[str, object]:
+    try:
+        return "done", store.ensure(node, runtime, force)
+    except UserError as error:
+        return "user", str(error)
+    except BaseException:
+        if _leaving:
+            raise
+        return (
+            "crash",
+            f"{traceback.format_exc()}(in the stage {node.name}; its work so far is kept in {store.partial(node)})",
+        )
+
+
+_leaving: list[int] = []
+
+
+def _leave(number: int, frame: object) -> NoReturn:
+    _leaving.append(number)
+    sys.exit(128 + number)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os.killpg(0, signal.SIGKILL) if os.getpgrp() == os.getpid() else os._exit(1)

@@ -1,0 +1,106 @@
+"""How far along: a bar on a terminal, a line every few seconds elsewhere, nothing when it is switched off.
+
+``CONDENSERY_PROGRESS`` chooses: ``bar``, ``lines`` or ``off``; unset, a terminal gets a bar and a log gets lines.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+LINE_EVERY = 10.0  # seconds between two lines of one task
+
+
+class Task(Protocol):
+    """What a long piece of work reports to."""
+
+    def advance(self, n: int = 1) -> None:
+        """``n`` more units are done."""
+
+    def note(self, text: str) -> None:
+        """Show ``text`` (a loss, a rate) beside the count."""
+
+
+class _Silent:
+    def advance(self, n: int = 1) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+
+class _Lines:
+    """One line every ``LINE_EVERY`` seconds: done, rate, time left."""
+
+    def __init__(self, label: str, total: int, unit: str, done: int) -> None:
+        self.label, self.total, self.unit = label, total, unit
+        self.done, self.before, self.text = done, done, ""
+        self.started = self.printed = time.monotonic()
+
+    def advance(self, n: int = 1) -> None:
+        self.done += n
+        now = time.monotonic()
+        if now - self.printed >= LINE_EVERY:
+            self.printed = now
+            self.show(now - self.started)
+
+    def note(self, text: str) -> None:
+        self.text = text
+
+    def show(self, elapsed: float) -> None:
+        rate = (self.done - self.before) / max(elapsed, 1e-9)
+        left = clock((self.total - self.done) / rate) if rate and self.total else "?"
+        parts = [f"{self.done:,}/{self.total:,} {self.unit}", self.text or f"{rate:,.0f} {self.unit}/s", f"{left} left"]
+        print(f"[{self.label}] " + " · ".join(parts), flush=True)
+
+
+def clock(seconds: float) -> str:
+    """Seconds as m:ss or h:mm:ss."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def style() -> str:
+    """The way of showing progress that holds now: bar, lines or off."""
+    chosen = os.environ.get("CONDENSERY_PROGRESS", "")
+    return chosen or ("bar" if sys.stderr.isatty() else "lines")
+
+
+@contextmanager
+def progress(label: str, total: int, unit: str, done: int = 0) -> Iterator[Task]:
+    """Show the progress of ``total`` units of work under ``label`` while the block runs; ``done`` were done before."""
+    shown = style()
+    if shown == "off":
+        yield _Silent()
+    elif shown == "lines":
+        yield _Lines(label, total, unit, done)
+    else:
+        with _bar(label, total, unit, done) as task:
+            yield task
+
+
+@contextmanager
+def _bar(label: str, total: int, unit: str, done: int) -> Iterator[Task]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(unit),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[text]}"),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task(label, total=total, completed=done, text="")
+
+        class Bar:
+            def advance(self, n: int = 1) -> None:
+                shown.advance(task, n)
+
+            def note(self, text: str) -> None:
+                shown.update(task, text=text)
+
+        yield Bar()

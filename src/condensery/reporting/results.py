@@ -1,0 +1,78 @@
+"""``results.json``: what a run measured, one entry for each row of its table, for people and programs to read."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condensery.errors import UserError
+from condensery.files import read_json, write_json
+
+_FIELDS: dict[str, tuple[type, ...]] = {
+    "row": (str,),
+    "collection": (str,),
+    "split": (str,),
+    "metrics": (dict,),
+    "seed": (int, type(None)),
+    "artifact": (str,),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One system measured on one split of one collection.
+
+    Attributes:
+        name: what the table calls the system.
+        metrics: metric -> mean over the queries, between 0 and 1.
+        per_query: metric -> float64 (queries,), for significance tests; may be empty.
+        query_ids: ids of these queries, in the same order.
+        seed: of the run, where it has one.
+        artifact: id of the artifact that was measured.
+    """
+
+    name: str
+    collection: str
+    split: str
+    metrics: dict[str, float]
+    per_query: dict[str, NDArray[np.float64]] = field(default_factory=dict, compare=False)
+    query_ids: Sequence[str] = field(default=(), compare=False)
+    seed: int | None = None
+    artifact: str = ""
+
+
+def write_results(path: Path, rows: Sequence[Row]) -> None:
+    """Write the rows, without the values of each query (those lie in the artifacts)."""
+    entries = [
+        {
+            "row": row.name,
+            "collection": row.collection,
+            "split": row.split,
+            "metrics": {name: float(value) for name, value in row.metrics.items()},
+            "seed": row.seed,
+            "artifact": row.artifact,
+        }
+        for row in rows
+    ]
+    write_json(path, entries)
+
+
+def read_results(path: Path) -> list[Row]:
+    """Read what ``write_results`` wrote. Raises ``UserError`` that names the entry and the field that is wrong."""
+    entries = read_json(path)
+    if not isinstance(entries, list):
+        raise UserError(f"{path}: expected a list of results")
+    return [_row(entry, f"{path}: entry {number}") for number, entry in enumerate(entries)]
+
+
+def _row(entry: Any, where: str) -> Row:
+    if not isinstance(entry, dict):
+        raise UserError(f"{where}: expected an object")
+    for name, kinds in _FIELDS.items():
+        if not isinstance(entry.get(name), kinds):
+            raise UserError(f"{where}: field {name!r} is missing or of the wrong type")
+    values = dict(entry)
+    return Row(name=values.pop("row"), **{name: values[name] for name in _FIELDS if name != "row"})

@@ -1,0 +1,1 @@
+"""Vectors and words to rankings: BM25, dense indexes, mining, runs."""

@@ -1,0 +1,197 @@
+"""BM25 over the titles and texts of a collection: postings by bm25s, searched as a sparse matrix product.
+
+The scores are Lucene's: idf(t) * tf / (tf + k1 * (1 - b + b * |p| / average |p|)), idf(t) = ln(1 + (N - n + 0.5) /
+(n + 0.5)) (Kamphuis et al. 2020, "Which BM25 do you mean?", the variant "Lucene (accurate)"). The usual parameters in
+comparisons with dense retrievers are Anserini's, k1 = 0.9 and b = 0.4.
+"""
+
+import logging
+import re
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import bm25s
+import numpy as np
+import scipy.sparse as sparse
+from bm25s.stopwords import STOPWORDS_EN
+from numpy.typing import NDArray
+
+from condensery.errors import UserError
+from condensery.files import read_json, write_json
+from condensery.progress import Task, progress
+from condensery.retrieval.ranking import EMPTY, Keys, Ranking, pack, top, unpack
+from condensery.text.collection import Collection
+
+logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets itself to DEBUG when it is imported
+
+WORD = re.compile(r"\w+")
+STOPWORDS = {
+    "none": frozenset[str](),
+    "english": frozenset((*STOPWORDS_EN, "s", "t")),  # s, t: what WORD leaves of "it's" and "don't"
+}
+READ = 4096  # passages read from disk at a time
+POSTINGS = 8_000_000  # postings that one block of queries may touch: 64 MB of results
+
+
+class Analyser:
+    """Text to terms: lower case, words, without stop words, stemmed where a stemmer is named.
+
+    ``stopwords`` is "none" or "english"; ``stemmer`` is "none" or an algorithm of Snowball ("porter" is Lucene's), for
+    which the package PyStemmer must be installed. Raises ``UserError`` for a name that does not exist.
+    """
+
+    def __init__(self, stopwords: str = "english", stemmer: str = "none") -> None:
+        if stopwords not in STOPWORDS:
+            raise UserError(f"bm25.stopwords: {stopwords!r} does not exist, choose from {', '.join(STOPWORDS)}")
+        self.stopwords = STOPWORDS[stopwords]
+        self.stem = _stemmer(stemmer)
+
+    def terms(self, text: str) -> list[str]:
+        """The terms of a text in order."""
+        words = [word for word in WORD.findall(text.lower()) if word not in self.stopwords]
+        return self.stem(words) if self.stem else words
+
+
+def _stemmer(name: str) -> Callable[[list[str]], list[str]] | None:
+    if name == "none":
+        return None
+    try:
+        import Stemmer
+    except ImportError:
+        raise UserError(f"bm25.stemmer: {name!r} needs the package PyStemmer: pip install PyStemmer") from None
+    if name not in Stemmer.algorithms():
+        raise UserError(f"bm25.stemmer: {name!r} does not exist, choose from none, {', '.join(Stemmer.algorithms())}")
+    stem: Callable[[list[str]], list[str]] = Stemmer.Stemmer(name).stemWords
+    return stem
+
+
+class _TermIds:
+    """The term ids of every passage, on disk: bm25s reads them passage by passage."""
+
+    def __init__(self, path: Path, starts: NDArray[np.int64]) -> None:
+        self.flat = np.memmap(path, dtype=np.uint32, mode="r")
+        self.starts = starts
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def __getitem__(self, passage: int) -> list[int]:
+        ids: list[int] = self.flat[self.starts[passage] : self.starts[passage + 1]].tolist()
+        return ids
+
+
+def build_bm25(
+    collection: Collection, folder: Path, k1: float, b: float, stopwords: str = "english", stemmer: str = "none"
+) -> dict[str, Any]:
+    """Index titles and texts of all passages into ``folder``; returns what ``index.json`` says.
+
+    Raises ``UserError`` when no passage has a word to index.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    scratch = folder / "terms.tmp"
+    vocabulary, starts = _write_terms(collection, Analyser(stopwords, stemmer), scratch)
+    if not vocabulary:
+        raise UserError(f"collection '{collection.name}': no passage has a word that BM25 can index")
+    index = bm25s.BM25(k1=k1, b=b, method="lucene", csc_backend="scipy")
+    ids = SimpleNamespace(ids=_TermIds(scratch, starts), vocab=vocabulary)
+    index.index(ids, create_empty_token=False, show_progress=False)
+    index.save(folder, show_progress=False)
+    scratch.unlink()
+    settings = {"k1": k1, "b": b, "stopwords": stopwords, "stemmer": stemmer}
+    about = {"method": "bm25", "passages": len(starts) - 1, "terms": len(vocabulary), **settings}
+    write_json(folder / "index.json", about)
+    return about
+
+
+def _write_terms(collection: Collection, analyser: Analyser, path: Path) -> tuple[dict[str, int], NDArray[np.int64]]:
+    """Number the terms in the order in which they appear; ids (uint32) go to ``path``, passage starts are returned."""
+    vocabulary: dict[str, int] = {}
+    lengths = array("q")
+    titles, texts = collection.passages.column("title"), collection.passages.column("text")
+    total = len(collection.passages)
+    with open(path, "wb") as stream, progress("bm25", total, "passages") as task:
+        for first in range(0, total, READ):
+            ids = array("I")
+            block = slice(first, min(first + READ, total))
+            for title, text in zip(titles[block], texts[block], strict=True):
+                terms = analyser.terms(f"{title} {text}" if title else text)
+                ids.extend([vocabulary.setdefault(term, len(vocabulary)) for term in terms])
+                lengths.append(len(terms))
+            ids.tofile(stream)
+            task.advance(block.stop - block.start)
+    return vocabulary, np.concatenate([np.zeros(1, np.int64), np.cumsum(np.frombuffer(lengths, np.int64))])
+
+
+class BM25Index:
+    """A BM25 index on disk, memory-mapped. Only passages that share a term with the query are found."""
+
+    def __init__(self, folder: Path, collection: Collection | None = None, threads: int = 1) -> None:
+        """``collection`` is needed to search its queries by row (``search``), not for ``search_texts``."""
+        about = read_json(folder / "index.json")
+        self.analyser = Analyser(about["stopwords"], about["stemmer"])
+        index = bm25s.BM25.load(folder, mmap=True, show_progress=False)
+        self.vocabulary: dict[str, int] = index.vocab_dict
+        self.passages: int = about["passages"]
+        # bm25s stores (passages, terms) column by column: read row by row the same arrays are (terms, passages).
+        arrays = (index.scores["data"], index.scores["indices"], index.scores["indptr"])
+        self.postings = sparse.csr_matrix(arrays, shape=(len(self.vocabulary), self.passages), copy=False)
+        self.collection = collection
+        self.threads = max(1, threads)
+
+    def __len__(self) -> int:
+        return self.passages
+
+    def search(self, query_rows: NDArray[np.integer], k: int, progress: Task | None = None) -> Ranking:
+        """As ``Retriever.search``."""
+        if self.collection is None:
+            raise ValueError("a BM25Index without a collection searches texts, not query rows")
+        texts = self.collection.queries.column("text")
+        return self.search_texts(texts.take(query_rows), k, progress)
+
+    def search_texts(self, texts: Sequence[str], k: int, progress: Task | None = None) -> Ranking:
+        """The k best passages of any texts: scores and rows (n, k), as ``Retriever.search``."""
+        queries = self._matrix(texts)
+        keys: Keys = np.full((len(texts), k), EMPTY, np.int64)
+
+        def work(block: tuple[int, int]) -> None:
+            self._search_block(queries, block, keys)
+            if progress:
+                progress.advance(block[1] - block[0])
+
+        with ThreadPoolExecutor(self.threads) as pool:  # the product releases the interpreter lock
+            for _ in pool.map(work, self._blocks(queries)):
+                pass
+        return unpack(keys)
+
+    def _matrix(self, texts: Sequence[str]) -> sparse.csr_matrix:
+        """Counts of the terms that the index knows, (queries, terms)."""
+        columns, counts, starts = array("i"), array("f"), [0]
+        for text in texts:
+            known = Counter(self.vocabulary[term] for term in self.analyser.terms(text) if term in self.vocabulary)
+            columns.extend(known.keys())
+            counts.extend(known.values())
+            starts.append(len(columns))
+        arrays = (np.asarray(counts, np.float32), np.asarray(columns, np.int32), np.asarray(starts, np.int32))
+        return sparse.csr_matrix(arrays, shape=(len(texts), len(self.vocabulary)))
+
+    def _blocks(self, queries: sparse.csr_matrix) -> Iterator[tuple[int, int]]:
+        """Cut the queries so that a block touches at most ``POSTINGS`` postings (or is one query)."""
+        touched = np.concatenate([[0], np.cumsum(np.diff(self.postings.indptr).astype(np.int64)[queries.indices])])
+        reach = touched[queries.indptr]  # (queries + 1,)
+        first, total = 0, queries.shape[0]
+        while first < total:
+            stop = int(np.searchsorted(reach, reach[first] + POSTINGS, side="right")) - 1
+            stop = min(max(stop, first + 1), total)
+            yield first, stop
+            first = stop
+
+    def _search_block(self, queries: sparse.csr_matrix, block: tuple[int, int], keys: Keys) -> None:
+        found = queries[block[0] : block[1]] @ self.postings
+        for i in range(found.shape[0]):
+            part = slice(found.indptr[i], found.indptr[i + 1])
+            keys[block[0] + i] = top(pack(found.data[part], found.indices[part]), keys.shape[1])

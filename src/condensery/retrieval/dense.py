@@ -1,0 +1,130 @@
+"""Exact inner-product search over the vectors of an ``encode`` artifact, which may be larger than memory.
+
+Vectors are read shard by shard, in blocks; each block is searched with FAISS on a CPU, with a matrix product and a
+selection in torch on a GPU. Both give the same ranking but for rounding: score descending, then row ascending.
+
+Shapes: n queries, m passages of a block, k results, d dimensions.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from condensery.files import read_json
+from condensery.progress import Task
+from condensery.retrieval.index import MEMORY
+from condensery.retrieval.ranking import EMPTY, LAST_ROW, SIGN_FLIP, Keys, Ranking, pack, top, unpack
+
+BLOCK = 65_536  # passages searched at a time, at most
+QUERIES = 1_024  # queries multiplied at a time in torch, at most
+
+Vectors = NDArray[np.floating]
+
+
+class DenseIndex:
+    """The vectors of all passages and queries of a collection, on disk."""
+
+    def __init__(self, folder: Path, threads: int = 1, memory: int = MEMORY, device: str | None = None) -> None:
+        """``device`` None means the GPU where there is one; "cpu" means FAISS. ``memory`` in bytes."""
+        about: dict[str, Any] = read_json(folder / "index.json")
+        self.folder, self.dim, self.passages = folder, int(about["dim"]), int(about["passages"])
+        self.shards: list[tuple[int, int]] = [(first, stop) for first, stop in about["shards"]]
+        self.threads, self.memory = max(1, threads), memory
+        self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+
+    def __len__(self) -> int:
+        return self.passages
+
+    def query_vectors(self, query_rows: NDArray[np.integer]) -> NDArray[np.float32]:
+        """The vectors (n, d) of queries of the collection."""
+        queries = np.load(self.folder / "queries.npy", mmap_mode="r")
+        return queries[np.asarray(query_rows, dtype=np.int64)].astype(np.float32)
+
+    def search(self, query_rows: NDArray[np.integer], k: int, progress: Task | None = None) -> Ranking:
+        """As ``Retriever.search``."""
+        return self.search_vectors(self.query_vectors(query_rows), k, progress)
+
+    def search_vectors(self, vectors: Vectors, k: int, progress: Task | None = None) -> Ranking:
+        """The k best passages of query vectors (n, d): scores and rows (n, k), as ``Retriever.search``."""
+        vectors = np.ascontiguousarray(vectors, dtype=np.float32)
+        group = max(1, self.memory // (2 * 8 * 6 * max(k, 1)))  # candidates of two blocks and copies while they merge
+        parts = []
+        for first in range(0, len(vectors), group):
+            queries = vectors[first : first + group]
+            parts.append(self._search_group(queries, k))
+            if progress:
+                progress.advance(len(queries))
+        return unpack(np.concatenate(parts) if parts else np.empty((0, k), np.int64))
+
+    def _search_group(self, queries: NDArray[np.float32], k: int) -> Keys:
+        blocks = self.blocks(min(BLOCK, max(1, self.memory // (4 * 4 * self.dim))))
+        if self.device == "cpu":
+            return faiss_search(queries, blocks, k, self.threads)
+        return torch_search(queries, blocks, k, self.device, self.memory)
+
+    def blocks(self, size: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """All passages in order: the first row of a block and its vectors (at most ``size``, d)."""
+        for number, (first, stop) in enumerate(self.shards):
+            shard = np.load(shard_path(self.folder, number), mmap_mode="r")
+            for start in range(0, stop - first, size):
+                yield first + start, np.array(shard[start : start + size], dtype=np.float32)
+
+
+def shard_path(folder: Path, number: int) -> Path:
+    """Where the vectors of a shard of passages lie."""
+    return folder / "passages" / f"{number:05d}.npy"
+
+
+def faiss_search(
+    queries: NDArray[np.float32], blocks: Iterator[tuple[int, NDArray[np.float32]]], k: int, threads: int
+) -> Keys:
+    """The k best keys (n, k) over all blocks, each searched with FAISS's flat inner product."""
+    faiss.omp_set_num_threads(threads)
+    best: Keys = np.full((len(queries), k), EMPTY, np.int64)
+    for first, passages in blocks:
+        wanted = min(k + 1, len(passages))
+        scores, rows = faiss.knn(queries, passages, wanted, metric=faiss.METRIC_INNER_PRODUCT)
+        keys = pack(scores, rows + first)
+        if wanted > k:
+            # FAISS keeps any of several equal scores at the k-th place; where the next one is equal, look at all.
+            tied = np.flatnonzero(scores[:, k - 1] == scores[:, k])
+            keys = keys[:, :k]
+            if len(tied):
+                keys[tied] = torch_search(queries[tied], iter([(first, passages)]), k, "cpu", 4 * passages.nbytes)
+        best = top(np.concatenate([best, keys], axis=1), k)
+    return best
+
+
+def torch_search(
+    queries: NDArray[np.float32],
+    blocks: Iterator[tuple[int, NDArray[np.float32]]],
+    k: int,
+    device: str,
+    memory: int = MEMORY,
+) -> Keys:
+    """The k best keys (n, k) over all blocks, by matrix product and selection on ``device``; ``memory`` in bytes."""
+    asked = torch.from_numpy(queries).to(device)
+    best = torch.full((len(queries), k), EMPTY, dtype=torch.int64, device=device)
+    for first, vectors in blocks:
+        passages = torch.from_numpy(vectors).to(device)  # (m, d)
+        rows = torch.arange(first, first + len(passages), device=device)
+        step = min(QUERIES, max(1, memory // (2 * 32 * len(passages))))  # 32 bytes: score, bits, key and a copy
+        for start in range(0, len(queries), step):
+            part = slice(start, start + step)
+            keys = pack_tensor(asked[part] @ passages.T, rows)  # (step, m)
+            keys = keys.topk(min(k, keys.shape[1])).values
+            best[part] = torch.cat([best[part], keys], dim=1).topk(k).values
+    return best.cpu().numpy()
+
+
+def pack_tensor(scores: Tensor, rows: Tensor) -> Tensor:
+    """``ranking.pack`` in torch: scores (n, m) float32 and rows (m,) to int64 keys (n, m)."""
+    bits = (scores + 0.0).view(torch.int32)
+    ordered = torch.where(bits < 0, bits ^ SIGN_FLIP, bits).long()
+    return (ordered << 32) + (LAST_ROW - rows)

@@ -1,0 +1,168 @@
+"""Texts to vectors on disk: in shards that are contiguous in row order, each written whole, so encoding can be resumed.
+
+Inside a shard the texts are sorted by length and cut into chunks of a token budget, so little is computed on padding.
+
+Shapes: b rows of a chunk, d dimensions.
+"""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.lib.format import open_memmap
+from numpy.typing import NDArray
+from torch import Tensor
+
+from condensery.errors import UserError
+from condensery.files import atomic, read_json, write_json
+from condensery.progress import Task, progress
+from condensery.retrieval.dense import shard_path
+from condensery.tokens.batches import Chunk, chunks, text_rows
+from condensery.tokens.store import TokenStore
+from condensery.tokens.vocabulary import Vocabulary
+
+Encode = Callable[[Chunk], Tensor]  # token ids of b texts -> their vectors (b, d)
+Dtype = Literal["float32", "float16"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is encoded: texts as tokens, with titles before them where ``titles`` is given.
+
+    A text then reads [CLS] title [SEP] text [SEP]. ``max_length`` is in tokens, special tokens included.
+    """
+
+    texts: TokenStore
+    vocabulary: Vocabulary
+    max_length: int
+    titles: TokenStore | None = None
+
+    def chunks(self, first: int, stop: int, budget: int) -> list[Chunk]:
+        """The texts ``first`` to ``stop`` in chunks of ``budget`` padded tokens; rows count from ``first``."""
+        flat, starts = text_rows(self.texts, np.arange(first, stop), self.vocabulary, self.max_length, self.titles)
+        return chunks(flat, starts, budget, self.vocabulary.pad)
+
+
+def shard_ranges(texts: int, shard_size: int) -> list[tuple[int, int]]:
+    """The rows (first, behind the last) of each shard."""
+    return [(first, min(first + shard_size, texts)) for first in range(0, texts, shard_size)]
+
+
+def encode_store(
+    encode: Encode,
+    source: Source,
+    folder: Path,
+    *,
+    shard_size: int,
+    budget: int,
+    dtype: Dtype = "float32",
+    part: tuple[int, int] = (0, 1),
+    label: str = "encode",
+) -> None:
+    """Encode all texts of ``source`` into ``folder``/passages/00000.npy, ...; whole shards that exist are kept.
+
+    ``encode`` gets chunks on the CPU. ``part`` = (i, n): this process encodes the shards i, i + n, i + 2n, ...
+    Shards of another layout (shard size, number of texts, dtype) are removed first. ``write_dense_index`` finishes.
+    Raises ``UserError`` when a vector is not finite.
+    """
+    plan = shard_ranges(len(source.texts), shard_size)
+    if part[0] == 0:
+        prepare(folder, {"texts": len(source.texts), "shard_size": shard_size, "dtype": dtype})
+    mine = [number for number in range(len(plan)) if number % part[1] == part[0]]
+    with progress(label, sum(plan[number][1] - plan[number][0] for number in mine), "texts") as task:
+        for number in mine:
+            first, stop = plan[number]
+            path = shard_path(folder, number)
+            if path.exists():
+                task.advance(stop - first)
+                continue
+            vectors = _encode_range(encode, source, (first, stop), budget, dtype, task)
+            with atomic(path) as temporary, open(temporary, "wb") as stream:
+                np.save(stream, vectors)
+
+
+def prepare(folder: Path, layout: dict[str, Any]) -> None:
+    """Make ``folder`` ready for shards of this layout. Several processes: once, before any of them encodes."""
+    path = folder / "layout.json"
+    if path.exists() and read_json(path) == layout:
+        return
+    shutil.rmtree(folder / "passages", ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(path, layout)
+
+
+def _encode_range(
+    encode: Encode, source: Source, rows: tuple[int, int], budget: int, dtype: Dtype, task: Task
+) -> NDArray[np.floating]:
+    """The vectors (rows, d) of a range of texts."""
+    vectors: NDArray[np.floating] | None = None
+    for chunk in source.chunks(*rows, budget):
+        encoded = encode(chunk).detach().float().cpu().numpy()
+        if vectors is None:
+            vectors = np.empty((rows[1] - rows[0], encoded.shape[1]), dtype)
+        vectors[chunk.rows.numpy()] = encoded
+        task.advance(len(encoded))
+    assert vectors is not None, "a shard holds at least one text"
+    if not np.isfinite(vectors).all():
+        raise UserError(
+            f"encode: a vector of the texts {rows[0]} to {rows[1] - 1} is not finite in {dtype}; "
+            "the encoder diverged in training, or needs trainer precision fp32 or dtype float32"
+        )
+    return vectors
+
+
+def encode_queries(
+    encode: Encode, source: Source, folder: Path, *, shard_size: int, budget: int, dtype: Dtype = "float32"
+) -> None:
+    """Encode all queries of a collection into ``folder``/queries.npy (queries, d), in row order; resumable."""
+    path = folder / "queries.npy"
+    if path.exists():
+        return
+    parts = folder / "queries.tmp"
+    encode_store(encode, source, parts, shard_size=shard_size, budget=budget, dtype=dtype, label="encode queries")
+    with atomic(path) as temporary:
+        join_shards(parts, shard_ranges(len(source.texts), shard_size), temporary)
+    shutil.rmtree(parts)
+
+
+def join_shards(folder: Path, plan: list[tuple[int, int]], path: Path) -> None:
+    """Copy the shards of ``folder`` behind each other into one .npy file, a shard at a time in memory."""
+    if not plan:
+        with open(path, "wb") as stream:
+            np.save(stream, np.empty((0, 0), np.float32))
+        return
+    first = np.load(shard_path(folder, 0), mmap_mode="r")
+    joined = open_memmap(path, mode="w+", dtype=first.dtype, shape=(plan[-1][1], first.shape[1]))
+    for number, (start, stop) in enumerate(plan):
+        joined[start:stop] = np.load(shard_path(folder, number), mmap_mode="r")
+    joined.flush()
+
+
+def write_dense_index(folder: Path) -> dict[str, Any]:
+    """Write ``index.json`` once all shards and queries.npy are there; returns what it says.
+
+    Raises ``UserError`` when a shard is missing or has another shape than the layout says.
+    """
+    layout = read_json(folder / "layout.json")
+    plan = shard_ranges(layout["texts"], layout["shard_size"])
+    dims = set()
+    for number, (first, stop) in enumerate(plan):
+        path = shard_path(folder, number)
+        if not path.exists():
+            raise UserError(f"{path}: this shard was not encoded; run the stage again")
+        rows, dim = np.load(path, mmap_mode="r").shape
+        if rows != stop - first:
+            raise UserError(f"{path}: {rows} vectors instead of {stop - first}; remove it and run the stage again")
+        dims.add(dim)
+    if len(dims) != 1:
+        raise UserError(
+            f"{folder / 'passages'}: vectors of {len(dims)} sizes; remove the folder and run the stage again"
+        )
+    queries = len(np.load(folder / "queries.npy", mmap_mode="r")) if (folder / "queries.npy").exists() else 0
+    about = {"method": "dense", "passages": layout["texts"], "queries": queries, "dim": dims.pop()}
+    about |= {"dtype": layout["dtype"], "shards": plan}
+    write_json(folder / "index.json", about)
+    return about

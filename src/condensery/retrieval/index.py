@@ -1,0 +1,55 @@
+"""An index is a folder that a retriever searches: BM25 postings or dense vectors, told apart by its ``index.json``."""
+
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condensery.errors import UserError
+from condensery.files import read_json
+from condensery.progress import Task
+from condensery.retrieval.ranking import Ranking
+from condensery.text.collection import Collection
+
+MEMORY = 2 * 2**30  # bytes that a dense search may hold at a time beside its result
+
+
+class Retriever(Protocol):
+    """Ranks the passages of one collection."""
+
+    def __len__(self) -> int:
+        """The number of passages."""
+
+    def search(self, query_rows: NDArray[np.integer], k: int, progress: Task | None = None) -> Ranking:
+        """The k best passages of queries of the collection.
+
+        Returns scores (n, k) float32 and passage rows (n, k) int64, best first, ties by row; where fewer than k are
+        found the row is -1 and the score -inf.
+        """
+
+
+def open_index(
+    folder: Path, collection: Collection, threads: int = 1, memory: int = MEMORY, device: str | None = None
+) -> Retriever:
+    """The retriever of an index folder over the collection that it was built from.
+
+    ``threads`` are CPU threads; ``memory`` (bytes) and ``device`` (None: the GPU where there is one) concern dense
+    indexes. Raises ``UserError`` when the folder is no index or was built from another collection.
+    """
+    about: dict[str, Any] = read_json(folder / "index.json")
+    if about.get("passages") != len(collection.passages):
+        raise UserError(
+            f"{folder}: the index holds {about.get('passages')} passages, the collection '{collection.name}' has "
+            f"{len(collection.passages)}; build the index again"
+        )
+    # Imported here: a BM25 search must not wait for torch.
+    if about.get("method") == "bm25":
+        from condensery.retrieval.bm25 import BM25Index
+
+        return BM25Index(folder, collection, threads)
+    if about.get("method") == "dense":
+        from condensery.retrieval.dense import DenseIndex
+
+        return DenseIndex(folder, threads=threads, memory=memory, device=device)
+    raise UserError(f"{folder / 'index.json'}: unknown method {about.get('method')!r}, expected bm25 or dense")

@@ -1,0 +1,219 @@
+"""Hard negatives as JSONL, one query a line: {"query_id": ..., "negative_ids": [...], "scores": [...]}, best first.
+
+``scores`` is optional. The format is also what users bring from elsewhere, hence every line is checked.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as csv
+from numpy.typing import NDArray
+
+from condensery.errors import UserError
+from condensery.files import atomic, open_text
+from condensery.progress import progress
+from condensery.retrieval.lookup import rows_of
+from condensery.text.collection import Collection
+
+LINES = 4096  # lines whose ids are looked up at a time
+PENDING = 20_000_000  # triples held before they are made distinct
+
+
+@dataclass(frozen=True)
+class Negatives:
+    """Negatives of q queries.
+
+    Attributes:
+        query_rows: int64 (q,), rows of the queries in the collection, in the order of the file.
+        passage_rows: int32 (q, depth), best first, padded with -1.
+    """
+
+    query_rows: NDArray[np.int64]
+    passage_rows: NDArray[np.int32]
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """How many negatives each query has (q,)."""
+        return (self.passage_rows >= 0).sum(axis=1)
+
+
+def format_line(query_id: str, negative_ids: Sequence[str], scores: NDArray[np.float32] | None = None) -> str:
+    """One line of the file, with its line end; scores to six digits."""
+    line: dict[str, Any] = {"query_id": query_id, "negative_ids": list(negative_ids)}
+    if scores is not None:
+        line["scores"] = [float(f"{score:.6g}") for score in scores.tolist()]
+    return json.dumps(line, ensure_ascii=False) + "\n"
+
+
+def read_negatives(path: Path, collection: Collection) -> Negatives:
+    """Read negatives (plain or .gz).
+
+    Raises ``UserError`` with the line number: broken JSON, a missing or mistyped field, an unknown id, a query twice.
+    """
+    query_rows: list[NDArray[np.int64]] = []
+    blocks: list[tuple[NDArray[np.int64], NDArray[np.int32]]] = []  # (counts, passage rows one behind the other)
+    seen = np.zeros(len(collection.queries), bool)
+    for first, lines in _line_blocks(path):
+        parsed = [_parse(line, f"{path}:{first + i}") for i, line in enumerate(lines)]
+        rows = collection.queries.rows_of([query for query, _ in parsed])
+        for i, row in enumerate(rows.tolist()):
+            problem = "is unknown" if row < 0 else "has a line already" if seen[row] else ""
+            if problem:
+                raise UserError(f"{path}:{first + i}: query {parsed[i][0]!r} {problem} (in '{collection.name}')")
+            seen[row] = True
+        counts = np.array([len(ids) for _, ids in parsed], np.int64)
+        flat = rows_of(collection.passages, [identifier for _, ids in parsed for identifier in ids])
+        if len(flat) and flat.min() < 0:
+            line = int(np.searchsorted(np.cumsum(counts), int(np.argmin(flat)), side="right"))
+            unknown = next(one for one in parsed[line][1] if collection.passages.rows_of([one])[0] < 0)
+            raise UserError(f"{path}:{first + line}: passage {unknown!r} is unknown (in '{collection.name}')")
+        query_rows.append(rows)
+        blocks.append((counts, flat.astype(np.int32)))
+    if not blocks:
+        raise UserError(f"{path}: no negatives, the file is empty")
+    return Negatives(np.concatenate(query_rows), _padded(blocks))
+
+
+def _padded(blocks: list[tuple[NDArray[np.int64], NDArray[np.int32]]]) -> NDArray[np.int32]:
+    depth = max(int(counts.max()) for counts, _ in blocks)
+    table = np.full((sum(len(counts) for counts, _ in blocks), depth), -1, np.int32)
+    first = 0
+    for counts, flat in blocks:
+        table[first : first + len(counts)][np.arange(depth) < counts[:, None]] = flat
+        first += len(counts)
+    return table
+
+
+def _line_blocks(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Blocks of lines that are not empty at the end of the file: (number of the first line, lines)."""
+    with open_text(path) as stream:
+        number, lines = 1, []
+        try:
+            for line in stream:
+                lines.append(line)
+                if len(lines) == LINES:
+                    yield number, lines
+                    number, lines = number + LINES, []
+        except (UnicodeDecodeError, EOFError, OSError) as error:
+            raise UserError(f"{path}:{number + len(lines)}: not readable ({error})") from None
+        while lines and not lines[-1].strip():
+            lines.pop()
+        if lines:
+            yield number, lines
+
+
+def _parse(line: str, where: str) -> tuple[str, list[str]]:
+    try:
+        value = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{where}: not valid JSON ({error.msg})") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{where}: expected an object with query_id and negative_ids")
+    query, ids = value.get("query_id"), value.get("negative_ids")
+    if not isinstance(query, str):
+        raise UserError(f"{where}: query_id must be a string, found {query!r}")
+    if not isinstance(ids, list) or not all(isinstance(one, str) for one in ids):
+        raise UserError(f"{where}: negative_ids must be a list of strings")
+    return query, ids
+
+
+def from_triples(path: Path, collection: Collection, out: Path, depth: int, split: str = "train") -> dict[str, Any]:
+    """Turn MS MARCO's triples of ids (query, positive, negative; tab-separated, .gz accepted) into negatives.
+
+    Each query keeps its first ``depth`` distinct negatives; passages judged relevant in ``split`` are left out. Queries
+    that the collection does not know are counted, not kept. Returns counts for the manifest. Raises ``UserError`` when
+    a line has not three columns, a passage is unknown, or nothing is left.
+    """
+    found = _Distinct(len(collection.queries), depth)
+    positives = collection.qrels(split).positives()
+    judged = np.array(sorted(_pair(q, p) for q, rows in positives.items() for p in rows.tolist()), np.int64)
+    triples = unknown = 0
+    with progress("triples", 0, "triples") as task:
+        for batch in _triple_batches(path):
+            queries = rows_of(collection.queries, batch.column(0))
+            passages = rows_of(collection.passages, batch.column(2))
+            if (passages < 0).any():
+                line = int(np.argmax(passages < 0))
+                raise UserError(f"{path}:{triples + line + 1}: passage {batch.column(2)[line].as_py()!r} is unknown")
+            known = queries >= 0
+            pairs = (queries[known] << 32) + passages[known]
+            found.add(pairs[~np.isin(pairs, judged)])
+            triples += len(queries)
+            unknown += int(len(queries) - known.sum())
+            task.advance(len(queries))
+    pairs = found.result()
+    if not len(pairs):
+        raise UserError(f"{path}: no triple of a query of the collection '{collection.name}'")
+    queries, starts = np.unique(pairs >> 32, return_index=True)
+    query_ids, passage_ids = collection.queries.ids, collection.passages.ids
+    with atomic(out) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as stream:
+        for query, rows in zip(queries.tolist(), np.split(pairs & 0xFFFFFFFF, starts[1:]), strict=True):
+            stream.write(format_line(query_ids[query], [passage_ids[row] for row in rows.tolist()]))
+    return {"triples": triples, "unknown_queries": unknown, "queries": len(queries), "negatives": len(pairs)}
+
+
+def _pair(query: int, passage: int) -> int:
+    return (query << 32) + passage
+
+
+def _triple_batches(path: Path) -> Iterator[pa.RecordBatch]:
+    names = ["query", "positive", "negative"]
+    convert = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False)
+    read = csv.ReadOptions(column_names=names, block_size=16 * 2**20)
+    parse = csv.ParseOptions(delimiter="\t", quote_char=False)
+    try:
+        yield from csv.open_csv(path, read_options=read, parse_options=parse, convert_options=convert)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except (pa.ArrowInvalid, OSError) as error:
+        raise UserError(_broken_triple(path, str(error).splitlines()[0])) from None
+
+
+def _broken_triple(path: Path, reason: str) -> str:
+    """The message that names the first line which is not three columns; Arrow does not know its number."""
+    try:
+        with open_text(path) as stream:
+            for number, line in enumerate(stream, 1):
+                if (found := line.count("\t") + 1) != 3:
+                    return f"{path}:{number}: expected 3 tab-separated ids (query, positive, negative), found {found}"
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        reason = str(error)
+    return f"{path}: not readable as triples of ids ({reason})"
+
+
+class _Distinct:
+    """The first ``depth`` distinct passages of each query, of a stream of (query << 32) + passage."""
+
+    def __init__(self, queries: int, depth: int) -> None:
+        self.depth = depth
+        self.counts = np.zeros(queries, np.int64)
+        self.kept = np.empty(0, np.int64)  # grouped by query, in order of arrival inside a query
+        self.pending: list[NDArray[np.int64]] = []
+        self.size = 0
+
+    def add(self, pairs: NDArray[np.int64]) -> None:
+        pairs = pairs[self.counts[pairs >> 32] < self.depth]  # a full query needs no more
+        self.pending.append(pairs)
+        self.size += len(pairs)
+        if self.size >= PENDING:
+            self.settle()
+
+    def settle(self) -> None:
+        pairs = np.concatenate([self.kept, *self.pending])
+        self.pending, self.size = [], 0
+        _, first = np.unique(pairs, return_index=True)
+        pairs = pairs[np.sort(first)]
+        pairs = pairs[np.argsort(pairs >> 32, kind="stable")]
+        queries, starts, counts = np.unique(pairs >> 32, return_index=True, return_counts=True)
+        place = np.arange(len(pairs)) - np.repeat(starts, counts)
+        self.kept = pairs[place < self.depth]
+        self.counts[queries] = np.minimum(counts, self.depth)
+
+    def result(self) -> NDArray[np.int64]:
+        self.settle()
+        return self.kept

@@ -1,0 +1,44 @@
+"""The order of a ranking: score descending, then passage row ascending, so that equal scores make no run random.
+
+Both are packed into one 64-bit key, the score in the upper half and the row in the lower, and a ranking is the k
+largest keys. No two keys are equal, hence any selection algorithm gives the same ranking.
+
+Shapes: n queries, m candidates, k results.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+EMPTY = np.iinfo(np.int64).min  # the key of "no passage", below every real key
+LAST_ROW = 2**31 - 1
+SIGN_FLIP = 0x7FFFFFFF
+
+Keys = NDArray[np.int64]
+Ranking = tuple[NDArray[np.float32], NDArray[np.int64]]
+
+
+def pack(scores: NDArray[np.float32], rows: NDArray[np.integer]) -> Keys:
+    """One sortable key for each (score, row); shapes broadcast. Rows must be below 2**31, scores not NaN."""
+    positive_zero = scores.astype(np.float32, copy=False) + np.float32(0)  # -0.0 and 0.0 must tie
+    bits = positive_zero.view(np.int32)
+    # The bits of a float32 sort like an integer once the magnitude bits of the negative ones are flipped.
+    ordered = np.where(bits < 0, bits ^ SIGN_FLIP, bits).astype(np.int64)
+    return (ordered << 32) + (LAST_ROW - rows.astype(np.int64))
+
+
+def unpack(keys: Keys) -> Ranking:
+    """Scores (float32) and rows (int64) of keys; an empty key gives -inf and -1."""
+    ordered = (keys >> 32).astype(np.int32)
+    scores = np.where(ordered < 0, ordered ^ SIGN_FLIP, ordered).astype(np.int32).view(np.float32)
+    rows = LAST_ROW - (keys & 0xFFFFFFFF)
+    empty = keys == EMPTY
+    return np.where(empty, np.float32(-np.inf), scores), np.where(empty, -1, rows)
+
+
+def top(keys: Keys, k: int) -> Keys:
+    """The k largest keys along the last axis, largest first; (..., m) -> (..., k), padded with ``EMPTY``."""
+    if keys.shape[-1] > k:
+        keys = np.partition(keys, keys.shape[-1] - k, axis=-1)[..., -k:]
+    keys = np.sort(keys, axis=-1)[..., ::-1]
+    missing = k - keys.shape[-1]
+    return np.pad(keys, [(0, 0)] * (keys.ndim - 1) + [(0, missing)], constant_values=EMPTY) if missing else keys

@@ -1,0 +1,112 @@
+"""TREC run files, the field's exchange format: ``query_id Q0 passage_id rank score tag``, plain or .gz."""
+
+import gzip
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condensery.errors import UserError
+from condensery.files import atomic, open_text
+from condensery.retrieval.lookup import rows_of
+from condensery.text.collection import Collection
+
+
+@dataclass(frozen=True)
+class Run:
+    """Rankings of n queries, k deep, by row of the collection.
+
+    Attributes:
+        query_rows: int64 (n,).
+        passage_rows: int64 (n, k), best first, padded with -1.
+        scores: float32 (n, k), -inf where padded.
+    """
+
+    query_rows: NDArray[np.int64]
+    passage_rows: NDArray[np.int64]
+    scores: NDArray[np.float32]
+
+
+def write_run(path: Path, run: Run, collection: Collection, tag: str = "condensery") -> None:
+    """Write a run, atomically; compressed when the name ends in .gz. Scores are written to the last bit."""
+    query_ids, passage_ids = collection.queries.ids, collection.passages.ids
+    with atomic(path) as temporary, _writer(temporary, path.suffix == ".gz") as stream:
+        for query, rows, scores in zip(run.query_rows.tolist(), run.passage_rows, run.scores, strict=True):
+            found = int((rows >= 0).sum())
+            head = f"{query_ids[query]} Q0 "
+            # astype(str) of a float32 gives the shortest text that reads back as the same number
+            texts = scores[:found].astype("U32").tolist()
+            ranked = enumerate(zip(rows[:found].tolist(), texts, strict=True), 1)
+            stream.writelines(f"{head}{passage_ids[row]} {rank} {score} {tag}\n" for rank, (row, score) in ranked)
+
+
+@contextmanager
+def _writer(path: Path, compress: bool) -> Iterator[TextIO]:
+    if not compress:
+        with open(path, "w", encoding="utf-8", newline="\n") as stream:
+            yield stream
+        return
+    # Without name and time in the header the same run gives the same bytes.
+    with (
+        open(path, "wb") as raw,
+        gzip.GzipFile("", "wb", 3, raw, mtime=0) as packed,
+        io.TextIOWrapper(packed, encoding="utf-8", newline="\n") as stream,
+    ):
+        yield stream
+
+
+def read_run(path: Path, collection: Collection) -> Run:
+    """Read a run, of ours or of another tool; queries in row order, passages by score, then by rank.
+
+    Raises ``UserError`` with the line number: wrong column count, a score or rank that is no number, an unknown id, a
+    passage twice for one query.
+    """
+    queries, passages, ranks, scores = _columns(path)
+    query_rows = _known(rows_of(collection.queries, queries), queries, path, "query")
+    passage_rows = _known(rows_of(collection.passages, passages), passages, path, "passage")
+    order = np.lexsort((passage_rows, query_rows))
+    twice = (np.diff(query_rows[order]) == 0) & (np.diff(passage_rows[order]) == 0)
+    if twice.any():
+        line = int(order[1:][twice].min())
+        raise UserError(f"{path}:{line + 1}: passage {passages[line]!r} is there twice for query {queries[line]!r}")
+    order = np.lexsort((ranks, -scores, query_rows))
+    unique, counts = np.unique(query_rows, return_counts=True)
+    filled = np.arange(counts.max(initial=0)) < counts[:, None]
+    rows = np.full(filled.shape, -1, np.int64)
+    rows[filled] = passage_rows[order]
+    values = np.full(filled.shape, -np.inf, np.float32)
+    values[filled] = scores[order]
+    return Run(unique, rows, values)
+
+
+def _columns(path: Path) -> tuple[list[str], list[str], NDArray[np.int64], NDArray[np.float64]]:
+    queries: list[str] = []
+    passages: list[str] = []
+    ranks: list[int] = []
+    scores: list[float] = []
+    with open_text(path) as stream:
+        for number, line in enumerate(stream, 1):
+            fields = line.split()
+            if len(fields) != 6:
+                columns = "query Q0 passage rank score tag"
+                raise UserError(f"{path}:{number}: expected 6 columns ({columns}), found {len(fields)}")
+            try:
+                ranks.append(int(fields[3]))
+                scores.append(float(fields[4]))
+            except ValueError:
+                raise UserError(f"{path}:{number}: rank {fields[3]!r} or score {fields[4]!r} is not a number") from None
+            queries.append(fields[0])
+            passages.append(fields[2])
+    return queries, passages, np.array(ranks, np.int64), np.array(scores, np.float64)
+
+
+def _known(rows: NDArray[np.int64], ids: list[str], path: Path, kind: str) -> NDArray[np.int64]:
+    if len(rows) and rows.min() < 0:
+        line = int(np.argmax(rows < 0))
+        raise UserError(f"{path}:{line + 1}: {kind} {ids[line]!r} is unknown")
+    return rows

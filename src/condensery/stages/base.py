@@ -1,0 +1,263 @@
+"""What a stage is: a typed config in, one artifact folder out.
+
+A stage file reads like this; heavy libraries are imported inside the function, so that a dry run stays fast::
+
+    class MineConfig(StageConfig):
+        retriever: Annotated[str, Input("index")]
+        depth: Annotated[int, Field(gt=0)]
+        workers: Annotated[int, Operational()]
+
+    @stage("mine", version=1, makes="negatives")
+    def mine(config: MineConfig, context: Context) -> dict[str, Any]:
+        index = context.input("retriever")  # the folder of the input artifact
+        ...                                 # write into context.folder
+        return {"queries": 1000}            # goes into the manifest
+"""
+
+import importlib
+import importlib.util
+import os
+import pkgutil
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
+
+from condensery.files import read_json
+
+PLUGINS = "CONDENSERY_STAGES"  # environment variable: comma-separated modules or packages that hold further stages
+
+
+@dataclass(frozen=True)
+class Input:
+    """Marks a field that names other stages, whose artifacts the stage reads.
+
+    ``product`` is what those stages must make. ``literal`` lists words that are no stage's name (``backbone``): they
+    stay in the config. The field is a ``str``, a ``list[str]`` or either of them ``| None``.
+    """
+
+    product: str
+    literal: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Operational:
+    """Marks a field that cannot change the result (workers, log intervals): it does not enter the artifact id."""
+
+
+class StageConfig(BaseModel):
+    """Base of all stage configs: frozen, closed, without defaults (these live in ``conf/stage/<kind>.yaml``).
+
+    A subclass may define ``identity() -> list[str]``: further strings for the artifact id. A nested model that defines
+    ``fingerprint() -> str`` enters the id by its fingerprint instead of its fields.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _true_is_not_one(cls, value: Any, info: ValidationInfo) -> Any:
+        return no_bool_as_number(cls, value, info)
+
+
+def no_bool_as_number(model: type[BaseModel], value: Any, info: ValidationInfo) -> Any:
+    """Refuse ``steps: true``, which pydantic would read as 1. Raises ``ValueError``."""
+    if isinstance(value, bool):
+        allowed = set(_leaves(model.model_fields[str(info.field_name)].annotation))
+        if bool not in allowed and Any not in allowed and allowed & {int, float}:
+            raise ValueError(f"must be a number, got {str(value).lower()}")
+    return value
+
+
+def _leaves(annotation: Any) -> list[Any]:
+    """The plain types in an annotation: ``int | None`` -> [int, NoneType]."""
+    if typing.get_origin(annotation) in (typing.Union, UnionType, typing.Annotated):
+        return [leaf for part in typing.get_args(annotation) for leaf in _leaves(part)]
+    return [annotation]
+
+
+def references(config: type[BaseModel]) -> dict[str, Input]:
+    """The fields of a stage config that name other stages, in the order of their definition."""
+    marks = {name: [m for m in field.metadata if isinstance(m, Input)] for name, field in config.model_fields.items()}
+    return {name: found[0] for name, found in marks.items() if found}
+
+
+def operational(config: type[BaseModel]) -> set[str]:
+    """The fields of a config that do not enter the artifact id."""
+    return {
+        name for name, field in config.model_fields.items() if any(isinstance(m, Operational) for m in field.metadata)
+    }
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A finished folder in the store."""
+
+    path: Path
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        """What ``manifest.json`` says: kind, makes, id, config, inputs, metrics, versions, times."""
+        return dict(read_json(self.path / "manifest.json"))
+
+    @property
+    def id(self) -> str:
+        """The artifact id: 16 hexadecimal digits."""
+        return self.path.name
+
+    @property
+    def kind(self) -> str:
+        """The stage kind that made it."""
+        return self.path.parent.name
+
+    def inputs(self, field: str) -> list["Artifact"]:
+        """The artifacts that it was made from, in the field ``field`` of its config."""
+        return [Artifact(self.path.parents[1] / reference) for reference in self.manifest["inputs"].get(field, [])]
+
+    def input(self, field: str) -> "Artifact":
+        """The one artifact that it was made from in ``field``."""
+        return self.inputs(field)[0]
+
+    def ancestor(self, product: str) -> "Artifact | None":
+        """The nearest artifact that makes ``product`` among this one and what it was made from (breadth first)."""
+        level = [self]
+        while level:
+            for artifact in level:
+                if artifact.manifest["makes"] == product:
+                    return artifact
+            level = [
+                parent
+                for artifact in level
+                for field in artifact.manifest["inputs"]
+                for parent in artifact.inputs(field)
+            ]
+        return None
+
+
+@dataclass(frozen=True)
+class Wandb:
+    """Where curves go besides the CSV. ``enabled``: auto = online with a key, otherwise offline."""
+
+    project: str
+    entity: str | None
+    enabled: bool | Literal["auto"]
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """How a stage runs on this machine. None of it may change the result, rounding by threads and devices apart."""
+
+    accelerator: str  # auto, cpu or gpu
+    devices: int | str  # a number or auto
+    threads: int  # for torch and BLAS in this process
+    workers: int  # processes that prepare data
+    wandb: Wandb
+    group: str  # name of the run: the W&B group
+    output_root: Path  # everything that is written lies here
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a stage function gets besides its config.
+
+    ``folder`` is where it writes. It survives an interruption: what lies there already is the stage's own earlier work,
+    to go on from. It becomes the artifact when the function returns.
+    """
+
+    stage_name: str
+    folder: Path
+    runtime: Runtime
+    made_from: Mapping[str, tuple[Artifact, ...]]
+
+    def artifacts(self, field: str) -> list[Artifact]:
+        """The input artifacts of ``field``; none where it holds a literal word or null."""
+        return list(self.made_from[field])
+
+    def artifact(self, field: str) -> Artifact:
+        """The one input artifact of ``field``. Raises ``LookupError`` where it holds a literal word or null."""
+        return self.made_from[field][0]
+
+    def inputs(self, field: str) -> list[Path]:
+        """The folders of the input artifacts of ``field``."""
+        return [artifact.path for artifact in self.made_from[field]]
+
+    def input(self, field: str) -> Path:
+        """The folder of the one input artifact of ``field``."""
+        return self.artifact(field).path
+
+
+Cost = float | Callable[[Any], float]
+Function = Callable[[Any, Context], Mapping[str, Any] | None]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One entry of the registry."""
+
+    kind: str
+    version: int
+    makes: str
+    function: Function
+    cost: Cost
+    adapts: str | None
+
+    @cached_property
+    def config(self) -> type[StageConfig]:
+        """The config class: the annotation of the function's argument ``config``."""
+        return typing.cast(type[StageConfig], typing.get_type_hints(self.function)["config"])
+
+
+_STAGES: dict[str, Stage] = {}
+
+
+def stage(
+    kind: str, *, version: int, makes: str, cost: Cost = 1.0, adapts: str | None = None
+) -> Callable[[Function], Function]:
+    """Register a function as the stage ``kind``.
+
+    Args:
+        version: raised when the code changes what the stage makes.
+        makes: the product, as in ``Input(product)`` of the stages that read it: ``encoder``, ``index``, ...
+        cost: a guess at the time it takes, a number or a function of the config: with ``jobs`` > 1 long chains start
+            first.
+        adapts: a field of its config. Where ``makes`` is wanted and a stage is named that makes what this field reads,
+            a stage of this kind is added between the two, called ``<named>.<makes>``.
+    """
+
+    def register(function: Function) -> Function:
+        known = _STAGES.get(kind)
+        if known and (known.function.__module__, known.function.__qualname__) != (
+            function.__module__,
+            function.__qualname__,
+        ):
+            raise ValueError(
+                f"two stages are called {kind!r}: in {known.function.__module__} and {function.__module__}"
+            )
+        _STAGES[kind] = Stage(kind, version, makes, function, cost, adapts)
+        return function
+
+    return register
+
+
+@cache
+def _import_all(plugins: str) -> None:
+    for name in ["condensery.stages", *filter(None, plugins.split(","))]:
+        module = importlib.import_module(name.strip())
+        for found in pkgutil.iter_modules(getattr(module, "__path__", []), f"{module.__name__}."):
+            spec = importlib.util.find_spec(found.name)
+            if spec and spec.origin and "@stage(" in Path(spec.origin).read_text(encoding="utf-8"):
+                importlib.import_module(found.name)
+
+
+def registry() -> dict[str, Stage]:
+    """All stages by kind: those of ``condensery.stages`` and of the modules named in ``CONDENSERY_STAGES``.
+
+    Their modules are imported now; a module without ``@stage(`` is a helper that may import torch, and is left alone.
+    """
+    _import_all(os.environ.get(PLUGINS, ""))
+    return _STAGES

@@ -1,0 +1,27 @@
+"""Stage ``bm25``: the lexical index, baseline and first miner of negatives."""
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from condensery.stages.base import Context, Input, StageConfig, stage
+
+
+class Bm25Config(StageConfig):
+    """Robertson's parameters and the analysis of text."""
+
+    corpus: Annotated[str, Input("corpus")]
+    k1: Annotated[float, Field(ge=0)]
+    b: Annotated[float, Field(ge=0, le=1)]
+    stopwords: str
+    stemmer: str
+
+
+@stage("bm25", version=1, makes="index")
+def bm25(config: Bm25Config, context: Context) -> dict[str, Any]:
+    """Index all passages, titles included."""
+    from condensery.retrieval.bm25 import build_bm25
+    from condensery.text.collection import Collection
+
+    collection = Collection(context.input("corpus"))
+    return build_bm25(collection, context.folder, config.k1, config.b, config.stopwords, config.stemmer)

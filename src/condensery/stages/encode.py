@@ -1,0 +1,57 @@
+"""Stage ``encode``: the vectors of all passages and queries, the index of a dense retriever."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from condensery.stages.base import Context, Input, Operational, StageConfig, stage
+
+
+class EncodeConfig(StageConfig):
+    """``model`` is the retriever's checkpoint; lengths are those that it was trained with."""
+
+    model: Annotated[str, Input("encoder")]
+    tokens: Annotated[str, Input("tokens")]
+    precision: Literal["fp32", "bf16", "fp16"]
+    dtype: Literal["float32", "float16"]
+    chunk_tokens: Annotated[int, Field(gt=0)]
+    shard_size: Annotated[int, Field(gt=0), Operational()]
+
+
+@stage("encode", version=1, makes="index", adapts="model")
+def encode(config: EncodeConfig, context: Context) -> dict[str, Any]:
+    """Write the shards of passage vectors, the query vectors and index.json; whole shards are kept on a restart."""
+    from dataclasses import replace
+
+    import torch
+
+    from condensery.models.biencoder import QUERY
+    from condensery.models.checkpoint import load_retriever
+    from condensery.retrieval.encoding import Source, encode_queries, encode_store, write_dense_index
+    from condensery.stages.devices import autocast, torch_device
+    from condensery.stages.texts import Tokens
+    from condensery.tokens.batches import Chunk
+
+    tokens = Tokens(context.input("tokens"))
+    device = torch_device(context.runtime.accelerator)
+    retriever = load_retriever(context.input("model"))
+    model = retriever.model.to(device).eval()
+
+    def vectors(chunk: Chunk) -> torch.Tensor:
+        with torch.inference_mode(), autocast(device, config.precision):
+            return model.vectors(chunk.to(device))
+
+    def queries(chunk: Chunk) -> torch.Tensor:
+        return vectors(replace(chunk, tower=QUERY))
+
+    passages = Source(tokens.passages, tokens.vocabulary, retriever.passage_length, tokens.titles)
+    questions = Source(tokens.queries, tokens.vocabulary, retriever.query_length)
+    settings: dict[str, Any] = {
+        "shard_size": config.shard_size,
+        "budget": config.chunk_tokens,
+        "dtype": config.dtype,
+    }
+    encode_store(vectors, passages, context.folder, label=context.stage_name, **settings)
+    encode_queries(queries, questions, context.folder, **settings)
+    about = write_dense_index(context.folder)
+    return {key: about[key] for key in ("passages", "queries", "dim")}

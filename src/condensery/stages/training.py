@@ -1,0 +1,119 @@
+"""What all training stages share: the settings of a run, validation, the model that they start from."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from condensery.models.config import BackboneConfig
+from condensery.stages.base import Context, Input, Operational, StageConfig
+
+if TYPE_CHECKING:
+    from condensery.stages.texts import Tokens
+    from condensery.training.callbacks import ValidationSample
+    from condensery.training.data import SpanPairDataModule, TripleDataModule
+    from condensery.training.modules import TrainingModule
+    from condensery.training.settings import TrainingSettings
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(gt=0)]
+
+
+class TrainingStageConfig(StageConfig):
+    """The keys of every training stage; ``conf/stage/`` explains each."""
+
+    corpus: Annotated[str, Input("corpus")]
+    tokenizer: Annotated[str, Input("tokenizer")]
+    tokens: Annotated[str, Input("tokens")]
+    init: Annotated[str, Input("encoder", literal=("backbone",))]
+    backbone: BackboneConfig
+    batch_size: Count
+    chunk_tokens: Count
+    steps: Count | None
+    epochs: Annotated[float, Field(gt=0)] | None
+    learning_rate: Annotated[float, Field(gt=0)]
+    warmup: Share
+    weight_decay: Annotated[float, Field(ge=0)]
+    clip: Annotated[float, Field(ge=0)]
+    precision: Literal["fp32", "bf16", "fp16"]
+    seed: Annotated[int, Field(ge=0)]
+    checkpoint_every: Annotated[int, Field(ge=0), Operational()]
+    log_every: Annotated[int, Field(ge=1), Operational()]
+    validate_every: Annotated[int, Field(ge=0), Operational()]
+    validation_queries: Annotated[int, Field(ge=0), Operational()]
+    validation_passages: Annotated[int, Field(ge=0), Operational()]
+
+    def settings(self, steps_an_epoch: int, stage: str) -> "TrainingSettings":
+        """The settings of the training loop, with the number of steps worked out."""
+        from condensery.training.settings import TrainingSettings, number_of_steps
+
+        shared = TrainingSettings.__dataclass_fields__.keys() - {"steps"}
+        steps = number_of_steps(self.steps, self.epochs, steps_an_epoch, f"stages.{stage}")
+        return TrainingSettings(steps=steps, **{name: getattr(self, name) for name in shared})
+
+
+def run_training(
+    module: "TrainingModule",
+    data: "SpanPairDataModule | TripleDataModule",
+    config: TrainingStageConfig,
+    context: Context,
+    lengths: tuple[int, int],
+) -> Mapping[str, Any]:
+    """Run the training loop of a stage; the last logged values go into the manifest.
+
+    ``lengths``: of queries and passages in tokens, for validation.
+    """
+    from condensery.training.logs import wandb_logger
+    from condensery.training.loop import fit
+
+    runtime, wandb = context.runtime, context.runtime.wandb
+    loggers = wandb_logger(
+        wandb.enabled,
+        wandb.project,
+        wandb.entity,
+        group=runtime.group,
+        name=context.stage_name,
+        run_id=context.folder.name.split(".")[0],
+        folder=runtime.output_root,
+    )
+    sample = _validation_sample(config, context, lengths)
+    values = fit(
+        module,
+        data,
+        context.folder,
+        context.stage_name,
+        accelerator=runtime.accelerator,
+        loggers=loggers,
+        sample=sample,
+    )
+    return {"steps": module.settings.steps, **values}
+
+
+def _validation_sample(
+    config: TrainingStageConfig, context: Context, lengths: tuple[int, int]
+) -> "ValidationSample | None":
+    """Some dev queries, their positives, and passages drawn at random; None where there is no dev split."""
+    import numpy as np
+
+    from condensery.models.biencoder import PASSAGE, QUERY
+    from condensery.randomness import generator
+    from condensery.stages.texts import Tokens
+    from condensery.text.collection import Collection
+    from condensery.tokens.batches import chunks, text_rows
+    from condensery.training.callbacks import ValidationSample
+
+    collection = Collection(context.input("corpus"))
+    if "dev" not in collection.splits or not config.validation_queries or not config.validate_every:
+        return None
+    tokens: Tokens = Tokens(context.input("tokens"))
+    positives = collection.qrels("dev").positives()
+    random = generator("validation")  # the same sample for every stage and seed, so that curves can be compared
+    queries = random.permutation(np.fromiter(positives, np.int64))[: config.validation_queries]
+    relevant_rows = [positives[int(query)] for query in queries]
+    others = random.integers(0, len(collection.passages), config.validation_passages)
+    passages = np.unique(np.concatenate([*relevant_rows, others]).astype(np.int64))
+    relevant = np.stack([np.isin(passages, rows) for rows in relevant_rows])
+    pad, vocabulary = tokens.vocabulary.pad, tokens.vocabulary
+    asked = chunks(*text_rows(tokens.queries, queries, vocabulary, lengths[0]), config.chunk_tokens, pad, tower=QUERY)
+    text = text_rows(tokens.passages, passages, vocabulary, lengths[1], tokens.titles)
+    return ValidationSample(asked, chunks(*text, config.chunk_tokens, pad, tower=PASSAGE), relevant)

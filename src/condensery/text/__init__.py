@@ -1,0 +1,21 @@
+"""Floor 1: text. Readers turn every input format into one thing, a ``Collection`` on disk."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from condensery.text.collection import Collection
+    from condensery.text.config import DataConfig
+
+
+def read_collection(config: "DataConfig", folder: Path) -> "Collection":
+    """Read the input that ``config`` describes into ``folder`` and open it. Raises ``UserError`` for bad input."""
+    from condensery.text.collection import Collection
+    from condensery.text.readers import READERS
+    from condensery.text.writer import CollectionWriter
+
+    config.check()
+    source = getattr(config, "root", config.name)
+    with CollectionWriter(folder, config.name, source, config.empty_passages, config.dev_queries) as writer:
+        READERS[config.format](config, writer)
+    return Collection(folder)

@@ -1,0 +1,97 @@
+"""BEIR folders (Thakur et al. 2021): ``corpus.jsonl``, ``queries.jsonl`` and ``qrels/*.tsv``, each plain or gzip."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from condensery.errors import UserError
+from condensery.text.lines import field, integer, read_columns, read_objects, resolve
+from condensery.text.records import Document, Passage, Query
+from condensery.text.source import FolderSource, InputFile, Splits
+
+if TYPE_CHECKING:
+    from condensery.text.writer import CollectionWriter
+
+HEADER = ["query-id", "corpus-id", "score"]
+
+
+class BeirSource(FolderSource):
+    """A BEIR folder.
+
+    A line of the corpus may name its document (``doc_id``). ``documents``: a file of whole documents for pre-training,
+    ``auto`` for ``documents.jsonl`` where that is there and the corpus names no documents, ``None`` for none.
+    """
+
+    format: Literal["beir"] = "beir"
+    splits: Splits
+    documents: str | None
+
+    outside_identity: ClassVar[set[str]] = {"root", "documents", "splits"}
+
+    def input_files(self) -> list[InputFile]:
+        """The corpus, the documents, the queries and the qrels."""
+        files = [InputFile("corpus", self.folder / "corpus.jsonl"), *question_files(self.folder, self.splits)]
+        documents = self.folder / ("documents.jsonl" if self.documents == "auto" else self.documents or "")
+        if self.documents and (self.documents != "auto" or resolve(documents)):
+            hint = "; set data.documents=null to do without"
+            files.append(InputFile("documents", documents, hint))
+        return files
+
+
+def question_files(folder: Path, splits: Splits) -> list[InputFile]:
+    """The files of queries and judgements that a BEIR folder holds for ``splits``; none when no split is wanted."""
+    named = splits.named()
+    if not named:
+        return []
+    files = [InputFile("queries", folder / "queries.jsonl", "; without queries set every data.splits.* to null")]
+    for split, stem in named.items():
+        hint = f"; without that split set data.splits.{split}=null"
+        files.append(InputFile(f"qrels of {split}", folder / "qrels" / f"{stem}.tsv", hint))
+    return files
+
+
+def read_questions(files: list[InputFile], writer: "CollectionWriter") -> None:
+    """Read the judgements, then the queries, out of what ``question_files`` gave."""
+    for file in files:
+        if file.role.startswith("qrels of "):
+            read_qrels(file.open_path(), file.role.removeprefix("qrels of "), writer)
+    for file in files:
+        if file.role == "queries":
+            for place, record in read_objects(file.open_path()):
+                writer.add_query(Query(field(record, "_id", place, str), field(record, "text", place, str)), place)
+
+
+def read_qrels(path: Path, split: str, writer: "CollectionWriter") -> None:
+    """Read a file of judgements: query id, passage id and grade, separated by tabs, with or without the header line."""
+    count = 0
+    for place, (query, passage, grade) in read_columns(path, HEADER):
+        if count == 0 and [query, passage, grade] == HEADER:
+            continue
+        writer.add_judgement(split, query, passage, integer(grade, "score", place), place)
+        count += 1
+    if not count:
+        raise UserError(f"{path}: no judgements; without that split set data.splits.{split}=null")
+
+
+def document_of(record: dict[str, Any], place: str) -> Document:
+    """A line of ``documents.jsonl``; ``UserError`` when ``passages`` is no list of strings."""
+    passages = field(record, "passages", place, list)
+    for number, passage in enumerate(passages):
+        if not isinstance(passage, str):
+            raise UserError(f'{place}: "passages" must be a list of strings; its entry {number} is none')
+    return Document(field(record, "_id", place, str), field(record, "title", place, str, ""), passages)
+
+
+def read(config: BeirSource, writer: "CollectionWriter") -> None:
+    """Read a BEIR folder into ``writer``."""
+    files = config.input_files()
+    read_questions(files, writer)
+    named = False
+    for place, record in read_objects(files[0].open_path()):
+        document = field(record, "doc_id", place, str, "") or None
+        named |= document is not None
+        identifier, text = field(record, "_id", place, str), field(record, "text", place, str)
+        writer.add_passage(Passage(identifier, field(record, "title", place, str, ""), text, document), place)
+    for file in files:
+        if file.role == "documents" and not (named and config.documents == "auto"):
+            for place, record in read_objects(file.open_path()):
+                writer.add_document(document_of(record, place), place)

@@ -1,0 +1,109 @@
+"""A collection on disk: passages, queries and judgements, opened without reading them."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from condensery.errors import UserError
+from condensery.files import read_json
+from condensery.text.table import TextTable
+
+SPLITS = ("train", "dev", "test")
+DESCRIPTION = "collection.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Qrels:
+    """The judgements of one split, sorted by query row and passage row. *Shape:* three int32 arrays (n,).
+
+    A grade above 0 says that the passage answers the query.
+    """
+
+    query_rows: NDArray[np.int32]
+    passage_rows: NDArray[np.int32]
+    grades: NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.grades)
+
+    @property
+    def query_set(self) -> NDArray[np.int32]:
+        """The judged queries: their rows, ascending, each once."""
+        return np.unique(self.query_rows)
+
+    def positives(self) -> dict[int, NDArray[np.int32]]:
+        """For each query row the rows of its relevant passages (grade > 0), in the order of the queries' rows."""
+        relevant = self.grades > 0
+        queries, starts = np.unique(self.query_rows[relevant], return_index=True)
+        passages = np.split(self.passage_rows[relevant], starts[1:])
+        return dict(zip(queries.tolist(), passages, strict=True)) if len(queries) else {}
+
+
+class Collection:
+    """What a reader made of its input: the artifact that everything later starts from.
+
+    Attributes:
+        passages: table with the columns id, title, text, document; passages of one document stand together.
+        queries: table with the columns id, text: the queries of all splits.
+        documents: table with the columns id, title, passages (a list of strings): the text for pre-training where
+            that is not the passages themselves, otherwise ``None``.
+        splits: those of train, dev and test that have judgements.
+        description: what ``collection.json`` holds: counts, what was dropped, warnings, content hash.
+
+    Raises ``UserError`` when ``folder`` holds no whole collection.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        if not (self.folder / DESCRIPTION).is_file():
+            raise UserError(f"{self.folder}: no collection here ({DESCRIPTION} is missing)")
+        self.description: dict[str, Any] = read_json(self.folder / DESCRIPTION)
+        self.splits: list[str] = [split for split in SPLITS if split in self.description["splits"]]
+
+    def __repr__(self) -> str:
+        return f"Collection({self.name}: {len(self.passages):,} passages, {len(self.queries):,} queries)"
+
+    @property
+    def name(self) -> str:
+        """What tables call it."""
+        return str(self.description["name"])
+
+    @property
+    def content_hash(self) -> str:
+        """32 hexadecimal characters that depend on every id, title, text and judgement and on their order."""
+        return str(self.description["content_hash"])
+
+    @cached_property
+    def passages(self) -> TextTable:
+        """The passages."""
+        return TextTable(self.folder / "passages.arrow")
+
+    @cached_property
+    def queries(self) -> TextTable:
+        """The queries."""
+        return TextTable(self.folder / "queries.arrow")
+
+    @cached_property
+    def documents(self) -> TextTable | None:
+        """The separate documents for pre-training, or ``None``."""
+        return TextTable(self.folder / "documents.arrow") if self.description["documents"] else None
+
+    @cached_property
+    def document_starts(self) -> NDArray[np.int64]:
+        """The first passage row of each document, and at the end the number of passages. *Shape:* (documents + 1,)."""
+        names = self.passages.arrow("document")
+        changes = pc.not_equal(names.slice(1), names.slice(0, len(names) - 1)).to_numpy()
+        return np.concatenate([[0], np.flatnonzero(changes) + 1, [len(names)]]).astype(np.int64)
+
+    def qrels(self, split: str) -> Qrels:
+        """The judgements of ``split``; ``UserError`` when the collection has no such split."""
+        if split not in self.splits:
+            there = ", ".join(self.splits) or "none"
+            raise UserError(f'the collection {self.name} has no split "{split}" (its splits: {there}); see data.splits')
+        rows = np.load(self.folder / f"qrels-{split}.npy")
+        return Qrels(*(np.ascontiguousarray(column) for column in rows.T))

@@ -1,0 +1,218 @@
+"""Docstrings out of Python source, without importing it, cut into a query and a passage.
+
+The query is the docstring's first sentence; the passage is the rest, so that the one is never part of the other.
+Mark-up, doctests, code and rulers are taken away: what is left is prose and the descriptions of parameters.
+"""
+
+import ast
+import gc
+import re
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+QUERY_WORDS = range(3, 33)  # shorter is a heading ("Base class."), longer is a paragraph without a full stop
+
+_FENCE = re.compile(r"^\s*(```|~~~)")
+_RULER = re.compile(r"^\s*[-=~^*#+_`.]{3,}\s*$")
+_DIRECTIVE = re.compile(r"^(\s*)\.\.(\s|$)")
+_CODE_DIRECTIVE = re.compile(
+    r"^\s*\.\.\s+(code|code-block|sourcecode|math|plot|image|figure|ipython|doctest|table|testcode)\s*::"
+)
+_KEPT_DIRECTIVE = re.compile(r"^(\s*)\.\.\s+(note|warning|tip|important|caution|attention|seealso)\s*::\s*")
+_ROLE = re.compile(r":[a-zA-Z:+-]+:`([^`]*)`")
+_TARGET = re.compile(r"\s*<[^<>`]*>$")
+_REFERENCE = re.compile(r"\[`[~!]?([^`\[\]]+)`\]")
+_ADDRESS = re.compile(r"\s*<https?://[^>\s]*>")
+_TAG = re.compile(r"^\s*</?[A-Za-z]+[^<>]*>\s*$")
+_TITLE = re.compile(r"^(\s*)#+\s+")
+_LINK = re.compile(r"\[([^\[\]]+)\]\((?:[^()\s]*)\)")
+_TICKS = re.compile(r"`+([^`]*)`+_{0,2}")
+_FIELD = re.compile(r"^(\s*):(?:param|arg|argument|keyword|raises?|type|var|ivar|cvar)\s+([^:]*):\s*")
+_RESULT_FIELD = re.compile(r"^(\s*):(?:returns?|rtype|yields?):\s*")
+_SIGNATURE = re.compile(r"^[\w.]+\s*\(.*\)\s*(->.*)?$")
+_PARAMETER = re.compile(r"^\s*[-*]?\s*[`*]*\w+[`*]*\s*(\(.*\)|:\s|\([`\[])")
+_HEADING = re.compile(
+    r"^\s*(args?|arguments?|parameters?|inputs?|outputs?|returns?|raises?|yields?|examples?|notes?|attributes?|references?"
+    r"|see also|usage|todo|fixme|warnings?|keyword arguments?|shapes?|methods|other parameters|warns|hyperparameters)"
+    r"\s*:?\s*$",
+    re.IGNORECASE,
+)
+_SENTENCE_END = re.compile(r"[.!?][\"')\]]*(?=\s)(?!\s+[a-z])|:(?=\s*\n)")
+_ABBREVIATION = re.compile(
+    r"(?:\b(?:e\.g|i\.e|etc|vs|cf|al|approx|resp|incl|no|fig|eq|sec|dr|mr|st|[a-z])|\.\.)\.$", re.IGNORECASE
+)
+_PROMPT = re.compile(r"^\s*(>>>|In \[\d+\]:)")
+_SPACES = re.compile(r"[ \t\f\v\xa0]+")
+_LETTER = re.compile(r"[A-Za-z]")
+_STAR = re.compile(r"(?<![\w*])\*{1,2}([^\s*](?:[^*]*[^\s*])?)\*{1,2}(?![\w*])")
+
+
+class Docstring(NamedTuple):
+    """One docstring, cut. ``query`` is empty where the first sentence makes no query."""
+
+    line: int
+    query: str
+    passage: str
+
+
+def docstrings(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield (line, docstring) of the module, its classes and their functions, in order. Nested functions are left out.
+
+    A file that this interpreter cannot parse (a template, a file for another version) yields nothing.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    yield from _documented(tree)
+
+
+def _documented(node: ast.AST) -> Iterator[tuple[int, str]]:
+    if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+        text = ast.get_docstring(node)
+        if text:
+            yield node.body[0].lineno, text
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return
+    for name in ("body", "orelse", "handlers", "finalbody"):
+        for child in getattr(node, name, ()):
+            if isinstance(child, ast.stmt | ast.ExceptHandler):
+                yield from _documented(child)
+
+
+def cut(text: str, minimum_words: int) -> tuple[str, str] | None:
+    """(query, passage) of a docstring; ``None`` when the passage would have fewer than ``minimum_words`` words.
+
+    Docstrings that only list parameters are no text to search: they give ``None`` as well.
+    """
+    if len(text.split()) < minimum_words:
+        return None
+    paragraphs = [part for part in _paragraphs(_prose_lines(text.splitlines())) if not _HEADING.match(part)]
+    while paragraphs and _SIGNATURE.match(paragraphs[0]):
+        del paragraphs[0]
+    if not paragraphs or _PARAMETER.match(paragraphs[0]):
+        return None
+    query, rest = first_sentence(paragraphs[0])
+    if _is_query(query):
+        paragraphs[0] = rest
+    else:
+        query = ""
+    passage = "\n".join(paragraph for paragraph in paragraphs if paragraph)
+    return (query, passage) if len(passage.split()) >= minimum_words else None
+
+
+def first_sentence(paragraph: str) -> tuple[str, str]:
+    """(first sentence, rest) of a paragraph; the rest is empty when there is only one sentence."""
+    for match in _SENTENCE_END.finditer(paragraph):
+        if not _ABBREVIATION.search(paragraph, 0, match.start() + 1):
+            return paragraph[: match.end()].strip(), paragraph[match.end() :].strip()
+    return paragraph.strip(), ""
+
+
+def _is_query(sentence: str) -> bool:
+    words = sentence.split()
+    spoken = sum(1 for word in words if _LETTER.search(word))
+    return len(words) in QUERY_WORDS and spoken >= QUERY_WORDS.start and "://" not in sentence
+
+
+def _prose_lines(lines: list[str]) -> Iterator[str]:
+    """The lines without doctests, fenced and indented code, directives, rulers and mark-up."""
+    at, count = 0, len(lines)
+    while at < count:
+        line = lines[at]
+        at += 1
+        if _PROMPT.match(line):
+            while at < count and lines[at].strip():  # a doctest and its output end at a blank line
+                at += 1
+        elif _FENCE.match(line):
+            while at < count and not _FENCE.match(lines[at]):
+                at += 1
+            at += 1
+        elif _CODE_DIRECTIVE.match(line):
+            at = _skip_block(lines, at, _indent(line))
+        elif _RULER.match(line) or _TAG.match(line):
+            continue
+        elif kept := _KEPT_DIRECTIVE.match(line):
+            yield ""
+            yield clean(kept[1] + line[kept.end() :])
+        elif _DIRECTIVE.match(line):
+            yield ""
+        elif line.rstrip().endswith("::"):
+            yield clean(line.rstrip()[:-1]) if line.strip() != "::" else ""
+            at = _skip_block(lines, at, _indent(line))
+        else:
+            yield clean(line)
+
+
+def _skip_block(lines: list[str], at: int, indent: int) -> int:
+    """The first line after ``at`` that is neither blank nor deeper than ``indent``."""
+    while at < len(lines) and (not lines[at].strip() or _indent(lines[at]) > indent):
+        at += 1
+    return at
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def clean(line: str) -> str:
+    """A line without reStructuredText and Markdown marks; its indentation stays."""
+    if line.lstrip().startswith("#"):
+        line = _TITLE.sub(r"\1", line)
+    if "`" in line:
+        line = _REFERENCE.sub(r"\1", _ROLE.sub(_role_text, line))
+        line = _TICKS.sub(r"\1", line)
+    if "<http" in line:
+        line = _ADDRESS.sub("", line)
+    if "](" in line:
+        line = _LINK.sub(r"\1", line)
+    if "*" in line:
+        line = _STAR.sub(r"\1", line)
+    if ":" in line:
+        line = _RESULT_FIELD.sub(r"\1Returns: ", _FIELD.sub(r"\1\2: ", line))
+    return line
+
+
+def _role_text(match: re.Match[str]) -> str:
+    return _TARGET.sub("", match[1]).lstrip("~!")
+
+
+def _paragraphs(lines: Iterator[str]) -> Iterator[str]:
+    """Join lines. A paragraph ends at a blank line, before a heading ("Args:") and where the indentation shrinks."""
+    held: list[str] = []
+    indent = 0
+    for line in lines:
+        shown = _SPACES.sub(" ", line).strip()
+        if held and (not shown or _indent(line) < indent or _HEADING.match(shown)):
+            yield " ".join(held)
+            held = []
+        if shown:
+            held.append(shown)
+            indent = _indent(line)
+    if held:
+        yield " ".join(held)
+
+
+def read_file(path: Path, minimum_words: int) -> list[Docstring]:
+    """All docstrings of a file that give a passage."""
+    found = []
+    for line, text in docstrings(path):
+        pieces = cut(text, minimum_words)
+        if pieces:
+            found.append(Docstring(line, *pieces))
+    return found
+
+
+def read_files(paths: list[Path], minimum_words: int) -> list[list[Docstring]]:
+    """``read_file`` for many files; the work of one process at a time."""
+    collecting = gc.isenabled()
+    gc.disable()  # syntax trees are large and without cycles that matter: collecting them costs a third of the time
+    try:
+        return [read_file(path, minimum_words) for path in paths]
+    finally:
+        if collecting:
+            gc.enable()

@@ -1,0 +1,70 @@
+"""Near-duplicates and leaks between texts: MinHash (Broder 1997) with banding, and exact runs of words."""
+
+import re
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from datasketch import MinHash
+
+PERMUTATIONS = 64
+SHINGLE = 3  # words
+
+_WORD = re.compile(r"\w+")
+
+
+def words(text: str) -> list[str]:
+    """The words of a text, lower-cased, without punctuation."""
+    return _WORD.findall(text.lower())
+
+
+def sketches(texts: Sequence[str]) -> "list[MinHash]":
+    """The MinHash of each text's set of shingles (runs of three words)."""
+    from datasketch import MinHash
+
+    empty = MinHash(num_perm=PERMUTATIONS, hashfunc=zlib.crc32)
+    made = []
+    for text in texts:
+        tokens = words(text)
+        sketch = empty.copy()  # shares the permutations
+        runs = range(max(1, len(tokens) - SHINGLE + 1))
+        sketch.update_batch(sorted({" ".join(tokens[at : at + SHINGLE]).encode() for at in runs}))
+        made.append(sketch)
+    return made
+
+
+def first_of_each(made: "Iterable[MinHash]", threshold: float) -> list[bool]:
+    """For each text in order: is there none before it, among those kept, with an estimated Jaccard >= ``threshold``?"""
+    from datasketch import MinHashLSH
+
+    index = MinHashLSH(threshold=threshold, num_perm=PERMUTATIONS)
+    kept: dict[int, MinHash] = {}
+    keep = []
+    for number, sketch in enumerate(made):
+        new = all(sketch.jaccard(kept[other]) < threshold for other in index.query(sketch))
+        keep.append(new)
+        if new:
+            index.insert(number, sketch)
+            kept[number] = sketch
+    return keep
+
+
+def contained(sentences: Sequence[str], texts: Iterable[str]) -> list[bool]:
+    """Is a sentence, as a run of at least three words, part of any of the texts? Case and punctuation do not count.
+
+    Sentences are found by their first three words, so the whole costs little more than one pass over the texts.
+    """
+    wanted = [words(sentence) for sentence in sentences]
+    found = [False] * len(sentences)
+    by_start: dict[tuple[str, ...], list[int]] = {}
+    for number, sentence in enumerate(wanted):
+        if len(sentence) >= SHINGLE:
+            by_start.setdefault(tuple(sentence[:SHINGLE]), []).append(number)
+    for text in texts:
+        tokens = words(text)
+        for at, start in enumerate(zip(tokens, tokens[1:], tokens[2:], strict=False)):
+            for number in by_start.get(start, ()):
+                sentence = wanted[number]
+                found[number] = found[number] or tokens[at : at + len(sentence)] == sentence
+    return found

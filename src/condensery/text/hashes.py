@@ -1,0 +1,65 @@
+"""Content hashes of input files, remembered, so that an input of gigabytes is read for its hash only once."""
+
+import os
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
+
+from condensery.files import content_hash
+
+SETTLED = 2.0  # seconds: a file changed more recently may change again without its time stamp showing it
+
+
+def cache_folder() -> Path:
+    """Where small things are remembered across runs: ``CONDENSERY_CACHE``, or ``~/.cache/condensery``."""
+    return Path(os.environ.get("CONDENSERY_CACHE") or Path.home() / ".cache" / "condensery")
+
+
+def content_hashes(paths: list[Path]) -> list[str]:
+    """The content hash of each file, remembered by absolute path, size and time of change.
+
+    Where the cache cannot be written (a read-only home, a broken file) the hashes are computed each time.
+    """
+    keys = [_key(path) for path in paths]
+    known = _recall(keys)
+    hashes = [known.get(key) or content_hash(path) for key, path in zip(keys, paths, strict=True)]
+    now = time.time_ns()
+    fresh = [
+        (key, found)
+        for key, found in zip(keys, hashes, strict=True)
+        if key not in known and now - int(key.rpartition("|")[2]) > SETTLED * 1e9
+    ]
+    if fresh:
+        _remember(fresh)
+    return hashes
+
+
+def _key(path: Path) -> str:
+    status = path.stat()
+    return f"{path.resolve()}|{status.st_size}|{status.st_mtime_ns}"
+
+
+def _open() -> sqlite3.Connection:
+    folder = cache_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    connection = sqlite3.connect(folder / "content_hashes.sqlite", timeout=10)
+    connection.execute("CREATE TABLE IF NOT EXISTS hashes (file TEXT PRIMARY KEY, hash TEXT NOT NULL) WITHOUT ROWID")
+    return connection
+
+
+def _recall(keys: list[str]) -> dict[str, str]:
+    try:
+        with closing(_open()) as connection:
+            found = (connection.execute("SELECT hash FROM hashes WHERE file = ?", (key,)).fetchone() for key in keys)
+            return {key: row[0] for key, row in zip(keys, found, strict=True) if row}
+    except (sqlite3.Error, OSError):
+        return {}
+
+
+def _remember(entries: list[tuple[str, str]]) -> None:
+    try:
+        with closing(_open()) as connection, connection:
+            connection.executemany("INSERT OR REPLACE INTO hashes VALUES (?, ?)", entries)
+    except (sqlite3.Error, OSError):
+        return

@@ -1,0 +1,76 @@
+"""Judgements while a collection is written: collected by id, checked, then turned into rows."""
+
+from array import array
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condensery.errors import UserError
+from condensery.text.ids import IdIndex, id_hash
+from condensery.text.places import Places
+
+Rows = NDArray[np.int32]
+
+
+class Judgements:
+    """The judgements of one split as they arrive: hashes of ids (8 bytes each), grades and places; no text is kept."""
+
+    def __init__(self, split: str) -> None:
+        self.split = split
+        self.queries, self.passages, self.grades, self.places = array("Q"), array("Q"), array("i"), Places()
+
+    def add(self, query_id: str, passage_id: str, grade: int, where: str) -> None:
+        """Take one judgement; ``UserError`` for a grade that does not fit 32 bits."""
+        self.queries.append(id_hash(query_id))
+        self.passages.append(id_hash(passage_id))
+        try:
+            self.grades.append(grade)
+        except OverflowError:
+            raise UserError(f"{where}: the grade {grade} is too large") from None
+        self.places.add(where)
+
+    def resolve(self, queries: IdIndex, passages: IdIndex, dropped: set[int]) -> tuple[Rows, int]:
+        """The judgements as int32 (n, 3) rows (query row, passage row, grade), sorted, and how many were left out.
+
+        Left out are exact repetitions and judgements of passages whose hash is in ``dropped``. Raises ``UserError`` for
+        an id that is not there, for two grades of one pair and for a query without a relevant passage.
+        """
+        passage_hashes = np.frombuffer(self.passages, np.uint64)
+        query_rows = queries.find(np.frombuffer(self.queries, np.uint64))
+        passage_rows = passages.find(passage_hashes)
+        kept = ~np.isin(passage_hashes, np.array(sorted(dropped), np.uint64))
+        self._complain(query_rows < 0, "no query has this query id")
+        self._complain((passage_rows < 0) & kept, "no passage has this passage id")
+        found = np.stack([query_rows, passage_rows, np.frombuffer(self.grades, np.int32)], axis=1)
+        places = np.flatnonzero(kept)
+        places = places[np.lexsort(found[places].T[::-1])]
+        rows = found[places]
+        pair_again = (rows[1:, :2] == rows[:-1, :2]).all(axis=1)
+        contradiction = pair_again & (rows[1:, 2] != rows[:-1, 2])
+        if contradiction.any():
+            at = int(np.flatnonzero(contradiction)[0])
+            first, second = sorted(places[[at, at + 1]].tolist())
+            raise UserError(f"{self.places[second]}: another grade for the pair judged at {self.places[first]}")
+        unique = np.concatenate([[True], ~pair_again]) if len(rows) else np.zeros(0, bool)
+        self._check_positives(rows, places)
+        return rows[unique].astype(np.int32), len(found) - int(unique.sum())
+
+    def _complain(self, wrong: NDArray[np.bool_], message: str) -> None:
+        if wrong.any():
+            more = f" (and {int(wrong.sum()) - 1:,} more lines)" if wrong.sum() > 1 else ""
+            raise UserError(f"{self.places[int(np.flatnonzero(wrong)[0])]}: {message}{more}")
+
+    def _check_positives(self, rows: NDArray[np.int64], places: NDArray[np.int64]) -> None:
+        positive = rows[:, 2] > 0
+        if not positive.any():
+            where = self.places[0].rpartition(":")[0] if len(self.places) else f"split {self.split}"
+            raise UserError(f"{where}: no judgement of the split {self.split} has a grade above 0")
+        without = ~np.isin(rows[:, 0], rows[positive, 0])
+        if without.any():
+            count = len(np.unique(rows[without, 0]))
+            first = self.places[int(places[without].min())]
+            more = f" (so have {count - 1:,} more)" if count > 1 else ""
+            raise UserError(
+                f"{first}: this query of the split {self.split} has no positive passage (grade above 0){more};"
+                " remove its lines or judge one"
+            )

@@ -1,0 +1,130 @@
+"""Lines of input files, plain or gzip, with their place; one way of saying what is wrong with a line."""
+
+import gzip
+import io
+import json
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from condensery.errors import UserError
+from condensery.progress import progress
+
+MEGABYTE = 1 << 20
+BOM = b"\xef\xbb\xbf"
+GZIP = b"\x1f\x8b"
+SHOW_FROM = 32 * MEGABYTE  # smaller files are read before a person would look at a bar
+
+Kind = TypeVar("Kind")
+
+
+def resolve(path: Path) -> Path | None:
+    """``path`` itself, or the same file with ``.gz`` added or taken away; ``None`` when neither is there."""
+    other = path.with_suffix("") if path.suffix == ".gz" else path.with_name(path.name + ".gz")
+    return path if path.is_file() else other if other.is_file() else None
+
+
+def read_lines(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield (place, line) for every line; place is ``path:number``, the line has no line end.
+
+    A byte-order mark and Windows line ends are taken away. Raises ``UserError`` for a missing file, a broken gzip file
+    and bytes that are not UTF-8.
+    """
+    for number, raw in enumerate(_raw_lines(path), start=1):
+        if number == 1 and raw.startswith(BOM):
+            raw = raw[len(BOM) :]
+        place = f"{path}:{number}"
+        try:
+            line = raw.decode().rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            advice = "it is a gzip file: name it .gz" if raw.startswith(GZIP) else "save the file as UTF-8"
+            raise UserError(f"{place}: not valid UTF-8 ({error.reason} at byte {error.start}); {advice}") from None
+        yield place, line
+
+
+def _raw_lines(path: Path) -> Iterator[bytes]:
+    try:
+        size = path.stat().st_size
+        with open(path, "rb") as file:
+            # GzipFile finds its line ends in Python; a buffered reader around it finds them in C
+            stream = io.BufferedReader(gzip.GzipFile(fileobj=file), MEGABYTE) if path.suffix == ".gz" else file
+            if size < SHOW_FROM:
+                yield from stream
+                return
+            with progress(f"reading {path.name}", size // MEGABYTE, "MB") as task:
+                shown = 0
+                for number, line in enumerate(stream):
+                    if number % 1024 == 0 and (at := file.tell() // MEGABYTE) > shown:
+                        task.advance(at - shown)
+                        shown = at
+                    yield line
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(f"{path}: no such file") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise UserError(f"{path}: not a whole gzip file ({error}); fetch it again") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
+def read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (place, object) for every line of a JSON-lines file; ``UserError`` where a line is no JSON object."""
+    for place, line in read_lines(path):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{place}: not valid JSON ({error})") from None
+        if not isinstance(value, dict):
+            raise UserError(f"{place}: a JSON object is expected, not {_called(value)}")
+        yield place, value
+
+
+def read_columns(path: Path, names: Sequence[str], separator: str | None = "\t") -> Iterator[tuple[str, list[str]]]:
+    """Yield (place, fields) for every line of a file of columns; ``UserError`` where the number of columns is wrong.
+
+    ``separator=None`` splits at any run of white space.
+    """
+    for place, line in read_lines(path):
+        if not line:
+            continue
+        fields = line.split(separator)
+        if len(fields) != len(names):
+            apart = "white space" if separator is None else "tabs"
+            expected = f"{len(names)} columns separated by {apart} are expected ({', '.join(names)})"
+            raise UserError(f"{place}: {expected}, not {len(fields)}")
+        yield place, fields
+
+
+def field(record: dict[str, Any], name: str, place: str, kind: type[Kind], default: Kind | None = None) -> Kind:
+    """The field ``name`` of a JSON object, which must be of type ``kind``.
+
+    A missing or null field is ``default`` where one is given, otherwise a ``UserError``.
+    """
+    value = record.get(name)
+    if value is None and default is not None:
+        return default
+    if value is None:
+        present = ", ".join(list(record)[:8]) or "none"
+        raise UserError(f'{place}: the field "{name}" is missing (fields here: {present})')
+    if not isinstance(value, kind):
+        raise UserError(f'{place}: the field "{name}" must be {_NAMES[kind]}, not {_called(value)}')
+    return value
+
+
+def integer(value: str, name: str, place: str) -> int:
+    """A whole number that is written in a column called ``name``; anything else is a ``UserError``."""
+    if not re.fullmatch(r"[+-]?\d+", value, re.ASCII):
+        raise UserError(f'{place}: the {name} must be a whole number, not "{value}"')
+    return int(value)
+
+
+_NAMES: dict[type, str] = {str: "a string", list: "a list", dict: "an object", int: "a number"}
+
+
+def _called(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true or false"
+    return _NAMES.get(type(value), "null" if value is None else "a number")

@@ -1,0 +1,210 @@
+"""MS MARCO in its native files (Bajaj et al. 2016): the passage collection and the document collection.
+
+Every file is accepted plain or gzip.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from condensery.errors import UserError
+from condensery.text.lines import integer, read_columns
+from condensery.text.records import Document, Passage, Query
+from condensery.text.source import FolderSource, InputFile
+
+if TYPE_CHECKING:
+    from condensery.text.writer import CollectionWriter
+
+PAGE = "https://microsoft.github.io/msmarco/"
+ARCHIVE = "collectionandqueries.tar.gz"
+ARCHIVED = {"collection.tsv", "queries.train.tsv", "queries.dev.tsv", "queries.dev.small.tsv", "queries.eval.tsv"}
+NO_TITLE = "-"  # what the published files of titles write for a passage without one
+
+
+class Questions(BaseModel):
+    """The files of one split: its queries and its judgements."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    queries: str
+    qrels: str
+
+
+class MarcoSplits(BaseModel):
+    """The files of each split, or ``None`` when the split is not wanted."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    train: Questions | None
+    dev: Questions | None
+    test: Questions | None
+
+    def named(self) -> dict[str, Questions]:
+        """The splits that are wanted."""
+        splits = {"train": self.train, "dev": self.dev, "test": self.test}
+        return {split: questions for split, questions in splits.items() if questions}
+
+
+class MarcoSource(FolderSource):
+    """The passage collection: ``collection.tsv`` (pid, passage), queries (qid, query) and qrels (qid, 0, pid, grade).
+
+    ``titles``: a file of pid and title; ``documents``: ``msmarco-docs.tsv`` as the text for pre-training; ``triples``:
+    the official triples of ids, which the stage of that name reads. Each may be ``None``.
+    """
+
+    format: Literal["msmarco"] = "msmarco"
+    collection: str
+    titles: str | None
+    documents: str | None
+    triples: str | None
+    splits: MarcoSplits
+
+    outside_identity: ClassVar[set[str]] = {"root", "collection", "titles", "documents", "triples", "splits"}
+
+    def input_files(self) -> list[InputFile]:
+        """The collection, titles, documents, queries and qrels."""
+        files = [marco_file("passages", self.folder, self.collection)]
+        if self.titles:
+            hint = "; titles are not part of the official files: set data.titles=null to do without"
+            files.append(InputFile("titles", self.folder / self.titles, hint))
+        if self.documents:
+            files.append(marco_file("documents", self.folder, self.documents, "; or set data.documents=null"))
+        return files + question_files(self.folder, self.splits)
+
+    def triples_file(self) -> InputFile | None:
+        """The file of triples, where one is named."""
+        return marco_file("triples", self.folder, self.triples, "; or set data.triples=null") if self.triples else None
+
+    def check(self) -> None:
+        """One ``UserError`` that names every missing file, the triples included, and how to get it."""
+        triples = self.triples_file()
+        check_files(self, [*self.input_files(), *([triples] if triples else [])])
+
+
+class MarcoDocumentsSource(FolderSource):
+    """The document collection as what is searched: ``msmarco-docs.tsv`` (docid, url, title, body)."""
+
+    format: Literal["msmarco_documents"] = "msmarco_documents"
+    documents: str
+    splits: MarcoSplits
+
+    outside_identity: ClassVar[set[str]] = {"root", "documents", "splits"}
+
+    def input_files(self) -> list[InputFile]:
+        """The documents, queries and qrels."""
+        return [marco_file("documents", self.folder, self.documents), *question_files(self.folder, self.splits)]
+
+    def check(self) -> None:
+        """One ``UserError`` that names every missing file and how to get it."""
+        check_files(self, self.input_files())
+
+
+def marco_file(role: str, folder: Path, name: str, otherwise: str = "") -> InputFile:
+    """A file of MS MARCO with the way to get it."""
+    plain = Path(name).name.removesuffix(".gz")
+    return InputFile(role, folder / name, (f": in {ARCHIVE}" if plain in ARCHIVED else "") + otherwise)
+
+
+def question_files(folder: Path, splits: MarcoSplits) -> list[InputFile]:
+    """The files of queries and judgements of the splits that are wanted."""
+    files = []
+    for split, questions in splits.named().items():
+        files.append(marco_file(f"queries of {split}", folder, questions.queries))
+        files.append(marco_file(f"qrels of {split}", folder, questions.qrels))
+    return files
+
+
+def check_files(config: FolderSource, files: list[InputFile]) -> None:
+    """One ``UserError`` that names every file which is not there and where the official ones are."""
+    missing = []
+    for file in files:
+        try:
+            file.open_path()
+        except UserError:
+            missing.append(f"{file.path.name} ({file.role}{file.hint})")
+    if missing:
+        count = f"{len(missing)} file{'s are' if len(missing) > 1 else ' is'} missing"
+        raise UserError(
+            f"data.root={config.root}: {count}: {', '.join(dict.fromkeys(missing))}. Get them from {PAGE}"
+            " and put them into that folder, plain or .gz"
+        )
+
+
+def read_questions(files: list[InputFile], writer: "CollectionWriter") -> None:
+    """Read the judgements, then the queries. A query that stands in two files (dev and dev.small) is read once."""
+    for file in files:
+        if file.role.startswith("qrels of "):
+            read_qrels(file.open_path(), file.role.removeprefix("qrels of "), writer)
+    paths = list(dict.fromkeys(file.open_path() for file in files if file.role.startswith("queries of ")))
+    seen: dict[str, tuple[str, int]] = {}
+    for path in paths:
+        for place, (identifier, text) in read_columns(path, ["query id", "query"]):
+            known = seen.get(identifier)
+            if known is None or known[0].startswith(f"{path}:"):  # twice in one file is for the writer to report
+                writer.add_query(Query(identifier, text), place)
+            elif known[1] != hash(text):
+                raise UserError(f"{place}: the query id {identifier} has another text at {known[0]}")
+            if len(paths) > 1:
+                seen[identifier] = (place, hash(text))
+
+
+def read_qrels(path: Path, split: str, writer: "CollectionWriter") -> None:
+    """Read TREC judgements: query id, 0, passage id and grade, separated by tabs or blanks."""
+    count = 0
+    names = ["query id", "0", "passage id", "grade"]
+    for place, (query, _, passage, grade) in read_columns(path, names, separator=None):
+        writer.add_judgement(split, query, passage, integer(grade, "grade", place), place)
+        count += 1
+    if not count:
+        raise UserError(f"{path}: no judgements; without that split set data.splits.{split}=null")
+
+
+class Titles:
+    """Titles by passage id out of a file in the order of the collection (any other order works, held in memory)."""
+
+    def __init__(self, path: Path) -> None:
+        self._lines = read_columns(path, ["passage id", "title"])
+        self._ahead: dict[str, str] = {}
+        self.missing = 0
+
+    def of(self, identifier: str) -> str:
+        """The title of a passage, empty where the file has none for it."""
+        if identifier in self._ahead:
+            return self._ahead.pop(identifier)
+        for _, (found, title) in self._lines:
+            title = "" if title == NO_TITLE else title
+            if found == identifier:
+                return title
+            self._ahead[found] = title
+        self.missing += 1
+        return ""
+
+
+def read_documents(path: Path) -> Iterator[tuple[str, str, str, str]]:
+    """Yield (place, id, title, body) of each line of ``msmarco-docs.tsv``."""
+    for place, (identifier, _, title, body) in read_columns(path, ["document id", "url", "title", "body"]):
+        yield place, identifier, title, body
+
+
+def read(config: MarcoSource, writer: "CollectionWriter") -> None:
+    """Read the passage collection into ``writer``."""
+    by_role = {file.role: file for file in config.input_files()}
+    read_questions(list(by_role.values()), writer)
+    titles = Titles(by_role["titles"].open_path()) if "titles" in by_role else None
+    for place, (identifier, text) in read_columns(by_role["passages"].open_path(), ["passage id", "passage"]):
+        writer.add_passage(Passage(identifier, titles.of(identifier) if titles else "", text), place)
+    if titles and titles.missing:
+        writer.warnings.append(f"{titles.missing:,} passages have no line in {config.titles}")
+    if "documents" in by_role:
+        for place, identifier, title, body in read_documents(by_role["documents"].open_path()):
+            writer.add_document(Document(identifier, title, [body]), place)
+
+
+def read_as_corpus(config: MarcoDocumentsSource, writer: "CollectionWriter") -> None:
+    """Read the document collection into ``writer``: each document is one passage."""
+    files = config.input_files()
+    read_questions(files[1:], writer)
+    for place, identifier, title, body in read_documents(files[0].open_path()):
+        writer.add_passage(Passage(identifier, title, body), place)

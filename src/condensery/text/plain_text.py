@@ -1,0 +1,100 @@
+"""A folder of plain text: every ``.txt`` and ``.md`` file is a document, its paragraphs are the passages."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field
+
+from condensery.errors import UserError
+from condensery.text.beir import question_files, read_questions
+from condensery.text.lines import read_lines
+from condensery.text.records import Passage
+from condensery.text.source import FolderSource, InputFile, Splits
+
+if TYPE_CHECKING:
+    from condensery.text.writer import CollectionWriter
+
+ENDINGS = (".txt", ".md", ".txt.gz", ".md.gz")
+
+
+class TextSource(FolderSource):
+    """A folder of text files, searched to any depth (hidden files and folders aside).
+
+    A paragraph ends at a blank line. One of fewer than ``minimum_words`` words (a heading, a caption) is joined to the
+    next paragraph of its file. Queries and judgements, where wanted, lie in the root as in a BEIR folder and name
+    passages as ``<file>#<number>``.
+    """
+
+    format: Literal["text"] = "text"
+    minimum_words: int = Field(ge=1)
+    splits: Splits
+
+    outside_identity: ClassVar[set[str]] = {"root", "splits"}
+
+    def text_files(self) -> list[tuple[str, Path]]:
+        """(path below the root, path) of every text file, sorted, so that the order is the same on every machine."""
+        found = []
+        for path in self.folder.rglob("*"):
+            below = path.relative_to(self.folder)
+            if path.name.endswith(ENDINGS) and not any(part.startswith(".") for part in below.parts) and path.is_file():
+                found.append((below.as_posix(), path))
+        return sorted(found)
+
+    def input_files(self) -> list[InputFile]:
+        """The text files, the queries and the qrels."""
+        texts = [InputFile(f"text {below}", path) for below, path in self.text_files()]
+        return texts + question_files(self.folder, self.splits)
+
+    def check(self) -> None:
+        """As ``FolderSource.check``; a folder without text files is a ``UserError`` too."""
+        super().check()
+        if not self.text_files():
+            raise UserError(f"{self.folder}: no text files here ({', '.join('*' + ending for ending in ENDINGS)})")
+
+
+def paragraphs(path: Path, minimum_words: int) -> Iterator[tuple[str, str]]:
+    """Yield (place of the first line, text) of each paragraph; its lines stay apart.
+
+    Short paragraphs go in front of the next one; what is short at the end of the file goes with the one before.
+    """
+    ready: tuple[str, list[str]] | None = None
+    place, blocks = "", list[str]()
+    for where, block in _blocks(path):
+        place = place if blocks else where
+        blocks.append(block)
+        if sum(len(text.split()) for text in blocks) >= minimum_words:
+            if ready:
+                yield ready[0], "\n\n".join(ready[1])
+            ready, blocks = (place, blocks), []
+    if ready:
+        yield ready[0], "\n\n".join(ready[1] + blocks)
+    elif blocks:
+        yield place, "\n\n".join(blocks)
+
+
+def _blocks(path: Path) -> Iterator[tuple[str, str]]:
+    """(place, text) of each run of lines without a blank one between them."""
+    place, lines = "", list[str]()
+    for where, line in read_lines(path):
+        if line.strip():
+            place = place if lines else where
+            lines.append(line.strip())
+        elif lines:
+            yield place, "\n".join(lines)
+            lines = []
+    if lines:
+        yield place, "\n".join(lines)
+
+
+def read(config: TextSource, writer: "CollectionWriter") -> None:
+    """Read the text files into ``writer``: document = file, title = its name without the ending."""
+    read_questions(question_files(config.folder, config.splits), writer)
+    for below, path in config.text_files():
+        document = below.replace("%", "%25").replace(" ", "%20")  # ids hold no white space
+        title = path.name.removesuffix(".gz").rpartition(".")[0]
+        number = -1
+        for number, (place, text) in enumerate(paragraphs(path, config.minimum_words)):
+            writer.add_passage(Passage(f"{document}#{number}", title, text, document), place)
+        if number < 0:
+            writer.dropped["empty_documents"] += 1

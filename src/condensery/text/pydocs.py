@@ -1,0 +1,240 @@
+"""*pydocs*, the collection that needs no download: the docstrings of installed Python packages.
+
+Each docstring with at least ``minimum_words`` words after its first sentence is a passage; the first sentence is the
+query that should find it. The module is the document; whole modules go to train, dev or test, by their hash. Left out:
+
+- tests and tools for tests, ``idlelib``, ``lib2to3``, ``turtledemo``, vendored code (``LEFT_OUT``);
+- the sources of generated copies (``COPIES``);
+- near-duplicates of an earlier passage (MinHash over runs of three words), which copied docstrings make plenty of;
+- paragraphs of boilerplate: those that stand in more than ``BOILERPLATE`` docstrings;
+- docstrings that only list parameters.
+
+A passage stays without a query when its first sentence has fewer than three or more than 32 words, is also the first
+sentence of another passage (nobody could say which one is meant), or stands inside any passage of the collection: what
+is pre-trained on never holds a query.
+
+The text differs between versions of the interpreter and of the packages, so give the content hash beside every number.
+"""
+
+import importlib.metadata
+import importlib.util
+import multiprocessing
+import os
+import platform
+import sys
+import sysconfig
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+from pydantic import Field
+
+from condensery.errors import UserError
+from condensery.progress import progress
+from condensery.randomness import hash64
+from condensery.text.docstrings import read_files
+from condensery.text.duplicates import contained, first_of_each, sketches, words
+from condensery.text.records import Passage, Query
+from condensery.text.source import Source
+
+if TYPE_CHECKING:
+    from datasketch import MinHash
+
+    from condensery.text.writer import CollectionWriter
+
+STDLIB = "stdlib"
+LEFT_OUT = {"test", "tests", "testing", "idlelib", "lib2to3", "turtledemo", "_vendor"}
+LEFT_OUT |= {"site-packages", "dist-packages", "__pycache__"}
+COPIES = "modular_"  # transformers writes its modelling files out of the files that begin so
+BOILERPLATE = 12
+PORTION = 1 << 20  # bytes of source that a worker reads at a time
+SHARE_DEV, SHARE_TEST = 0.04, 0.16  # of the modules
+
+
+class SourceFile(NamedTuple):
+    """A Python file: the module that it is, where it lies, and its size in bytes."""
+
+    module: str
+    path: Path
+    size: int
+
+
+class Entry(NamedTuple):
+    """A docstring on its way to become a passage."""
+
+    module: str
+    line: int
+    query: str
+    passage: str
+
+
+class PydocsSource(Source):
+    """Docstrings of ``packages``: top-level packages that are installed, ``stdlib`` for the standard library."""
+
+    format: Literal["pydocs"] = "pydocs"
+    packages: list[str] = Field(min_length=1)
+    minimum_words: int = Field(ge=1)
+    near_duplicate: float = Field(gt=0, le=1)
+    workers: int = Field(ge=0)
+
+    outside_identity: ClassVar[set[str]] = {"workers"}
+
+    def check(self) -> None:
+        """Raise ``UserError`` when a package is not installed. Imports none of them."""
+        for package in self.packages:
+            package_folder(package)
+
+    def fingerprint(self) -> str:
+        """Versions of the interpreter and the packages, names and sizes of their files, and the keys that matter."""
+        versions = [platform.python_implementation(), platform.python_version()]
+        versions += [_version(package) for package in self.packages if package != STDLIB]
+        files = [[file.module, file.size] for package in self.packages for file in source_files(package)]
+        return self._digest([versions, files])
+
+
+def package_folder(package: str) -> Path:
+    """The folder of an installed package; ``UserError`` when there is none."""
+    if package == STDLIB:
+        return Path(sysconfig.get_path("stdlib"))
+    try:
+        found = importlib.util.find_spec(package) if package.isidentifier() else None
+    except (ImportError, ValueError):
+        found = None
+    if found is None or not found.submodule_search_locations:
+        raise UserError(f'data.packages: no package "{package}" is installed; install it or leave it out')
+    return Path(next(iter(found.submodule_search_locations)))
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def source_files(package: str) -> list[SourceFile]:
+    """The Python files of a package that are read, sorted by module; tests are left out."""
+    root = package_folder(package)
+    prefix = () if package == STDLIB else (package,)
+    found = []
+    for folder, below, names in os.walk(root):
+        below[:] = [name for name in below if name not in LEFT_OUT]
+        parts = prefix + Path(folder).relative_to(root).parts
+        for name in names:
+            if name.endswith(".py") and not name.startswith(COPIES):
+                module = ".".join(parts if name == "__init__.py" else (*parts, name[:-3]))
+                found.append(SourceFile(module, Path(folder, name), os.stat(os.path.join(folder, name)).st_size))
+    return sorted(found)
+
+
+def read(config: PydocsSource, writer: "CollectionWriter") -> None:
+    """Read the docstrings into ``writer``. The result does not depend on ``workers``."""
+    files = [file for package in dict.fromkeys(config.packages) for file in source_files(package)]
+    entries, made = _extract(files, config)
+    keep = first_of_each(made, config.near_duplicate)
+    writer.dropped["near_duplicates"] += len(keep) - sum(keep)
+    entries = [entry for entry, new in zip(entries, keep, strict=True) if new]
+    entries = _without_boilerplate(entries, config.minimum_words, writer)
+    entries = _without_unclear_queries(entries, writer)
+    _write(entries, writer)
+
+
+def _extract(files: list[SourceFile], config: PydocsSource) -> tuple[list[Entry], "list[MinHash]"]:
+    """The docstrings of all files, in order, each with its sketch."""
+    portions = list(_portions(files))
+    entries: list[Entry] = []
+    made: list[MinHash] = []
+    with _mapper(config.workers) as run, progress("reading docstrings", len(files), "files") as task:
+        results = run(_read_portion, portions, [config.minimum_words] * len(portions))
+        for portion, (part, sketched) in zip(portions, results, strict=True):
+            entries += part
+            made += sketched
+            task.advance(len(portion))
+    return entries, made
+
+
+def _read_portion(files: list[SourceFile], minimum_words: int) -> tuple[list[Entry], "list[MinHash]"]:
+    """The work of one process: docstrings and their sketches."""
+    found = read_files([file.path for file in files], minimum_words)
+    entries = [Entry(file.module, *one) for file, of_file in zip(files, found, strict=True) for one in of_file]
+    return entries, sketches([entry.passage for entry in entries])
+
+
+def _portions(files: list[SourceFile]) -> Iterator[list[SourceFile]]:
+    """Runs of files of about ``PORTION`` bytes: small enough to share the work out evenly."""
+    held: list[SourceFile] = []
+    for file in files:
+        held.append(file)
+        if sum(one.size for one in held) >= PORTION:
+            yield held
+            held = []
+    if held:
+        yield held
+
+
+@contextmanager
+def _mapper(workers: int) -> Iterator[Callable[..., Iterable[Any]]]:
+    """A ``map`` that keeps the order, in this process or in ``workers`` ones (0: one a core)."""
+    workers = workers or cores()
+    if workers == 1:
+        yield map
+        return
+    # a fork is the quickest start, but not safe beside other threads
+    kind = "fork" if sys.platform == "linux" and threading.active_count() == 1 else "spawn"
+    with ProcessPoolExecutor(workers, multiprocessing.get_context(kind)) as pool:
+        yield pool.map
+
+
+def cores() -> int:
+    """The CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _without_boilerplate(entries: list[Entry], minimum_words: int, writer: "CollectionWriter") -> list[Entry]:
+    """Take away the paragraphs that more than ``BOILERPLATE`` passages share, and what is too short without them."""
+    counts = Counter(part for entry in entries for part in set(entry.passage.split("\n")))
+    kept = []
+    for entry in entries:
+        parts = [part for part in entry.passage.split("\n") if counts[part] <= BOILERPLATE]
+        passage = "\n".join(parts)
+        if len(passage.split()) >= minimum_words:
+            kept.append(entry._replace(passage=passage))
+    writer.dropped["only_boilerplate"] += len(entries) - len(kept)
+    return kept
+
+
+def _without_unclear_queries(entries: list[Entry], writer: "CollectionWriter") -> list[Entry]:
+    """Clear the queries that several passages have, and those that stand inside a passage."""
+    counts = Counter(" ".join(words(entry.query)) for entry in entries)
+    repeated = [counts[" ".join(words(entry.query))] > 1 for entry in entries]
+    quoted = contained([entry.query for entry in entries], (entry.passage for entry in entries))
+    clear = []
+    for entry, again, inside in zip(entries, repeated, quoted, strict=True):
+        if entry.query and (again or inside):
+            writer.dropped["repeated_queries" if again else "queries_inside_passages"] += 1
+            entry = entry._replace(query="")
+        clear.append(entry)
+    return clear
+
+
+def split_of(module: str) -> str:
+    """train, dev or test, by the hash of the module's name."""
+    draw = hash64("pydocs", module) / 2.0**64
+    return "test" if draw < SHARE_TEST else "dev" if draw < SHARE_TEST + SHARE_DEV else "train"
+
+
+def _write(entries: list[Entry], writer: "CollectionWriter") -> None:
+    """Hand everything over: ids are ``module:line``."""
+    for entry in entries:
+        identifier = f"{entry.module}:{entry.line}"
+        if entry.query:
+            writer.add_judgement(split_of(entry.module), identifier, identifier, 1, identifier)
+    for entry in entries:
+        identifier = f"{entry.module}:{entry.line}"
+        writer.add_passage(Passage(identifier, "", entry.passage, entry.module), identifier)
+        if entry.query:
+            writer.add_query(Query(identifier, entry.query), identifier)

@@ -1,0 +1,16 @@
+"""The reader of each format."""
+
+from collections.abc import Callable
+from typing import Any
+
+from condensery.text import beir, documents, msmarco, plain_text, pydocs
+from condensery.text.writer import CollectionWriter
+
+READERS: dict[str, Callable[[Any, CollectionWriter], None]] = {
+    "beir": beir.read,
+    "msmarco": msmarco.read,
+    "msmarco_documents": msmarco.read_as_corpus,
+    "documents": documents.read,
+    "text": plain_text.read,
+    "pydocs": pydocs.read,
+}

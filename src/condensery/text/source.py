@@ -1,0 +1,98 @@
+"""What every description of an input has in common: it names its files, checks them and knows its identity."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from condensery.errors import UserError
+from condensery.text.hashes import content_hashes
+from condensery.text.lines import resolve
+
+
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    """A file that is read: what it is for, where it is expected (with or without ``.gz``), and how to get it."""
+
+    role: str
+    path: Path
+    hint: str = ""
+
+    def open_path(self) -> Path:
+        """The file as it is on disk; ``UserError`` when it is not there."""
+        found = resolve(self.path)
+        if found is None:
+            raise UserError(f"{self.path}: no such file (nor {self.path.name}.gz); it is the {self.role}{self.hint}")
+        return found
+
+
+class Splits(BaseModel):
+    """For each split the file stem of its judgements in ``qrels/``, or ``None`` when the split is not wanted."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    train: str | None
+    dev: str | None
+    test: str | None
+
+    def named(self) -> dict[str, str]:
+        """The splits that have a file: split -> stem."""
+        return {split: stem for split, stem in self.model_dump().items() if stem}
+
+
+class Source(BaseModel):
+    """The part that all formats share. What each key means stands in ``conf/data/``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    # fields that say where the input lies or how it is read: they do not enter the fingerprint
+    outside_identity: ClassVar[set[str]] = {"root"}
+
+    name: str = Field(min_length=1)
+    empty_passages: Literal["error", "drop"]
+    dev_queries: int = Field(ge=0)
+
+    def input_files(self) -> list[InputFile]:
+        """Every file that ``read`` will open, in a fixed order."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Raise one ``UserError`` that names every missing file. Opens nothing, so it is quick enough for the start."""
+        missing = [file for file in self.input_files() if resolve(file.path) is None]
+        if len(missing) == 1:
+            missing[0].open_path()
+        if missing:
+            names = ", ".join(f"{file.path.name} ({file.role}{file.hint})" for file in missing)
+            raise UserError(f"{missing[0].path.parent}: {len(missing)} files are missing: {names}")
+
+    def fingerprint(self) -> str:
+        """Identity of the input (32 hexadecimal characters): file contents and the keys that change the collection.
+
+        It does not depend on where the files lie. Raises ``UserError`` when one is missing.
+        """
+        files = self.input_files()
+        hashes = content_hashes([file.open_path() for file in files])
+        return self._digest([[file.role, found] for file, found in zip(files, hashes, strict=True)])
+
+    def _digest(self, content: Any) -> str:
+        identity = [self.model_dump(mode="json", exclude=self.outside_identity), content]
+        return hashlib.blake2b(json.dumps(identity, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+class FolderSource(Source):
+    """An input that is a folder, given by ``data.root``."""
+
+    root: str = Field(min_length=1)
+
+    @property
+    def folder(self) -> Path:
+        """The root as a path."""
+        return Path(self.root).expanduser()
+
+    def check(self) -> None:
+        """As ``Source.check``; a missing root is reported as such."""
+        if not self.folder.is_dir():
+            raise UserError(f"{self.folder}: no such folder; data.root must name that of the collection {self.name}")
+        super().check()

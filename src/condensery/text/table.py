@@ -1,0 +1,168 @@
+"""Tables of text on disk: Arrow record batches, written as a stream and read memory-mapped."""
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, TypeVar, overload
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import ArrayLike
+
+from condensery.errors import UserError
+from condensery.text.ids import SUFFIX, IdIndex
+
+BATCH_ROWS = 4096
+BATCH_CHARACTERS = 8_000_000  # a batch ends here even with fewer rows, so that long documents do not fill the memory
+
+Value = TypeVar("Value")
+
+
+class TableWriter:
+    """Writes rows to one Arrow file; holds one record batch in memory.
+
+    ``columns`` names the columns; ``lists`` those whose values are lists of strings.
+    """
+
+    def __init__(self, path: Path, columns: Sequence[str], lists: Sequence[str] = ()) -> None:
+        kinds = [(name, pa.list_(pa.string()) if name in lists else pa.string()) for name in columns]
+        self.schema = pa.schema(kinds)
+        self._sink = pa.OSFile(str(path), "wb")
+        self._writer = pa.ipc.new_file(self._sink, self.schema)
+        self._rows: list[tuple[Any, ...]] = []
+        self._characters = 0
+        self.count = 0
+
+    def add(self, row: tuple[Any, ...], characters: int) -> None:
+        """Append one row; ``characters`` is about how long it is."""
+        self._rows.append(row)
+        self._characters += characters
+        self.count += 1
+        if len(self._rows) >= BATCH_ROWS or self._characters >= BATCH_CHARACTERS:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._rows:
+            columns = zip(*self._rows, strict=True)
+            arrays = [pa.array(column, field.type) for column, field in zip(columns, self.schema, strict=True)]
+            self._writer.write_batch(pa.record_batch(arrays, schema=self.schema))
+        self._rows, self._characters = [], 0
+
+    def close(self) -> None:
+        """Write what is left and the footer."""
+        self._flush()
+        self._writer.close()
+        self._sink.close()
+
+    def __enter__(self) -> "TableWriter":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Column(Sequence[Value], Generic[Value]):
+    """One column of a table, read from disk as it is asked for.
+
+    ``column[i]`` is a value, ``column[a:b]`` a list of values, ``column.take(rows)`` the values of any rows.
+    """
+
+    def __init__(self, chunks: list[pa.Array]) -> None:
+        self._chunks = chunks
+        self._starts = np.cumsum([0] + [len(chunk) for chunk in chunks])
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    @overload
+    def __getitem__(self, at: int) -> Value: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[Value]: ...
+
+    def __getitem__(self, at: int | slice) -> Value | list[Value]:
+        if isinstance(at, slice):
+            start, stop, step = at.indices(len(self))
+            return self._range(start, stop) if step == 1 else self.take(range(start, stop, step))
+        if not -len(self) <= at < len(self):
+            raise IndexError(f"row {at} of {len(self)}")
+        return self._value(at % len(self))
+
+    def _value(self, row: int) -> Value:
+        chunk = int(np.searchsorted(self._starts, row, side="right")) - 1
+        return self._chunks[chunk][row - int(self._starts[chunk])].as_py()
+
+    def _range(self, start: int, stop: int) -> list[Value]:
+        values: list[Value] = []
+        while start < stop:
+            chunk = int(np.searchsorted(self._starts, start, side="right")) - 1
+            begin, end = int(self._starts[chunk]), int(self._starts[chunk + 1])
+            values += self._chunks[chunk].slice(start - begin, min(stop, end) - start).to_pylist()
+            start = end
+        return values
+
+    def take(self, rows: ArrayLike | Sequence[int]) -> list[Value]:
+        """The values of ``rows`` (any integers, any order)."""
+        return [self._value(int(row)) for row in np.asarray(rows)]
+
+    def __iter__(self) -> Iterator[Value]:
+        for chunk in self._chunks:
+            yield from chunk.to_pylist()
+
+
+class TextTable:
+    """A table of texts with ids, memory-mapped: opening it reads nothing, and it can be sent to other processes.
+
+    Raises ``UserError`` when ``path`` is missing or is no Arrow file.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        try:
+            self._table = pa.ipc.open_file(pa.memory_map(str(self.path))).read_all()
+        except FileNotFoundError:
+            raise UserError(f"{self.path}: no such file") from None
+        except pa.ArrowInvalid as error:
+            raise UserError(f"{self.path}: not an Arrow file ({error})") from None
+
+    def __reduce__(self) -> tuple[type["TextTable"], tuple[Path]]:
+        return TextTable, (self.path,)
+
+    def __len__(self) -> int:
+        return int(self._table.num_rows)
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns."""
+        return list(self._table.column_names)
+
+    def column(self, name: str) -> Column[Any]:
+        """The column ``name``; ``KeyError`` when there is none."""
+        return Column(self._table.column(name).chunks)
+
+    def arrow(self, name: str) -> pa.ChunkedArray:
+        """The column ``name`` as Arrow holds it (zero-copy)."""
+        return self._table.column(name)
+
+    @cached_property
+    def ids(self) -> list[str]:
+        """All ids in row order (in memory from the first use)."""
+        return self._table.column("id").to_pylist()
+
+    @cached_property
+    def _index(self) -> IdIndex:
+        return IdIndex.load(self.path.with_suffix(SUFFIX))
+
+    def row_of(self, identifier: str) -> int:
+        """The row of an id; ``KeyError`` when there is none."""
+        row = int(self.rows_of([identifier])[0])
+        if row < 0:
+            raise KeyError(identifier)
+        return row
+
+    def rows_of(self, ids: Sequence[str]) -> np.ndarray:
+        """The row of each id, int64 (n,), -1 where there is none."""
+        return self._index.find_ids(ids)

@@ -1,0 +1,239 @@
+"""Writing a collection: a stream of passages, queries, documents and judgements, checked as a whole at the end."""
+
+import hashlib
+from array import array
+from collections import Counter
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condensery.errors import UserError
+from condensery.files import write_json
+from condensery.randomness import hash64
+from condensery.text.collection import DESCRIPTION, SPLITS
+from condensery.text.ids import SUFFIX, IdIndex, id_hash
+from condensery.text.judgements import Judgements
+from condensery.text.places import Places
+from condensery.text.records import Document, Passage, Query
+from condensery.text.table import TableWriter
+
+HELD_OUT_SHARE = 10  # of the train queries at most one in so many becomes dev
+
+
+class _Rows:
+    """One table being written, with the hashes and places of its ids."""
+
+    def __init__(self, folder: Path, name: str, columns: tuple[str, ...], lists: tuple[str, ...] = ()) -> None:
+        self.name, self.path = name, folder / f"{name}.arrow"
+        self.table = TableWriter(self.path, columns, lists)
+        self.hashes, self.places = array("Q"), Places()
+        self.characters = 0
+
+    def add(self, row: tuple[str | list[str], ...], length: int, where: str) -> None:
+        self.table.add(row, length)
+        self.hashes.append(id_hash(str(row[0])))
+        self.places.add(where)
+        self.characters += length
+
+    def close(self) -> IdIndex:
+        """Finish the table and index its ids; ``UserError`` for an id that is there twice."""
+        self.table.close()
+        index = IdIndex.of(np.frombuffer(self.hashes, np.uint64))
+        if duplicate := index.first_duplicate():
+            here, before = (self.places[row] for row in duplicate)
+            raise UserError(f"{here}: this id is already that of {before} ({self.name} need ids of their own)")
+        index.save(self.path.with_suffix(SUFFIX))
+        return index
+
+
+class CollectionWriter:
+    """Writes a collection folder from a stream; at most a few thousand texts are in memory at a time.
+
+    Args:
+        folder: where to write; what an earlier, interrupted writer left there is replaced.
+        name: the collection's name in tables.
+        source: what messages call the input as a whole (its root, its packages).
+        empty_passages: ``error`` refuses a passage without text and title, ``drop`` leaves it and its judgements out.
+        dev_queries: when there are train judgements and no dev ones, so many train queries (at most a tenth of them,
+            chosen by the hash of their id) become dev.
+
+    A passage with a title and without text becomes its title. Judgements are to be added before queries: queries that
+    no split judges are then left out (counted as ``unjudged_queries``). Every fault of the input is a ``UserError``
+    naming its place; those that need the whole (repeated or unknown ids, queries without positives): ``close``.
+    """
+
+    def __init__(
+        self, folder: Path, name: str, source: str = "", empty_passages: str = "error", dev_queries: int = 0
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        for stale in [DESCRIPTION, "documents.arrow", *(f"qrels-{split}.npy" for split in SPLITS)]:
+            (folder / stale).unlink(missing_ok=True)
+        self.folder, self.name, self.source = folder, name, source or name
+        self.empty_passages, self.dev_queries = empty_passages, dev_queries
+        self.dropped: Counter[str] = Counter()
+        self.warnings: list[str] = []
+        self._passages = _Rows(folder, "passages", ("id", "title", "text", "document"))
+        self._queries = _Rows(folder, "queries", ("id", "text"))
+        self._documents: _Rows | None = None
+        self._document, self._document_hashes, self._document_places = "", array("Q"), Places()
+        self._judgements: dict[str, Judgements] = {}
+        self._judged: set[int] = set()
+        self._dropped_passages: set[int] = set()
+        self._hash = hashlib.blake2b(digest_size=16)
+
+    def __enter__(self) -> "CollectionWriter":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+
+    def add_passage(self, passage: Passage, where: str = "") -> None:
+        """Append a passage. Raises ``UserError`` for an empty text, a bad id, or a document that was interrupted."""
+        title, text = passage.title, passage.text
+        if not text or text.isspace():
+            if not title or title.isspace():
+                self._drop_passage(passage.id, where)
+                return
+            title, text = "", title
+            self.dropped["titles_used_as_text"] += 1
+        document = passage.id if passage.document is None else passage.document
+        _check_id(passage.id, "passage id", where)
+        self._follow_document(passage.document, where)
+        self._digest("passage", where, passage.id, title, text, document)
+        self._passages.add((passage.id, title, text, document), len(title) + len(text), where)
+
+    def _drop_passage(self, identifier: str, where: str) -> None:
+        if self.empty_passages == "error":
+            raise UserError(f"{where}: the text is empty; fill it, or leave such lines out: data.empty_passages=drop")
+        self._dropped_passages.add(id_hash(identifier))
+        self.dropped["empty_passages"] += 1
+
+    def _follow_document(self, document: str | None, where: str) -> None:
+        if document is not None and document != self._document:
+            _check_id(document, "document id", where)
+            self._document_hashes.append(id_hash(document))
+            self._document_places.add(where)
+        self._document = document or ""
+
+    def add_query(self, query: Query, where: str = "") -> None:
+        """Append a query, if a split judges it. Raises ``UserError`` for an empty text or a bad id."""
+        if self._judged and id_hash(query.id) not in self._judged:
+            self.dropped["unjudged_queries"] += 1
+            return
+        _check_id(query.id, "query id", where)
+        if not query.text or query.text.isspace():
+            raise UserError(f"{where}: the text of the query is empty; fill it, or remove the query")
+        self._digest("query", where, query.id, query.text)
+        self._queries.add((query.id, query.text), len(query.text), where)
+
+    def add_document(self, document: Document, where: str = "") -> None:
+        """Append a document for pre-training; empty passages of it are left out, and so is a document without any."""
+        passages = [passage for passage in document.passages if passage and not passage.isspace()]
+        if not passages:
+            self.dropped["empty_documents"] += 1
+            return
+        _check_id(document.id, "document id", where)
+        self._digest("document", where, document.id, document.title, *passages)
+        if self._documents is None:
+            self._documents = _Rows(self.folder, "documents", ("id", "title", "passages"), lists=("passages",))
+        self._documents.add((document.id, document.title, passages), sum(map(len, passages)), where)
+
+    def add_judgement(self, split: str, query_id: str, passage_id: str, grade: int, where: str = "") -> None:
+        """Append a judgement to ``split`` (train, dev or test). Ids are checked by ``close``."""
+        if split not in SPLITS:
+            raise ValueError(f"split {split!r} is none of {SPLITS}")
+        if split not in self._judgements:
+            self._judgements[split] = Judgements(split)
+        self._judgements[split].add(query_id, passage_id, grade, where)
+        self._judged.add(id_hash(query_id))
+
+    def _digest(self, kind: str, where: str, *texts: str) -> None:
+        try:
+            for text in (kind, *texts):
+                encoded = text.encode()
+                self._hash.update(len(encoded).to_bytes(8, "little"))
+                self._hash.update(encoded)
+        except UnicodeEncodeError:
+            raise UserError(f"{where}: the {kind} holds half a character (a lone surrogate \\ud800..\\udfff)") from None
+
+    def close(self) -> None:
+        """Check the whole and write what is left; ``collection.json`` comes last. Raises ``UserError``."""
+        passages, queries = self._passages.close(), self._queries.close()
+        if self._documents is not None:
+            self._documents.close()
+        if not len(passages.rows):
+            raise UserError(f"{self.source}: no passages; the collection would be empty")
+        self._check_documents()
+        qrels = self._resolve(queries, passages)
+        self._hold_out(qrels)
+        self._write_qrels(qrels)
+        self._describe(qrels)
+
+    def _check_documents(self) -> None:
+        duplicate = IdIndex.of(np.frombuffer(self._document_hashes, np.uint64)).first_duplicate()
+        if duplicate:
+            here, before = (self._document_places[row] for row in duplicate)
+            raise UserError(f"{here}: the passages of one document must stand together; this one began at {before}")
+
+    def _resolve(self, queries: IdIndex, passages: IdIndex) -> dict[str, NDArray[np.int32]]:
+        qrels = {}
+        for split in SPLITS:
+            if split in self._judgements:
+                qrels[split], left_out = self._judgements[split].resolve(queries, passages, self._dropped_passages)
+                self.dropped["judgements"] += left_out
+        seen: NDArray[np.int32] = np.zeros(0, np.int32)
+        for split, rows in qrels.items():
+            shared = len(np.intersect1d(seen, rows[:, 0]))
+            if shared:
+                self.warnings.append(f"{shared:,} queries of the split {split} are also in an earlier split")
+            seen = np.union1d(seen, rows[:, 0])
+        return qrels
+
+    def _hold_out(self, qrels: dict[str, NDArray[np.int32]]) -> None:
+        """Move ``dev_queries`` train queries to dev where the source has no dev split."""
+        if not self.dev_queries or "dev" in qrels or "train" not in qrels:
+            return
+        train = qrels["train"]
+        queries = np.unique(train[:, 0])
+        hashes = np.frombuffer(self._queries.hashes, np.uint64)[queries]
+        order = sorted(range(len(queries)), key=lambda at: hash64("dev", int(hashes[at])))
+        chosen = queries[order[: min(self.dev_queries, len(queries) // HELD_OUT_SHARE)]]
+        held_out = np.isin(train[:, 0], chosen)
+        if held_out.any():
+            qrels["train"], qrels["dev"] = train[~held_out], train[held_out]
+
+    def _write_qrels(self, qrels: dict[str, NDArray[np.int32]]) -> None:
+        for split in SPLITS:
+            if split in qrels:
+                np.save(self.folder / f"qrels-{split}.npy", qrels[split])
+                self._hash.update(split.encode() + np.ascontiguousarray(qrels[split], "<i4").tobytes())
+
+    def _describe(self, qrels: dict[str, NDArray[np.int32]]) -> None:
+        description = {
+            "name": self.name,
+            "content_hash": self._hash.hexdigest(),
+            "passages": self._passages.table.count,
+            "passage_characters": self._passages.characters,
+            "queries": self._queries.table.count,
+            "documents": self._documents.table.count if self._documents else 0,
+            "splits": {
+                split: {"queries": len(np.unique(rows[:, 0])), "judgements": len(rows)}
+                for split, rows in ((split, qrels[split]) for split in SPLITS if split in qrels)
+            },
+            "dropped": dict(sorted((key, count) for key, count in self.dropped.items() if count)),
+            "warnings": self.warnings,
+        }
+        write_json(self.folder / DESCRIPTION, description)
+
+
+def _check_id(identifier: str, kind: str, where: str) -> None:
+    """Run files separate their columns by white space, so no id may hold any; nor may it be empty."""
+    if not identifier:
+        raise UserError(f"{where}: the {kind} is empty")
+    if identifier.split(maxsplit=1) != [identifier]:
+        raise UserError(f'{where}: the {kind} "{identifier}" holds white space, which run files cannot keep')

@@ -1,0 +1,203 @@
+"""Rows of token ids become padded chunks that each hold a budget of tokens, not a count of rows.
+
+Letters: n rows of a batch, b rows of a chunk, t tokens of its longest row, m masked positions of a chunk.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from condensery.tokens.ranges import ranges
+from condensery.tokens.store import TokenStore
+from condensery.tokens.vocabulary import Vocabulary
+
+Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """The rows that go through the encoder together.
+
+    Shape:
+        input_ids: (b, t) int64, padded behind each row.
+        lengths: (b,) int64, tokens of each row with its special tokens; longest first.
+        rows: (b,) int64, where each row stands in the batch (or the identity that the caller gave it).
+        masked: (m,) int64, ascending positions into the flattened (b * t), or None where nothing is to be predicted.
+        targets: (m,) int64, the ids that stood at ``masked``, or None.
+        tower: which encoder reads it: 0 the first (passages, or both), 1 the second.
+    """
+
+    input_ids: torch.Tensor
+    lengths: torch.Tensor
+    rows: torch.Tensor
+    masked: torch.Tensor | None = None
+    targets: torch.Tensor | None = None
+    tower: int = 0
+
+    @property
+    def attention_mask(self) -> torch.Tensor:
+        """(b, t) bool: True where a token stands, False on padding."""
+        return torch.arange(self.input_ids.shape[1], device=self.lengths.device) < self.lengths[:, None]
+
+    @property
+    def tokens(self) -> int:
+        """The number of padded tokens, b * t."""
+        return self.input_ids.numel()
+
+    def __len__(self) -> int:
+        return self.input_ids.shape[0]
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> "Chunk":
+        """The same chunk on ``device``."""
+
+        def move(tensor: torch.Tensor | None) -> torch.Tensor | None:
+            return None if tensor is None else tensor.to(device, non_blocking=non_blocking)
+
+        return replace(
+            self,
+            input_ids=self.input_ids.to(device, non_blocking=non_blocking),
+            lengths=self.lengths.to(device, non_blocking=non_blocking),
+            rows=self.rows.to(device, non_blocking=non_blocking),
+            masked=move(self.masked),
+            targets=move(self.targets),
+        )
+
+
+def chunks(
+    flat_ids: ArrayLike,
+    starts: ArrayLike,
+    budget: int,
+    pad_id: int,
+    masked: ArrayLike | None = None,
+    targets: ArrayLike | None = None,
+    tower: int = 0,
+    rows: ArrayLike | None = None,
+) -> list[Chunk]:
+    """Cut a batch into chunks of at most ``budget`` padded tokens (one row at least), longest rows first.
+
+    Rows of equal length keep their order, so the result is a function of the batch alone.
+
+    Args:
+        flat_ids: (N,) the rows one behind the other.
+        starts: (n + 1,) where each row starts in ``flat_ids``; the last entry is N.
+        budget: padded tokens a chunk may hold; a longer row gets a chunk of its own.
+        pad_id: the id that fills the rows up.
+        masked: positions into ``flat_ids`` that are predicted; with ``targets`` (the original ids), of equal length.
+        tower: copied into each chunk.
+        rows: (n,) identity of each row; by default 0 .. n - 1.
+
+    Raises:
+        ValueError: when ``budget`` is not positive, or only one of ``masked`` and ``targets`` is given.
+    """
+    if budget < 1:
+        raise ValueError(f"budget must be positive, not {budget}")
+    if (masked is None) != (targets is None):
+        raise ValueError("masked and targets belong together")
+    flat, edges = np.asarray(flat_ids), np.asarray(starts, dtype=np.int64)
+    lengths = np.diff(edges)
+    order = np.argsort(-lengths, kind="stable")
+    names = order if rows is None else np.asarray(rows, dtype=np.int64)[order]
+    lengths = lengths[order]
+    ids = flat[ranges(edges[:-1][order], lengths)].astype(np.int64)
+    cuts = _cuts(lengths, budget)
+    widths = np.maximum(lengths[cuts[:-1]], 1)
+    predicted = None
+    if masked is not None and targets is not None:
+        predicted = _place(np.asarray(masked, dtype=np.int64), np.asarray(targets), edges, order, cuts, widths)
+    ends = np.concatenate([[0], np.cumsum(lengths)])
+    result = []
+    for number, (first, last) in enumerate(pairwise(cuts.tolist())):
+        padded = np.full((last - first, widths[number]), pad_id, dtype=np.int64)
+        padded[np.arange(widths[number]) < lengths[first:last, None]] = ids[ends[first] : ends[last]]
+        positions, originals = predicted[number] if predicted is not None else (None, None)
+        result.append(
+            Chunk(
+                input_ids=torch.from_numpy(padded),
+                lengths=torch.from_numpy(lengths[first:last].copy()),
+                rows=torch.from_numpy(names[first:last].copy()),
+                masked=None if positions is None else torch.from_numpy(positions),
+                targets=None if originals is None else torch.from_numpy(originals),
+                tower=tower,
+            )
+        )
+    return result
+
+
+def _cuts(lengths: Ids, budget: int) -> Ids:
+    """Where each chunk begins in rows sorted longest first, and the end of the last: (chunks + 1,)."""
+    cuts = [0]
+    while cuts[-1] < len(lengths):
+        cuts.append(min(len(lengths), cuts[-1] + max(1, budget // max(1, int(lengths[cuts[-1]])))))
+    return np.asarray(cuts, dtype=np.int64)
+
+
+def _place(masked: Ids, targets: NDArray, edges: Ids, order: Ids, cuts: Ids, widths: Ids) -> list[tuple[Ids, Ids]]:
+    """For each chunk, the masked positions in its flattened (b * t) and their targets, both ascending by position."""
+    row = np.searchsorted(edges, masked, side="right") - 1
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    rank_of = rank[row]
+    chunk_of = np.searchsorted(cuts, rank_of, side="right") - 1
+    position = (rank_of - cuts[chunk_of]) * widths[chunk_of] + masked - edges[row]
+    sorting = np.lexsort((position, chunk_of))
+    position, originals = position[sorting], targets[sorting].astype(np.int64)
+    borders = np.searchsorted(chunk_of[sorting], np.arange(len(cuts)))
+    return [(position[a:b], originals[a:b]) for a, b in pairwise(borders.tolist())]
+
+
+def with_special(ids: ArrayLike, vocabulary: Vocabulary, length: int) -> Ids:
+    """[CLS] ids [SEP], cut to ``length`` tokens in all: (min(len(ids) + 2, length),)."""
+    body = np.asarray(ids, dtype=np.int64)[: length - 2]
+    return np.concatenate([[vocabulary.cls], body, [vocabulary.sep]])
+
+
+def span_rows(store: TokenStore, spans: ArrayLike, vocabulary: Vocabulary) -> tuple[Ids, Ids]:
+    """[CLS] span [SEP] for spans (n, 2) of (start, tokens) in a store: the flat ids and their starts (n + 1,)."""
+    pairs = np.asarray(spans, dtype=np.int64).reshape(-1, 2)
+    return _framed(store.tokens[ranges(pairs[:, 0], pairs[:, 1])], pairs[:, 1], vocabulary)
+
+
+def text_rows(
+    store: TokenStore, rows: ArrayLike, vocabulary: Vocabulary, length: int, titles: TokenStore | None = None
+) -> tuple[Ids, Ids]:
+    """[CLS] text [SEP], or [CLS] title [SEP] text [SEP], of the texts ``rows`` (n,), each cut to ``length`` tokens.
+
+    A row whose title is empty is written as if there were no titles.
+
+    Returns:
+        The flat ids and their starts (n + 1,).
+    """
+    chosen, room = np.asarray(rows, dtype=np.int64), length - 2
+    first, counts = store.starts[chosen], np.minimum(store.lengths[chosen], room)
+    if titles is None:
+        return _framed(store.tokens[ranges(first, counts)], counts, vocabulary)
+    title_counts = np.minimum(titles.lengths[chosen], room)
+    separators = np.minimum((title_counts > 0).astype(np.int64), room - title_counts)
+    counts = np.minimum(counts, room - title_counts - separators)
+    total = title_counts + separators + counts
+    body = np.full(int(total.sum()), vocabulary.sep, dtype=np.int64)
+    begin = np.cumsum(total) - total
+    body[ranges(begin, title_counts)] = titles.tokens[ranges(titles.starts[chosen], title_counts)]
+    body[ranges(begin + title_counts + separators, counts)] = store.tokens[ranges(first, counts)]
+    return _framed(body, total, vocabulary)
+
+
+def flatten(rows: Sequence[ArrayLike]) -> tuple[Ids, Ids]:
+    """A list of id arrays as (flat ids, starts (n + 1,))."""
+    arrays = [np.asarray(row, dtype=np.int64) for row in rows]
+    starts = np.concatenate([[0], np.cumsum([len(array) for array in arrays], dtype=np.int64)]).astype(np.int64)
+    return (np.concatenate(arrays) if arrays else np.empty(0, dtype=np.int64)), starts
+
+
+def _framed(body: NDArray, counts: Ids, vocabulary: Vocabulary) -> tuple[Ids, Ids]:
+    """Put [CLS] before and [SEP] behind each of the rows that lie one behind the other in ``body``."""
+    starts = np.concatenate([[0], np.cumsum(counts + 2)]).astype(np.int64)
+    flat = np.empty(int(starts[-1]), dtype=np.int64)
+    flat[starts[:-1]] = vocabulary.cls
+    flat[starts[1:] - 1] = vocabulary.sep
+    flat[ranges(starts[:-1] + 1, counts)] = body
+    return flat, starts

@@ -1,0 +1,213 @@
+"""Spans of a corpus for pre-training: the whole corpus once an epoch, or two spans of a document.
+
+A span is (start, tokens): a stretch of a store's ``tokens``, without special tokens, inside one document. Documents are
+runs of texts, so a span may run over the border between two passages.
+"""
+
+from abc import ABC, abstractmethod
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from condensery.errors import UserError
+from condensery.randomness import uniforms
+from condensery.tokens.ranges import ranges
+from condensery.tokens.store import TokenStore
+
+Ids = NDArray[np.int64]
+SPECIAL_TOKENS = 2  # [CLS] and [SEP]
+BLOCK = 1 << 22  # sentences that are packed at a time
+Span = tuple[int, int]
+
+
+class SpanSet(ABC):
+    """The spans of a store, as a function of (seed, epoch, document).
+
+    A document with fewer than ``2 * minimum`` tokens cannot give two spans; it is left out and counted.
+
+    Args:
+        store: the tokens, with sentences where the kind of span needs them.
+        length: tokens of the longest input, with [CLS] and [SEP]; a span has at most ``length - 2``.
+        seed: of every draw.
+        minimum: tokens of the shortest span.
+
+    Attributes:
+        limit: tokens of the longest span, ``length - 2``.
+        usable: (documents,) index of each usable document in the store.
+        documents: how many documents are used.
+        dropped: how many documents are too short (empty ones included).
+        dropped_tokens: tokens that ``spans`` never shows because their document is too short.
+
+    Raises:
+        UserError: when ``minimum`` does not leave room in ``length``, or no document is long enough.
+    """
+
+    def __init__(self, store: TokenStore, length: int, seed: int, minimum: int) -> None:
+        self.limit = length - SPECIAL_TOKENS
+        if not 1 <= minimum <= self.limit // 2:
+            raise UserError(
+                f"minimum={minimum} does not fit length={length}: a span has at most length - {SPECIAL_TOKENS} tokens, "
+                "and `minimum` must be at least 1 and at most half of that"
+            )
+        self.store, self.seed, self.minimum = store, seed, minimum
+        lengths = store.document_lengths
+        self.usable: Ids = np.flatnonzero(lengths >= 2 * minimum)
+        self.documents = len(self.usable)
+        self.dropped = len(lengths) - self.documents
+        self.dropped_tokens = int(lengths.sum() - lengths[self.usable].sum())
+        if not self.documents:
+            raise UserError(
+                f"{Path(store.folder)}: no document has {2 * minimum} tokens, so none gives two spans of {minimum}; "
+                "lower `minimum` or use longer documents"
+            )
+        self._first: Ids = store.document_starts[self.usable]
+        self._size: Ids = lengths[self.usable]
+
+    def pair(self, epoch: int, document: int) -> tuple[Span, Span]:
+        """Two different, non-overlapping spans of one usable document, ((start, tokens), (start, tokens))."""
+        (a, m), (b, n) = self.pairs(epoch, [document])[0].tolist()
+        return (a, m), (b, n)
+
+    @abstractmethod
+    def pairs(self, epoch: int, documents: ArrayLike) -> Ids:
+        """``pair`` for many usable documents (n,) at once: (n, 2, 2) int64, document, which span, (start, tokens)."""
+
+    @abstractmethod
+    def spans(self, epoch: int) -> Ids:
+        """Every span of the corpus, in the order of the corpus: (S, 2) int64 of (start, tokens), disjoint."""
+
+    def _draw(self, what: str, epoch: int, documents: Ids) -> NDArray[np.float64]:
+        return uniforms(self.seed, "spans", what, epoch, index=self.usable[documents])
+
+
+class RandomWindows(SpanSet):
+    """Windows that begin anywhere in a document, another place each epoch."""
+
+    def pairs(self, epoch: int, documents: ArrayLike) -> Ids:
+        """Two windows of the full width where the document has room for both, else of half the document."""
+        chosen = np.asarray(documents, dtype=np.int64)
+        width = np.minimum(self.limit, self._size[chosen] // 2)
+        room = self._size[chosen] - 2 * width + 1
+        places = np.stack([self._draw(what, epoch, chosen) for what in ("first", "second")])
+        offsets = np.sort((places * room).astype(np.int64), axis=0)
+        offsets[1] += width
+        starts = self._first[chosen] + offsets
+        starts = np.where(self._draw("order", epoch, chosen) < 0.5, starts, starts[::-1])
+        return np.stack([starts.T, np.broadcast_to(width[:, None], (len(chosen), 2))], axis=-1)
+
+    def spans(self, epoch: int) -> Ids:
+        """Each document cut into windows from a random phase; a rest shorter than ``minimum`` is left out."""
+        every = np.arange(self.documents)
+        phase = (self._draw("phase", epoch, every) * self.limit).astype(np.int64)
+        phase = np.where(self._size <= self.limit, self.limit, np.maximum(phase, 1))
+        number = 1 + -(-np.maximum(self._size - phase, 0) // self.limit)
+        document = np.repeat(every, number)
+        step = np.arange(len(document)) - np.repeat(np.cumsum(number) - number, number)
+        begin = np.maximum(0, phase[document] + (step - 1) * self.limit)
+        end = np.minimum(self._size[document], phase[document] + step * self.limit)
+        found = np.stack([self._first[document] + begin, end - begin], axis=-1)
+        return found[found[:, 1] >= self.minimum]
+
+
+class SentencePacked(SpanSet):
+    """Sentences packed greedily into spans of at most ``length - 2`` tokens, the same spans in every epoch.
+
+    A sentence that does not fit into a span by itself is cut. A share ``short_probability`` of the spans aims at a
+    shorter target, drawn uniformly between ``minimum`` and the limit, so that the encoder also sees short inputs (the
+    data scripts of Condenser and coCondenser do so with 0.1). What remains shorter than ``minimum``, mostly ends of
+    documents, is left out and counted in ``dropped_tokens``.
+
+    A document that was packed into fewer than two spans gives a pair by splitting it near its middle, at a sentence
+    where one begins within the middle half, else between two tokens.
+
+    Raises:
+        UserError: also when the store has no sentences.
+    """
+
+    def __init__(self, store: TokenStore, length: int, short_probability: float, seed: int, minimum: int) -> None:
+        super().__init__(store, length, seed, minimum)
+        if store.sentences is None:
+            raise UserError(f"{Path(store.folder)}: has no sentences; sentence-packed spans need a store of passages")
+        self.short_probability = short_probability
+        found = np.concatenate([self._pack(store.sentences, *block) for block in self._blocks(store.sentences)])
+        document = np.searchsorted(self._first, found[:, 0], side="right") - 1
+        usable = (document >= 0) & (found[:, 0] < self._first[document] + self._size[document])
+        kept = usable & (found[:, 1] >= minimum)
+        self.dropped_tokens += int(found[usable & ~kept, 1].sum())
+        self._spans: Ids = found[kept]
+        self._number: Ids = np.bincount(document[kept], minlength=self.documents)
+        self._begin: Ids = np.cumsum(self._number) - self._number
+        self._single: Ids = np.flatnonzero(self._number < 2)
+        self._halves: Ids = self._split(store.sentences, self._single)
+
+    def spans(self, epoch: int) -> Ids:
+        """The packed spans of the corpus; the epoch does not change them."""
+        return self._spans
+
+    def pairs(self, epoch: int, documents: ArrayLike) -> Ids:
+        """Two of the document's spans, drawn uniformly without replacement, in random order."""
+        chosen = np.asarray(documents, dtype=np.int64)
+        number = self._number[chosen]
+        choices = np.maximum(number, 2)
+        first = (self._draw("first", epoch, chosen) * choices).astype(np.int64)
+        second = (self._draw("second", epoch, chosen) * (choices - 1)).astype(np.int64)
+        second += second >= first
+        packed = number >= 2
+        half = np.searchsorted(self._single, chosen[~packed])
+        found = np.empty((len(chosen), 2, 2), dtype=np.int64)
+        for place, index in enumerate((first, second)):
+            found[packed, place] = self._spans[self._begin[chosen[packed]] + index[packed]]
+            found[~packed, place] = self._halves[half, index[~packed]]
+        return found
+
+    def _blocks(self, sentences: Ids) -> list[tuple[int, int]]:
+        """The documents of the store in runs of about ``BLOCK`` sentences: (first, last + 1) document of each."""
+        before = np.searchsorted(sentences, self.store.document_starts)  # sentences before each document
+        cuts = np.searchsorted(before, np.arange(0, len(sentences), BLOCK))
+        cuts = np.unique(np.concatenate([[0], cuts, [len(before) - 1]]))
+        return list(pairwise(cuts.tolist()))
+
+    def _pack(self, sentences: Ids, first: int, last: int) -> Ids:
+        """Pack the documents first .. last - 1 of the store: (S, 2) spans that cover every token of them once."""
+        edges = self.store.document_starts
+        a, b = np.searchsorted(sentences, [edges[first], edges[last]])
+        starts = np.asarray(sentences[a:b])
+        pieces = -(-np.diff(starts, append=edges[last]) // self.limit)  # a longer sentence is cut into several
+        begin = ranges(np.zeros_like(starts), pieces) * self.limit + np.repeat(starts, pieces)
+        document_end = edges[np.searchsorted(edges, begin, side="right")]
+        border = np.append(begin, edges[last])
+        reach = np.minimum(begin + self._targets(begin), document_end)
+        following = np.searchsorted(border, reach, side="right") - 1  # where the next span begins, if one begins here
+        following = np.maximum(following, np.arange(1, len(begin) + 1))
+        chosen = border[_walk(following)]
+        return np.stack([chosen[:-1], np.diff(chosen)], axis=-1)
+
+    def _targets(self, begin: Ids) -> Ids:
+        """The number of tokens that a span beginning at each place may hold at most."""
+        draws = [uniforms(self.seed, "spans", what, index=begin) for what in ("short", "target")]
+        shorter = self.minimum + (draws[1] * (self.limit - self.minimum + 1)).astype(np.int64)
+        return np.where(draws[0] < self.short_probability, shorter, self.limit)
+
+    def _split(self, sentences: Ids, documents: Ids) -> Ids:
+        """Two neighbouring spans of each of these usable documents (n,), cut near the middle: (n, 2, 2)."""
+        first, size = self._first[documents], np.minimum(self._size[documents], 2 * self.limit)
+        middle = first + size // 2
+        slack = np.minimum(size // 4, size // 2 - np.maximum(self.minimum, size - self.limit))
+        after = np.searchsorted(sentences, middle)
+        near = np.stack([sentences[np.clip(after + step, 0, len(sentences) - 1)] for step in (-1, 0)])
+        distance = np.abs(near - middle)
+        best = np.take_along_axis(near, np.argmin(distance, axis=0)[None], axis=0)[0]
+        cut = np.where(distance.min(axis=0) <= slack, best, middle) if len(documents) else middle
+        return np.stack([np.stack([first, cut - first], -1), np.stack([cut, first + size - cut], -1)], axis=1)
+
+
+def _walk(following: Ids) -> Ids:
+    """0, following[0], following[following[0]], ..., len(following)."""
+    jump = memoryview(following)  # type: ignore[arg-type]  # gives plain integers, faster than indexing the array
+    places, place = [0], 0
+    while place < len(jump):
+        place = jump[place]
+        places.append(place)
+    return np.asarray(places, dtype=np.int64)

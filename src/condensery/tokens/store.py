@@ -1,0 +1,204 @@
+"""Text tokenised once: ids in one memory-mapped file, with the places where texts, sentences and documents begin."""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from io import BufferedWriter
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from condensery.errors import UserError
+from condensery.files import read_json, write_json
+from condensery.progress import progress
+from condensery.tokens.workers import Piece, read_tokenizer, tokenised, vocabulary_size
+
+Ids = NDArray[np.int64]
+_FIELDS = {"dtype": str, "texts": int, "tokens": int, "sentences": int, "documents": int}
+_ABSENT = -1  # the count of sentences or documents where none were recorded
+
+
+class Texts(Protocol):
+    """A list of texts, or a memory-mapped column that gives a list for a slice."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, key: slice, /) -> Sequence[str]: ...
+
+
+class TokenStore:
+    """The token ids of N texts, without special tokens, memory-mapped from a folder.
+
+    Attributes:
+        tokens: (T,) uint16 or uint32, the texts one behind the other.
+        starts: (N + 1,) int64, where each text begins in ``tokens``.
+        sentences: (S,) int64, where each sentence begins in ``tokens``, ascending (each text begins one); None when
+            the store was written without sentences.
+        documents: (D + 1,) int64, the first text of each document; without documents each text is its own.
+
+    Raises:
+        UserError: when the folder holds no whole store, or its files contradict each other.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = Path(folder)
+        if not self.exists(self.folder):
+            raise UserError(f"{self.folder}: no whole token store here; run the stage `tokens` again")
+        about = read_json(self.folder / "store.json")
+        if not isinstance(about, dict) or any(type(about.get(name)) is not kind for name, kind in _FIELDS.items()):
+            raise UserError(f"{self.folder / 'store.json'}: not the description of a token store; run `tokens` again")
+        self.token_count: int = about["tokens"]
+        self.tokens: NDArray = self._map_tokens(about["dtype"])
+        self.starts: Ids = self._map("starts.npy", about["texts"] + 1, self.token_count)
+        self.sentences: Ids | None = None
+        if about["sentences"] != _ABSENT:
+            self.sentences = self._map("sentences.npy", about["sentences"])
+        self.documents: Ids = np.arange(about["texts"] + 1, dtype=np.int64)
+        if about["documents"] != _ABSENT:
+            self.documents = self._map("documents.npy", about["documents"] + 1, about["texts"])
+
+    @staticmethod
+    def exists(folder: Path) -> bool:
+        """Whether a whole store lies in ``folder`` (the description is written last)."""
+        return (Path(folder) / "store.json").is_file()
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def text(self, index: int) -> NDArray:
+        """The ids of one text: a view, without special tokens."""
+        return self.tokens[self.starts[index] : self.starts[index + 1]]
+
+    @cached_property
+    def lengths(self) -> Ids:
+        """(N,) tokens of each text."""
+        return np.diff(self.starts)
+
+    @cached_property
+    def document_starts(self) -> Ids:
+        """(D + 1,) where each document begins in ``tokens``; a document is its texts, which lie side by side."""
+        return np.asarray(self.starts[self.documents])
+
+    @cached_property
+    def document_lengths(self) -> Ids:
+        """(D,) tokens of each document."""
+        return np.diff(self.document_starts)
+
+    def _map_tokens(self, dtype: str) -> NDArray:
+        path = self.folder / "tokens.bin"
+        if dtype not in ("uint16", "uint32"):
+            raise UserError(f"{self.folder / 'store.json'}: dtype {dtype!r} is neither uint16 nor uint32")
+        held = path.stat().st_size // np.dtype(dtype).itemsize if path.exists() else 0
+        if held != self.token_count:
+            raise UserError(
+                f"{path}: holds {held} tokens where store.json says {self.token_count}; run the stage `tokens` again"
+            )
+        return np.memmap(path, dtype=dtype, mode="r") if held else np.empty(0, dtype=dtype)
+
+    def _map(self, name: str, size: int | None, last: int | None = None) -> Ids:
+        """Map an int64 array and check its size and that it runs from 0 to ``last``."""
+        path = self.folder / name
+        try:
+            found = np.load(path, mmap_mode="r")
+        except (OSError, ValueError, EOFError) as error:
+            raise UserError(f"{path}: not readable ({error}); run the stage `tokens` again") from None
+        wrong = found.dtype != np.int64 or found.ndim != 1 or (size is not None and len(found) != size)
+        if wrong or (last is not None and (len(found) == 0 or found[0] != 0 or found[-1] != last)):
+            raise UserError(f"{path}: does not fit the tokens beside it; run the stage `tokens` again")
+        return found
+
+
+def tokenise(
+    texts: Texts,
+    tokenizer: Path,
+    folder: Path,
+    *,
+    sentences: bool,
+    documents: ArrayLike | None = None,
+    workers: int = 1,
+    batch: int = 512,
+    label: str = "tokenise",
+) -> TokenStore:
+    """Tokenise every text once, in order, and write a ``TokenStore``.
+
+    Each text is tokenised whole; sentence boundaries are found in its characters and carried over to tokens by the
+    tokenizer's offsets, so the ids do not depend on where sentences end. The result does not depend on ``workers`` or
+    ``batch``; memory holds a few batches.
+
+    Args:
+        texts: gives a list of strings for a slice.
+        tokenizer: folder with ``tokenizer.json`` (the artifact of the stage `tokenizer`).
+        folder: written into; a store that is already there is replaced.
+        sentences: also record where sentences begin.
+        documents: (D + 1,) first text of each document, ending with len(texts).
+        workers: processes; with 1 the work is done here.
+        batch: texts a task.
+        label: shown with the progress.
+
+    Raises:
+        UserError: when ``tokenizer`` holds no usable tokenizer.json.
+        ValueError: when ``documents`` does not run from 0 to len(texts) in ascending order.
+    """
+    edges = np.asarray([0, len(texts)] if documents is None else documents, dtype=np.int64)
+    if len(edges) == 0 or edges[0] != 0 or edges[-1] != len(texts) or (np.diff(edges) < 0).any():
+        raise ValueError("documents must ascend from 0 to the number of texts")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("store.json", "documents.npy", "sentences.npy"):
+        (folder / name).unlink(missing_ok=True)
+    dtype = "uint16" if vocabulary_size(read_tokenizer(tokenizer)) <= 1 << 16 else "uint32"
+    slices = (texts[start : start + batch] for start in range(0, len(texts), batch))
+    with progress(label, len(texts), "texts") as task:
+        pieces = tokenised(slices, tokenizer, dtype, sentences, workers)
+        tokens, sentence_count = _write(folder, pieces, sentences, task.advance)
+    counts = {"texts": len(texts), "tokens": tokens, "sentences": sentence_count, "documents": _ABSENT}
+    if documents is not None:
+        counts["documents"] = len(edges) - 1
+        np.save(folder / "documents.npy", edges)
+    write_json(folder / "store.json", {"dtype": dtype, **counts})
+    return TokenStore(folder)
+
+
+def _write(folder: Path, pieces: Iterable[Piece], sentences: bool, advance: Callable[[int], None]) -> tuple[int, int]:
+    """Append pieces to the files of a store; returns the number of tokens and of sentences (``_ABSENT`` without)."""
+    tokens = 0
+    with (
+        open(folder / "tokens.bin", "wb") as ids,
+        _Growing(folder / "starts.npy") as starts,
+        _Growing(folder / "sentences.npy") as places,
+    ):
+        starts.append(np.zeros(1, dtype=np.int64))
+        for piece in pieces:
+            ids.write(piece.ids.tobytes())
+            starts.append(tokens + np.cumsum(piece.lengths))
+            places.append(tokens + piece.sentences)
+            tokens += len(piece.ids)
+            advance(len(piece.lengths))
+    if not sentences:
+        (folder / "sentences.npy").unlink()
+    return tokens, places.count if sentences else _ABSENT
+
+
+class _Growing:
+    """An int64 .npy file that is appended to; its header, which NumPy pads for this, is written again at the end."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.count = path, 0
+
+    def __enter__(self) -> "_Growing":
+        self.stream: BufferedWriter = open(self.path, "wb")
+        self._header()
+        return self
+
+    def append(self, values: Ids) -> None:
+        self.stream.write(values.astype("<i8").tobytes())
+        self.count += len(values)
+
+    def __exit__(self, *error: object) -> None:
+        self.stream.seek(0)
+        self._header()
+        self.stream.close()
+
+    def _header(self) -> None:
+        described = {"descr": "<i8", "fortran_order": False, "shape": (self.count,)}
+        np.lib.format.write_array_header_1_0(self.stream, described)

@@ -1,0 +1,116 @@
+"""What a batch needs to know of a tokenizer: ids and words, without the tokenizer object."""
+
+import json
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condensery.errors import UserError
+from condensery.files import atomic, read_json, write_json
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+NEEDED = ("pad", "cls", "sep", "mask", "unk")
+_WORD_START = ("Ġ", "Ċ", "ĉ", "č")  # space, line feed, tab and carriage return in the byte-level alphabet
+
+
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """Ids of a tokenizer, as the paths of training need them.
+
+    Attributes:
+        size: number of ids (V); the embedding has at least as many rows.
+        pad, cls, sep, mask, unk: ids of the special tokens.
+        special: (s,) int64, sorted: every special id; these are never masked and never drawn.
+        continues: (V,) bool: True where a token goes on with the word of the token before it.
+    """
+
+    size: int
+    pad: int
+    cls: int
+    sep: int
+    mask: int
+    unk: int
+    special: NDArray[np.int64] = field(repr=False)
+    continues: NDArray[np.bool_] = field(repr=False)
+
+    @classmethod
+    def of(cls, tokenizer: "PreTrainedTokenizerFast") -> "Vocabulary":
+        """Read a fast tokenizer. A missing [PAD], [CLS], [SEP], [MASK] or [UNK] is a ``UserError``."""
+        ids = {name: getattr(tokenizer, f"{name}_token_id") for name in NEEDED}
+        missing = [name for name, number in ids.items() if number is None]
+        if missing:
+            raise UserError(
+                f"tokenizer {tokenizer.name_or_path or type(tokenizer).__name__!r} has no {', '.join(missing)} token; "
+                "take the tokenizer of a masked language model (BERT, RoBERTa, ...)"
+            )
+        tokens = tokenizer.get_vocab()
+        size = max(max(tokens.values()) + 1, len(tokens))
+        continues = np.zeros(size, dtype=np.bool_)
+        goes_on = _continuation(json.loads(tokenizer.backend_tokenizer.to_str()))
+        for token, number in tokens.items():
+            continues[number] = goes_on(token)
+        special = np.unique(np.asarray(tokenizer.all_special_ids, dtype=np.int64))
+        continues[special] = False
+        return cls(size=size, special=special, continues=continues, **ids)
+
+    @cached_property
+    def is_special(self) -> NDArray[np.bool_]:
+        """(V,) True for special ids."""
+        flags = np.zeros(self.size, dtype=np.bool_)
+        flags[self.special] = True
+        return flags
+
+    @cached_property
+    def ordinary(self) -> NDArray[np.int64]:
+        """(V - s,) every id that is not special: what a random replacement is drawn from."""
+        return np.flatnonzero(~self.is_special).astype(np.int64)
+
+    def save(self, folder: Path) -> None:
+        """Write ``vocabulary.json`` and ``vocabulary.npy`` (the flags ``continues``) into ``folder``."""
+        with atomic(folder / "vocabulary.npy") as temporary, open(temporary, "wb") as stream:
+            np.save(stream, self.continues)
+        ids = {name: getattr(self, name) for name in NEEDED}
+        write_json(folder / "vocabulary.json", {"size": self.size, **ids, "special": self.special.tolist()})
+
+    @classmethod
+    def load(cls, folder: Path) -> "Vocabulary":
+        """Read what ``save`` wrote. A missing or broken file is a ``UserError`` that names it."""
+        path = folder / "vocabulary.json"
+        values = read_json(path)
+        try:
+            continues = np.load(folder / "vocabulary.npy")
+            special = np.asarray(values.pop("special"), dtype=np.int64)
+            found = cls(special=special, continues=continues, **values)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"{path}: not a vocabulary ({error}); run the stage `tokens` again") from None
+        if len(continues) != found.size:
+            raise UserError(f"{path}: size {found.size} but vocabulary.npy has {len(continues)} entries")
+        return found
+
+
+def _continuation(backend: dict[str, Any]) -> Any:
+    """The rule by which a token string goes on with a word, from the tokenizer's own description of itself."""
+    model = backend["model"]
+    prefix = model.get("continuing_subword_prefix")
+    if prefix:
+        return lambda token: token.startswith(prefix) and len(token) > len(prefix)
+    kinds = _kinds(backend.get("pre_tokenizer")) | _kinds(backend.get("decoder"))
+    if "ByteLevel" in kinds:
+        return lambda token: not token.startswith(_WORD_START)
+    if "Metaspace" in kinds:
+        return lambda token: not token.startswith("▁")
+    return lambda token: False  # whole words or characters: each token stands for itself
+
+
+def _kinds(part: dict[str, Any] | None) -> set[str]:
+    """The types of a pre-tokenizer or decoder and of everything nested in it."""
+    if part is None:
+        return set()
+    nested = part.get("pretokenizers", []) + part.get("decoders", [])
+    return {part["type"]}.union(*(_kinds(inner) for inner in nested))

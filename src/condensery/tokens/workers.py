@@ -1,0 +1,129 @@
+"""The work of tokenising, in this process or in several: texts in, ids and sentence starts out, order kept.
+
+A worker process imports this module and neither torch nor transformers, so it starts in a fraction of a second.
+"""
+
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass
+from itertools import chain
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from sentencex import get_sentence_boundaries
+from tokenizers import Tokenizer
+
+from condensery.errors import UserError
+
+AHEAD = 2  # batches that wait for each worker: enough to keep it busy, few enough to keep memory small
+_LANGUAGE = "en"  # of the sentence splitter
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some texts, tokenised.
+
+    Attributes:
+        ids: (T,) uint16 or uint32, the texts one behind the other.
+        lengths: (n,) int64, tokens of each text.
+        sentences: (s,) int64, where sentences begin in ``ids``; empty when they were not asked for.
+    """
+
+    ids: NDArray
+    lengths: NDArray[np.int64]
+    sentences: NDArray[np.int64]
+
+
+def read_tokenizer(folder: Path) -> Tokenizer:
+    """The ``tokenizers`` object of a tokenizer folder, without truncation and padding.
+
+    Raises:
+        UserError: when there is no ``tokenizer.json``, or it cannot be read.
+    """
+    path = Path(folder) / "tokenizer.json"
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; a tokenizer folder must hold a fast tokenizer (tokenizer.json)")
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises a bare Exception
+        raise UserError(f"{path}: not a tokenizer ({' '.join(str(error).split())})") from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def vocabulary_size(tokenizer: Tokenizer) -> int:
+    """One more than the highest id."""
+    return max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+
+
+def encode(tokenizer: Tokenizer, texts: Sequence[str], dtype: str, sentences: bool) -> Piece:
+    """Tokenise ``texts`` whole, without special tokens, and find where sentences begin."""
+    run = tokenizer.encode_batch if sentences else tokenizer.encode_batch_fast  # the fast one knows no offsets
+    encodings = run(list(texts), add_special_tokens=False)
+    lengths = np.fromiter((len(encoding) for encoding in encodings), dtype=np.int64, count=len(encodings))
+    flat = chain.from_iterable(encoding.ids for encoding in encodings)
+    ids = np.fromiter(flat, dtype=dtype, count=int(lengths.sum()))
+    if not sentences:
+        return Piece(ids, lengths, np.empty(0, dtype=np.int64))
+    ends = np.fromiter((end for encoding in encodings for _, end in encoding.offsets), dtype=np.int64, count=len(ids))
+    return Piece(ids, lengths, _sentence_starts(texts, lengths, ends))
+
+
+def _sentence_starts(texts: Sequence[str], lengths: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where sentences begin among the tokens, from the characters where sentences begin and where tokens end.
+
+    A sentence begins with the first token that ends behind its first character: with byte-level BPE that is the token
+    that brings the blank before the sentence with it. All texts are laid side by side in one coordinate of characters,
+    each one character wider than it is, so that one search serves them all.
+    """
+    widths = np.fromiter((len(text) + 1 for text in texts), dtype=np.int64, count=len(texts))
+    origins = np.cumsum(widths) - widths
+    found = [[boundary["start_index"] for boundary in get_sentence_boundaries(_LANGUAGE, text)] for text in texts]
+    counts = np.fromiter((len(places) for places in found), dtype=np.int64, count=len(texts))
+    begins = np.fromiter(chain.from_iterable(found), dtype=np.int64, count=int(counts.sum()))
+    first = np.cumsum(lengths) - lengths
+    last = np.repeat(first + lengths, counts)
+    tokens = np.searchsorted(ends + np.repeat(origins, lengths), begins + np.repeat(origins, counts), side="right")
+    inside = tokens < last  # a boundary behind the last token (blanks at the end) begins nothing
+    return np.union1d(tokens[inside], first[lengths > 0])
+
+
+def tokenised(
+    batches: Iterable[Sequence[str]], folder: Path, dtype: str, sentences: bool, workers: int
+) -> Iterator[Piece]:
+    """One ``Piece`` a batch, in the order of the batches, made by ``workers`` processes (by this one, if 1)."""
+    if workers <= 1:
+        tokenizer = read_tokenizer(folder)
+        for batch in batches:
+            yield encode(tokenizer, batch, dtype, sentences)
+        return
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), initializer=_start, initargs=(folder,))
+    waiting: deque[Future[Piece]] = deque()
+    try:
+        for batch in batches:
+            waiting.append(pool.submit(_encode, batch, dtype, sentences))
+            if len(waiting) > workers * AHEAD:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+_tokenizer: Tokenizer | None = None  # of this worker process
+
+
+def _start(folder: Path) -> None:
+    global _tokenizer
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
+    _tokenizer = read_tokenizer(folder)
+
+
+def _encode(texts: Sequence[str], dtype: str, sentences: bool) -> Piece:
+    assert _tokenizer is not None
+    return encode(_tokenizer, texts, dtype, sentences)

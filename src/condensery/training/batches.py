@@ -1,0 +1,284 @@
+"""Batches as a function of the step: nothing is remembered, so a resumed run sees what an uninterrupted one sees."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Dataset, Sampler
+
+from condensery.models.biencoder import PASSAGE, QUERY
+from condensery.randomness import generator, uniforms
+from condensery.tokens.batches import Chunk, chunks, span_rows, text_rows
+from condensery.tokens.masking import mask_spans
+from condensery.tokens.ranges import ranges
+from condensery.tokens.spans import SpanSet
+from condensery.tokens.store import TokenStore
+from condensery.tokens.vocabulary import Vocabulary
+
+Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class SpanBatch:
+    """Spans for pre-training, in chunks. Rows 2i and 2i + 1 of a batch of pairs are the spans of one document.
+
+    Attributes:
+        chunks: together they hold rows 0 .. n - 1.
+        masked: masked tokens of the whole batch.
+        tokens: tokens of the whole batch, padding not counted.
+    """
+
+    chunks: list[Chunk]
+    masked: int
+    tokens: int
+
+    def to(self, device: torch.device) -> "SpanBatch":
+        """The same batch on ``device``."""
+        return replace(self, chunks=[chunk.to(device, non_blocking=True) for chunk in self.chunks])
+
+
+@dataclass(frozen=True)
+class TripleBatch:
+    """Queries and passages for fine-tuning. Rows 0 .. q - 1 are the queries, q .. q + p - 1 the passages.
+
+    Attributes:
+        chunks: of queries (tower QUERY) and of passages (tower PASSAGE).
+        positive: (q,) which of the p passages is each query's positive.
+        known: (q, p) True where a passage is judged relevant to the query.
+        tokens: tokens of the whole batch, padding not counted.
+    """
+
+    chunks: list[Chunk]
+    positive: Tensor
+    known: Tensor
+    tokens: int
+
+    def to(self, device: torch.device) -> "TripleBatch":
+        """The same batch on ``device``."""
+        moved = [chunk.to(device, non_blocking=True) for chunk in self.chunks]
+        return replace(self, chunks=moved, positive=self.positive.to(device), known=self.known.to(device))
+
+
+class Batches(Protocol):
+    """Makes the batch of a step."""
+
+    def steps_an_epoch(self) -> int:
+        """Batches until every item was seen once; the last may be short."""
+
+    def batch(self, step: int) -> SpanBatch | TripleBatch:
+        """The batch of step ``step``, from 0."""
+
+
+@lru_cache(maxsize=2)
+def _order(seed: int, epoch: int, items: int) -> Ids:
+    """The order of the items in an epoch: a permutation, (items,)."""
+    return generator(seed, "order", epoch).permutation(items)
+
+
+def _items(step: int, batch_size: int, items: int, seed: int) -> tuple[int, Ids]:
+    """The epoch of a step and the items of its batch."""
+    epoch, position = divmod(step, -(-items // batch_size))
+    return epoch, _order(seed, epoch, items)[position * batch_size : (position + 1) * batch_size]
+
+
+class SpanBatches:
+    """Spans of a corpus, masked: every span once an epoch, or two spans of every document.
+
+    Args:
+        spans: where spans come from.
+        vocabulary: of the tokens.
+        batch_size: spans, or documents where ``pairs``.
+        pairs: two spans a document (coCondenser) instead of single spans (Condenser, MLM).
+        length: tokens of the longest input with [CLS] and [SEP].
+        mask_rate, whole_word: see ``mask_spans``.
+        budget: padded tokens a chunk may hold.
+        seed: of order, spans and masks.
+    """
+
+    def __init__(
+        self,
+        spans: SpanSet,
+        vocabulary: Vocabulary,
+        *,
+        batch_size: int,
+        pairs: bool,
+        mask_rate: float,
+        whole_word: bool,
+        budget: int,
+        seed: int,
+    ) -> None:
+        self.spans, self.vocabulary, self.batch_size, self.pairs = spans, vocabulary, batch_size, pairs
+        self.mask_rate, self.whole_word, self.budget, self.seed = mask_rate, whole_word, budget, seed
+        # random windows differ in number by epoch; all epochs are as long as the first
+        self.items = spans.documents if pairs else len(spans.spans(0))
+
+    def steps_an_epoch(self) -> int:
+        """See ``Batches``."""
+        return -(-self.items // self.batch_size)
+
+    def batch(self, step: int) -> SpanBatch:
+        """See ``Batches``."""
+        epoch, chosen = _items(step, self.batch_size, self.items, self.seed)
+        if self.pairs:
+            found = self.spans.pairs(epoch, chosen).reshape(-1, 2)
+        else:
+            every = self._spans(epoch)
+            found = every[chosen % len(every)]
+        flat, starts = span_rows(self.spans.store, found, self.vocabulary)
+        # a span is known by where it starts in the corpus, whatever batch it is in
+        ids, masked, targets = mask_spans(
+            flat, starts, self.vocabulary, self.mask_rate, self.whole_word, self.seed, "mask", epoch, span_ids=found[:, 0]
+        )
+        parts = chunks(ids, starts, self.budget, self.vocabulary.pad, masked=masked, targets=targets)
+        return SpanBatch(parts, len(masked), len(flat))
+
+    @lru_cache(maxsize=2)  # noqa: B019  (one object a training run)
+    def _spans(self, epoch: int) -> Ids:
+        return self.spans.spans(epoch)
+
+
+@dataclass(frozen=True)
+class TrainingQueries:
+    """What is known about the training queries.
+
+    Attributes:
+        rows: (q,) row of each query in the collection, ascending.
+        positives: (j,) judged relevant passages of query 0, then of query 1, ...
+        starts: (q + 1,) where each query's begin.
+        negatives: (q, m) hard negatives, padded with -1 behind; m may be 0.
+    """
+
+    rows: Ids
+    positives: Ids
+    starts: Ids
+    negatives: NDArray[np.int32]
+
+
+class TripleBatches:
+    """Queries, one positive each, and hard negatives; passages of other queries serve as negatives too.
+
+    A positive and ``negatives`` hard negatives are drawn anew each epoch, without replacement from the query's pool. A
+    query whose pool is too small is filled up with passages drawn from the whole corpus. A passage that occurs twice in a
+    batch is encoded once.
+
+    Args:
+        queries, passages: token stores of the collection; ``titles`` of the passages or None.
+        vocabulary: of the tokens.
+        training: the queries and what is known about them.
+        batch_size: queries a step.
+        negatives: hard negatives a query (0 = in-batch negatives alone).
+        query_length, passage_length: longest inputs in tokens, with [CLS] and [SEP].
+        budget: padded tokens a chunk may hold.
+        seed: of order, positives and negatives.
+    """
+
+    def __init__(
+        self,
+        queries: TokenStore,
+        passages: TokenStore,
+        titles: TokenStore | None,
+        vocabulary: Vocabulary,
+        training: TrainingQueries,
+        *,
+        batch_size: int,
+        negatives: int,
+        query_length: int,
+        passage_length: int,
+        budget: int,
+        seed: int,
+    ) -> None:
+        self.queries, self.passages, self.titles, self.vocabulary = queries, passages, titles, vocabulary
+        self.training, self.batch_size, self.negatives = training, batch_size, negatives
+        self.query_length, self.passage_length = query_length, passage_length
+        self.budget, self.seed = budget, seed
+
+    def steps_an_epoch(self) -> int:
+        """See ``Batches``."""
+        return -(-len(self.training.rows) // self.batch_size)
+
+    def batch(self, step: int) -> TripleBatch:
+        """See ``Batches``."""
+        epoch, chosen = _items(step, self.batch_size, len(self.training.rows), self.seed)
+        positive = self._positives(epoch, chosen)
+        hard = self._hard_negatives(epoch, chosen)
+        passages, place = np.unique(np.concatenate([positive, hard.reshape(-1)]), return_inverse=True)
+        parts, tokens = [], 0
+        sides = (
+            (QUERY, self.queries, self.training.rows[chosen], self.query_length, None),
+            (PASSAGE, self.passages, passages, self.passage_length, self.titles),
+        )
+        first = 0
+        for tower, store, rows, length, titles in sides:
+            flat, starts = text_rows(store, rows, self.vocabulary, length, titles)
+            names = np.arange(first, first + len(rows))
+            parts += chunks(flat, starts, self.budget, self.vocabulary.pad, tower=tower, rows=names)
+            first, tokens = first + len(rows), tokens + len(flat)
+        known = self._known(chosen, passages)
+        return TripleBatch(parts, torch.from_numpy(place[: len(chosen)]), torch.from_numpy(known), tokens)
+
+    def _positives(self, epoch: int, chosen: Ids) -> Ids:
+        """(b,) one judged relevant passage of each query."""
+        starts = self.training.starts
+        draws = uniforms(self.seed, "positive", epoch, index=chosen)
+        numbers = starts[chosen + 1] - starts[chosen]
+        return self.training.positives[starts[chosen] + (draws * numbers).astype(np.int64)]
+
+    def _hard_negatives(self, epoch: int, chosen: Ids) -> Ids:
+        """(b, negatives) passages from each query's pool, or from the corpus where the pool has too few."""
+        if not self.negatives:
+            return np.empty((len(chosen), 0), dtype=np.int64)
+        pool = self.training.negatives[chosen].astype(np.int64)  # (b, m)
+        places = np.arange(pool.shape[1])[None, :]
+        draws = uniforms(self.seed, "negative", epoch, index=chosen[:, None], second=places)
+        order = np.argsort(np.where(pool >= 0, draws, 2.0), axis=1, kind="stable")[:, : self.negatives]
+        found = np.take_along_axis(pool, order, axis=1)
+        missing = self.negatives - found.shape[1]
+        found = np.pad(found, ((0, 0), (0, missing)), constant_values=-1)
+        others = uniforms(self.seed, "random", epoch, index=chosen[:, None], second=np.arange(self.negatives)[None, :])
+        return np.where(found >= 0, found, (others * len(self.passages)).astype(np.int64))
+
+    def _known(self, chosen: Ids, passages: Ids) -> NDArray[np.bool_]:
+        """(b, p) True where one of the batch's ``passages`` (sorted) is judged relevant to the query."""
+        starts = self.training.starts
+        numbers = starts[chosen + 1] - starts[chosen]
+        judged = self.training.positives[ranges(starts[chosen], numbers)]
+        query = np.repeat(np.arange(len(chosen)), numbers)
+        column = np.minimum(np.searchsorted(passages, judged), len(passages) - 1)
+        here = passages[column] == judged
+        known = np.zeros((len(chosen), len(passages)), dtype=np.bool_)
+        known[query[here], column[here]] = True
+        return known
+
+
+class StepDataset(Dataset[SpanBatch | TripleBatch]):
+    """The batches of a training run by step; what PyTorch's loader and its workers read."""
+
+    def __init__(self, batches: Batches, steps: int) -> None:
+        self.batches, self.steps = batches, steps
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __getitem__(self, step: int) -> SpanBatch | TripleBatch:
+        return self.batches.batch(step)
+
+
+class StepSampler(Sampler[int]):
+    """Steps ``first``, ``first + 1``, ... ``steps - 1``.
+
+    The length is that of the whole run: Lightning counts the batches of the interrupted part when it resumes.
+    """
+
+    def __init__(self, first: int, steps: int) -> None:
+        self.first, self.steps = first, steps
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.first, self.steps))
+
+    def __len__(self) -> int:
+        return self.steps

@@ -1,0 +1,105 @@
+"""Callbacks: progress with tokens/s, validation on a sampled sub-corpus, checkpoints that are written whole."""
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+from lightning_fabric.plugins.io import TorchCheckpointIO
+from torch import Tensor
+
+from condensery.progress import progress
+from condensery.tokens.batches import Chunk
+from condensery.training.modules import TrainingModule
+
+
+class Throughput(pl.Callback):
+    """Shows steps done, loss, tokens/s and time left; logs tokens/s."""
+
+    def __init__(self, label: str, steps: int, every: int) -> None:
+        self.label, self.steps, self.every = label, steps, every
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.bar = progress(self.label, self.steps, "steps", done=trainer.global_step)
+        self.task = self.bar.__enter__()
+        self.tokens, self.since = 0, time.perf_counter()
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self.tokens += batch.tokens
+        if trainer.global_step % self.every == 0:
+            rate = self.tokens / (time.perf_counter() - self.since)
+            self.tokens, self.since = 0, time.perf_counter()
+            pl_module.log("train/tokens_per_s", rate, batch_size=1)
+            loss = trainer.callback_metrics.get("train/loss", torch.tensor(float("nan")))
+            self.task.note(f"loss {float(loss):.3f} · {rate:,.0f} tokens/s")
+        self.task.advance()
+
+    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        if hasattr(self, "bar"):
+            self.bar.__exit__(None, None, None)
+            del self.bar
+
+
+@dataclass(frozen=True)
+class ValidationSample:
+    """A few queries and a small corpus that holds their positives.
+
+    Attributes:
+        queries, passages: chunks; ``rows`` are places in the sample.
+        relevant: (q, p) bool.
+    """
+
+    queries: list[Chunk]
+    passages: list[Chunk]
+    relevant: np.ndarray
+
+
+class Validation(pl.Callback):
+    """MRR@10 of the retriever as it stands, on a sampled sub-corpus, every few steps and at the end.
+
+    The sub-corpus is small, so the number is far above that of the whole corpus: it shows the course, no more.
+    """
+
+    def __init__(self, sample: ValidationSample, every: int, last: int) -> None:
+        self.sample, self.every, self.last = sample, every, last
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if trainer.global_step % self.every == 0 or trainer.global_step == self.last:
+            assert isinstance(pl_module, TrainingModule)
+            pl_module.log("val/mrr@10", self.mean_reciprocal_rank(pl_module, trainer), batch_size=1)
+
+    @torch.no_grad()
+    def mean_reciprocal_rank(self, module: TrainingModule, trainer: pl.Trainer) -> float:
+        """MRR@10 over the sample, dropout off."""
+        training = module.training
+        module.eval()
+        with trainer.precision_plugin.forward_context():
+            queries, passages = (self._embed(module, part) for part in (self.sample.queries, self.sample.passages))
+        module.train(training)
+        relevant = torch.from_numpy(self.sample.relevant).to(queries.device)
+        best = (queries @ passages.T).topk(min(10, len(passages)), dim=1).indices  # (q, 10)
+        hits = relevant.gather(1, best)
+        first = hits.float().argmax(dim=1)
+        return float((hits.any(dim=1) / (first + 1.0)).mean())
+
+    def _embed(self, module: TrainingModule, parts: list[Chunk]) -> Tensor:
+        rows = torch.cat([chunk.rows for chunk in parts]).to(module.device)
+        vectors = torch.cat([module.embed(chunk.to(module.device)).float() for chunk in parts])
+        return torch.empty_like(vectors).index_copy_(0, rows, vectors)
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Checkpoints appear under their name only when they are whole, and are read without pickle's freedom."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
+        temporary = Path(path).with_suffix(".partial")
+        super().save_checkpoint(checkpoint, temporary, storage_options)
+        os.replace(temporary, path)

@@ -1,0 +1,162 @@
+"""The LightningModules. One optimisation step = one batch through the one gradient cache."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.core.optimizer import LightningOptimizer
+from torch import Tensor, nn
+
+from condensery.errors import UserError
+from condensery.models.biencoder import BiEncoder
+from condensery.models.condenser import Condenser
+from condensery.objectives.contrast import Contrast, retrieval_contrast, span_contrast
+from condensery.objectives.gradient_cache import ChunkEncoder, backpropagate
+from condensery.objectives.mlm import MaskedPrediction
+from condensery.randomness import hash64
+from condensery.tokens.batches import Chunk
+from condensery.training.batches import SpanBatch, TripleBatch
+from condensery.training.settings import TrainingSettings
+
+
+class TrainingModule(pl.LightningModule):
+    """What all training has in common: AdamW, the schedule, clipping, logging, in Lightning's manual optimisation.
+
+    Gradients of a step are accumulated chunk by chunk; a batch of any size needs the memory of one chunk.
+    """
+
+    def __init__(self, model: nn.Module, settings: TrainingSettings) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.model = model
+        self.settings = settings
+
+    def objective(self, batch: Any) -> tuple[ChunkEncoder, Contrast | None]:
+        """What encodes the chunks of ``batch``, and the loss of all their vectors."""
+        raise NotImplementedError
+
+    def embed(self, chunk: Chunk) -> Tensor:
+        """Retrieval vectors (b, d) of a chunk, for validation."""
+        raise NotImplementedError
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        """AdamW and the linear schedule; the schedule is stepped in ``training_step``."""
+        settings = self.settings
+        optimiser = torch.optim.AdamW(
+            [
+                {"params": list(self._weights(decayed=True)), "weight_decay": settings.weight_decay},
+                {"params": list(self._weights(decayed=False)), "weight_decay": 0.0},
+            ],
+            lr=settings.learning_rate,
+            fused=True,
+        )
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, settings.rate_at)
+        return {"optimizer": optimiser, "lr_scheduler": schedule}
+
+    def training_step(self, batch: SpanBatch | TripleBatch, batch_idx: int) -> None:
+        """One optimisation step: back-propagate through the gradient cache, clip, step."""
+        # dropout is a function of (seed, step), so that a resumed run draws what an uninterrupted one draws
+        torch.manual_seed(hash64(self.settings.seed, "dropout", self.global_step) >> 1)
+        optimiser = self.optimizers()
+        assert isinstance(optimiser, LightningOptimizer)
+        optimiser.zero_grad()
+        encoder, contrast = self.objective(batch)
+        losses = backpropagate(encoder, batch.chunks, contrast, self.manual_backward, self._unsynchronised())
+        rate = optimiser.param_groups[0]["lr"]
+        optimiser.step()
+        self.lr_schedulers().step()  # type: ignore[union-attr, call-arg]
+        total = torch.stack(list(losses.values())).sum()
+        self._record({"loss": total, **losses, "lr": rate})
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Clip the gradient; its norm before clipping is logged."""
+        limit = self.settings.clip or float("inf")
+        norm = nn.utils.clip_grad_norm_(self.parameters(), limit, foreach=True)
+        self._record({"grad_norm": norm})
+        looked_at = self.global_step % max(1, self.settings.log_every) == 0  # not every step: on a GPU it waits
+        if looked_at and self.settings.precision != "fp16" and not norm.isfinite():
+            raise UserError(
+                f"the gradient is not finite at step {self.global_step}; lower learning_rate, raise warmup or set clip"
+            )
+
+    def _record(self, values: dict[str, Any]) -> None:
+        for name, value in values.items():
+            self.log(f"train/{name}", value, batch_size=1)
+
+    def _weights(self, decayed: bool) -> Iterator[nn.Parameter]:
+        """Matrices are decayed; biases and LayerNorm weights (one dimension) are not."""
+        return (parameter for parameter in self.parameters() if (parameter.ndim > 1) == decayed)
+
+    def _unsynchronised(self) -> Callable[[], AbstractContextManager[None]]:
+        """Lightning's way to hold back the exchange of gradients; only strategies of several processes have it."""
+        return getattr(self.trainer.strategy, "block_backward_sync", nullcontext)
+
+
+class CondenserModule(TrainingModule):
+    """Condenser pre-training (C §3), and plain MLM where the model has no head.
+
+    A batch larger than a chunk is gradient accumulation; the MLM means are over the masked tokens of the whole batch.
+    """
+
+    model: Condenser
+
+    def __init__(self, model: Condenser, settings: TrainingSettings, mlm_weight: float = 1.0) -> None:
+        super().__init__(model, settings)
+        self.mlm_weight = mlm_weight
+
+    def objective(self, batch: SpanBatch) -> tuple[ChunkEncoder, Contrast | None]:
+        """MLM of head and backbone."""
+        return MaskedPrediction(self.model, batch.masked, self.mlm_weight), None
+
+    def embed(self, chunk: Chunk) -> Tensor:
+        """Late CLS vectors."""
+        return self.model.vectors(chunk)
+
+
+class CoCondenserModule(CondenserModule):
+    """coCondenser pre-training (CO eq. 7): MLM plus the contrast of the two spans of each document."""
+
+    def objective(self, batch: SpanBatch) -> tuple[ChunkEncoder, Contrast | None]:
+        """MLM of head and backbone, and span contrast."""
+        encoder, _ = super().objective(batch)
+        return encoder, span_contrast
+
+
+class BiEncoderModule(TrainingModule):
+    """Fine-tuning of the bi-encoder (SPEC §4): negative log-likelihood of the positive.
+
+    Args:
+        model: the towers.
+        settings: how it is optimised.
+        mask_known_positives: leave out passages of the batch that are judged relevant to the query but are not the
+            drawn positive. The papers' code counts them as negatives.
+        temperature: divides the inner products.
+    """
+
+    model: BiEncoder
+
+    def __init__(
+        self,
+        model: BiEncoder,
+        settings: TrainingSettings,
+        mask_known_positives: bool = True,
+        temperature: float = 1.0,
+    ) -> None:
+        super().__init__(model, settings)
+        self.mask_known_positives, self.temperature = mask_known_positives, temperature
+
+    def objective(self, batch: TripleBatch) -> tuple[ChunkEncoder, Contrast | None]:
+        """InfoNCE over the passages of the batch."""
+        number = len(batch.positive)
+        known = batch.known if self.mask_known_positives else None
+
+        def contrast(vectors: Tensor) -> Tensor:
+            return retrieval_contrast(vectors[:number], vectors[number:], batch.positive, known, self.temperature)
+
+        return self.model, contrast
+
+    def embed(self, chunk: Chunk) -> Tensor:
+        """Vectors by the tower of the chunk."""
+        return self.model.vectors(chunk)

@@ -1,0 +1,34 @@
+"""What all tests share: one thread, no network, no W&B, and the collections beside the project where they are."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("CONDENSERY_PROGRESS", "off")
+os.environ.setdefault("WANDB_MODE", "disabled")
+
+PROJECT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def project() -> Path:
+    """The root of the checkout."""
+    return PROJECT
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of reference numbers and real collections beside the project; the test is skipped where it is absent."""
+    folder = Path(os.environ.get("CONDENSERY_SHARED", PROJECT.parent / "shared"))
+    if not folder.is_dir():
+        pytest.skip("the folder ../shared is not here")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONDENSERY_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))

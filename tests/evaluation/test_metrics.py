@@ -1,0 +1,119 @@
+"""Metrics are trec_eval's, in our rank order, for every judged query."""
+
+import math
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from condensery.errors import UserError
+from condensery.evaluation.metrics import Evaluation, evaluate, score
+from condensery.retrieval.runs import Run
+from condensery.text.collection import Collection, Qrels
+
+ALL = ["MRR@10", "MRR", "Recall@1", "R@100", "nDCG@10", "NDCG@3", "Success@1", "MAP", "P@5"]
+
+
+def run_of(rankings: dict[int, list[int]], scores: list[float] | None = None) -> Run:
+    depth = max(map(len, rankings.values()))
+    rows = np.full((len(rankings), depth), -1, np.int64)
+    values = np.full((len(rankings), depth), -np.inf, np.float32)
+    for i, ranking in enumerate(rankings.values()):
+        rows[i, : len(ranking)] = ranking
+        values[i, : len(ranking)] = scores[: len(ranking)] if scores else -np.arange(len(ranking))
+    return Run(np.array(list(rankings)), rows, values)
+
+
+@pytest.fixture
+def result(collection: Collection) -> Evaluation:
+    # rows of the queries: q9 0, q10 1, q8 2, q7 3
+    rankings = {0: [9, 8, 0], 1: [3, 2, 7, 1], 2: [4, *range(10, 21), 5]}
+    return evaluate(run_of(rankings), collection, "test", ALL)
+
+
+def test_values_are_those_of_the_definitions(result: Evaluation) -> None:
+    assert result.query_ids == ["q10", "q7", "q8", "q9"]
+    expected = {
+        "MRR@10": [1 / 2, 0, 1, 1 / 3],
+        "MRR": [1 / 2, 0, 1, 1 / 3],
+        "Recall@1": [0, 0, 1 / 2, 0],
+        "R@100": [1, 0, 1, 1],
+        "nDCG@10": [
+            (1 / math.log2(3) + 2 / math.log2(5)) / (2 + 1 / math.log2(3)),
+            0,
+            1 / (1 + 1 / math.log2(3)),
+            1 / math.log2(4),
+        ],
+        "NDCG@3": [
+            (1 / math.log2(3)) / (2 + 1 / math.log2(3)),
+            0,
+            1 / (1 + 1 / math.log2(3)),
+            1 / math.log2(4),
+        ],
+        "Success@1": [0, 0, 1, 0],
+        "MAP": [(1 / 2 + 2 / 4) / 2, 0, (1 + 2 / 13) / 2, 1 / 3],
+        "P@5": [2 / 5, 0, 1 / 5, 1 / 5],
+    }
+    assert list(result.per_query) == ALL
+    for metric, values in expected.items():
+        np.testing.assert_allclose(result.per_query[metric], values, rtol=1e-6, err_msg=metric)
+    assert result.metrics["MRR@10"] == pytest.approx((1 / 2 + 1 + 1 / 3) / 4)
+
+
+@pytest.mark.parametrize(("rank", "value"), [(1, 1.0), (9, 1 / 9), (10, 1 / 10), (11, 0.0)])
+def test_mrr_counts_to_its_cutoff_and_no_further(collection: Collection, rank: int, value: float) -> None:
+    ranking = [*range(10, 10 + rank - 1), 0]
+    found = evaluate(run_of({0: ranking}), collection, "test", ["MRR@10"])
+    assert found.per_query["MRR@10"][3] == value
+
+
+def test_equal_scores_are_scored_in_our_order(collection: Collection) -> None:
+    ties = [1.0] * 12
+    first = evaluate(run_of({0: [0, 9, 8]}, ties), collection, "test", ["MRR@10"])
+    last = evaluate(run_of({0: [9, 8, 0]}, ties), collection, "test", ["MRR@10"])
+    assert (first.per_query["MRR@10"][3], last.per_query["MRR@10"][3]) == (1.0, pytest.approx(1 / 3))
+
+
+def test_deep_rankings_keep_their_order(collection: Collection) -> None:
+    """Passage at rank 9,000 of 10,000: ranks must survive the single precision inside trec_eval."""
+    qrels = Qrels(np.array([0], np.int32), np.array([77], np.int32), np.array([1], np.int32))
+    ranking = np.delete(np.arange(100_000), 77)[:10_000]
+    ranking[8_999] = 77
+    found = score(np.array([0]), ranking[None], qrels, ["MRR", "Recall@8999", "Recall@9000"])
+    assert [values.item() for values in found.values()] == [pytest.approx(1 / 9000), 0.0, 1.0]
+
+
+def test_queries_without_judgements_are_ignored_and_negative_grades_are_irrelevant() -> None:
+    qrels = Qrels(np.array([4, 4], np.int32), np.array([1, 2], np.int32), np.array([-1, 1], np.int32))
+    found = score(np.array([9, 4]), np.array([[1, 2], [1, 2]]), qrels, ["MRR@10", "NDCG@10"])
+    assert found["MRR@10"].tolist() == [0.5]
+    assert found["NDCG@10"][0] == pytest.approx(1 / math.log2(3))
+
+
+@pytest.mark.parametrize("name", ["ERR@10", "MRR@0", "MRR@ten", "", "Recall", "MRR@10@5", "Success"])
+def test_an_unknown_metric_is_a_user_error(collection: Collection, name: str) -> None:
+    with pytest.raises(UserError, match="metric"):
+        evaluate(run_of({0: [0]}), collection, "test", [name])
+
+
+def test_an_evaluation_reads_back(tmp_path: Path, result: Evaluation) -> None:
+    result.save(tmp_path / "per_query.npz")
+    read = Evaluation.load(tmp_path / "per_query.npz")
+    assert read.query_ids == result.query_ids
+    assert list(read.per_query) == ALL
+    for metric in ALL:
+        np.testing.assert_array_equal(read.per_query[metric], result.per_query[metric])
+    with pytest.raises(UserError, match="no such file"):
+        Evaluation.load(tmp_path / "missing.npz")
+
+
+def test_a_thousand_queries_a_thousand_deep_take_seconds() -> None:
+    rows = np.random.default_rng(0).permuted(np.tile(np.arange(2000), (1000, 1)), axis=1)[:, :1000]
+    queries = np.arange(1000)
+    qrels = Qrels(queries.astype(np.int32), queries.astype(np.int32), np.ones(1000, np.int32))
+    started = time.process_time()
+    found = score(queries, rows, qrels, ["MRR@10", "Recall@1000", "NDCG@10"])
+    assert time.process_time() - started < 6
+    expected = [int(query in ranking) for query, ranking in zip(queries.tolist(), rows.tolist(), strict=True)]
+    assert found["Recall@1000"].tolist() == expected

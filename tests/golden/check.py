@@ -1,0 +1,173 @@
+"""Hold our losses and gradients against a folder of reference numbers.
+
+    python tests/golden/check.py DIR
+
+``DIR`` holds config.json, state_dict.safetensors, inputs.npz, losses.json and grads_<run>.safetensors as the reference
+implementation of Condenser and coCondenser produced them, in float64 and without dropout. For every run of the folder,
+ours is computed by the code that trains: one model, one gradient cache. Prints a line a run and the worst relative error
+of losses and of gradients; exits 0 when both are below 1e-9.
+
+The reference's cached runs scale their losses in their own way (each chunk's MLM mean times spans / documents); that
+scaling is repeated here, in ``ReferenceScaling``. Our own cached path is exact, so it is also held, for several chunk
+sizes, against the reference's single pass.
+"""
+
+import json
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import BertConfig, BertForMaskedLM
+
+from condensery.models.condenser import Condenser, CondenserShape
+from condensery.objectives.contrast import span_contrast
+from condensery.objectives.gradient_cache import backpropagate
+from condensery.objectives.mlm import MaskedPrediction, masked_cross_entropy
+from condensery.tokens.batches import Chunk
+
+TOLERANCE = 1e-9
+
+
+@dataclass
+class Fixture:
+    """One folder of reference numbers, opened."""
+
+    folder: Path
+    config: dict[str, Any]
+    inputs: dict[str, Tensor]
+    losses: dict[str, dict[str, float]]
+
+    @classmethod
+    def open(cls, folder: Path) -> "Fixture":
+        inputs = {name: torch.from_numpy(array) for name, array in np.load(folder / "inputs.npz").items()}
+        config, losses = (json.loads((folder / name).read_text()) for name in ("config.json", "losses.json"))
+        return cls(folder, config, inputs, losses)
+
+    def model(self, late_mlm: bool) -> Condenser:
+        """The reference's model with the reference's weights, in float64 and training mode."""
+        language_model = BertForMaskedLM(BertConfig(**self.config["bert"], attn_implementation="eager"))
+        shape = CondenserShape(self.config["n_head_layers"], self.config["skip_from"], late_mlm)
+        model = Condenser(language_model, shape).double().train()
+        state = load_file(self.folder / "state_dict.safetensors")
+        ours = {name.removeprefix("lm."): value for name, value in state.items() if name.startswith("lm.")}
+        language_model.load_state_dict(ours)
+        model.head.load_state_dict({n.removeprefix("c_head."): v for n, v in state.items() if n.startswith("c_head.")})
+        return model
+
+    def chunks(self, size: int) -> list[Chunk]:
+        """The batch in chunks of ``size`` spans, in order; the last may be shorter."""
+        return [self._chunk(rows) for rows in torch.arange(len(self.inputs["input_ids"])).split(size)]
+
+    def _chunk(self, rows: Tensor) -> Chunk:
+        lengths = self.inputs["attention_mask"][rows].sum(dim=1)
+        longest = int(lengths.max())
+        labels = self.inputs["labels"][rows, :longest].flatten()
+        masked = (labels != -100).nonzero().flatten()
+        ids = self.inputs["input_ids"][rows, :longest].contiguous()
+        return Chunk(input_ids=ids, lengths=lengths, rows=rows, masked=masked, targets=labels[masked], tower=0)
+
+    @property
+    def masked(self) -> int:
+        return int((self.inputs["labels"] != -100).sum())
+
+
+class ReferenceScaling(MaskedPrediction):
+    """Each chunk's MLM means times its spans over the batch's documents, as the reference's cached path has it."""
+
+    def __init__(self, model: Condenser, documents: int) -> None:
+        super().__init__(model, masked=1)
+        self.documents = documents
+
+    def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
+        assert chunk.targets is not None
+        vectors, logits = self.model.predict(chunk)
+        scale = len(chunk.rows) / self.documents / len(chunk.targets)
+        return vectors, {n: masked_cross_entropy(part, chunk.targets) * scale for n, part in logits.items()}
+
+
+def run(fixture: Fixture, name: str) -> tuple[dict[str, Tensor], Condenser]:
+    """Losses and the model with its gradients, for the reference run ``name``."""
+    late = bool(fixture.config.get("late_mlm", True)) and not name.endswith("no_late_mlm")
+    model = fixture.model(late)
+    cached = re.fullmatch(r"cocondenser_gradcache_chunk(\d+)", name)
+    if cached:
+        encoder: MaskedPrediction = ReferenceScaling(model, fixture.config["docs"])
+        losses = backpropagate(encoder, fixture.chunks(int(cached[1])), span_contrast)
+    else:
+        contrast = span_contrast if name.startswith("cocondenser") else None
+        encoder = MaskedPrediction(model, fixture.masked)
+        losses = backpropagate(encoder, fixture.chunks(fixture.config["spans"]), contrast)
+    return losses, model
+
+
+def named_losses(losses: dict[str, Tensor]) -> dict[str, float]:
+    """Our losses under the reference's names."""
+    names = {"mlm_late": "late_mlm", "mlm_head": "head_mlm", "contrast": "contrastive"}
+    ours = {names[name]: float(value) for name, value in losses.items()}
+    total = sum(ours.values())
+    return {**ours, "total": total, "returned_loss": total, "check_2x_formula": total}
+
+
+def loss_error(ours: dict[str, float], reference: dict[str, float]) -> float:
+    """Worst relative error over the reference's losses; infinite where one of them is missing in ours."""
+    return max(abs(ours.get(name, float("inf")) - value) / abs(value) for name, value in reference.items())
+
+
+def gradient_error(model: Condenser, reference: dict[str, Tensor]) -> float:
+    """Worst error over the tensors: largest difference over the tensor's largest entry.
+
+    A gradient that is zero but for rounding (of the key biases, since softmax ignores a constant) is measured against a
+    millionth of the largest gradient. A parameter without a counterpart counts as infinitely wrong.
+    """
+    parameters = dict(model.named_parameters())
+    ours = {re.sub(r"^language_model\.", "lm.", re.sub(r"^head\.", "c_head.", n)): p for n, p in parameters.items()}
+    ours = {re.sub(r"^encoder\.model\.", "lm.bert.", name): parameter for name, parameter in ours.items()}
+    if ours.keys() != reference.keys():
+        print(f"parameters without a counterpart: {sorted(ours.keys() ^ reference.keys())}")
+        return float("inf")
+    floor = 1e-6 * max(float(value.abs().max()) for value in reference.values())
+    worst = 0.0
+    for name, value in reference.items():
+        gradient = ours[name].grad
+        got = torch.zeros_like(value) if gradient is None else gradient
+        worst = max(worst, float((got - value).abs().max()) / max(float(value.abs().max()), floor))
+    return worst
+
+
+def main(folder: Path) -> int:
+    """Check every run of the folder; 0 when all agree."""
+    fixture = Fixture.open(folder)
+    worst_loss = worst_gradient = 0.0
+    for path in sorted(folder.glob("grads_*.safetensors")):
+        name = path.stem.removeprefix("grads_")
+        losses, model = run(fixture, name)
+        of_losses = loss_error(named_losses(losses), fixture.losses[name])
+        of_gradients = gradient_error(model, load_file(path))
+        print(f"{name:32} loss error {of_losses:.1e}   gradient error {of_gradients:.1e}")
+        worst_loss, worst_gradient = max(worst_loss, of_losses), max(worst_gradient, of_gradients)
+    if not list(folder.glob("grads_*.safetensors")):
+        print(f"error: {folder}: no grads_*.safetensors")
+        return 1
+    plain = folder / "grads_cocondenser_plain.safetensors"
+    for size in (1, 4, 5, fixture.config["spans"] - 1) if plain.exists() else ():
+        model = fixture.model(bool(fixture.config.get("late_mlm", True)))
+        losses = backpropagate(MaskedPrediction(model, fixture.masked), fixture.chunks(size), span_contrast)
+        of_losses = loss_error(named_losses(losses), fixture.losses["cocondenser_plain"])
+        of_gradients = gradient_error(model, load_file(plain))
+        print(f"{f'ours, chunks of {size}, exact':32} loss error {of_losses:.1e}   gradient error {of_gradients:.1e}")
+        worst_loss, worst_gradient = max(worst_loss, of_losses), max(worst_gradient, of_gradients)
+    print(f"worst relative error: losses {worst_loss:.2e}, gradients {worst_gradient:.2e} (tolerance {TOLERANCE:.0e})")
+    return 0 if worst_loss < TOLERANCE and worst_gradient < TOLERANCE else 1
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2 or not Path(sys.argv[1]).is_dir():
+        print("usage: python tests/golden/check.py DIR", file=sys.stderr)
+        sys.exit(1)
+    sys.exit(main(Path(sys.argv[1])))

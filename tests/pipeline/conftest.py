@@ -1,0 +1,91 @@
+"""The toy recipe of ``tests/pipeline/conf``: composed in this process, or run as a user runs it."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
+
+HERE = Path(__file__).parent
+Compose = Callable[..., DictConfig]
+Launch = Callable[..., "subprocess.Popen[str]"]
+Command = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(autouse=True)
+def _toys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(HERE))
+    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    monkeypatch.setenv("CONDENSERY_STAGES", "toys")
+    monkeypatch.setenv("TOY_LOG", str(tmp_path / "ran.log"))
+    for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"):
+        monkeypatch.setenv(variable, "1")  # and so set back after the test
+    (tmp_path / "text.txt").write_text("some text\n")
+
+
+@pytest.fixture
+def composed(project: Path, tmp_path: Path) -> Compose:
+    """The composed toy recipe with overrides; its output lies in ``tmp_path/out``."""
+
+    def make(*overrides: str, recipe: str = "toy") -> DictConfig:
+        with initialize_config_dir(str(project / "conf"), version_base="1.3"):
+            given = [f"data.root={tmp_path / 'text.txt'}", f"output_root={tmp_path / 'out'}", *overrides]
+            return compose("config", [f"hydra.searchpath=[file://{HERE / 'conf'}]", f"experiment={recipe}", *given])
+
+    return make
+
+
+@pytest.fixture
+def launch(project: Path, tmp_path: Path) -> Launch:
+    """Start ``python run.py experiment=toy ...`` and return the process."""
+
+    def start(*overrides: str, recipe: str = "toy") -> "subprocess.Popen[str]":
+        command = [sys.executable, str(project / "run.py"), "--config-dir", str(HERE / "conf"), f"experiment={recipe}"]
+        given = [f"data.root={tmp_path / 'text.txt'}", f"output_root={tmp_path / 'out'}", *overrides]
+        return subprocess.Popen(
+            [*command, *given], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=os.environ
+        )
+
+    return start
+
+
+@pytest.fixture
+def command(launch: Launch) -> Command:
+    """Run ``python run.py experiment=toy ...`` to its end."""
+
+    def run(*overrides: str, recipe: str = "toy") -> "subprocess.CompletedProcess[str]":
+        process = launch(*overrides, recipe=recipe)
+        out, err = process.communicate(timeout=60)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    return run
+
+
+@pytest.fixture
+def computed(tmp_path: Path) -> Callable[[], list[str]]:
+    """The stages whose functions were called so far, in order."""
+
+    def read() -> list[str]:
+        log = tmp_path / "ran.log"
+        return [line.split()[0] for line in log.read_text().splitlines()] if log.exists() else []
+
+    return read
+
+
+@pytest.fixture
+def contents() -> Callable[[Path], dict[str, bytes]]:
+    """The bytes of all artifacts under an output root, manifests apart."""
+
+    def read(root: Path) -> dict[str, bytes]:
+        files = sorted(path for path in (root / "artifacts").rglob("*") if path.is_file())
+        return {
+            path.relative_to(root).as_posix(): path.read_bytes()
+            for path in files
+            if path.suffix != ".lock" and path.name != "manifest.json"
+        }
+
+    return read

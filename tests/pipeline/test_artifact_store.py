@@ -1,0 +1,138 @@
+"""Artifacts: whole or not there, computed once, found again, and never trusted when damaged."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Command, Compose, Launch
+
+from condensery.errors import UserError
+from condensery.pipeline.graph import build
+from condensery.pipeline.run import run
+from condensery.pipeline.store import Store
+from condensery.stages.base import Artifact
+
+Computed = Callable[[], list[str]]
+Contents = Callable[[Path], dict[str, bytes]]
+
+
+@pytest.fixture
+def small(composed: Compose) -> Compose:
+    """The toy recipe cut down to one row and five stages."""
+    cut = ["~stages.mined", "~stages.round2", "~stages.better", "+table.rows.plain=plain"]
+    return lambda *overrides: composed(*cut, *overrides, recipe="bare")
+
+
+def test_a_second_run_computes_nothing(small: Compose, computed: Computed) -> None:
+    run(small())
+    first = computed()
+    assert sorted(first) == ["bm25", "corpus", "plain", "plain.evaluation", "plain.index"]
+    run(small())
+    assert computed() == first
+
+
+def test_the_manifest_tells_where_an_artifact_comes_from(small: Compose, tmp_path: Path) -> None:
+    run(small())
+    graph = build(small())
+    index = Store(tmp_path / "out").artifact(graph.nodes["plain.index"])
+    manifest = index.manifest
+    assert (manifest["kind"], manifest["makes"], manifest["name"]) == ("toy_encode", "index", "plain.index")
+    assert manifest["inputs"]["model"] == [graph.nodes["plain"].reference]
+    assert manifest["versions"]["python"]
+    assert manifest["wall_seconds"] >= 0
+    assert index.input("model").manifest["metrics"] == {"loss": pytest.approx(1 / 3)}
+    corpus = index.ancestor("corpus")
+    assert isinstance(corpus, Artifact)
+    assert corpus.id == graph.nodes["corpus"].id
+
+
+def test_only_forced_stages_are_computed_anew(small: Compose, computed: Computed) -> None:
+    run(small())
+    before = len(computed())
+    run(small("force=[plain,plain.index]"))
+    assert computed()[before:] == ["plain", "plain.index"]
+
+
+def test_a_forced_stage_keeps_its_old_artifact_until_the_new_one_is_whole(
+    small: Compose, tmp_path: Path, contents: Contents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(small())
+    before = contents(tmp_path / "out")
+    monkeypatch.setenv("TOY_STOP", "plain:2")
+    with pytest.raises(UserError, match="stopped at plain:2"):
+        run(small("force=[plain]"))
+    kept = {name: content for name, content in contents(tmp_path / "out").items() if ".partial/" not in name}
+    assert kept == before
+    monkeypatch.delenv("TOY_STOP")
+    run(small("force=[plain]"))
+    assert contents(tmp_path / "out") == before
+
+
+def test_an_interrupted_stage_goes_on_from_its_work(
+    small: Compose, tmp_path: Path, computed: Computed, contents: Contents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(small())
+    whole = contents(tmp_path / "out")
+    other = f"output_root={tmp_path / 'other'}"
+    monkeypatch.setenv("TOY_STOP", "plain:2")
+    with pytest.raises(UserError):
+        run(small(other))
+    graph, store = build(small(other)), Store(tmp_path / "other")
+    assert store.states(graph)["plain"] == "interrupted"
+    assert store.states(graph)["plain.index"] == "after"
+    assert json.loads((store.partial(graph.nodes["plain"]) / "checkpoint.json").read_text())["step"] == 2
+    monkeypatch.setenv("TOY_STOP", "plain:1")  # would stop a start from nothing
+    run(small(other))
+    assert contents(tmp_path / "other") == whole
+
+
+def test_a_stage_killed_before_its_folder_was_renamed_is_not_computed_again(
+    small: Compose, tmp_path: Path, computed: Computed
+) -> None:
+    run(small())
+    before = computed()
+    graph, store = build(small()), Store(tmp_path / "out")
+    os.replace(store.path(graph.nodes["plain"]), store.partial(graph.nodes["plain"]))
+    run(small())
+    assert computed() == before
+    assert store.has(graph.nodes["plain"])
+
+
+@pytest.mark.parametrize("damage", ["no manifest", "broken manifest", "file cut", "file gone"])
+def test_a_damaged_artifact_is_said_and_repaired_by_force(damage: str, small: Compose, tmp_path: Path) -> None:
+    run(small())
+    path = Store(tmp_path / "out").path(build(small()).nodes["plain"])
+    if damage == "no manifest":
+        (path / "manifest.json").unlink()
+    elif damage == "broken manifest":
+        (path / "manifest.json").write_text("{")
+    elif damage == "file cut":
+        (path / "weights.json").write_text("1")
+    else:
+        (path / "weights.json").unlink()
+    for overrides in ([], ["dry_run=true"]):
+        with pytest.raises(UserError, match=r"damaged artifact .*force=\[plain\] or delete the folder"):
+            run(small(*overrides))
+    run(small("force=[plain]"))
+    run(small())
+
+
+def test_two_runs_at_once_compute_each_stage_once(launch: Launch, computed: Computed) -> None:
+    runs = [launch("stage.toy_train.pause=0.3", recipe="bare") for _ in range(2)]
+    outputs = [process.communicate(timeout=60) for process in runs]
+    assert [process.returncode for process in runs] == [0, 0], outputs
+    assert len(computed()) == len(set(computed())) == 7
+    assert any("another process computes it; waiting" in out for out, _ in outputs)
+
+
+def test_a_dry_run_writes_nothing_and_tells_what_is_there(command: Command, tmp_path: Path) -> None:
+    done = command("dry_run=true")
+    assert done.returncode == 0, done.stderr
+    assert not list((tmp_path / "out").glob("*"))
+    states = {
+        line.split("│")[1].strip(): line.split("│")[4].strip() for line in done.stdout.splitlines() if "│" in line
+    }
+    assert states["corpus"] == "miss"
+    assert states["round2.evaluation"] == "after"

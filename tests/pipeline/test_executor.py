@@ -1,0 +1,138 @@
+"""Running the graph: side by side as one by one, and every way in which it can end before its time."""
+
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Command, Compose, Launch
+
+from condensery.errors import UserError
+from condensery.pipeline.executor import priorities, threads_of_a_stage
+from condensery.pipeline.graph import build
+from condensery.pipeline.run import run
+from condensery.pipeline.workers import StageError
+
+Contents = Callable[[Path], dict[str, bytes]]
+
+
+@pytest.fixture
+def bare(composed: Compose) -> Compose:
+    """The toy recipe without its table: what is reported at the end is no matter here."""
+    return lambda *overrides: composed(*overrides, recipe="bare")
+
+
+def test_two_jobs_give_what_one_gives_and_share_the_threads(bare: Compose, tmp_path: Path, contents: Contents) -> None:
+    run(bare())
+    (tmp_path / "ran.log").unlink()
+    run(bare("jobs=2", "trainer.threads=3", f"output_root={tmp_path / 'two'}"))
+    assert contents(tmp_path / "two") == contents(tmp_path / "out")
+    lines = [line.split() for line in (tmp_path / "ran.log").read_text().splitlines()]
+    assert {(threads, variable) for _, threads, variable, _ in lines} == {("3", "3")}
+    assert str(os.getpid()) not in {process for *_, process in lines}
+
+
+def test_threads_are_divided_among_the_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("condensery.pipeline.executor._ASKED", "")
+    cores = len(os.sched_getaffinity(0))
+    assert threads_of_a_stage("auto", 1) == cores
+    assert threads_of_a_stage("auto", 2 * cores) == 1
+    assert threads_of_a_stage(5, 2) == 5
+    monkeypatch.setattr("condensery.pipeline.executor._ASKED", "1")
+    assert threads_of_a_stage("auto", 1) == 1
+
+
+def test_the_longest_chain_comes_first(bare: Compose) -> None:
+    cost = priorities(build(bare("+stages.plain.steps=100")))
+    assert cost["corpus"] > cost["plain"] > cost["better"] > cost["round2"] > cost["bm25"]
+    assert cost["bm25"] == 1.0
+    assert cost["plain"] == pytest.approx(100 + cost["better"])
+
+
+def test_a_failure_lets_what_runs_come_to_its_end_and_starts_no_more(bare: Compose, tmp_path: Path) -> None:
+    slow = [
+        "+stages.slow={stage: toy_train, init: backbone, pause: 0.3}",
+        "+stages.slow2={stage: toy_train, init: slow}",
+    ]
+    with pytest.raises(UserError, match=r"text\.txt:3: this text is not to be trained on"):
+        run(bare("jobs=2", "+stages.plain.fail=user", "+stages.plain.pause=0", *slow))
+    graph = build(bare(*slow))
+    folder = tmp_path / "out" / "artifacts"
+    assert (folder / graph.nodes["corpus"].reference).exists()
+    assert not (folder / graph.nodes["slow2"].reference).exists()
+    assert not list(folder.rglob("*.partial")) or (folder / graph.nodes["slow"].reference).exists()
+
+
+def test_a_fault_of_ours_in_a_worker_keeps_its_traceback(bare: Compose) -> None:
+    with pytest.raises(StageError, match="ZeroDivisionError: a fault of ours") as caught:
+        run(bare("jobs=2", "+stages.plain.fail=bug"))
+    assert "toys.py" in str(caught.value)
+    assert "in the stage plain" in str(caught.value)
+
+
+def test_a_worker_that_dies_is_one_line_that_names_the_stage(bare: Compose) -> None:
+    with pytest.raises(UserError, match=r"stage plain: its process died \(killed by signal 9"):
+        run(bare("jobs=2", "+stages.plain.fail=dead"))
+
+
+def wait_for(stage: str, tmp_path: Path) -> list[int]:
+    """Wait until a stage was started; the processes that computed stages so far."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        lines = (tmp_path / "ran.log").read_text().splitlines() if (tmp_path / "ran.log").exists() else []
+        if any(line.startswith(stage + " ") for line in lines):
+            return sorted({int(line.split()[-1]) for line in lines})
+        time.sleep(0.02)
+    raise AssertionError(f"{stage} did not start")
+
+
+def alive(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_workers_end_when_the_run_is_killed(launch: Launch, tmp_path: Path) -> None:
+    process = launch("jobs=2", "stage.toy_train.pause=30", recipe="bare")
+    workers = wait_for("plain", tmp_path)
+    process.kill()
+    process.communicate()
+    deadline = time.monotonic() + 5
+    while any(alive(worker) for worker in workers) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not [worker for worker in workers if alive(worker)]
+
+
+@pytest.mark.parametrize(("number", "code", "jobs"), [(signal.SIGINT, 130, 2), (signal.SIGTERM, 143, 1)])
+def test_ctrl_c_and_sigterm_end_in_one_line(number: int, code: int, jobs: int, launch: Launch, tmp_path: Path) -> None:
+    process = launch(f"jobs={jobs}", "stage.toy_train.pause=30", recipe="bare")
+    workers = wait_for("plain", tmp_path)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == code
+    assert err == "interrupted; run the same command again to go on\n"
+    assert not [worker for worker in workers if alive(worker)]
+
+
+def test_killed_at_random_moments_it_ends_bit_identical(
+    launch: Launch, command: Command, bare: Compose, tmp_path: Path, contents: Contents
+) -> None:
+    run(bare(f"output_root={tmp_path / 'whole'}"))
+    draw = random.Random(7)
+    for attempt in range(4):
+        process = launch("stage.toy_train.pause=0.05", f"jobs={1 + attempt % 2}", recipe="bare")
+        try:
+            process.communicate(timeout=draw.uniform(0.6, 1.6))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+    done = command(recipe="bare")
+    assert done.returncode == 0, done.stderr
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")

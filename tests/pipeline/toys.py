@@ -1,0 +1,183 @@
+"""Small stages with the products of the real ones, known through CONDENSERY_STAGES: what the tests here run."""
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field
+
+from condensery.errors import UserError
+from condensery.files import content_hash, read_json, write_json
+from condensery.randomness import hash64
+from condensery.stages.base import Context, Input, Operational, StageConfig, stage
+
+RAN = "TOY_LOG"  # environment variable: a file that gets a line each time a stage function starts
+STOP = "TOY_STOP"  # environment variable: the stage that fails, or `stage:step`
+
+
+def ran(context: Context) -> None:
+    """Note that the stage was computed; fail where the environment says so."""
+    if os.environ.get(RAN):
+        with open(os.environ[RAN], "a", encoding="utf-8") as stream:
+            threads, process = os.environ.get("OMP_NUM_THREADS"), os.getpid()
+            stream.write(f"{context.stage_name} {context.runtime.threads} {threads} {process}\n")
+    stop(context.stage_name)
+
+
+def stop(place: str) -> None:
+    """Fail at this place if the environment says so."""
+    if os.environ.get(STOP) == place:
+        raise UserError(f"stopped at {place}")
+
+
+class ToyBackbone(BaseModel):
+    """Stands for the backbone group."""
+
+    model_config = {"extra": "forbid"}
+    size: Annotated[int, Field(gt=0)]
+    depth: int
+
+
+class ToyData(BaseModel):
+    """Stands for the data group."""
+
+    model_config = {"extra": "forbid"}
+    format: str
+    root: Path
+
+    def fingerprint(self) -> str:
+        """By content, wherever it lies."""
+        if not self.root.exists():
+            raise UserError(f"{self.root}: no such file")
+        return content_hash(self.root)
+
+
+class Corpus(StageConfig):
+    data: ToyData
+    workers: Annotated[int, Operational()]
+
+
+@stage("toy_corpus", version=1, makes="corpus")
+def corpus(config: Corpus, context: Context) -> dict[str, Any]:
+    """Copies the text."""
+    ran(context)
+    text = config.data.root.read_text()
+    (context.folder / "text.txt").write_text(text)
+    write_json(context.folder / "collection.json", {"name": "toys"})
+    return {"characters": len(text)}
+
+
+class Train(StageConfig):
+    corpus: Annotated[str, Input("corpus")]
+    init: Annotated[str, Input("encoder", literal=("backbone",))]
+    negatives: Annotated[list[str], Input("negatives")]
+    backbone: ToyBackbone
+    learning_rate: Annotated[float, Field(gt=0)]
+    steps: Annotated[int, Field(gt=0)]
+    seed: int
+    fail: str | None
+    pause: Annotated[float, Operational()]
+
+
+@stage("toy_train", version=1, makes="encoder", cost=lambda config: config.steps)
+def train(config: Train, context: Context) -> dict[str, Any]:
+    """A chain of hashes, a checkpoint each step; goes on from the last one."""
+    ran(context)
+    if config.fail == "user":
+        raise UserError("text.txt:3: this text is not to be trained on")
+    if config.fail == "bug":
+        raise ZeroDivisionError("a fault of ours")
+    if config.fail == "dead":
+        os.kill(os.getpid(), signal.SIGKILL)
+    checkpoint = context.folder / "checkpoint.json"
+    parents = [content_hash(path / "weights.json") for path in context.inputs("init")]
+    parents += [content_hash(path / "negatives.json") for path in context.inputs("negatives")]
+    state = {
+        "step": 0,
+        "value": hash64(config.seed, config.backbone.size, config.backbone.depth, *parents),
+        "losses": [],
+    }
+    if checkpoint.exists():
+        state = read_json(checkpoint)
+    while state["step"] < config.steps:
+        state["step"] += 1
+        state["value"] = hash64(state["value"], state["step"])
+        state["losses"].append(1 / state["step"])
+        write_json(checkpoint, state)
+        stop(f"{context.stage_name}:{state['step']}")
+        time.sleep(config.pause)
+    write_json(context.folder / "weights.json", state["value"])
+    checkpoint.unlink()
+    logs = context.folder / "logs"
+    logs.mkdir(exist_ok=True)
+    lines = "".join(f"{step},{loss}\n" for step, loss in enumerate(state["losses"], 1))
+    (logs / "metrics.csv").write_text("step,loss\n" + lines)
+    return {"loss": state["losses"][-1]}
+
+
+class Bm25(StageConfig):
+    corpus: Annotated[str, Input("corpus")]
+
+
+@stage("toy_bm25", version=1, makes="index")
+def bm25(config: Bm25, context: Context) -> dict[str, Any]:
+    """Stands for an index that needs no encoder."""
+    ran(context)
+    write_json(context.folder / "index.json", {"method": "bm25"})
+    return {}
+
+
+class Encode(StageConfig):
+    model: Annotated[str, Input("encoder")]
+    corpus: Annotated[str, Input("corpus")]
+    shard_size: Annotated[int, Operational()]
+
+
+@stage("toy_encode", version=1, makes="index", adapts="model")
+def encode(config: Encode, context: Context) -> dict[str, Any]:
+    """Stands for a dense index."""
+    ran(context)
+    write_json(
+        context.folder / "index.json", {"method": "dense", "of": read_json(context.input("model") / "weights.json")}
+    )
+    return {}
+
+
+class Mine(StageConfig):
+    retriever: Annotated[str, Input("index")]
+    depth: Annotated[int, Field(gt=0)]
+
+
+@stage("toy_mine", version=1, makes="negatives")
+def mine(config: Mine, context: Context) -> dict[str, Any]:
+    """Stands for mining."""
+    ran(context)
+    write_json(
+        context.folder / "negatives.json", [content_hash(context.input("retriever") / "index.json"), config.depth]
+    )
+    return {}
+
+
+class Evaluate(StageConfig):
+    index: Annotated[str, Input("index")]
+    split: str
+    metrics: list[str]
+
+
+@stage("toy_evaluate", version=1, makes="evaluation", adapts="index")
+def evaluate(config: Evaluate, context: Context) -> dict[str, Any]:
+    """Metrics that are a function of the index alone."""
+    import numpy as np
+
+    from condensery.evaluation.metrics import Evaluation
+
+    ran(context)
+    content = content_hash(context.input("index") / "index.json")
+    queries = [str(number) for number in range(30)]
+    scores = {m: np.array([hash64(content, m, q) % 1000 / 1000 for q in queries]) for m in config.metrics}
+    found = Evaluation(queries, scores)
+    found.save(context.folder / "evaluation.npz")
+    write_json(context.folder / "metrics.json", {"metrics": found.metrics})
+    return found.metrics

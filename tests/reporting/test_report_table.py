@@ -1,0 +1,130 @@
+"""The table: order, marks, dashes and notes; results.json beside it."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from condensery.errors import UserError
+from condensery.files import read_json, write_json
+from condensery.reporting.results import Row, read_results, write_results
+from condensery.reporting.table import Significance, build_table
+
+QUERIES = 400
+
+
+def row(name: str, level: float, seed: int | None = 0, **changes: object) -> Row:
+    values = np.clip(np.random.default_rng(7).random(QUERIES) * 0.5 + level, 0, 1)  # same queries are hard for all
+    values = np.clip(values + 0.05 * np.random.default_rng((seed or 0) + 1).normal(size=QUERIES), 0, 1)
+    fields: dict[str, object] = {
+        "name": name,
+        "collection": "pydocs",
+        "split": "test",
+        "metrics": {"MRR@10": float(values.mean()), "Recall@100": level},
+        "per_query": {"MRR@10": values},
+        "query_ids": [f"q{i}" for i in range(QUERIES)],
+        "seed": seed,
+        "artifact": f"{name}-{seed}",
+    }
+    return Row(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def test_markdown_shows_percent_best_dash_and_significance() -> None:
+    rows = [
+        row("MLM", 0.10),
+        row("BM25", 0.40, metrics={"MRR@10": 0.38249}),
+        row("coCondenser", 0.20, metrics={"MRR@10": 0.175, "Recall@100": 0.566}),
+        row("MLM | again", 0.10, seed=5, metrics={"MRR@10": 0.1, "Recall@100": 0.566}),
+    ]
+    table = build_table(rows, ["MRR@10", "Recall@100", "NDCG@10"], Significance("MLM"), title="quickstart")
+    lines = table.markdown().splitlines()
+    assert lines[0] == "## quickstart · pydocs, test"
+    cells = [[cell.strip() for cell in line.replace("\\|", "/").split("|")[1:-1]] for line in lines[2:8]]
+    mlm = f"{100 * rows[0].metrics['MRR@10']:.1f}"
+    assert cells == [
+        ["", "MRR@10", "Recall@100", "NDCG@10"],
+        ["-" * len(cells[1][0]), *(("-" * (len(one) - 1) + ":") for one in cells[1][1:])],
+        ["MLM", mlm, "10.0", "–"],
+        ["BM25", "**38.2**†", "–", "–"],
+        ["coCondenser", "17.5†", "**56.6**", "–"],
+        ["MLM / again", "10.0", "**56.6**", "–"],
+    ]
+    text = table.markdown()
+    assert "† differs from MLM: paired randomisation test" in text
+    assert "Holm-corrected over the 3 tests" in text
+    assert [(one.name, one.p < 0.01) for one in table.comparisons] == [
+        ("BM25", True), ("coCondenser", True), ("MLM | again", False),
+    ]  # fmt: skip
+    differences = [one for one in lines if one.startswith("| BM25") and "+30" in one]
+    assert len(differences) == 1
+    assert differences[0].rstrip("| ").endswith("0.0003")
+
+
+def test_every_line_of_the_markdown_grid_is_equally_wide() -> None:
+    lines = (
+        build_table([row("a", 0.1), row("a long name", 0.2)], significance=Significance("a")).markdown().splitlines()
+    )
+    grids = "\n".join(lines).split("\n\n")
+    for grid in (grid.splitlines() for grid in grids if grid.startswith("|")):
+        assert len({len(line) for line in grid}) == 1
+
+
+def test_rows_stand_in_the_order_of_the_recipe_and_seeds_are_one_row() -> None:
+    rows = [row("z", 0.2, seed=1), row("a", 0.1, seed=1), row("z", 0.3, seed=2), row("a", 0.15, seed=2)]
+    table = build_table(rows, ["Recall@100"])
+    assert table.names == ["z", "a"]
+    assert [cells[0].text for cells in table.cells] == ["25.0 ± 7.1", "12.5 ± 3.5"]
+    assert [cells[0].best for cells in table.cells] == [True, False]
+    assert any("seeds" in note for note in table.notes)
+
+
+def test_several_collections_get_columns_of_their_own() -> None:
+    rows = [row("a", 0.1), row("a", 0.2, collection="squad", split="dev"), row("b", 0.3)]
+    table = build_table(rows, ["Recall@100"])
+    assert table.header == ["pydocs test Recall@100", "squad dev Recall@100"]
+    assert [[cell.text for cell in cells] for cells in table.cells] == [["10.0", "20.0"], ["30.0", "–"]]
+
+
+def test_a_row_without_values_for_each_query_is_not_tested() -> None:
+    table = build_table([row("a", 0.1), row("b", 0.4, per_query={})], significance=Significance("a"))
+    assert table.comparisons == []
+    assert "†" not in table.markdown()
+
+
+def test_the_terminal_shows_the_same_numbers() -> None:
+    stream = io.StringIO()
+    table = build_table([row("MLM", 0.1), row("BM25", 0.4)], significance=Significance("MLM"))
+    table.show(Console(file=stream, width=100))
+    text = stream.getvalue()
+    for expected in ("MLM", "BM25", table.cells[0][0].text, table.cells[1][0].text + "†", "differs from MLM"):
+        assert expected in text
+
+
+def test_an_unknown_baseline_no_rows_and_other_queries_are_user_errors() -> None:
+    with pytest.raises(UserError, match=r"'BERT'.*MLM"):
+        build_table([row("MLM", 0.1)], significance=Significance("BERT"))
+    with pytest.raises(UserError, match="no result"):
+        build_table([])
+    other = row("b", 0.1, query_ids=[f"x{i}" for i in range(QUERIES)])
+    with pytest.raises(UserError, match="different queries"):
+        build_table([row("a", 0.1), other], significance=Significance("a"))
+
+
+def test_results_are_the_documented_list_and_read_back(tmp_path: Path) -> None:
+    rows = [row("MLM", 0.1), row("BM25", 0.4, seed=None)]
+    write_results(tmp_path / "results.json", rows)
+    entries = read_json(tmp_path / "results.json")
+    assert [list(entry) for entry in entries] == [["row", "collection", "split", "metrics", "seed", "artifact"]] * 2
+    assert read_results(tmp_path / "results.json") == rows
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [({}, "list"), ([1], "entry 0"), ([{"row": "a"}], "entry 0: field 'collection'")],
+)
+def test_broken_results_are_user_errors(tmp_path: Path, content: object, message: str) -> None:
+    write_json(tmp_path / "results.json", content)
+    with pytest.raises(UserError, match=message):
+        read_results(tmp_path / "results.json")

@@ -1,0 +1,131 @@
+"""BM25 gives Lucene's scores, whatever the threads, and says what is wrong."""
+
+import json
+import math
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from condensery.errors import UserError
+from condensery.retrieval import bm25
+from condensery.retrieval.bm25 import Analyser, BM25Index, build_bm25
+from condensery.retrieval.index import open_index
+from condensery.text.collection import Collection
+from condensery.text.records import Passage
+from condensery.text.writer import CollectionWriter
+
+
+@pytest.fixture(scope="module")
+def index(collection: Collection, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bm25")
+    build_bm25(collection, folder, k1=0.9, b=0.4)
+    return folder
+
+
+def scores_by_definition(collection: Collection, query: str, k1: float, b: float) -> np.ndarray:
+    analyser = Analyser()
+    titles, texts = collection.passages.column("title"), collection.passages.column("text")
+    passages = [analyser.terms(f"{title} {text}") for title, text in zip(titles, texts, strict=True)]
+    average = sum(map(len, passages)) / len(passages)
+    frequency = Counter(term for passage in passages for term in set(passage))
+    scores = np.zeros(len(passages))
+    for row, passage in enumerate(passages):
+        counts = Counter(passage)
+        for term in analyser.terms(query):
+            idf = math.log(1 + (len(passages) - frequency[term] + 0.5) / (frequency[term] + 0.5))
+            scores[row] += idf * counts[term] / (counts[term] + k1 * (1 - b + b * len(passage) / average))
+    return scores
+
+
+@pytest.mark.parametrize("query", ["amber birch", "title", "amber amber fjord", "Oasis, of the PLAIN"])
+def test_scores_are_those_of_the_formula_over_title_and_text(index: Path, collection: Collection, query: str) -> None:
+    expected = scores_by_definition(collection, query, 0.9, 0.4)
+    scores, rows = BM25Index(index).search_texts([query], 60)
+    found = rows[0] >= 0
+    assert found.sum() == (expected > 0).sum()
+    np.testing.assert_allclose(scores[0][found], expected[rows[0][found]], rtol=1e-5)
+    assert (np.diff(scores[0][found]) <= 0).all()
+
+
+def test_k1_and_b_change_the_ranking_score(tmp_path: Path, collection: Collection) -> None:
+    build_bm25(collection, tmp_path, k1=1.5, b=0.75)
+    expected = scores_by_definition(collection, "amber birch", 1.5, 0.75)
+    scores, rows = BM25Index(tmp_path).search_texts(["amber birch"], 5)
+    np.testing.assert_allclose(scores[0], expected[rows[0]], rtol=1e-5)
+
+
+def test_equal_scores_come_in_row_order(tmp_path: Path) -> None:
+    with CollectionWriter(tmp_path / "c", "same") as writer:
+        for passage in range(50):
+            writer.add_passage(Passage(f"p{passage}", "", "one word more" if passage % 3 else "another text here"))
+    build_bm25(Collection(tmp_path / "c"), tmp_path / "i", 0.9, 0.4)
+    _, rows = BM25Index(tmp_path / "i").search_texts(["word"], 7)
+    assert rows[0].tolist() == [1, 2, 4, 5, 7, 8, 10]
+
+
+def test_threads_and_blocks_change_nothing(
+    index: Path, collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queries = np.array([3, 1, 11, 0, 7])
+    scores, rows = open_index(index, collection, threads=1).search(queries, 10)
+    monkeypatch.setattr(bm25, "POSTINGS", 20)  # one query a block
+    again = open_index(index, collection, threads=3).search(queries, 10)
+    np.testing.assert_array_equal(scores, again[0])
+    np.testing.assert_array_equal(rows, again[1])
+
+
+def test_a_query_without_known_words_finds_nothing(index: Path) -> None:
+    scores, rows = BM25Index(index).search_texts(["", "the of", "zebra"], 4)
+    assert (rows == -1).all()
+    assert np.isneginf(scores).all()
+
+
+def test_the_index_is_read_from_disk_as_it_is_needed(index: Path) -> None:
+    data = BM25Index(index).postings.data
+    base = data
+    while base is not None and not isinstance(base, np.memmap):
+        base = base.base
+    assert isinstance(base, np.memmap)
+
+
+def test_the_same_collection_gives_the_same_bytes(index: Path, collection: Collection, tmp_path: Path) -> None:
+    build_bm25(collection, tmp_path, k1=0.9, b=0.4)
+    assert {path.name for path in tmp_path.iterdir()} == {path.name for path in index.iterdir()}
+    for path in index.iterdir():
+        assert path.read_bytes() == (tmp_path / path.name).read_bytes(), path.name
+
+
+def test_stop_words_go_and_numbers_and_single_letters_stay() -> None:
+    assert Analyser().terms("It's the 2 of C, isn't it? ÉTÉ x_y") == ["2", "c", "isn", "été", "x_y"]
+    assert Analyser("none").terms("It is") == ["it", "is"]
+
+
+def test_stemming_conflates_forms_where_the_package_is_there() -> None:
+    pytest.importorskip("Stemmer")
+    assert Analyser(stemmer="porter").terms("connected connections") == ["connect", "connect"]
+
+
+def test_an_unknown_stemmer_or_stop_word_list_is_a_user_error() -> None:
+    with pytest.raises(UserError, match="stemmer"):
+        Analyser(stemmer="nonsense")
+    with pytest.raises(UserError, match="stopwords"):
+        Analyser(stopwords="klingon")
+
+
+def test_a_collection_without_words_is_a_user_error(tmp_path: Path) -> None:
+    with CollectionWriter(tmp_path / "c", "dots") as writer:
+        writer.add_passage(Passage("p", "", "... the ..."))
+    with pytest.raises(UserError, match="no passage has a word"):
+        build_bm25(Collection(tmp_path / "c"), tmp_path / "i", 0.9, 0.4)
+
+
+def test_an_index_of_another_collection_is_a_user_error(index: Path, collection: Collection, tmp_path: Path) -> None:
+    with CollectionWriter(tmp_path / "c", "other") as writer:
+        writer.add_passage(Passage("p", "", "text"))
+    with pytest.raises(UserError, match="60 passages"):
+        open_index(index, Collection(tmp_path / "c"))
+    (tmp_path / "index.json").write_text(json.dumps({"method": "magic", "passages": 60}))
+    with pytest.raises(UserError, match="magic"):
+        open_index(tmp_path, collection)

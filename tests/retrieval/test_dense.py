@@ -1,0 +1,105 @@
+"""Exact dense search: FAISS and torch agree with sorting all scores, in bounded memory."""
+
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from condensery.retrieval.dense import DenseIndex, faiss_search, torch_search
+from condensery.retrieval.index import open_index
+from condensery.retrieval.ranking import Ranking, unpack
+from condensery.text.collection import Collection
+
+WriteDense = Callable[..., Path]
+
+
+def whole_numbers(seed: int, *shape: int) -> np.ndarray:
+    """Vectors whose inner products are exact in float32, with many ties."""
+    return np.random.default_rng(seed).integers(-2, 3, shape).astype(np.float32)
+
+
+def by_definition(queries: np.ndarray, passages: np.ndarray, k: int) -> Ranking:
+    scores = queries @ passages.T
+    rows = np.stack([np.lexsort((np.arange(len(passages)), -one))[:k] for one in scores])
+    return np.take_along_axis(scores, rows, axis=1), rows
+
+
+@pytest.mark.parametrize("device", ["faiss", "torch"])
+@pytest.mark.parametrize("k", [1, 10, 120, 200])
+def test_both_searches_rank_by_score_then_row_even_where_many_tie(device: str, k: int) -> None:
+    queries, passages = whole_numbers(0, 33, 4), whole_numbers(1, 500, 4)
+    blocks = ((first, passages[first : first + 150]) for first in range(0, 500, 150))
+    keys = faiss_search(queries, blocks, k, 1) if device == "faiss" else torch_search(queries, blocks, k, "cpu")
+    scores, rows = unpack(keys)
+    expected_scores, expected_rows = by_definition(queries, passages, k)
+    np.testing.assert_array_equal(rows, expected_rows)
+    np.testing.assert_array_equal(scores, expected_scores)
+
+
+def test_torch_and_faiss_agree_on_real_numbers(write_dense: WriteDense) -> None:
+    random = np.random.default_rng(0)
+    passages, queries = random.normal(size=(3000, 32)), random.normal(size=(50, 32))
+    folder = write_dense(passages, queries, 1000)
+    asked = np.arange(50)
+    index = DenseIndex(folder, device="cpu")
+    scores, rows = index.search(asked, 100)
+    other = unpack(torch_search(index.query_vectors(asked), index.blocks(700), 100, "cpu", memory=10**6))
+    np.testing.assert_allclose(scores, other[0], rtol=1e-4, atol=1e-5)
+    assert (rows == other[1]).mean() > 0.999  # neighbours closer than rounding may swap
+
+
+def test_collapsed_vectors_rank_in_row_order(write_dense: WriteDense) -> None:
+    folder = write_dense(np.ones((400, 8)), np.ones((3, 8)), 150)
+    _, rows = DenseIndex(folder, device="cpu").search(np.arange(3), 20)
+    assert rows.tolist() == [list(range(20))] * 3
+
+
+def test_fewer_passages_than_asked_for_are_padded(write_dense: WriteDense) -> None:
+    folder = write_dense(whole_numbers(0, 5, 4), whole_numbers(1, 2, 4), 2)
+    scores, rows = DenseIndex(folder, device="cpu").search(np.arange(2), 8)
+    assert sorted(rows[0, :5].tolist()) == [0, 1, 2, 3, 4]
+    assert (rows[:, 5:] == -1).all()
+    assert np.isneginf(scores[:, 5:]).all()
+
+
+def test_no_query_gives_an_empty_ranking(write_dense: WriteDense) -> None:
+    folder = write_dense(whole_numbers(0, 5, 4), whole_numbers(1, 2, 4), 2)
+    scores, rows = DenseIndex(folder, device="cpu").search(np.array([], np.int64), 3)
+    assert scores.shape == rows.shape == (0, 3)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_blocks_and_query_groups_change_nothing(write_dense: WriteDense, dtype: str) -> None:
+    passages, queries = whole_numbers(0, 700, 16), whole_numbers(1, 40, 16)
+    folder = write_dense(passages, queries, 256, dtype)
+    asked = np.array([5, 0, 39, 5])
+    scores, rows = DenseIndex(folder, device="cpu").search(asked, 30)
+    expected = by_definition(queries[asked], passages, 30)
+    np.testing.assert_array_equal(rows, expected[1])
+    small = DenseIndex(folder, device="cpu", memory=16_000).search(asked, 30)
+    np.testing.assert_array_equal(small[0], scores)
+    np.testing.assert_array_equal(small[1], rows)
+
+
+def test_memory_stays_within_the_budget(write_dense: WriteDense) -> None:
+    folder = write_dense(np.random.default_rng(0).normal(size=(40_000, 64)), np.ones((200, 64)), 10_000)
+    budget = 2_000_000  # the vectors are 10 MB, all scores 32 MB
+    for device in ("cpu", "torch"):
+        index = DenseIndex(folder, device="cpu", memory=budget)
+        tracemalloc.start()
+        if device == "cpu":
+            index.search(np.arange(200), 100)
+        else:
+            torch_search(index.query_vectors(np.arange(200)), index.blocks(2_000), 100, "cpu", memory=budget)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < 1.5 * budget, device
+
+
+def test_open_index_finds_the_method(write_dense: WriteDense, collection: Collection) -> None:
+    passages, queries = whole_numbers(0, 60, 4), whole_numbers(1, 12, 4)
+    index = open_index(write_dense(passages, queries, 25), collection, device="cpu")
+    assert len(index) == 60
+    np.testing.assert_array_equal(index.search(np.array([4]), 5)[1], by_definition(queries[[4]], passages, 5)[1])

@@ -1,0 +1,36 @@
+"""One key for score and row: its order is the order of a ranking."""
+
+import numpy as np
+import pytest
+import torch
+
+from condensery.retrieval.dense import pack_tensor
+from condensery.retrieval.ranking import EMPTY, pack, top, unpack
+
+EXTREMES = np.array([-3e38, -1.5, -1e-40, -0.0, 0.0, 1e-40, 0.5, 2.0, 3e38, np.inf], np.float32)
+
+
+def test_keys_sort_by_score_then_by_row_and_give_both_back() -> None:
+    random = np.random.default_rng(0)
+    scores = random.choice(EXTREMES, 2000)
+    rows = random.permutation(2**31 - 1 - np.arange(2000))
+    found_scores, found_rows = unpack(top(pack(scores, rows), 2000))
+    order = np.lexsort((rows, -scores))
+    np.testing.assert_array_equal(found_rows, rows[order])
+    np.testing.assert_array_equal(found_scores, scores[order])
+
+
+@pytest.mark.parametrize("k", [1, 3, 7, 20])
+def test_the_k_best_of_many_ties_are_those_with_the_lowest_rows(k: int) -> None:
+    scores = np.array([1, 2, 1, 2, 1, 1, 0], np.float32)
+    found, rows = unpack(top(pack(scores, np.arange(7)), k))
+    expected = [1, 3, 0, 2, 4, 5, 6][:k]
+    assert rows.tolist() == expected + [-1] * (k - len(expected))
+    assert found[len(expected) :].tolist() == [-np.inf] * (k - len(expected))
+
+
+def test_torch_and_numpy_make_the_same_keys() -> None:
+    rows = np.arange(100, 100 + len(EXTREMES))
+    keys = pack_tensor(torch.from_numpy(EXTREMES)[None], torch.from_numpy(rows))
+    np.testing.assert_array_equal(keys[0].numpy(), pack(EXTREMES, rows))
+    assert keys.min() > EMPTY

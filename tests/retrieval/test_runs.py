@@ -1,0 +1,74 @@
+"""Run files: what is written reads back to the last bit, what others wrote is checked."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from condensery.errors import UserError
+from condensery.retrieval.runs import Run, read_run, write_run
+from condensery.text.collection import Collection
+
+
+@pytest.fixture
+def run() -> Run:
+    random = np.random.default_rng(0)
+    rows = np.stack([random.permutation(60)[:9] for _ in range(5)]).astype(np.int64)
+    scores = np.sort(random.normal(size=(5, 9)).astype(np.float32), axis=1)[:, ::-1].copy()
+    scores[0, 3:6] = scores[0, 3]  # ties keep their order
+    rows[2, 4:], scores[2, 4:] = -1, -np.inf
+    return Run(np.array([0, 2, 3, 7, 11]), rows, scores)
+
+
+@pytest.mark.parametrize("name", ["run.txt", "run.txt.gz"])
+def test_a_run_reads_back_exactly(tmp_path: Path, collection: Collection, run: Run, name: str) -> None:
+    write_run(tmp_path / name, run, collection)
+    read = read_run(tmp_path / name, collection)
+    np.testing.assert_array_equal(read.query_rows, run.query_rows)
+    np.testing.assert_array_equal(read.passage_rows, run.passage_rows)
+    np.testing.assert_array_equal(read.scores, run.scores)
+
+
+def test_lines_are_those_of_trec(tmp_path: Path, collection: Collection, run: Run) -> None:
+    write_run(tmp_path / "run.txt.gz", run, collection, tag="bm25")
+    lines = gzip.decompress((tmp_path / "run.txt.gz").read_bytes()).decode().splitlines()
+    assert len(lines) == 4 * 9 + 4
+    first = lines[0].split(" ")
+    assert (first[0], first[1], first[2], first[3], first[5]) == ("q0", "Q0", f"p{run.passage_rows[0, 0]}", "1", "bm25")
+    assert np.float32(first[4]) == run.scores[0, 0]
+
+
+def test_the_same_run_gives_the_same_bytes(tmp_path: Path, collection: Collection, run: Run) -> None:
+    for name in ("a.gz", "b.gz"):
+        write_run(tmp_path / name, run, collection)
+    packed = (tmp_path / "a.gz").read_bytes()
+    assert packed == (tmp_path / "b.gz").read_bytes()
+    assert packed[3:8] == bytes(5)  # neither a name nor the time in the header
+
+
+def test_a_run_of_another_tool_is_sorted_by_score(tmp_path: Path, collection: Collection) -> None:
+    path = tmp_path / "run.txt"
+    path.write_text("q5 Q0 p1 1 0.5 x\nq5\tQ0\tp2\t2\t0.9\tx\nq1 Q0 p3 2 1e0 x\nq1 Q0 p4 1 1.0 x\n")
+    read = read_run(path, collection)
+    assert read.query_rows.tolist() == [1, 5]
+    assert read.passage_rows.tolist() == [[4, 3], [2, 1]]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("q1 Q0 p3 1 1.0", "6 columns"),
+        ("q1 Q0 p3 first 1.0 x", "not a number"),
+        ("q1 Q0 p3 1 high x", "not a number"),
+        ("q99 Q0 p3 1 1.0 x", "query 'q99' is unknown"),
+        ("q1 Q0 p99 1 1.0 x", "passage 'p99' is unknown"),
+        ("q0 Q0 p1 2 0.5 x", "twice"),
+    ],
+)
+def test_a_fault_names_its_line(tmp_path: Path, collection: Collection, line: str, message: str) -> None:
+    path = tmp_path / "run.txt"
+    path.write_text(f"q0 Q0 p1 1 1.0 x\n{line}\n")
+    with pytest.raises(UserError, match=message) as caught:
+        read_run(path, collection)
+    assert f"{path}:2: " in str(caught.value)

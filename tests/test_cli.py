@@ -1,0 +1,123 @@
+"""The door: help, what is not imported, where output goes, and every fault in one line."""
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from condensery.cli import in_one_line, prepared
+from condensery.errors import UserError
+
+TOYS = Path(__file__).parent / "pipeline"
+
+
+@pytest.fixture(autouse=True)
+def _toys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(TOYS))
+    monkeypatch.setenv("CONDENSERY_STAGES", "toys")
+
+
+def door(project: Path, cwd: Path, *arguments: str, watch: bool = False) -> "subprocess.CompletedProcess[str]":
+    """Run ``run.py``; with ``watch`` the last line of stdout tells the heavy modules that were imported."""
+    script = [str(project / "run.py")]
+    if watch:
+        code = (
+            "import runpy, sys\nsys.argv = sys.argv[1:]\n"
+            "try:\n    runpy.run_path(sys.argv[0], run_name='__main__')\n"
+            "finally:\n    print({'torch', 'transformers', 'faiss', 'matplotlib', 'pyarrow'} & set(sys.modules))"
+        )
+        script = ["-c", code, *script]
+    command = [sys.executable, *script, "--config-dir", str(TOYS / "conf"), "experiment=toy", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60)
+
+
+def test_help_lists_recipes_and_keys(project: Path, tmp_path: Path) -> None:
+    done = door(project, tmp_path, "--help")
+    assert done.returncode == 0, done.stderr
+    assert "experiment: " in done.stdout
+    for word in ("toy", "jobs=2", "force=[", "output_root=DIR", "dry_run=true", 'ask="'):
+        assert word in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [["--cfg", "job"], ["dry_run=true"]])
+def test_nothing_heavy_is_imported_before_the_work(arguments: list[str], project: Path, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("some text")
+    given = [f"data.root={tmp_path / 'text.txt'}", f"output_root={tmp_path / 'out'}", *arguments]
+    done = door(project, tmp_path, *given, watch=True)
+    assert done.stdout.splitlines()[-1] == "set()", done.stdout + done.stderr
+
+
+def test_output_lies_beside_run_py_wherever_it_is_called_from(project: Path, tmp_path: Path) -> None:
+    done = door(project, tmp_path, "--cfg", "job", "--resolve")
+    assert f"output_root: {project / 'outputs'}" in done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["seeed=1"], "error: seeed: unknown key (did you mean 'seed'?)"),
+        (["stages.plain.learning_rte=1", "data.root=x"], "error: stages.plain.learning_rte: unknown key (did you mean"),
+        (["experiment=nix"], "error: In 'config': Could not find 'experiment/nix'"),
+        (["seed=[1"], "error: "),
+        (["seed=1,2"], "error: Ambiguous value for argument 'seed=1,2'"),
+        (["data.root=/nix"], "error: /nix: no such file"),
+        (["data.root=${nix}"], "error: data.root: Interpolation key 'nix' not found"),
+    ],
+)
+def test_a_fault_is_one_line_and_exit_code_1(arguments: list[str], message: str, project: Path, tmp_path: Path) -> None:
+    done = door(project, tmp_path, f"output_root={tmp_path / 'out'}", *arguments)
+    assert done.returncode == 1
+    assert done.stderr.startswith(message)
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_broken_config_file_is_named_with_its_line(project: Path, tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "broken.yaml").write_text("# @package _global_\nname: [x\nseed: 1\n")
+    command = [sys.executable, str(project / "run.py"), "--config-dir", str(tmp_path), "experiment=broken"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: {tmp_path / 'experiment' / 'broken.yaml'}:")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_fault_of_ours_keeps_its_traceback(project: Path, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("some text")
+    given = [f"data.root={tmp_path / 'text.txt'}", f"output_root={tmp_path / 'out'}", "stages.plain.fail=bug"]
+    done = door(project, tmp_path, *given)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Traceback")
+    assert "ZeroDivisionError: a fault of ours\n(in the stage plain" in done.stderr
+    assert "hydra/_internal" not in done.stderr
+
+
+def test_the_command_line_is_made_ready_for_hydra() -> None:
+    given = ["experiment=x", "stages.a.steps=1,2", "data.root=d", "data=beir", "hydra.verbose=true", "-m"]
+    wanted = ["-m", "experiment=x", "++stages.a.steps=1,2", "++data.root=d", "data=beir", "hydra.verbose=true"]
+    assert prepared(given) == wanted
+    assert prepared(["output_root=~/x"]) == [f"output_root={os.path.expanduser('~/x')}"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+def test_a_full_or_closed_disk_is_one_line(number: int) -> None:
+    line = in_one_line(OSError(number, os.strerror(number), "/data/x"))
+    assert line is not None
+    assert line.startswith("error: /data/x: ")
+    assert "\n" not in line
+
+
+def test_only_foreseeable_faults_lose_their_traceback() -> None:
+    assert in_one_line(UserError("a:1: wrong\nsecond")) == "error: a:1: wrong second"
+    assert in_one_line(ValueError("x")) is None
+    assert in_one_line(OSError(errno.EIO, "x")) is None
+
+
+def test_every_stage_with_defaults_is_loaded_by_the_root(project: Path) -> None:
+    from omegaconf import OmegaConf
+
+    root = OmegaConf.load(project / "conf" / "config.yaml")
+    loaded = next(entry.stage for entry in root.defaults if isinstance(entry, dict | type(root)) and "stage" in entry)
+    assert sorted(loaded) == sorted(path.stem for path in (project / "conf" / "stage").glob("*.yaml"))

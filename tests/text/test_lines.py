@@ -1,0 +1,88 @@
+"""Lines of files: encodings, line ends, gzip, and the place of every fault."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from condensery.errors import UserError
+from condensery.text.lines import integer, read_columns, read_lines, read_objects, resolve
+
+
+@pytest.mark.parametrize("name", ["text.tsv", "text.tsv.gz"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_byte_order_mark_line_end_and_gzip_do_not_change_what_is_read(
+    tmp_path: Path, name: str, end: str, mark: bytes
+) -> None:
+    raw = mark + f"1\täö {end}2\tx\u2028y{end}".encode()
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(raw) if name.endswith(".gz") else raw)
+    assert list(read_columns(path, ["id", "text"])) == [(f"{path}:1", ["1", "äö "]), (f"{path}:2", ["2", "x\u2028y"])]
+
+
+def test_the_last_line_needs_no_line_end_and_blank_lines_keep_the_count(tmp_path: Path) -> None:
+    path = tmp_path / "objects.jsonl"
+    path.write_text('{"a": 1}\n\n  \n{"a": 2}')
+    assert [place for place, _ in read_objects(path)] == [f"{path}:1", f"{path}:4"]
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "message"),
+    [
+        ("a.txt", b"good\nb\xe4d\n", "a.txt:2: not valid UTF-8"),
+        ("a.txt", gzip.compress(b"text"), "name it .gz"),
+        ("a.txt.gz", b"plain text", "not a whole gzip file"),
+        ("a.txt.gz", gzip.compress(b"text " * 9999)[:-30], "not a whole gzip file"),
+    ],
+)
+def test_unreadable_bytes_are_one_clear_error(tmp_path: Path, name: str, raw: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(raw)
+    with pytest.raises(UserError, match=message):
+        list(read_lines(tmp_path / name))
+
+
+def test_a_missing_file_and_a_folder_are_clear_errors(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such file"):
+        list(read_lines(tmp_path / "none.txt"))
+    with pytest.raises(UserError, match="cannot be read"):
+        list(read_lines(tmp_path))
+
+
+def test_a_file_is_found_with_and_without_gz(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv.gz").touch()
+    (tmp_path / "b.tsv").touch()
+    assert resolve(tmp_path / "a.tsv") == tmp_path / "a.tsv.gz"
+    assert resolve(tmp_path / "b.tsv.gz") == tmp_path / "b.tsv"
+    assert resolve(tmp_path / "c.tsv") is None
+
+
+@pytest.mark.parametrize("value", ["1.0", "one", "", "1_0", " ", "²"])
+def test_a_grade_is_a_whole_number(value: str) -> None:
+    with pytest.raises(UserError, match="f:3: the grade must be a whole number"):
+        integer(value, "grade", "f:3")
+
+
+def test_long_files_show_progress_in_megabytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[int] = []
+
+    class Task:
+        def advance(self, n: int = 1) -> None:
+            shown.append(n)
+
+    class Shown:
+        def __init__(self, label: str, total: int, unit: str) -> None:
+            shown.append(-total)
+
+        def __enter__(self) -> Task:
+            return Task()
+
+        def __exit__(self, *error: object) -> None: ...
+
+    monkeypatch.setattr("condensery.text.lines.SHOW_FROM", 1)
+    monkeypatch.setattr("condensery.text.lines.progress", Shown)
+    path = tmp_path / "long.txt"
+    path.write_text(("x" * 1023 + "\n") * 4096)
+    assert sum(1 for _ in read_lines(path)) == 4096
+    assert shown[0] == -4
+    assert 3 <= sum(shown[1:]) <= 4

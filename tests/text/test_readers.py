@@ -1,0 +1,274 @@
+"""Every format: what sound files become, and one clear line with its place for each fault."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from condensery.errors import UserError
+from condensery.text import read_collection
+
+from .conftest import Make, Write, lines
+
+Files = dict[str, str | bytes]
+ALL_NULL = {"train": None, "dev": None, "test": None}
+
+
+def test_a_beir_folder_becomes_a_collection(tmp_path: Path, config: Make, write: Write, beir_files: Files) -> None:
+    collection = read_collection(config("beir", root=write(beir_files)), tmp_path / "out")
+    assert collection.passages.ids == ["a", "b", "c"]
+    assert collection.passages.column("title")[:] == ["Cats", "", "Fish"]
+    assert collection.passages.column("document")[:] == ["a", "b", "c"]
+    assert collection.queries.column("text")[:] == ["what do cats do", "who barks"]
+    assert collection.splits == ["train", "test"]
+    assert collection.qrels("test").grades.tolist() == [2, 0]
+    assert collection.documents is None
+
+
+def test_gzip_and_plain_files_give_the_same_collection(
+    tmp_path: Path, config: Make, write: Write, beir_files: Files
+) -> None:
+    plain = read_collection(config("beir", root=write(beir_files)), tmp_path / "plain").content_hash
+    for name in list(beir_files):
+        (tmp_path / "input" / name).unlink()
+    packed = write({f"{name}.gz": content for name, content in beir_files.items()})
+    assert read_collection(config("beir", root=packed), tmp_path / "packed").content_hash == plain
+
+
+def test_a_qrels_file_needs_no_header(tmp_path: Path, config: Make, write: Write, beir_files: Files) -> None:
+    beir_files["qrels/train.tsv"] = "q1\ta\t1\n"
+    assert len(read_collection(config("beir", root=write(beir_files)), tmp_path / "out").qrels("train")) == 1
+
+
+def test_documents_of_a_beir_folder_are_for_pre_training(
+    tmp_path: Path, config: Make, write: Write, beir_files: Files
+) -> None:
+    beir_files["documents.jsonl.gz"] = lines({"_id": "d", "title": "T", "passages": ["one", "two"]})
+    collection = read_collection(config("beir", root=write(beir_files)), tmp_path / "out")
+    assert collection.documents is not None
+    assert collection.documents.column("passages")[0] == ["one", "two"]
+    assert read_collection(config("beir", root=write({}), documents=None), tmp_path / "none").documents is None
+
+
+def test_a_corpus_that_names_its_documents_needs_no_documents_file(
+    tmp_path: Path, config: Make, write: Write, beir_files: Files
+) -> None:
+    beir_files["documents.jsonl"] = lines({"_id": "d", "title": "T", "passages": ["one"]})
+    beir_files["corpus.jsonl"] = lines(
+        *({"_id": name, "text": f"text {name}", "doc_id": "x" if name != "c" else "y"} for name in "abc")
+    )
+    collection = read_collection(config("beir", root=write(beir_files)), tmp_path / "out")
+    assert collection.documents is None
+    assert collection.document_starts.tolist() == [0, 2, 3]
+
+
+def test_a_corpus_alone_is_enough_for_pre_training(
+    tmp_path: Path, config: Make, write: Write, beir_files: Files
+) -> None:
+    root = write({"corpus.jsonl": beir_files["corpus.jsonl"]})
+    collection = read_collection(config("beir", root=root, splits=ALL_NULL), tmp_path / "out")
+    assert (len(collection.passages), len(collection.queries), collection.splits) == (3, 0, [])
+
+
+def test_documents_become_numbered_passages(tmp_path: Path, config: Make, write: Write) -> None:
+    root = write(
+        {
+            "documents.jsonl": lines(
+                {"_id": "d", "title": "T", "passages": ["zero", "", "two"], "headings": ["", "", ""]},
+                {"_id": "empty", "title": "", "passages": []},
+            ),
+            "more/extra.jsonl": lines({"_id": "e", "passages": ["three"]}),
+        }
+    )
+    made = config("documents", root=root, extra=[str(root / "more" / "extra.jsonl")])
+    collection = read_collection(made, tmp_path / "out")
+    assert collection.passages.ids == ["d#0", "d#2", "e#0"]
+    assert collection.passages.column("title")[:] == ["T", "T", ""]
+    assert collection.document_starts.tolist() == [0, 2, 3]
+    assert collection.description["dropped"] == {"empty_documents": 1, "empty_passages": 1}
+
+
+def test_documents_may_have_queries_beside_them(tmp_path: Path, config: Make, write: Write) -> None:
+    root = write(
+        {
+            "documents.jsonl": lines({"_id": "d", "title": "T", "passages": ["zero", "one"]}),
+            "queries.jsonl": lines({"_id": "q", "text": "which"}),
+            "qrels/all.tsv": "q\td#1\t1\n",
+        }
+    )
+    made = config("documents", root=root, splits=ALL_NULL | {"test": "all"})
+    assert read_collection(made, tmp_path / "out").qrels("test").passage_rows.tolist() == [1]
+
+
+def test_text_files_become_paragraphs(tmp_path: Path, config: Make, write: Write) -> None:
+    root = write(
+        {
+            "b.txt": "One two three four five\nsix.\r\n\r\nSeven eight nine ten eleven.\n",
+            "a/first file.md.gz": "# Heading\n\n\nBody of the text in five.\n\nend",
+            "a/empty.txt": "\n \n",
+            ".git/hidden.txt": "not for reading at all",
+            "c.pdf": "%PDF",
+        }
+    )
+    collection = read_collection(config("text", root=root), tmp_path / "out")
+    assert collection.passages.ids == ["a/first%20file.md.gz#0", "b.txt#0", "b.txt#1"]
+    assert collection.passages.column("text")[:] == [
+        "# Heading\n\nBody of the text in five.\n\nend",
+        "One two three four five\nsix.",
+        "Seven eight nine ten eleven.",
+    ]
+    assert collection.passages.column("title")[:] == ["first file", "b", "b"]
+    assert collection.description["dropped"] == {"empty_documents": 1}
+
+
+def change(name: str, old: str, new: str) -> Callable[[Files], None]:
+    """Replace ``old`` by ``new`` in the file ``name``."""
+
+    def apply(files: Files) -> None:
+        content = files[name]
+        assert isinstance(content, str)
+        assert old in content
+        files[name] = content.replace(old, new)
+
+    return apply
+
+
+def append(name: str, content: str) -> Callable[[Files], None]:
+    """Put ``content`` at the end of the file ``name``."""
+
+    def apply(files: Files) -> None:
+        files[name] = str(files[name]) + content
+
+    return apply
+
+
+def replace(name: str, content: str | bytes | None) -> Callable[[Files], None]:
+    """Give the file ``name`` another content; ``None`` takes it away."""
+
+    def apply(files: Files) -> None:
+        files.pop(name, None)
+        if content is not None:
+            files[name] = content
+
+    return apply
+
+
+BROKEN_BEIR = [
+    (replace("corpus.jsonl", None), r"corpus\.jsonl: no such file"),
+    (replace("corpus.jsonl", ""), "no passages"),
+    (change("corpus.jsonl", '"_id": "b"', '"_id": "b'), r"corpus\.jsonl:2: not valid JSON"),
+    (change("corpus.jsonl", '"_id": "b"', '"id": "b"'), r'corpus\.jsonl:2: the field "_id" is missing'),
+    (change("corpus.jsonl", '"_id": "b"', '"_id": 7'), r'corpus\.jsonl:2: the field "_id" must be a string'),
+    (change("corpus.jsonl", '"_id": "b"', '"_id": "a"'), r"corpus\.jsonl:2: this id is already that of \S+:1 "),
+    (change("corpus.jsonl", '"_id": "b"', '"_id": ""'), r"corpus\.jsonl:2: the passage id is empty"),
+    (change("corpus.jsonl", '"_id": "b"', '"_id": "b b"'), r"corpus\.jsonl:2: .* white space"),
+    (change("corpus.jsonl", "Dogs bark.", " "), r"corpus\.jsonl:2: the text is empty"),
+    (
+        change("corpus.jsonl", '"Dogs bark."', '["Dogs"]'),
+        r'corpus\.jsonl:2: the field "text" must be a string, not a list',
+    ),
+    (change("corpus.jsonl", "Dogs bark.", "\\ud800"), r"corpus\.jsonl:2: .* surrogate"),
+    (change("corpus.jsonl", '"_id": "b"', '"_id": "\\ud800"'), r"corpus\.jsonl:2: .* surrogate"),
+    (change("queries.jsonl", "who barks", "\\udfff"), r"queries\.jsonl:2: .* surrogate"),
+    (change("corpus.jsonl", '"title": "Fish"', '"title": 3'), r'corpus\.jsonl:3: the field "title"'),
+    (append("corpus.jsonl", "[1]\n"), r"corpus\.jsonl:4: a JSON object is expected"),
+    (replace("corpus.jsonl", b'{"_id": "a", "text": "\xff"}\n'), r"corpus\.jsonl:1: not valid UTF-8"),
+    (
+        replace(
+            "corpus.jsonl", lines(*({"_id": n, "text": n, "doc_id": d} for n, d in zip("abc", "xyx", strict=True)))
+        ),
+        r"corpus\.jsonl:3: the passages of one document must stand together; this one began at \S+:1",
+    ),
+    (replace("queries.jsonl", None), r"queries\.jsonl: no such file"),
+    (change("queries.jsonl", "who barks", ""), r"queries\.jsonl:2: the text of the query is empty"),
+    (change("queries.jsonl", '"text": "who barks"', '"txt": "who"'), r'queries\.jsonl:2: the field "text" is missing'),
+    (change("queries.jsonl", '"q2"', '"q1"'), r"queries\.jsonl:2: this id is already that of \S+:1 "),
+    (replace("qrels/test.tsv", None), r"test\.tsv: no such file .*data\.splits\.test=null"),
+    (replace("qrels/test.tsv", ""), r"test\.tsv: no judgements"),
+    (replace("qrels/test.tsv", "query-id\tcorpus-id\tscore\n"), r"test\.tsv: no judgements"),
+    (append("qrels/test.tsv", "q2\ta\n"), r"test\.tsv:4: 3 columns separated by tabs"),
+    (append("qrels/test.tsv", "q2 0 a 1\n"), r"test\.tsv:4: 3 columns separated by tabs"),
+    (append("qrels/test.tsv", "q2\ta\t1.5\n"), r'test\.tsv:4: the score must be a whole number, not "1\.5"'),
+    (append("qrels/test.tsv", "q2\ta\t99999999999\n"), r"test\.tsv:4: the grade 99999999999 is too large"),
+    (append("qrels/test.tsv", "q9\ta\t1\n"), r"test\.tsv:4: no query has this query id"),
+    (append("qrels/test.tsv", "q2\tz\t1\n"), r"test\.tsv:4: no passage has this passage id"),
+    (append("qrels/test.tsv", "q2\tb\t1\n"), r"test\.tsv:4: another grade for the pair judged at \S+test\.tsv:2"),
+    (append("qrels/test.tsv", "q1\ta\t0\n"), r"test\.tsv:4: this query of the split test has no positive passage"),
+    (change("qrels/test.tsv", "\t2", "\t0"), r"test\.tsv: no judgement of the split test has a grade above 0"),
+    (
+        replace("documents.jsonl", lines({"_id": "d", "passages": "one"})),
+        r'documents\.jsonl:1: the field "passages" must',
+    ),
+    (
+        replace("documents.jsonl", lines({"_id": "d", "passages": ["a", 1]})),
+        r"documents\.jsonl:1: .* its entry 1 is none",
+    ),
+    (
+        replace("documents.jsonl", lines(*[{"_id": "d", "passages": ["a"]}] * 2)),
+        r"documents\.jsonl:2: this id is already that of",
+    ),
+]
+
+
+@pytest.mark.parametrize(("fault", "message"), BROKEN_BEIR)
+def test_a_fault_in_a_beir_folder_is_one_clear_line(
+    tmp_path: Path, config: Make, write: Write, beir_files: Files, fault: Callable[[Files], None], message: str
+) -> None:
+    fault(beir_files)
+    with pytest.raises(UserError, match=message) as caught:
+        read_collection(config("beir", root=write({"keep": ""} | beir_files)), tmp_path / "out")
+    assert "\n" not in str(caught.value)
+
+
+BROKEN_DOCUMENTS: list[tuple[Files, dict[str, Any], str]] = [
+    ({"keep": ""}, {}, r"documents\.jsonl: no such file"),
+    ({"documents.jsonl": ""}, {}, "no passages"),
+    ({"documents.jsonl": lines({"_id": "d", "passages": []})}, {}, "no passages"),
+    ({"documents.jsonl": lines({"passages": ["a"]})}, {}, r'documents\.jsonl:1: the field "_id" is missing'),
+    ({"documents.jsonl": lines({"_id": "d", "text": "a"})}, {}, r'jsonl:1: the field "passages" is missing'),
+    ({"documents.jsonl": lines({"_id": "d", "passages": [None]})}, {}, "must be a list of strings"),
+    ({"documents.jsonl": lines(*[{"_id": "d", "passages": ["a"]}] * 2)}, {}, r"jsonl:2: this id is already that of"),
+    (
+        {"documents.jsonl": lines({"_id": "d", "passages": [""]})},
+        {"empty_passages": "error"},
+        "jsonl:1: the text is empty",
+    ),
+    (
+        {"documents.jsonl": lines({"_id": "d", "passages": ["a"]})},
+        {"extra": ["/none.jsonl"]},
+        "/none.jsonl: no such file",
+    ),
+]
+
+
+@pytest.mark.parametrize(("files", "changes", "message"), BROKEN_DOCUMENTS)
+def test_a_fault_in_documents_is_one_clear_line(
+    tmp_path: Path, config: Make, write: Write, files: Files, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        read_collection(config("documents", root=write(files), **changes), tmp_path / "out")
+
+
+BROKEN_TEXT: list[tuple[Files, str]] = [
+    ({"keep.pdf": ""}, "no text files here"),
+    ({"a.txt": "\n\n"}, "no passages"),
+    ({"a.txt": b"good words\n\xff\n"}, r"a\.txt:2: not valid UTF-8"),
+    ({"a.md.gz.txt": b"\x1f\x8b\x08"}, "name it .gz"),
+]
+
+
+@pytest.mark.parametrize(("files", "message"), BROKEN_TEXT)
+def test_a_fault_in_text_files_is_one_clear_line(
+    tmp_path: Path, config: Make, write: Write, files: Files, message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        read_collection(config("text", root=write(files)), tmp_path / "out")
+
+
+@pytest.mark.parametrize("choice", ["beir", "squad", "documents", "text", "msmarco", "msmarco_documents"])
+def test_a_missing_root_is_found_by_the_check(config: Make, choice: str) -> None:
+    with pytest.raises(
+        UserError, match=r"/no/where: no such folder; data\.root|data\.root=/no/where: \d files are missing"
+    ):
+        config(choice, root="/no/where").check()

@@ -1,0 +1,138 @@
+"""Tokenizers are trained reproducibly, load from where they are, and are refused in one clear line."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from condensery.errors import UserError
+from condensery.tokens.tokenizer import SPECIAL, load_tokenizer, train_wordpiece
+from condensery.tokens.vocabulary import Vocabulary
+
+
+def test_a_trained_wordpiece_has_berts_special_tokens_and_loads_by_folder(wordpiece: Path) -> None:
+    tokenizer = load_tokenizer(wordpiece)
+    assert len(tokenizer) == 150
+    assert tokenizer.convert_tokens_to_ids(list(SPECIAL.values())) == [0, 1, 2, 3, 4]
+    tokens = tokenizer.convert_ids_to_tokens(tokenizer("The river, unaffable")["input_ids"])
+    assert tokens[0] == "[CLS]"
+    assert tokens[-1] == "[SEP]"
+    assert tokenizer.unk_token_id not in tokenizer("the Zürich café")["input_ids"]
+
+
+def test_lower_case_is_a_choice(tmp_path: Path) -> None:
+    texts = ["Alpha beta Alpha beta"] * 3
+    assert train_wordpiece(texts, 60, tmp_path / "a").tokenize("Alpha") == ["alpha"]
+    assert train_wordpiece(texts, 60, tmp_path / "b", lowercase=False).tokenize("Alpha") == ["Alpha"]
+    assert load_tokenizer(tmp_path / "b").tokenize("Alpha") == ["Alpha"]
+
+
+def test_the_same_text_gives_the_same_tokenizer_in_another_process(tmp_path: Path) -> None:
+    code = (
+        "import sys, random; from pathlib import Path; from condensery.tokens.tokenizer import train_wordpiece\n"
+        "draw = random.Random(0)\n"  # many characters and many ties
+        "texts = [''.join(chr(draw.randrange(0x3b1, 0x3c9)) if draw.random() < .8 else ' ' for _ in range(300))"
+        " for _ in range(30)]\n"
+        "train_wordpiece(texts, 300, Path(sys.argv[1]))"
+    )
+    for name in ("a", "b"):
+        subprocess.run([sys.executable, "-c", code, str(tmp_path / name)], check=True)
+    assert (tmp_path / "a/tokenizer.json").read_bytes() == (tmp_path / "b/tokenizer.json").read_bytes()
+
+
+def test_a_vocabulary_too_small_for_the_alphabet_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"vocab_size=20 is too small for this text; give at least 57"):
+        train_wordpiece(["the quick brown fox jumps over the lazy dog"], 20, tmp_path)
+    assert len(train_wordpiece(["the quick brown fox jumps over the lazy dog"], 57, tmp_path)) == 57
+
+
+@pytest.mark.parametrize("texts", [[], ["", "  "]])
+def test_no_text_is_refused(texts: list[str], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no text to train the tokenizer on"):
+        train_wordpiece(texts, 100, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["/nowhere/tokenizer", "./nowhere", "../a/b", "a/b/c", "~/nowhere-at-all", ""])
+def test_a_missing_folder_is_named(name: str) -> None:
+    with pytest.raises(UserError, match="no such folder; give a tokenizer's folder"):
+        load_tokenizer(name)
+
+
+def test_a_name_that_the_hub_does_not_give_is_named_with_a_way_out() -> None:
+    with pytest.raises(UserError, match=r"'nobody/none': no such folder, and not available .* download it") as caught:
+        load_tokenizer("nobody/none")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_without_a_tokenizer_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no tokenizer in this folder can be read") as caught:
+        load_tokenizer(tmp_path)
+    assert str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize("missing", ["pad", "cls", "sep", "mask"])
+def test_a_tokenizer_without_a_special_token_is_refused(missing: str, bytelevel: Path, tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(bytelevel)
+    setattr(tokenizer, f"{missing}_token", None)
+    tokenizer.save_pretrained(str(tmp_path))
+    with pytest.raises(UserError, match=f"has no {missing} token"):
+        load_tokenizer(tmp_path)
+
+
+def test_a_folder_with_berts_vocabulary_file_alone_is_a_tokenizer(tmp_path: Path) -> None:
+    lines = [*SPECIAL.values(), "river", "##s", "un"]
+    (tmp_path / "vocab.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    assert load_tokenizer(tmp_path).tokenize("Rivers") == ["river", "##s"]
+    (tmp_path / "vocab.txt").write_text("\n".join([*lines, "River"]) + "\n", encoding="utf-8")
+    assert load_tokenizer(tmp_path).tokenize("Rivers") == ["River", "##s"]
+
+
+def test_wordpiece_words_go_on_with_hashes(vocabulary: Vocabulary, wordpiece: Path) -> None:
+    tokens = load_tokenizer(wordpiece).convert_ids_to_tokens(list(range(vocabulary.size)))
+    assert vocabulary.continues.tolist() == [token.startswith("##") for token in tokens]
+    assert vocabulary.special.tolist() == [0, 1, 2, 3, 4]
+    assert not set(vocabulary.ordinary) & set(vocabulary.special)
+
+
+def test_byte_level_words_begin_with_a_blank(bytelevel: Path) -> None:
+    tokenizer = load_tokenizer(bytelevel)
+    vocabulary = Vocabulary.of(tokenizer)
+    ids = tokenizer("of Zürich, 東京 of\nthe", add_special_tokens=False)["input_ids"]
+    words: list[list[int]] = []
+    for number in ids:
+        if words and vocabulary.continues[number]:
+            words[-1].append(number)
+        else:
+            words.append([number])
+    assert [str(tokenizer.decode(word)).strip() for word in words] == ["of", "Zürich,", "東京", "of", "the"]
+    assert not vocabulary.continues[vocabulary.special].any()
+
+
+def test_sentencepiece_words_begin_with_its_bar(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "▁ri", "ver", "▁the"]
+    backend = Tokenizer(models.Unigram([(piece, -1.0) for piece in pieces], unk_id=3))
+    backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
+    backend.decoder = decoders.Metaspace()
+    names = ("cls_token", "pad_token", "sep_token", "unk_token", "mask_token")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **dict(zip(names, pieces, strict=False)))
+    assert Vocabulary.of(tokenizer).continues.tolist() == [False] * 6 + [True, False]
+
+
+def test_a_vocabulary_survives_saving(vocabulary: Vocabulary, tmp_path: Path) -> None:
+    vocabulary.save(tmp_path)
+    loaded = Vocabulary.load(tmp_path)
+    for name in ("size", "pad", "cls", "sep", "mask", "unk"):
+        assert getattr(loaded, name) == getattr(vocabulary, name)
+    assert np.array_equal(loaded.special, vocabulary.special)
+    assert np.array_equal(loaded.continues, vocabulary.continues)
+    np.save(tmp_path / "vocabulary.npy", vocabulary.continues[:-1])
+    with pytest.raises(UserError, match=r"vocabulary\.npy has 149 entries"):
+        Vocabulary.load(tmp_path)
+    (tmp_path / "vocabulary.json").write_text('{"size": 3}')
+    with pytest.raises(UserError, match="not a vocabulary"):
+        Vocabulary.load(tmp_path)
