@@ -4,11 +4,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 HERE = Path(__file__).parent
 Compose = Callable[..., DictConfig]
@@ -27,14 +28,26 @@ def _toys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("some text\n")
 
 
+@cache
+def recipe_config(conf: Path, recipe: str) -> DictConfig:
+    """A toy recipe as Hydra composes it, once for all tests."""
+    with initialize_config_dir(str(conf), version_base="1.3"):
+        return compose("config", [f"hydra.searchpath=[file://{HERE / 'conf'}]", f"experiment={recipe}"])
+
+
 @pytest.fixture
 def composed(project: Path, tmp_path: Path) -> Compose:
-    """The composed toy recipe with overrides; its output lies in ``tmp_path/out``."""
+    """The composed toy recipe with overrides (``key=yaml`` or ``~key``); its output lies in ``tmp_path/out``."""
 
     def make(*overrides: str, recipe: str = "toy") -> DictConfig:
-        with initialize_config_dir(str(project / "conf"), version_base="1.3"):
-            given = [f"data.root={tmp_path / 'text.txt'}", f"output_root={tmp_path / 'out'}", *overrides]
-            return compose("config", [f"hydra.searchpath=[file://{HERE / 'conf'}]", f"experiment={recipe}", *given])
+        given = [f"data.root={tmp_path / 'text.txt'}", f"output_root={tmp_path / 'out'}", *overrides]
+        config = OmegaConf.create(OmegaConf.to_container(recipe_config(project / "conf", recipe)))
+        for removed in (override[1:] for override in given if override.startswith("~")):
+            parent, _, key = removed.rpartition(".")
+            del OmegaConf.select(config, parent)[key]
+        merged = OmegaConf.merge(config, OmegaConf.from_dotlist([one for one in given if not one.startswith("~")]))
+        assert isinstance(merged, DictConfig)
+        return merged
 
     return make
 

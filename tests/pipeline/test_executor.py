@@ -47,7 +47,7 @@ def test_threads_are_divided_among_the_jobs(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_longest_chain_comes_first(bare: Compose) -> None:
-    cost = priorities(build(bare("+stages.plain.steps=100")))
+    cost = priorities(build(bare("stages.plain.steps=100")))
     assert cost["corpus"] > cost["plain"] > cost["better"] > cost["round2"] > cost["bm25"]
     assert cost["bm25"] == 1.0
     assert cost["plain"] == pytest.approx(100 + cost["better"])
@@ -55,11 +55,11 @@ def test_the_longest_chain_comes_first(bare: Compose) -> None:
 
 def test_a_failure_lets_what_runs_come_to_its_end_and_starts_no_more(bare: Compose, tmp_path: Path) -> None:
     slow = [
-        "+stages.slow={stage: toy_train, init: backbone, pause: 0.3}",
-        "+stages.slow2={stage: toy_train, init: slow}",
+        "stages.slow={stage: toy_train, init: backbone, pause: 0.3}",
+        "stages.slow2={stage: toy_train, init: slow}",
     ]
     with pytest.raises(UserError, match=r"text\.txt:3: this text is not to be trained on"):
-        run(bare("jobs=2", "+stages.plain.fail=user", "+stages.plain.pause=0", *slow))
+        run(bare("jobs=2", "stages.plain.fail=user", "stages.plain.pause=0", *slow))
     graph = build(bare(*slow))
     folder = tmp_path / "out" / "artifacts"
     assert (folder / graph.nodes["corpus"].reference).exists()
@@ -69,14 +69,14 @@ def test_a_failure_lets_what_runs_come_to_its_end_and_starts_no_more(bare: Compo
 
 def test_a_fault_of_ours_in_a_worker_keeps_its_traceback(bare: Compose) -> None:
     with pytest.raises(StageError, match="ZeroDivisionError: a fault of ours") as caught:
-        run(bare("jobs=2", "+stages.plain.fail=bug"))
+        run(bare("jobs=2", "stages.plain.fail=bug"))
     assert "toys.py" in str(caught.value)
     assert "in the stage plain" in str(caught.value)
 
 
 def test_a_worker_that_dies_is_one_line_that_names_the_stage(bare: Compose) -> None:
     with pytest.raises(UserError, match=r"stage plain: its process died \(killed by signal 9"):
-        run(bare("jobs=2", "+stages.plain.fail=dead"))
+        run(bare("jobs=2", "stages.plain.fail=dead"))
 
 
 def wait_for(stage: str, tmp_path: Path) -> list[int]:

@@ -137,7 +137,8 @@ class _Builder:
 
     def _written(self, name: str, place: Place) -> str:
         settings, kind = self.overrides[name], self.overrides[name]["stage"]
-        if place and place[0] not in settings and place[0] in (self.raw["stage"].get(kind) or {}):
+        defaults = self.raw["stage"].get(kind) or {}
+        if place and place[0] not in settings and defaults.get(place[0], "???") != "???":
             return follow(self.raw, ("stage", kind), place)
         return follow(self.raw, ("stages", name), place, settings)
 

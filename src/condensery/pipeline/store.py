@@ -96,6 +96,7 @@ class Store:
         stage = registry()[node.kind]
         folder = self.partial(node)
         folder.mkdir(exist_ok=True)
+        _remove_half_written(folder)
         made_from = {
             field: tuple(Artifact(self.folder / reference) for reference in references)
             for field, references in node.made_from.items()
@@ -146,6 +147,15 @@ def _damage(path: Path, node: Node) -> str:
         if found != size:
             return f"{name} has {found} bytes instead of {size}"
     return ""
+
+
+def _remove_half_written(folder: Path) -> None:
+    """Remove what ``files.atomic`` was writing when an earlier attempt was killed; it would end up in the artifact."""
+    for path in sorted(folder.rglob(".*.tmp")):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _sizes(folder: Path) -> dict[str, int]:
