@@ -1,6 +1,7 @@
 """What all tests share: one thread, no network, no W&B, and the collections beside the project where they are."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,8 @@ def shared() -> Path:
     return folder
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CONDENSERY_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("CONDENSERY_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        yield

@@ -25,6 +25,8 @@ DISK = {
     errno.EROFS: "the file system is read-only",
     errno.EACCES: "no permission to read or write here",
     errno.EPERM: "no permission to read or write here",
+    errno.ENOTDIR: "a file stands where a folder is needed",
+    errno.EEXIST: "a file stands where a folder is needed",
 }
 
 
@@ -98,7 +100,7 @@ def in_one_line(error: BaseException) -> str | None:
         return "error: " + " ".join(str(error).split())
     if isinstance(error, StageError):
         return str(error)
-    if isinstance(error, HydraException | OmegaConfBaseException):
+    if isinstance(error, HydraException | OmegaConfBaseException) or _raised_in_hydra(error):
         return "error: " + _of_hydra(error)
     if isinstance(error, MarkedYAMLError):
         mark = error.problem_mark
@@ -106,6 +108,15 @@ def in_one_line(error: BaseException) -> str | None:
     if isinstance(error, OSError) and error.errno in DISK:
         return f"error: {error.filename or 'output_root'}: {DISK[error.errno]}"
     return None
+
+
+def _raised_in_hydra(error: BaseException) -> bool:
+    """Whether it is one of the plain ``ValueError`` with which Hydra meets overrides such as ``data=null``."""
+    trace = error.__traceback__
+    while trace and trace.tb_next:
+        trace = trace.tb_next
+    module = trace.tb_frame.f_globals["__name__"] if trace else ""
+    return isinstance(error, ValueError) and module.startswith("hydra.")
 
 
 def _of_hydra(error: BaseException) -> str:
@@ -116,6 +127,9 @@ def _of_hydra(error: BaseException) -> str:
         from condensery.pipeline.faults import close_to
 
         return f"{unknown[1]}: unknown key{'' if '.' in unknown[1] else close_to(unknown[1], RootConfig.model_fields)}"
+    if text.startswith("Config group override must be"):  # it does not say which
+        given = [argument for argument in sys.argv[1:] if re.match(r"[+~]*\w+=", argument)]
+        text = f"{' or '.join(given)}: a group takes the name of one of its options"
     text = text.partition("Config search path:")[0]
     return " ".join(text.split())
 

@@ -32,6 +32,7 @@ from condensery.objectives.mlm import MaskedPrediction, masked_cross_entropy
 from condensery.tokens.batches import Chunk
 
 TOLERANCE = 1e-9
+FILES = ("config.json", "inputs.npz", "losses.json", "state_dict.safetensors")
 
 
 @dataclass
@@ -115,8 +116,9 @@ def named_losses(losses: dict[str, Tensor]) -> dict[str, float]:
 
 
 def loss_error(ours: dict[str, float], reference: dict[str, float]) -> float:
-    """Worst relative error over the reference's losses; infinite where one of them is missing in ours."""
-    return max(abs(ours.get(name, float("inf")) - value) / abs(value) for name, value in reference.items())
+    """Worst relative error over the reference's losses; infinite where one is missing in ours that is not zero."""
+    pairs = [(ours.get(name, float("inf") if value else 0.0), value) for name, value in reference.items()]
+    return max(abs(own - value) / (abs(value) or 1.0) for own, value in pairs)
 
 
 def gradient_error(model: Condenser, reference: dict[str, Tensor]) -> float:
@@ -142,18 +144,20 @@ def gradient_error(model: Condenser, reference: dict[str, Tensor]) -> float:
 
 def main(folder: Path) -> int:
     """Check every run of the folder; 0 when all agree."""
+    missing = [name for name in FILES if not (folder / name).is_file()]
+    runs = sorted(folder.glob("grads_*.safetensors"))
+    if missing or not runs:
+        print(f"error: {folder}: no {', '.join(missing or ['grads_*.safetensors'])}")
+        return 1
     fixture = Fixture.open(folder)
     worst_loss = worst_gradient = 0.0
-    for path in sorted(folder.glob("grads_*.safetensors")):
+    for path in runs:
         name = path.stem.removeprefix("grads_")
         losses, model = run(fixture, name)
         of_losses = loss_error(named_losses(losses), fixture.losses[name])
         of_gradients = gradient_error(model, load_file(path))
         print(f"{name:32} loss error {of_losses:.1e}   gradient error {of_gradients:.1e}")
         worst_loss, worst_gradient = max(worst_loss, of_losses), max(worst_gradient, of_gradients)
-    if not list(folder.glob("grads_*.safetensors")):
-        print(f"error: {folder}: no grads_*.safetensors")
-        return 1
     plain = folder / "grads_cocondenser_plain.safetensors"
     for size in (1, 4, 5, fixture.config["spans"] - 1) if plain.exists() else ():
         model = fixture.model(bool(fixture.config.get("late_mlm", True)))

@@ -3,7 +3,6 @@
 A query without results, or whose results hold nothing relevant, counts 0; queries are those of the split's judgements.
 """
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,26 +13,12 @@ from ir_measures.measures import Measure
 from numpy.typing import NDArray
 
 from condensery.errors import UserError
+from condensery.evaluation.names import split_metric
 from condensery.files import atomic
 from condensery.retrieval.runs import Run
 from condensery.text.collection import Collection, Qrels
 
 QUERIES = 1000  # handed to trec_eval at a time: what it reads, dictionaries of strings, is large
-
-_NAME = re.compile(r"(?P<name>[a-z]+)(?:@(?P<cutoff>[1-9][0-9]*))?", re.IGNORECASE)
-_MEASURES = {
-    "mrr": ir_measures.RR,
-    "rr": ir_measures.RR,
-    "recall": ir_measures.R,
-    "r": ir_measures.R,
-    "ndcg": ir_measures.nDCG,
-    "success": ir_measures.Success,
-    "map": ir_measures.AP,
-    "ap": ir_measures.AP,
-    "precision": ir_measures.P,
-    "p": ir_measures.P,
-}
-_NEEDS_CUTOFF = (ir_measures.R, ir_measures.Success, ir_measures.P)
 
 
 @dataclass(frozen=True)
@@ -75,14 +60,8 @@ def parse_metric(name: str) -> tuple[Measure, int | None]:
 
     Raises ``UserError`` for a name that does not exist or lacks its cutoff.
     """
-    match = _NAME.fullmatch(name.strip())
-    measure = _MEASURES.get(match["name"].lower()) if match else None
-    if match is None or measure is None:
-        raise UserError(f"metric {name!r} does not exist; known: MRR@k, Recall@k, NDCG@k, Success@k, P@k, MAP, MAP@k")
-    cutoff = int(match["cutoff"]) if match["cutoff"] else None
-    if cutoff is None and measure in _NEEDS_CUTOFF:
-        raise UserError(f"metric {name!r} needs a cutoff, for example {name}@100")
-    return measure, cutoff
+    measure, cutoff = split_metric(name)
+    return getattr(ir_measures, measure), cutoff
 
 
 def evaluate(run: Run, collection: Collection, split: str, metrics: list[str]) -> Evaluation:

@@ -1,9 +1,12 @@
 """Where a backbone comes from: the hub, a folder, or nothing (from scratch)."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     BertConfig,
@@ -14,6 +17,7 @@ from transformers import (
     RobertaForMaskedLM,
     XLMRobertaForMaskedLM,
 )
+from transformers.utils import logging as transformers_logging
 
 from condensery.errors import UserError
 from condensery.models.config import BackboneConfig
@@ -42,26 +46,56 @@ def load_masked_language_model(
     source: str | Path, vocabulary: Vocabulary, revision: str | None = None, **overrides: Any
 ) -> PreTrainedModel:
     """Load a checkpoint of the BERT family with its MLM head, in fp32. Errors as ``masked_language_model``."""
-    try:
-        config: PretrainedConfig = AutoConfig.from_pretrained(source, revision=revision)
-        family = FAMILIES.get(config.model_type)
-        if family is None:
-            raise UserError(f"{source}: a {config.model_type} model; use one of the families {', '.join(FAMILIES)}")
+    with readable(source):
+        family = FAMILIES[checkpoint_config(source, revision).model_type]
         model = family.from_pretrained(
             source, revision=revision, dtype=torch.float32, attn_implementation="eager", **overrides
         )
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UserError(
-            f"backbone.name: cannot load {source!r} ({reason}); give a folder with a checkpoint, a hub name that this"
-            " machine can reach, or backbone.name=null to start from scratch"
-        ) from None
     if model.config.vocab_size < vocabulary.size:
         raise UserError(
             f"{source}: the model knows {model.config.vocab_size} tokens, the tokenizer {vocabulary.size};"
             " set backbone.tokenizer to the checkpoint's own"
         )
     return model
+
+
+def checkpoint_config(source: str | Path, revision: str | None = None) -> PretrainedConfig:
+    """The library's config of a checkpoint. Raises ``UserError`` where it is not of the BERT family."""
+    config: PretrainedConfig = AutoConfig.from_pretrained(source, revision=revision)
+    if config.model_type not in FAMILIES:
+        raise UserError(f"{source}: a {config.model_type} model; use one of the families {', '.join(FAMILIES)}")
+    return config
+
+
+@contextmanager
+def readable(source: str | Path) -> Iterator[None]:
+    """While loading ``source``: the library is quiet, and what it cannot read becomes a ``UserError``."""
+    try:
+        with quiet():
+            yield
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        reason = [*str(error).strip().splitlines(), type(error).__name__][0]
+        if isinstance(source, Path):
+            raise UserError(f"{source}: no checkpoint can be loaded ({reason})") from None
+        raise UserError(
+            f"backbone.name: cannot load {source!r} ({reason}); give a folder with a checkpoint, a hub name that this"
+            " machine can reach, or backbone.name=null to start from scratch"
+        ) from None
+
+
+class quiet:  # noqa: N801  (a context manager, named as a verb phrase reads)
+    """Keep transformers' bars and its reports of weights that a task does not use out of our progress lines."""
+
+    def __enter__(self) -> None:
+        self.level = transformers_logging.get_verbosity()
+        self.bar = transformers_logging.is_progress_bar_enabled()
+        transformers_logging.set_verbosity_error()
+        transformers_logging.disable_progress_bar()
+
+    def __exit__(self, *_: object) -> None:
+        transformers_logging.set_verbosity(self.level)
+        if self.bar:
+            transformers_logging.enable_progress_bar()
 
 
 def dropouts(p: float | None) -> dict[str, float]:

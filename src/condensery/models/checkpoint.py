@@ -10,14 +10,13 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModel, PreTrainedModel
-from transformers.utils import logging as transformers_logging
+from transformers import AutoModel, PreTrainedModel
 
 from condensery.errors import UserError
 from condensery.files import read_json, write_json
-from condensery.models.backbone import dropouts, load_masked_language_model
+from condensery.models.backbone import checkpoint_config, dropouts, load_masked_language_model, quiet, readable
 from condensery.models.biencoder import BiEncoder
-from condensery.models.condenser import Condenser, CondenserShape
+from condensery.models.condenser import Condenser, condenser_shape
 from condensery.models.encoder import Encoder
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
@@ -46,30 +45,38 @@ def save_condenser(model: Condenser, folder: Path, tokenizer: Path | str, length
 
 
 def load_condenser(
-    folder: Path, vocabulary: Vocabulary, head_layers: int, skip_from: int | None, late_mlm: bool, dropout: float | None
+    source: Path | str,
+    vocabulary: Vocabulary,
+    head_layers: int,
+    skip_from: int | None,
+    late_mlm: bool,
+    dropout: float | None,
+    revision: str | None = None,
 ) -> Condenser:
-    """A Condenser that starts from a saved one: backbone, MLM head, and the Condenser head where there is one.
+    """A Condenser that starts from a checkpoint: backbone, MLM head, and the Condenser head where it lies beside them.
 
     Args:
-        folder: the checkpoint.
+        source: folder, ours or not, or hub name.
         vocabulary: of the tokens that it will read.
         head_layers, skip_from, late_mlm: see ``CondenserShape``; ``skip_from`` None = half of the backbone's layers.
         dropout: of hidden states and attention; None = as the checkpoint says.
+        revision: commit, tag or branch on the hub.
 
     Raises:
-        UserError: the folder holds no checkpoint, or a head of another shape than the one asked for.
+        UserError: no checkpoint can be loaded, or its head is of another shape than the one asked for.
     """
-    language_model = load_masked_language_model(folder, vocabulary, **dropouts(dropout))
-    early = language_model.config.num_hidden_layers // 2 if skip_from is None else skip_from
-    model = Condenser(language_model, CondenserShape(head_layers, early, late_mlm))
-    saved = folder / HEAD
+    language_model = load_masked_language_model(source, vocabulary, revision=revision, **dropouts(dropout))
+    model = Condenser(language_model, condenser_shape(language_model, head_layers, skip_from, late_mlm))
+    saved = Path(source) / HEAD
     if model.head and saved.exists():
+        with readable(saved):
+            weights = load_file(saved)
         try:
-            model.head.load_state_dict(load_file(saved))
+            model.head.load_state_dict(weights)
         except RuntimeError:
             raise UserError(
                 f"{saved}: a Condenser head of another shape; set head_layers and skip_from as in the stage that made it"
-                f" ({read_json(folder / ABOUT)['shape']})"
+                f" ({read_json(Path(source) / ABOUT)['shape']})"
             ) from None
     return model
 
@@ -113,32 +120,14 @@ def load_biencoder(folder: Path, separate: bool | None = None, dropout: float | 
 
 def load_encoder(folder: Path, dropout: float | None = None) -> Encoder:
     """The backbone of a checkpoint folder, in fp32, without its pooling layer."""
-    try:
-        config = AutoConfig.from_pretrained(folder)
+    with readable(folder):
+        config = checkpoint_config(folder)
         for name, value in dropouts(dropout).items():
             setattr(config, name, value)
-        with quiet():
-            model = AutoModel.from_pretrained(
-                folder, config=config, add_pooling_layer=False, dtype=torch.float32, attn_implementation="eager"
-            )
-    except (OSError, ValueError) as error:
-        raise UserError(f"{folder}: no checkpoint can be loaded ({str(error).strip().splitlines()[0]})") from None
+        model = AutoModel.from_pretrained(
+            folder, config=config, add_pooling_layer=False, dtype=torch.float32, attn_implementation="eager"
+        )
     return Encoder(model)
-
-
-class quiet:  # noqa: N801  (a context manager, named as a verb phrase reads)
-    """Keep transformers from reporting the MLM head as unexpected where only the backbone is loaded."""
-
-    def __enter__(self) -> None:
-        self.level = transformers_logging.get_verbosity()
-        self.bar = transformers_logging.is_progress_bar_enabled()
-        transformers_logging.set_verbosity_error()
-        transformers_logging.disable_progress_bar()
-
-    def __exit__(self, *_: object) -> None:
-        transformers_logging.set_verbosity(self.level)
-        if self.bar:
-            transformers_logging.enable_progress_bar()
 
 
 def _save_model(model: PreTrainedModel, folder: Path, tokenizer: Path | str, max_length: int) -> None:

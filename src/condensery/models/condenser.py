@@ -33,6 +33,14 @@ class CondenserShape:
             raise UserError(f"skip_from: {self.skip_from} early layers do not split a backbone of {depth}; 0 to {depth - 1}")
 
 
+def condenser_shape(
+    language_model: PreTrainedModel, head_layers: int, skip_from: int | None, late_mlm: bool
+) -> CondenserShape:
+    """The shape on this backbone; ``skip_from`` None is half of its layers (6 of 12 in the papers)."""
+    depth = language_model.config.num_hidden_layers
+    return CondenserShape(head_layers, depth // 2 if skip_from is None else skip_from, late_mlm)
+
+
 class Condenser(nn.Module):
     """A masked language model with a Condenser head (C §3, eq. 3-11), or without one.
 
@@ -79,7 +87,8 @@ class Condenser(nn.Module):
         if early is not None:
             states["mlm_head"] = selection.masked(self._through_head(chunk, hidden[:, :1], early, selection))
         logits = self.vocabulary_head(torch.cat(list(states.values())))  # one projection for both, (2k, V)
-        return hidden[:, 0], dict(zip(states, logits.split(len(selection.flat)), strict=True))
+        # equal parts, also of k = 0 rows
+        return hidden[:, 0], dict(zip(states, logits.tensor_split(len(states)), strict=True))
 
     def _through_head(self, chunk: Chunk, cls: Tensor, early: Tensor, selection: Selection) -> Tensor:
         """[late CLS (b, 1, d) ; early tokens (b, t, d)] -> head states at the selected positions (b, m, d)."""
@@ -87,5 +96,5 @@ class Condenser(nn.Module):
         padding = padding_mask(chunk)
         for index, layer in enumerate(self.head):
             last = index + 1 == len(self.head)
-            hidden = transformer_layer(layer, hidden, padding, selection.positions if last else None)
+            hidden = transformer_layer(layer, hidden, padding, *((selection.positions,) if last else ()))
         return hidden

@@ -14,7 +14,7 @@ class _CheapDropout(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: FunctionCtx, values: Tensor, p: float) -> Tensor:
-        dropped = round(p * _LEVELS)
+        dropped = min(round(p * _LEVELS), _LEVELS - 1)
         words = torch.empty(math.ceil(values.numel() / 4), dtype=torch.int64).random_(-(2**63), None)
         bits = words.view(torch.int16)[: values.numel()].view(values.shape)
         keep = bits >= dropped - _LEVELS // 2

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from condensery.errors import UserError
 from condensery.models.dropout import dropout, use_cheap_dropout
 from condensery.tokens.batches import Chunk
 
@@ -35,29 +36,33 @@ def attend(query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None, p:
     return torch.matmul(weights.to(value.dtype), value)
 
 
-def transformer_layer(layer: nn.Module, hidden: Tensor, padding: Tensor | None, select: Tensor | None = None) -> Tensor:
+def transformer_layer(layer: nn.Module, hidden: Tensor, padding: Tensor | None, *selected: Tensor) -> Tensor:
     """One post-LN transformer layer of the BERT family, at all positions or at the selected ones.
 
     Args:
         layer: a ``BertLayer`` or ``RobertaLayer`` (its modules are used, not its forward).
         hidden: (b, t, d).
         padding: see ``attend``.
-        select: (b, m) positions to compute; None = all t.
+        selected: (b, m_1), (b, m_2), ... positions to compute, one part after the other; none = all t.
 
     Returns:
-        (b, m, d), or (b, t, d) where ``select`` is None.
+        (b, m_1 + m_2 + ..., d), or (b, t, d) where nothing is selected. The dropout of a part depends on the parts before
+        it, not on those behind it.
     """
     attention = layer.attention.self
     heads, size = attention.num_attention_heads, attention.attention_head_size
     b, t, d = hidden.shape
-    asked = hidden if select is None else hidden.gather(1, select.unsqueeze(-1).expand(-1, -1, d))  # (b, m, d)
-    query = attention.query(asked).view(b, -1, heads, size).transpose(1, 2)
     key = attention.key(hidden).view(b, t, heads, size).transpose(1, 2)
     value = attention.value(hidden).view(b, t, heads, size).transpose(1, 2)
     p = attention.dropout.p if layer.training else 0.0
-    context = attend(query, key, value, padding, p).transpose(1, 2).reshape(b, -1, d)  # (b, m, d)
-    attended = layer.attention.output(context, asked)
-    return layer.output(layer.intermediate(attended), attended)
+    asked = [hidden.gather(1, part.unsqueeze(-1).expand(-1, -1, d)) for part in selected] or [hidden]
+    parts = []
+    for states in asked:  # (b, m, d)
+        query = attention.query(states).view(b, -1, heads, size).transpose(1, 2)
+        context = attend(query, key, value, padding, p).transpose(1, 2).reshape(b, -1, d)  # (b, m, d)
+        attended = layer.attention.output(context, states)
+        parts.append(layer.output(layer.intermediate(attended), attended))
+    return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
 
 
 def padding_mask(chunk: Chunk) -> Tensor | None:
@@ -89,18 +94,34 @@ class Selection:
         self.positions[rows, column] = chunk.masked % t
         self.flat = rows * self.positions.shape[1] + column
 
+    @property
+    def parts(self) -> tuple[Tensor, ...]:
+        """``positions`` as CLS (b, 1) and the rest (b, m - 1), where there is a rest.
+
+        CLS goes through the last layer first and by itself, so that its dropout is the same whether the masked tokens
+        are read too or not: the gradient cache relies on it.
+        """
+        return self.positions.split([1, self.positions.shape[1] - 1], dim=1) if self.positions.shape[1] > 1 else (self.positions,)
+
     def masked(self, hidden: Tensor) -> Tensor:
         """The states of the masked tokens, (b, m, d) -> (k, d)."""
         return hidden.flatten(0, 1)[self.flat]
 
 
 class Encoder(nn.Module):
-    """A BERT or RoBERTa backbone: ids to hidden states and CLS vectors."""
+    """A BERT or RoBERTa backbone: ids to hidden states and CLS vectors.
+
+    Attributes:
+        longest: tokens of the longest row that it can read.
+    """
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
         self.model = model
         use_cheap_dropout(model)
+        # RoBERTa counts positions from behind the padding's
+        offset = 0 if model.config.model_type == "bert" else model.config.pad_token_id + 1
+        self.longest = int(model.config.max_position_embeddings) - offset
 
     @property
     def dim(self) -> int:
@@ -122,14 +143,22 @@ class Encoder(nn.Module):
 
         Returns:
             last layer at the selected positions (b, m, d), and the skip states (b, t, d) or None.
+
+        Raises:
+            UserError: the rows are longer than the backbone has positions.
         """
+        if chunk.input_ids.shape[1] > self.longest:
+            raise UserError(
+                f"a row of {chunk.input_ids.shape[1]} tokens does not fit a backbone with {self.longest} positions; lower"
+                " length (or query_length, passage_length), or raise backbone.max_positions where it is from scratch"
+            )
         padding = padding_mask(chunk)
         hidden = self.model.embeddings(input_ids=chunk.input_ids)  # (b, t, d)
         early = hidden if skip == 0 else None
         layers = self.model.encoder.layer
         for index, layer in enumerate(layers):
             last = index + 1 == len(layers)
-            hidden = transformer_layer(layer, hidden, padding, selection.positions if last else None)
+            hidden = transformer_layer(layer, hidden, padding, *(selection.parts if last else ()))
             if index + 1 == skip:
                 early = hidden
         return hidden, early

@@ -105,6 +105,9 @@ class _Builder:
             inputs = self._inputs(name, config)
             for parent in (parent for names in inputs.values() for parent in names):
                 self._add(parent, (*path, name))
+            misfit = config.misfit({field: [self.nodes[n].config for n in names] for field, names in inputs.items()})
+            if misfit:
+                raise UserError(f"{self._written(name, misfit[:1])}: {misfit[1]}")
             self.nodes[name] = Node(name, kind, config, inputs, {}, "")
 
     def _identify(self) -> dict[str, Node]:
@@ -201,7 +204,8 @@ class _Builder:
 def artifact_id(node: Node, version: int) -> str:
     """16 hexadecimal digits of (kind, version, what of the config can change the result, ids of the inputs)."""
     config = node.config
-    own = {field: value for field, value in _identity(config).items() if field not in node.inputs}
+    apart = {*node.inputs, *config.by_content()}
+    own = {field: value for field, value in _identity(config).items() if field not in apart}
     literal = {
         field: [word for word in _words(getattr(config, field)) if word in references(type(config))[field].literal]
         for field in node.inputs

@@ -19,7 +19,7 @@ import importlib.util
 import os
 import pkgutil
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -63,6 +63,17 @@ class StageConfig(BaseModel):
     @classmethod
     def _true_is_not_one(cls, value: Any, info: ValidationInfo) -> Any:
         return no_bool_as_number(cls, value, info)
+
+    def by_content(self) -> set[str]:
+        """Fields that name a file or folder whose content is in ``identity``: where it lies does not enter the id."""
+        return set()
+
+    def misfit(self, inputs: Mapping[str, Sequence["StageConfig"]]) -> tuple[str, str] | None:
+        """What does not fit the configs of the stages that it reads (by field): its own field, and what to say of it.
+
+        A subclass overrides it for faults that would otherwise show after hours, when the stage begins.
+        """
+        return None
 
 
 def no_bool_as_number(model: type[BaseModel], value: Any, info: ValidationInfo) -> Any:

@@ -1,10 +1,14 @@
 """Stage ``evaluate``: a retriever's run over one split, and its metrics per query."""
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
+from condensery.errors import UserError
+from condensery.evaluation.names import split_metric
 from condensery.stages.base import Context, Input, StageConfig, stage
+from condensery.stages.checks import Split, missing_split
 
 
 class EvaluateConfig(StageConfig):
@@ -12,9 +16,31 @@ class EvaluateConfig(StageConfig):
 
     index: Annotated[str, Input("index")]
     corpus: Annotated[str, Input("corpus")]
-    split: str
+    split: Split
     metrics: Annotated[list[str], Field(min_length=1)]
     depth: Annotated[int, Field(gt=0)]
+
+    @field_validator("metrics")
+    @classmethod
+    def _known(cls, metrics: list[str]) -> list[str]:
+        try:
+            for name in metrics:
+                split_metric(name)
+        except UserError as error:
+            raise ValueError(str(error)) from None
+        return metrics
+
+    @field_validator("depth")
+    @classmethod
+    def _deep_enough(cls, depth: int, info: ValidationInfo) -> int:
+        cutoff = max((split_metric(name)[1] or 0 for name in info.data.get("metrics", [])), default=0)
+        if depth < cutoff:
+            raise ValueError(f"{depth} is too few to measure the metrics, which look at {cutoff} passages")
+        return depth
+
+    def misfit(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
+        """A split that the collection does not have."""
+        return missing_split(self.split, inputs["corpus"])
 
 
 @stage("evaluate", version=1, makes="evaluation", adapts="index")
@@ -28,7 +54,7 @@ def evaluate(config: EvaluateConfig, context: Context) -> dict[str, Any]:
     from condensery.text.collection import Collection
 
     collection = Collection(context.input("corpus"))
-    queries = collection.qrels(config.split).query_set
+    queries = collection.qrels(config.split).query_set.astype("int64")
     retriever = open_index(context.input("index"), collection, context.runtime.threads)
     with progress(context.stage_name, len(queries), "queries") as task:
         scores, rows = retriever.search(queries, min(config.depth, len(retriever)), task)

@@ -1,13 +1,15 @@
 """Stage ``finetune``: the bi-encoder on judged queries (SPEC §4), with hard negatives from any number of sources."""
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 
 from condensery.errors import UserError
-from condensery.stages.base import Context, Input, stage
-from condensery.stages.training import Count, TrainingStageConfig, run_training
+from condensery.stages.base import Context, Input, StageConfig, stage
+from condensery.stages.checks import Split, missing_split
+from condensery.stages.training import TrainingStageConfig, run_training
 
 if TYPE_CHECKING:
     from condensery.text.collection import Collection
@@ -18,13 +20,17 @@ class FinetuneConfig(TrainingStageConfig):
     """``batch_size`` counts queries; each brings one positive and ``negatives_per_query`` hard negatives."""
 
     negatives: Annotated[list[str], Input("negatives")]
-    split: str
+    split: Split
     towers: Literal["shared", "separate"]
     negatives_per_query: Annotated[int, Field(ge=0)]
     query_length: Annotated[int, Field(ge=4)]
     passage_length: Annotated[int, Field(ge=4)]
     mask_known_positives: bool
     temperature: Annotated[float, Field(gt=0)]
+
+    def misfit(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
+        """A split that the collection does not have."""
+        return missing_split(self.split, inputs["corpus"])
 
 
 @stage("finetune", version=1, makes="encoder", cost=10.0)
@@ -74,7 +80,8 @@ def _initial_model(config: FinetuneConfig, context: Context, vocabulary: Any) ->
     separate = config.towers == "separate"
     if config.init != "backbone":
         return load_biencoder(context.input("init"), separate, config.backbone.dropout)
-    passage = Encoder(masked_language_model(config.backbone, vocabulary, config.seed).base_model)
+    language_model: Any = masked_language_model(config.backbone, vocabulary, config.seed)
+    passage = Encoder(language_model.base_model)
     return BiEncoder(copy.deepcopy(passage), passage) if separate else BiEncoder(passage)
 
 

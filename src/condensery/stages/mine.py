@@ -1,10 +1,12 @@
 """Stage ``mine``: hard negatives from a retriever (SPEC §4, round 2), judged positives excluded."""
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from condensery.stages.base import Context, Input, StageConfig, stage
+from condensery.stages.checks import Split, missing_split
 
 
 class MineConfig(StageConfig):
@@ -12,9 +14,13 @@ class MineConfig(StageConfig):
 
     retriever: Annotated[str, Input("index")]
     corpus: Annotated[str, Input("corpus")]
-    split: str
+    split: Split
     depth: Annotated[int, Field(gt=0)]
     skip_top: Annotated[int, Field(ge=0)]
+
+    def misfit(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
+        """A split that the collection does not have."""
+        return missing_split(self.split, inputs["corpus"])
 
 
 @stage("mine", version=1, makes="negatives")

@@ -1,11 +1,15 @@
 """Stages ``pretrain_mlm``, ``pretrain_condenser`` and ``pretrain_cocondenser``: an encoder from text alone."""
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
 from condensery.stages.base import Context, stage
 from condensery.stages.training import Count, Share, TrainingStageConfig, run_training
+
+if TYPE_CHECKING:
+    from condensery.models.condenser import Condenser
+    from condensery.tokens.vocabulary import Vocabulary
 
 
 class PretrainMlmConfig(TrainingStageConfig):
@@ -47,9 +51,7 @@ def pretrain_cocondenser(config: PretrainCondenserConfig, context: Context) -> d
 
 
 def _pretrain(config: PretrainMlmConfig, context: Context, head_layers: int, pairs: bool) -> dict[str, Any]:
-    from condensery.models.backbone import masked_language_model
-    from condensery.models.checkpoint import load_condenser, save_condenser
-    from condensery.models.condenser import Condenser, CondenserShape
+    from condensery.models.checkpoint import save_condenser
     from condensery.stages.texts import Tokens
     from condensery.tokens.spans import RandomWindows, SentencePacked, SpanSet
     from condensery.training.batches import SpanBatches
@@ -73,19 +75,30 @@ def _pretrain(config: PretrainMlmConfig, context: Context, head_layers: int, pai
         seed=config.seed,
     )
     settings = config.settings(batches.steps_an_epoch(), context.stage_name)
-    skip_from = getattr(config, "skip_from", None)
-    late_mlm = getattr(config, "late_mlm", True)
-    if config.init == "backbone":
-        language_model = masked_language_model(config.backbone, tokens.vocabulary, config.seed)
-        depth = language_model.config.num_hidden_layers
-        shape = CondenserShape(head_layers, depth // 2 if skip_from is None else skip_from, late_mlm)
-        model = Condenser(language_model, shape)
-    else:
-        model = load_condenser(
-            context.input("init"), tokens.vocabulary, head_layers, skip_from, late_mlm, config.backbone.dropout
-        )
+    model = _initial_model(config, context, tokens.vocabulary, head_layers)
     module = (CoCondenserModule if pairs else CondenserModule)(model, settings, config.mlm_weight)
     data = SpanPairDataModule(batches, settings.steps, context.runtime.workers)
     values = run_training(module, data, config, context, (config.length, config.length))
     save_condenser(model, context.folder, context.input("tokenizer"), config.length)
     return {"documents": spans.documents, "documents_too_short": spans.dropped, **values}
+
+
+def _initial_model(
+    config: PretrainMlmConfig, context: Context, vocabulary: "Vocabulary", head_layers: int
+) -> "Condenser":
+    """The model before the first step: from scratch, from a checkpoint, or from the artifact of another stage."""
+    import torch
+
+    from condensery.models.backbone import masked_language_model
+    from condensery.models.checkpoint import load_condenser
+    from condensery.models.condenser import Condenser, condenser_shape
+
+    torch.manual_seed(config.seed)  # of what a checkpoint does not hold: a new Condenser head
+    head = (head_layers, getattr(config, "skip_from", None), getattr(config, "late_mlm", True))
+    backbone = config.backbone
+    if config.init != "backbone":
+        return load_condenser(context.input("init"), vocabulary, *head, backbone.dropout)
+    if backbone.name is not None:
+        return load_condenser(backbone.name, vocabulary, *head, backbone.dropout, backbone.revision)
+    language_model = masked_language_model(backbone, vocabulary, config.seed)
+    return Condenser(language_model, condenser_shape(language_model, *head))

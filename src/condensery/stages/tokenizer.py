@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from condensery.stages.base import Context, Input, StageConfig, stage
+from condensery.stages.checks import check_folder
 from condensery.text.hashes import content_hashes
 
 
@@ -17,10 +18,19 @@ class TokenizerConfig(StageConfig):
     vocab_size: Annotated[int, Field(ge=100)]
     lowercase: bool
 
-    def identity(self) -> list[str]:
-        """A tokenizer in a folder counts by content, wherever it lies."""
+    def _folder(self) -> Path | None:
         folder = Path(self.name).expanduser() if self.name else None
-        if folder is None or not folder.is_dir():
+        return folder if folder is not None and folder.is_dir() else None
+
+    def by_content(self) -> set[str]:
+        """The name, where it is a folder."""
+        return {"name"} if self._folder() else set()
+
+    def identity(self) -> list[str]:
+        """A tokenizer in a folder counts by content, wherever it lies. ``UserError`` where it is not there."""
+        check_folder(self.name, "backbone.tokenizer")
+        folder = self._folder()
+        if folder is None:
             return []
         return content_hashes(sorted(path for path in folder.iterdir() if path.suffix in {".json", ".txt", ".model"}))
 

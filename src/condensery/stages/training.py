@@ -1,15 +1,16 @@
 """What all training stages share: the settings of a run, validation, the model that they start from."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from condensery.errors import UserError
 from condensery.models.config import BackboneConfig
 from condensery.stages.base import Context, Input, Operational, StageConfig
+from condensery.stages.checks import check_folder
 
 if TYPE_CHECKING:
-    from condensery.stages.texts import Tokens
     from condensery.training.callbacks import ValidationSample
     from condensery.training.data import SpanPairDataModule, TripleDataModule
     from condensery.training.modules import TrainingModule
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(gt=0)]
+LENGTHS = ("length", "query_length", "passage_length")  # fields that say how long inputs are, in tokens
 
 
 class TrainingStageConfig(StageConfig):
@@ -43,6 +45,25 @@ class TrainingStageConfig(StageConfig):
     validation_queries: Annotated[int, Field(ge=0), Operational()]
     validation_passages: Annotated[int, Field(ge=0), Operational()]
 
+    @model_validator(mode="after")
+    def _steps_or_epochs(self) -> Self:
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError("give either steps or epochs, and set the other to null")
+        return self
+
+    @model_validator(mode="after")
+    def _inputs_fit_the_backbone(self) -> Self:
+        if self.backbone.name is None:  # a checkpoint tells its size only when it is loaded
+            for key in LENGTHS:
+                _check_length(key, getattr(self, key, 0), self.backbone.max_positions)
+        return self
+
+    def identity(self) -> list[str]:
+        """Nothing besides the fields. Raises ``UserError`` where the checkpoint to start from is a missing folder."""
+        if self.init == "backbone":
+            check_folder(self.backbone.name, "backbone.name")
+        return []
+
     def settings(self, steps_an_epoch: int, stage: str) -> "TrainingSettings":
         """The settings of the training loop, with the number of steps worked out."""
         from condensery.training.settings import TrainingSettings, number_of_steps
@@ -61,11 +82,15 @@ def run_training(
 ) -> Mapping[str, Any]:
     """Run the training loop of a stage; the last logged values go into the manifest.
 
-    ``lengths``: of queries and passages in tokens, for validation.
+    ``lengths``: of queries and passages in tokens, for validation. Raises ``UserError`` where the backbone has too few
+    positions, or there is no GPU and one is asked for.
     """
+    from condensery.stages.devices import torch_device
     from condensery.training.logs import wandb_logger
     from condensery.training.loop import fit
 
+    torch_device(context.runtime.accelerator)
+    _check_positions(module, config, context.stage_name)
     runtime, wandb = context.runtime, context.runtime.wandb
     loggers = wandb_logger(
         wandb.enabled,
@@ -87,6 +112,22 @@ def run_training(
         sample=sample,
     )
     return {"steps": module.settings.steps, **values}
+
+
+def _check_length(key: str, tokens: int, positions: int) -> None:
+    if tokens > positions:
+        raise ValueError(f"{key}={tokens} is longer than the backbone's {positions} positions")
+
+
+def _check_positions(module: "TrainingModule", config: TrainingStageConfig, stage: str) -> None:
+    from condensery.models.encoder import Encoder
+
+    for encoder in (part for part in module.modules() if isinstance(part, Encoder)):
+        for key in LENGTHS:
+            try:
+                _check_length(key, getattr(config, key, 0), encoder.longest)
+            except ValueError as error:
+                raise UserError(f"stages.{stage}: {error}") from None
 
 
 def _validation_sample(

@@ -1,5 +1,6 @@
 """Stage ``triples``: the negatives that a collection publishes (MS MARCO's triples of ids)."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -7,6 +8,7 @@ from pydantic import Field
 
 from condensery.errors import UserError
 from condensery.stages.base import Context, Input, Operational, StageConfig, stage
+from condensery.stages.checks import Split, missing_split
 from condensery.text.hashes import content_hashes
 
 
@@ -15,7 +17,7 @@ class TriplesConfig(StageConfig):
 
     corpus: Annotated[str, Input("corpus")]
     file: Annotated[Path, Operational()]  # its content counts, not where it lies
-    split: str
+    split: Split
     depth: Annotated[int, Field(gt=0)]
 
     def identity(self) -> list[str]:
@@ -23,6 +25,10 @@ class TriplesConfig(StageConfig):
         if not self.file.is_file():
             raise UserError(f"{self.file}: no such file; stage.triples.file names the triples of ids")
         return content_hashes([self.file])
+
+    def misfit(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
+        """A split that the collection does not have."""
+        return missing_split(self.split, inputs["corpus"])
 
 
 @stage("triples", version=1, makes="negatives")

@@ -70,8 +70,9 @@ class Source(BaseModel):
     def fingerprint(self) -> str:
         """Identity of the input (32 hexadecimal characters): file contents and the keys that change the collection.
 
-        It does not depend on where the files lie. Raises ``UserError`` when one is missing.
+        It does not depend on where the files lie. Raises ``UserError`` as ``check``.
         """
+        self.check()
         files = self.input_files()
         hashes = content_hashes([file.open_path() for file in files])
         return self._digest([[file.role, found] for file, found in zip(files, hashes, strict=True)])

@@ -1,5 +1,6 @@
 """Batches as a function of the step: nothing is remembered, so a resumed run sees what an uninterrupted one sees."""
 
+from bisect import insort
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -163,8 +164,8 @@ class TripleBatches:
     """Queries, one positive each, and hard negatives; passages of other queries serve as negatives too.
 
     A positive and ``negatives`` hard negatives are drawn anew each epoch, without replacement from the query's pool. A
-    query whose pool is too small is filled up with passages drawn from the whole corpus. A passage that occurs twice in a
-    batch is encoded once.
+    query whose pool is too small is filled up with other passages drawn from the whole corpus. A passage that is judged
+    relevant to the query is never its hard negative. A passage that occurs twice in a batch is encoded once.
 
     Args:
         queries, passages: token stores of the collection; ``titles`` of the passages or None.
@@ -205,7 +206,7 @@ class TripleBatches:
         """See ``Batches``."""
         epoch, chosen = _items(step, self.batch_size, len(self.training.rows), self.seed)
         positive = self._positives(epoch, chosen)
-        hard = self._hard_negatives(epoch, chosen)
+        hard = self._hard_negatives(epoch, chosen, positive)
         passages, place = np.unique(np.concatenate([positive, hard.reshape(-1)]), return_inverse=True)
         parts, tokens = [], 0
         sides = (
@@ -228,19 +229,30 @@ class TripleBatches:
         numbers = starts[chosen + 1] - starts[chosen]
         return self.training.positives[starts[chosen] + (draws * numbers).astype(np.int64)]
 
-    def _hard_negatives(self, epoch: int, chosen: Ids) -> Ids:
-        """(b, negatives) passages from each query's pool, or from the corpus where the pool has too few."""
+    def _hard_negatives(self, epoch: int, chosen: Ids, positive: Ids) -> Ids:
+        """(b, negatives) passages from each query's pool, or from the corpus where the pool has too few.
+
+        Where the corpus has too few as well, the query's ``positive`` (b,) stands in, which adds nothing to the batch.
+        """
         if not self.negatives:
             return np.empty((len(chosen), 0), dtype=np.int64)
         pool = self.training.negatives[chosen].astype(np.int64)  # (b, m)
+        starts = self.training.starts
+        judged = [self.training.positives[starts[query] : starts[query + 1]] for query in chosen]
+        for row, relevant in enumerate(judged):
+            pool[row, np.isin(pool[row], relevant)] = -1
         places = np.arange(pool.shape[1])[None, :]
         draws = uniforms(self.seed, "negative", epoch, index=chosen[:, None], second=places)
         order = np.argsort(np.where(pool >= 0, draws, 2.0), axis=1, kind="stable")[:, : self.negatives]
         found = np.take_along_axis(pool, order, axis=1)
         missing = self.negatives - found.shape[1]
         found = np.pad(found, ((0, 0), (0, missing)), constant_values=-1)
-        others = uniforms(self.seed, "random", epoch, index=chosen[:, None], second=np.arange(self.negatives)[None, :])
-        return np.where(found >= 0, found, (others * len(self.passages)).astype(np.int64))
+        draws = uniforms(self.seed, "random", epoch, index=chosen[:, None], second=np.arange(self.negatives)[None, :])
+        for row in np.flatnonzero((found < 0).any(axis=1)):
+            gaps = found[row] < 0
+            taken = np.union1d(judged[row], found[row, ~gaps])
+            found[row, gaps] = _others(draws[row, gaps], taken, len(self.passages), positive[row])
+        return found
 
     def _known(self, chosen: Ids, passages: Ids) -> NDArray[np.bool_]:
         """(b, p) True where one of the batch's ``passages`` (sorted) is judged relevant to the query."""
@@ -253,6 +265,20 @@ class TripleBatches:
         known = np.zeros((len(chosen), len(passages)), dtype=np.bool_)
         known[query[here], column[here]] = True
         return known
+
+
+def _others(draws: NDArray[np.float64], taken: Ids, items: int, otherwise: int) -> list[int]:
+    """A different item for each draw in [0, 1), none of them ``taken``; ``otherwise`` where all are."""
+    excluded, found = taken.tolist(), []
+    for draw in draws:
+        left = items - len(excluded)
+        place = int(draw * left) if left > 0 else -1
+        for item in excluded:  # ascending
+            place += item <= place
+        found.append(place if left > 0 else otherwise)
+        if left > 0:
+            insort(excluded, place)
+    return found
 
 
 class StepDataset(Dataset[SpanBatch | TripleBatch]):

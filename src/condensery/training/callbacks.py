@@ -4,6 +4,7 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from lightning_fabric.plugins.io import TorchCheckpointIO
 from torch import Tensor
 
+from condensery.errors import UserError
 from condensery.progress import progress
 from condensery.tokens.batches import Chunk
 from condensery.training.modules import TrainingModule
@@ -32,7 +34,10 @@ class Throughput(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         self.tokens += batch.tokens
-        if trainer.global_step % self.every == 0:
+        last = trainer.global_step == self.steps
+        if last:
+            trainer.should_stop = True  # it would end here anyway; so it also logs this step, whatever `every` is
+        if last or trainer.global_step % self.every == 0:
             rate = self.tokens / (time.perf_counter() - self.since)
             self.tokens, self.since = 0, time.perf_counter()
             pl_module.log("train/tokens_per_s", rate, batch_size=1)
@@ -44,6 +49,9 @@ class Throughput(pl.Callback):
         if hasattr(self, "bar"):
             self.bar.__exit__(None, None, None)
             del self.bar
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        self.teardown(trainer, pl_module, "fit")
 
 
 @dataclass(frozen=True)
@@ -74,7 +82,11 @@ class Validation(pl.Callback):
     ) -> None:
         if trainer.global_step % self.every == 0 or trainer.global_step == self.last:
             assert isinstance(pl_module, TrainingModule)
-            pl_module.log("val/mrr@10", self.mean_reciprocal_rank(pl_module, trainer), batch_size=1)
+            value = self.mean_reciprocal_rank(pl_module, trainer)
+            pl_module.log("val/mrr@10", value, batch_size=1, logger=False)
+            for logger in trainer.loggers:  # now, for Lightning would wait for the next step that it logs
+                logger.log_metrics({"val/mrr@10": value}, trainer.global_step - 1)
+                logger.save()
 
     @torch.no_grad()
     def mean_reciprocal_rank(self, module: TrainingModule, trainer: pl.Trainer) -> float:
@@ -103,3 +115,13 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         temporary = Path(path).with_suffix(".partial")
         super().save_checkpoint(checkpoint, temporary, storage_options)
         os.replace(temporary, path)
+
+    def load_checkpoint(
+        self, path: str | Path, map_location: Any | None = None, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        """Read a checkpoint. Raises ``UserError`` where the file is damaged."""
+        try:
+            return super().load_checkpoint(path, map_location, weights_only)
+        except (OSError, EOFError, RuntimeError, ValueError, UnpicklingError) as error:
+            reason = [*str(error).strip().splitlines(), type(error).__name__][0]
+            raise UserError(f"{path}: this checkpoint cannot be read ({reason}); delete it to train from the start") from None

@@ -14,7 +14,7 @@ from pytorch_lightning.loggers import Logger
 from condensery.errors import UserError
 from condensery.training.callbacks import AtomicCheckpointIO, Throughput, Validation, ValidationSample
 from condensery.training.data import SpanPairDataModule, TripleDataModule
-from condensery.training.logs import close_wandb, csv_logger, merge_parts
+from condensery.training.logs import close_wandb, csv_logger, last_values, merge_parts
 from condensery.training.modules import TrainingModule
 
 CHECKPOINTS = "checkpoints"
@@ -81,9 +81,10 @@ def fit(
             raise KeyboardInterrupt  # Lightning returns quietly from Ctrl-C
     finally:
         close_wandb()
-    merge_parts(folder)
+    values = last_values(merge_parts(folder))  # all of them where the last checkpoint was of the last step
     shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
-    return {name: float(value) for name, value in sorted(trainer.callback_metrics.items())}
+    values |= {name: float(value) for name, value in trainer.callback_metrics.items()}
+    return {name: values[name] for name in sorted(values) if "/" in name}
 
 
 def last_checkpoint(folder: Path) -> Path | None:

@@ -75,11 +75,16 @@ class TrainingModule(pl.LightningModule):
         limit = self.settings.clip or float("inf")
         norm = nn.utils.clip_grad_norm_(self.parameters(), limit, foreach=True)
         self._record({"grad_norm": norm})
-        looked_at = self.global_step % max(1, self.settings.log_every) == 0  # not every step: on a GPU it waits
-        if looked_at and self.settings.precision != "fp16" and not norm.isfinite():
+        if self._looks_at_norm(norm.device) and self.settings.precision != "fp16" and not norm.isfinite():
             raise UserError(
                 f"the gradient is not finite at step {self.global_step}; lower learning_rate, raise warmup or set clip"
             )
+
+    def _looks_at_norm(self, device: torch.device) -> bool:
+        """Whether this step's norm is read: on a GPU that waits for it, so only before something is written."""
+        step, settings = self.global_step + 1, self.settings
+        written = any(every and step % every == 0 for every in (settings.log_every, settings.checkpoint_every))
+        return device.type == "cpu" or written or step == settings.steps
 
     def _record(self, values: dict[str, Any]) -> None:
         for name, value in values.items():

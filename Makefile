@@ -1,0 +1,43 @@
+# `make quickstart` and `make test` are all that a newcomer needs; both make .venv first where it is missing.
+
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: help install quickstart smoke test test-slow check clean
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+install: .venv/.installed ## make .venv with what the project needs (CPU)
+
+quickstart: .venv/.installed ## from docstrings to a comparison table, without any download of data or weights
+	$(BIN)/python run.py experiment=quickstart
+
+smoke: .venv/.installed ## the same on the standard library with a few steps: does it run?
+	$(BIN)/python run.py experiment=smoke
+
+test: .venv/.installed-dev ## all tests but the slow ones
+	$(BIN)/python -m pytest
+
+test-slow: .venv/.installed-dev ## the tests that take minutes
+	$(BIN)/python -m pytest -m slow
+
+check: .venv/.installed-dev ## lint and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean: ## remove .venv and caches; outputs/ stays
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache
+
+.venv/.installed: requirements.txt pyproject.toml
+	$(PYTHON) -m venv .venv
+	@echo "installing into .venv, a minute or two"
+	$(INSTALL) --no-compile -r requirements.txt
+	$(INSTALL) --no-deps -e .
+	@touch $@
+
+.venv/.installed-dev: .venv/.installed requirements-dev.txt
+	$(INSTALL) --no-compile -r requirements-dev.txt
+	@touch $@

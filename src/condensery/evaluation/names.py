@@ -1,0 +1,35 @@
+"""Names of metrics as users write them. Imports nothing, so that a misspelt one is found before any work is done."""
+
+import re
+
+from condensery.errors import UserError
+
+_NAME = re.compile(r"(?P<name>[a-z]+)(?:@(?P<cutoff>[1-9][0-9]*))?", re.IGNORECASE)
+MEASURES = {  # name in small letters -> measure of ir_measures
+    "mrr": "RR",
+    "rr": "RR",
+    "recall": "R",
+    "r": "R",
+    "ndcg": "nDCG",
+    "success": "Success",
+    "map": "AP",
+    "ap": "AP",
+    "precision": "P",
+    "p": "P",
+}
+_NEEDS_CUTOFF = ("R", "Success", "P")
+
+
+def split_metric(name: str) -> tuple[str, int | None]:
+    """The measure of ir_measures and the cutoff of a name such as MRR@10, Recall@100, R@100, nDCG@10, MAP, P@10.
+
+    Raises ``UserError`` for a name that does not exist or lacks its cutoff.
+    """
+    match = _NAME.fullmatch(name.strip())
+    measure = MEASURES.get(match["name"].lower()) if match else None
+    if match is None or measure is None:
+        raise UserError(f"metric {name!r} does not exist; known: MRR@k, Recall@k, NDCG@k, Success@k, P@k, MAP, MAP@k")
+    cutoff = int(match["cutoff"]) if match["cutoff"] else None
+    if cutoff is None and measure in _NEEDS_CUTOFF:
+        raise UserError(f"metric {name!r} needs a cutoff, for example {name}@100")
+    return measure, cutoff

@@ -1,0 +1,78 @@
+"""The encoder computes what the library's models compute, though only where the result is read."""
+
+import copy
+
+import pytest
+import textbook
+import torch
+from torch import Tensor
+
+from condensery.errors import UserError
+from condensery.models.encoder import Encoder, Selection
+
+LENGTHS = {"padded": [12, 5, 9, 3, 12], "of one length": [7, 7, 7]}
+
+
+@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=list(LENGTHS))
+@pytest.mark.parametrize("family", textbook.FAMILIES)
+def test_cls_and_masked_positions_equal_the_librarys(family: str, lengths: list[int]) -> None:
+    model = textbook.language_model(family, dropout=0.3).base_model.eval()
+    rows = textbook.rows(lengths)
+    (chunk,) = rows.cut([len(lengths)])
+    ids, attention, labels = rows.padded
+    states = model(input_ids=ids, attention_mask=attention, output_hidden_states=True).hidden_states
+    encoder = Encoder(model).eval()
+    selection = Selection(chunk, masked=True)
+    hidden, early = encoder(chunk, selection, skip=1)
+    assert early is not None
+    torch.testing.assert_close(hidden[:, 0], states[-1][:, 0], rtol=0, atol=1e-12)
+    torch.testing.assert_close(encoder.cls(chunk), states[-1][:, 0], rtol=0, atol=1e-12)
+    torch.testing.assert_close(selection.masked(hidden), states[-1][labels != -100], rtol=0, atol=1e-12)
+    real = attention.bool()
+    torch.testing.assert_close(early[real], states[1][real], rtol=0, atol=1e-12)
+    assert encoder.depth == len(states) - 1
+    assert encoder.dim == hidden.shape[-1]
+
+
+@pytest.mark.parametrize("family", textbook.FAMILIES)
+def test_computing_only_the_positions_that_are_read_gives_the_gradient_of_computing_all(family: str) -> None:
+    library = textbook.language_model(family).base_model
+    ours = Encoder(copy.deepcopy(library))
+    rows = textbook.rows([11, 4, 8], without=[1])
+    (chunk,) = rows.cut([3])
+    ids, attention, labels = rows.padded
+    torch.manual_seed(0)
+    of_cls, of_masked = torch.randn(3, 16).double(), torch.randn(len(rows.masked), 16).double()
+
+    def total(cls: Tensor, masked: Tensor) -> Tensor:
+        return (cls * of_cls).sum() + (masked * of_masked).sum()
+
+    states = library(input_ids=ids, attention_mask=attention).last_hidden_state
+    total(states[:, 0], states[labels != -100]).backward()
+    selection = Selection(chunk, masked=True)
+    hidden, _ = ours(chunk, selection)
+    total(hidden[:, 0], selection.masked(hidden)).backward()
+    assert textbook.worst(textbook.gradients(ours.model), textbook.gradients(library)) < 1e-9
+
+
+def test_the_dropout_of_cls_is_the_same_whether_masked_tokens_are_read_or_not() -> None:
+    encoder = Encoder(textbook.language_model(dropout=0.2).base_model)
+    (chunk,) = textbook.rows([9, 12, 5, 7]).cut([4])
+    torch.manual_seed(1)
+    alone = encoder.cls(chunk)
+    torch.manual_seed(1)
+    with_masked, _ = encoder(chunk, Selection(chunk, masked=True))
+    assert torch.equal(alone, with_masked[:, 0])
+    assert not torch.equal(alone, encoder.cls(chunk)), "dropout is off"
+
+
+def test_a_row_longer_than_the_backbones_positions_is_an_error_of_one_line() -> None:
+    encoder = Encoder(textbook.language_model("bert").base_model)
+    encoder.cls(textbook.rows([40]).chunks()[0])
+    with pytest.raises(UserError, match=r"41 tokens.* 40 positions") as raised:
+        encoder.cls(textbook.rows([41]).chunks()[0])
+    assert "\n" not in str(raised.value)
+    roberta = Encoder(textbook.language_model("roberta").base_model)  # its first two positions are of padding
+    roberta.cls(textbook.rows([38]).chunks()[0])
+    with pytest.raises(UserError, match=r"39 tokens.* 38 positions"):
+        roberta.cls(textbook.rows([39]).chunks()[0])

@@ -1,0 +1,206 @@
+"""The gradient cache gives the gradient of the full batch: with dropout, for any chunks, for one and for two towers."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+import textbook
+import torch
+from torch import Tensor, nn
+
+from condensery.models.biencoder import PASSAGE, QUERY, BiEncoder
+from condensery.models.condenser import Condenser, CondenserShape
+from condensery.models.encoder import Encoder
+from condensery.objectives.contrast import Contrast, retrieval_contrast, span_contrast
+from condensery.objectives.gradient_cache import ChunkEncoder, backpropagate
+from condensery.objectives.mlm import MaskedPrediction
+from condensery.tokens.batches import Chunk, chunks
+
+LENGTHS = [6, 12, 9, 4, 12, 7, 5, 12, 8, 10, 3, 11]
+WITHOUT = [3, 10]  # rows that have no masked token
+ROWS = textbook.rows(LENGTHS, without=WITHOUT)
+CHUNKINGS = {
+    "one row a chunk": [1] * 12,
+    "equal": [4, 4, 4],
+    "unequal": [5, 5, 2],
+    "one row, then the rest": [1, 11],
+    "a chunk without masked tokens": [3, 1, 8],
+    "all": [12],
+}
+
+
+def _condenser(dropout: float, weight: float = 1.0) -> MaskedPrediction:
+    model = Condenser(textbook.language_model(dropout=dropout), CondenserShape(2, 1, True)).double().train()
+    textbook.perturbed(model.head)
+    return MaskedPrediction(model, len(ROWS.masked), weight)
+
+
+def _full_batch(encoder: ChunkEncoder, parts: Sequence[Chunk], contrast: Contrast) -> dict[str, Tensor]:
+    """All chunks' graphs in memory together and one backward pass, with the dropout that a first pass would draw."""
+    states = []
+    with torch.no_grad():
+        for part in parts:
+            states.append(torch.get_rng_state())
+            encoder.vectors(part)
+    vectors, losses = [], {}
+    for part, state in zip(parts, states, strict=True):
+        torch.set_rng_state(state)
+        found, own = encoder.encode(part)
+        vectors.append(found)
+        for name, loss in own.items():
+            losses[name] = losses.get(name, 0.0) + loss
+    together = torch.cat(vectors)[torch.argsort(torch.cat([part.rows for part in parts]))]
+    losses["contrast"] = contrast(together)
+    torch.stack(list(losses.values())).sum().backward()
+    return losses
+
+
+def _compare(encoder: ChunkEncoder, model: nn.Module, parts: Sequence[Chunk], contrast: Contrast) -> None:
+    results = []
+    for way in (backpropagate, _full_batch):
+        model.zero_grad()
+        torch.manual_seed(11)
+        losses = way(encoder, parts, contrast)
+        results.append(({name: loss.detach() for name, loss in losses.items()}, textbook.gradients(model)))
+    (ours, gradient), (expected, reference) = results
+    assert ours.keys() == expected.keys()
+    for name, loss in ours.items():
+        torch.testing.assert_close(loss, expected[name], rtol=1e-11, atol=1e-14)
+    assert textbook.worst(gradient, reference) < 1e-9
+
+
+@pytest.mark.parametrize("sizes", CHUNKINGS.values(), ids=list(CHUNKINGS))
+def test_cached_equals_full_batch_with_dropout(sizes: list[int]) -> None:
+    encoder = _condenser(dropout=0.2)
+    _compare(encoder, encoder.model, ROWS.cut(sizes), span_contrast)
+
+
+def test_cached_equals_full_batch_for_chunks_sorted_by_length() -> None:
+    encoder = _condenser(dropout=0.2)
+    parts = ROWS.chunks(budget=25)
+    assert len(parts) > 3
+    assert torch.cat([part.rows for part in parts]).tolist() != list(range(12))
+    _compare(encoder, encoder.model, parts, span_contrast)
+
+
+@pytest.mark.parametrize("sizes", [[2], [1, 1]])
+def test_a_last_batch_of_one_document_has_no_contrast_left_and_still_trains_the_mlm(sizes: list[int]) -> None:
+    encoder = _condenser(dropout=0.2)
+    parts = textbook.rows([9, 5]).cut(sizes)
+    _compare(encoder, encoder.model, parts, span_contrast)
+    assert float(backpropagate(encoder, parts, span_contrast)["contrast"]) == 0.0
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["one tower", "two towers"])
+@pytest.mark.parametrize("budget", [1, 20, 10**6])
+def test_cached_equals_full_batch_for_a_biencoder_with_dropout(shared: bool, budget: int) -> None:
+    first, second = (Encoder(textbook.language_model(f, dropout=0.2).base_model) for f in ("bert", "roberta"))
+    model = BiEncoder(first) if shared else BiEncoder(first, second)
+    asked, read = textbook.rows([5, 7, 4]), textbook.rows([12, 6, 9, 3, 11], seed=1)
+    parts = chunks(asked.flat, asked.starts, budget, textbook.PAD, tower=QUERY)
+    parts += chunks(read.flat, read.starts, budget, textbook.PAD, tower=PASSAGE, rows=range(3, 8))
+    known = torch.zeros(3, 5, dtype=torch.bool)
+    known[0, 1] = True
+
+    def contrast(vectors: Tensor) -> Tensor:
+        return retrieval_contrast(vectors[:3], vectors[3:], torch.tensor([2, 0, 4]), known, 0.5)
+
+    _compare(model, model, parts, contrast)
+
+
+def _gradients_of(encoder: MaskedPrediction, parts: Sequence[Chunk], contrast: Contrast | None) -> dict[str, Tensor]:
+    encoder.model.zero_grad()
+    backpropagate(encoder, parts, contrast)
+    return textbook.gradients(encoder.model)
+
+
+def test_the_chunking_does_not_change_the_gradient_without_dropout() -> None:
+    encoder = _condenser(dropout=0.0)
+    whole = _gradients_of(encoder, ROWS.cut([12]), span_contrast)
+    for sizes in CHUNKINGS.values():
+        assert textbook.worst(_gradients_of(encoder, ROWS.cut(sizes), span_contrast), whole) < 1e-9
+
+
+@pytest.mark.parametrize("weight", [1.0, 2.0])
+def test_without_contrast_it_is_gradient_accumulation_over_the_masked_tokens_of_the_whole_batch(weight: float) -> None:
+    encoder = _condenser(dropout=0.0, weight=weight)
+    model = encoder.model
+    output = textbook.condenser(model.language_model, list(model.head), 1, True, ROWS.padded)
+    assert output.head is not None
+    assert output.late is not None
+    means = {"mlm_head": output.head.sum() / len(ROWS.masked), "mlm_late": output.late.sum() / len(ROWS.masked)}
+    (weight * sum(means.values())).backward()
+    expected = textbook.gradients(model)
+    for sizes in CHUNKINGS.values():
+        assert textbook.worst(_gradients_of(encoder, ROWS.cut(sizes), None), expected) < 1e-9
+        losses = backpropagate(encoder, ROWS.cut(sizes), None)
+        assert losses.keys() == means.keys()
+        for name, mean in means.items():
+            assert float(losses[name]) == pytest.approx(weight * float(mean.detach()), rel=1e-12)
+
+
+def test_a_batch_without_any_masked_token_gives_the_contrasts_gradient_alone() -> None:
+    rows = textbook.rows([6, 4, 9, 7], without=range(4))
+    model = _condenser(dropout=0.0).model
+    encoder = MaskedPrediction(model, masked=0)
+    losses = backpropagate(encoder, rows.cut([3, 1]), span_contrast)
+    assert float(losses["mlm_head"]) == float(losses["mlm_late"]) == 0.0
+    assert all(torch.isfinite(gradient).all() for gradient in textbook.gradients(model).values())
+    assert any(gradient.any() for gradient in textbook.gradients(model.encoder).values())
+
+
+@pytest.mark.parametrize("contrast", [span_contrast, None])
+@pytest.mark.parametrize("sizes", [[12], [5, 5, 2]])
+def test_bf16_is_close_to_fp32_and_loses_no_parameters_gradient(sizes: list[int], contrast: Contrast | None) -> None:
+    model = Condenser(textbook.language_model(hidden=32), CondenserShape(2, 1, True)).float().train()
+    with torch.no_grad():
+        for parameter in model.parameters():  # vectors of a usual size, so that the softmax is not a step
+            parameter.mul_(0.3)
+    encoder = MaskedPrediction(model, len(ROWS.masked))
+    exact = _gradients_of(encoder, ROWS.cut(sizes), contrast)
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = _gradients_of(encoder, ROWS.cut(sizes), contrast)
+    assert {gradient.dtype for gradient in rounded.values()} == {torch.float32}
+    flat, other = (torch.cat([gradient.flatten() for gradient in each.values()]) for each in (exact, rounded))
+    assert float(nn.functional.cosine_similarity(flat, other, dim=0)) > 0.999
+    assert float((flat - other).norm() / flat.norm()) < 0.03
+
+
+@pytest.mark.parametrize("contrast", [span_contrast, None])
+@pytest.mark.parametrize("sizes", [[12], [5, 5, 2]])
+def test_gradients_are_exchanged_between_processes_with_the_last_chunk_only(
+    sizes: list[int], contrast: Contrast | None
+) -> None:
+    held_back, seen = False, []
+
+    @contextmanager
+    def unsynchronised() -> Iterator[None]:
+        nonlocal held_back
+        held_back = True
+        yield
+        held_back = False
+
+    def backward(loss: Tensor) -> None:
+        seen.append(held_back)
+        loss.backward()
+
+    backpropagate(_condenser(dropout=0.0), ROWS.cut(sizes), contrast, backward, unsynchronised)
+    assert seen == [True] * (len(sizes) - 1) + [False]
+
+
+@pytest.mark.parametrize("sizes", [[12], [5, 5, 2]])
+def test_a_backward_that_scales_its_loss_as_fp16_does_scales_the_whole_gradient(sizes: list[int]) -> None:
+    encoder = _condenser(dropout=0.0)
+    plain = _gradients_of(encoder, ROWS.cut(sizes), span_contrast)
+    encoder.model.zero_grad()
+    losses = backpropagate(encoder, ROWS.cut(sizes), span_contrast, lambda loss: (loss * 1024.0).backward())
+    scaled = textbook.gradients(encoder.model)
+    assert textbook.worst({name: gradient / 1024.0 for name, gradient in scaled.items()}, plain) < 1e-12
+    unscaled = backpropagate(encoder, ROWS.cut(sizes), span_contrast)
+    assert all(torch.equal(loss, unscaled[name]) for name, loss in losses.items()), "the losses were scaled too"
+
+
+def test_a_chunk_that_has_nothing_to_predict_is_refused_by_the_pretraining_loss() -> None:
+    (chunk,) = chunks(ROWS.flat, ROWS.starts, 10**6, textbook.PAD)
+    with pytest.raises(ValueError, match="needs masked positions"):
+        _condenser(dropout=0.0).encode(chunk)

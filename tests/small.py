@@ -1,0 +1,227 @@
+"""What the tests of whole recipes share: the command line in this process, and small inputs in every format."""
+
+import gzip
+import importlib.util
+import io
+import json
+import os
+import random
+import re
+import signal
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from condensery import cli
+from condensery.files import read_json
+from condensery.pipeline import sweep
+
+PROJECT = Path(__file__).resolve().parent.parent
+CONF = Path(__file__).parent / "stages" / "conf"
+
+MODEL = [  # two layers of 32, from scratch, in fp32 on one thread
+    "backbone=tiny",
+    "backbone.vocab_size=600",
+    "backbone.layers=2",
+    "backbone.hidden=32",
+    "backbone.intermediate=64",
+    "backbone.max_positions=128",
+    "trainer=cpu",
+    "trainer.precision=fp32",
+    "trainer.threads=1",
+    "jobs=1",
+]
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command left on the terminal."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def computed(self) -> list[str]:
+        """The stages that were computed, in order."""
+        return re.findall(r"^\[(\S+)\] starts$", self.out, re.MULTILINE)
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder: the last path that was printed."""
+        return Path([line for line in self.out.splitlines() if line.startswith("/")][-1])
+
+    def sound(self) -> "Done":
+        """Itself, where the command went well."""
+        assert self.code == 0, self.out + self.err
+        return self
+
+
+def door(*arguments: str | Path) -> Done:
+    """``python run.py ...`` in this process, with the recipes of the tests beside the project's own."""
+    program = _run_py()
+    out, err = io.StringIO(), io.StringIO()
+    with _as_it_was(), redirect_stdout(out), redirect_stderr(err):
+        sys.argv = ["run.py", "--config-dir", str(CONF), *map(str, arguments)]
+        os.environ.pop("HYDRA_FULL_ERROR", None)
+        sweep.failed.clear()
+        code = cli.door(program, PROJECT)
+    return Done(code, out.getvalue(), err.getvalue())
+
+
+def _run_py() -> Any:
+    spec = importlib.util.spec_from_file_location("run", PROJECT / "run.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.run.__wrapped__.__module__ = "__main__"  # so that Hydra looks for conf/ beside the file
+    return module.run
+
+
+@contextmanager
+def _as_it_was() -> Iterator[None]:
+    """Set back what a process of its own would not share: arguments, environment, signal handlers."""
+    arguments, environment = sys.argv, dict(os.environ)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        sys.argv = arguments
+        for variable in set(os.environ) - set(environment):
+            del os.environ[variable]
+        os.environ.update(environment)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def artifact_files(root: Path) -> dict[str, bytes]:
+    """The bytes of all finished artifacts under an output root, but for what tells of time: manifests and curves."""
+    return {
+        path.relative_to(root).as_posix(): path.read_bytes()
+        for path in sorted((root / "artifacts").rglob("*"))
+        if path.is_file() and path.suffix != ".lock" and path.name not in ("manifest.json", "metrics.csv")
+    }
+
+
+def half_written(root: Path) -> list[Path]:
+    """Artifact folders under their final name without a manifest, and files of an unfinished write in any."""
+    folders = [path for path in root.glob("artifacts/*/*") if path.is_dir() and path.suffix != ".partial"]
+    return [path for path in folders if not (path / "manifest.json").is_file() or [*path.rglob("*.tmp")]]
+
+
+def metrics_of(run: Path) -> dict[str, dict[str, float]]:
+    """``results.json`` of a run as row -> metrics."""
+    return {row["row"]: row["metrics"] for row in read_json(run / "results.json")}
+
+
+@dataclass(frozen=True)
+class Text:
+    """A small collection: passages (id, title, text, document) and questions (id, text, id of the passage)."""
+
+    passages: list[tuple[str, str, str, str]]
+    questions: list[tuple[str, str, str]]
+
+
+def some_text(documents: int = 40, paragraphs: int = 3, seed: int = 0) -> Text:
+    """Made-up articles, each about words of its own, with a question about every other paragraph."""
+    draw = random.Random(seed)
+    passages, questions = [], []
+    for document in range(documents):
+        topic = [_word(draw) for _ in range(12)]
+        for paragraph in range(paragraphs):
+            sentences = [_sentence(draw, topic) for _ in range(5)]
+            number = document * paragraphs + paragraph
+            passages.append((f"{number}", f"{topic[0]} {topic[1]}", " ".join(sentences), f"d{document}"))
+            if number % 2 == 0:
+                words = draw.sample(sentences[0].rstrip(".").lower().split(), 4)
+                questions.append((f"q{number}", f"what about {' '.join(words)}", f"{number}"))
+    return Text(passages, questions)
+
+
+def _word(draw: random.Random) -> str:
+    return "".join(draw.choice("bdfgklmnprst") + draw.choice("aeiou") for _ in range(draw.randint(2, 3)))
+
+
+def _sentence(draw: random.Random, topic: list[str]) -> str:
+    common = ["the", "of", "and", "is", "known", "near", "with", "some", "was", "often"]
+    words = [draw.choice(topic if draw.random() < 0.6 else common) for _ in range(draw.randint(8, 14))]
+    return " ".join(words).capitalize() + "."
+
+
+def splits_of(text: Text) -> dict[str, list[tuple[str, str, str]]]:
+    """The questions as train, dev and test."""
+    third = len(text.questions) // 6
+    parts = text.questions[: 4 * third], text.questions[4 * third : 5 * third], text.questions[5 * third :]
+    return dict(zip(("train", "dev", "test"), parts, strict=True))
+
+
+def write(path: Path, lines: Iterable[str]) -> Path:
+    """Write lines, as gzip where the name ends so."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    raw = "".join(f"{line}\n" for line in lines).encode()
+    path.write_bytes(gzip.compress(raw) if path.suffix == ".gz" else raw)
+    return path
+
+
+def write_questions(root: Path, text: Text, splits: Iterable[str] = ("train", "dev", "test")) -> None:
+    """``queries.jsonl`` and ``qrels/`` as in a BEIR folder."""
+    write(root / "queries.jsonl", (json.dumps({"_id": name, "text": words}) for name, words, _ in text.questions))
+    for split in splits:
+        lines = (f"{name}\t{passage}\t1" for name, _, passage in splits_of(text)[split])
+        write(root / "qrels" / f"{split}.tsv", ["query-id\tcorpus-id\tscore", *lines])
+
+
+def write_beir(root: Path, text: Text) -> Path:
+    """A BEIR folder whose corpus names its documents."""
+    fields = ("_id", "title", "text", "doc_id")
+    write(root / "corpus.jsonl", (json.dumps(dict(zip(fields, one, strict=True))) for one in text.passages))
+    write_questions(root, text)
+    return root
+
+
+def write_documents(root: Path, text: Text, name: str = "documents.jsonl") -> Path:
+    """Whole documents, one a line."""
+    documents: dict[str, dict[str, Any]] = {}
+    for _, title, words, document in text.passages:
+        documents.setdefault(document, {"_id": document, "title": title, "passages": []})["passages"].append(words)
+    write(root / name, map(json.dumps, documents.values()))
+    return root
+
+
+def write_text_files(root: Path, text: Text) -> Path:
+    """One file a document with blank lines between its paragraphs, every third one in a folder below."""
+    documents: dict[str, list[str]] = {}
+    for _, _, words, document in text.passages:
+        documents.setdefault(document, []).append(words)
+    for number, (document, paragraphs) in enumerate(documents.items()):
+        folder, ending = (root / "below", "md") if number % 3 == 0 else (root, "txt")
+        write(folder / f"{document}.{ending}", ["\n\n".join(paragraphs)])
+    return root
+
+
+def write_marco(root: Path, text: Text, gz: bool = False) -> Path:
+    """The passage collection of MS MARCO in its native files; the documents and triples beside it."""
+    end = ".gz" if gz else ""
+    train, test = splits_of(text)["train"], splits_of(text)["test"]
+    write(root / f"collection.tsv{end}", (f"{name}\t{words}" for name, _, words, _ in text.passages))
+    for stem, questions in (("train", train), ("dev.small", test)):
+        queries = dict.fromkeys((name, words) for name, words, _ in questions)  # a query may have several positives
+        write(root / f"queries.{stem}.tsv{end}", (f"{name}\t{words}" for name, words in queries))
+        write(root / f"qrels.{stem}.tsv{end}", (f"{name}\t0\t{passage}\t1" for name, _, passage in questions))
+    documents: dict[str, tuple[str, list[str]]] = {}
+    for _, title, words, document in text.passages:
+        documents.setdefault(document, (title, []))[1].append(words)
+    lines = (f"{name}\thttps://x.org/{name}\t{title}\t{' '.join(words)}" for name, (title, words) in documents.items())
+    write(root / f"msmarco-docs.tsv{end}", lines)
+    names = [name for name, *_ in text.passages]
+    triples = (
+        f"{name}\t{passage}\t{names[(at * 7 + step) % len(names)]}"
+        for at, (name, _, passage) in enumerate(train)
+        for step in range(1, 6)
+    )
+    write(root / f"qidpidtriples.train.full.2.tsv{end}", triples)
+    return root

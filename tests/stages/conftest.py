@@ -1,0 +1,24 @@
+"""A small BEIR folder and finished runs over it, made once for all tests of whole recipes."""
+
+from pathlib import Path
+
+import pytest
+from small import Done, door, some_text, write_beir
+
+
+@pytest.fixture(scope="session")
+def beir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """40 made-up articles of three paragraphs, 60 questions; not to be changed."""
+    return write_beir(tmp_path_factory.mktemp("beir"), some_text())
+
+
+@pytest.fixture(scope="session")
+def on_beir(beir: Path) -> list[str]:
+    """The overrides that let a recipe read it."""
+    return ["data=beir", f"data.root={beir}", "data.splits.dev=dev"]
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory, on_beir: list[str]) -> Done:
+    """The recipe ``tiny``, run without interruption, one stage after the other."""
+    return door("experiment=tiny", *on_beir, f"output_root={tmp_path_factory.mktemp('finished')}").sound()

@@ -1,0 +1,104 @@
+"""Where the backbone comes from: from scratch in both families, or a folder with its tokenizer; titles on and off."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small import Text, door, some_text, write_beir
+
+from condensery.files import read_json
+
+TEXT = some_text(documents=20, seed=3)
+
+
+def texts_of(text: Text) -> list[str]:
+    return [words for _, _, words, _ in text.passages]
+
+
+def bert_folder(folder: Path) -> Path:
+    """A small BERT with its WordPiece, as somebody might have saved it."""
+    from transformers import BertConfig, BertForMaskedLM
+
+    from condensery.tokens.tokenizer import train_wordpiece
+
+    tokenizer = train_wordpiece(texts_of(TEXT), 400, folder)
+    sizes: Any = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    BertForMaskedLM(BertConfig(vocab_size=len(tokenizer), max_position_embeddings=64, **sizes)).save_pretrained(folder)
+    return folder
+
+
+def roberta_folder(folder: Path) -> Path:
+    """A small RoBERTa with a byte-level BPE."""
+    from tokenizers import ByteLevelBPETokenizer
+    from transformers import RobertaConfig, RobertaForMaskedLM, RobertaTokenizerFast
+
+    folder.mkdir()
+    trained = ByteLevelBPETokenizer()
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    trained.train_from_iterator(texts_of(TEXT), vocab_size=400, special_tokens=special, show_progress=False)
+    trained.save_model(str(folder))
+    tokenizer = RobertaTokenizerFast(vocab=str(folder / "vocab.json"), merges=str(folder / "merges.txt"))
+    tokenizer.save_pretrained(folder)
+    sizes: Any = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    config = RobertaConfig(vocab_size=len(tokenizer), max_position_embeddings=66, type_vocab_size=1, **sizes)
+    RobertaForMaskedLM(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The recipe ``short`` on 20 articles; all tests here share what they can."""
+    folder = tmp_path_factory.mktemp("backbones")
+    root = write_beir(folder / "in", TEXT)
+    steps = [f"stage.{kind}.steps=3" for kind in ("pretrain_condenser", "pretrain_cocondenser", "finetune")]
+    return ["experiment=short", "data=beir", f"data.root={root}", *steps, f"output_root={folder / 'out'}"]
+
+
+def architectures(run: Path) -> set[str]:
+    names = ("condenser", "cocondenser", "round1")
+    return {read_json(run / "stages" / name / "config.json")["model_type"] for name in names}
+
+
+def test_roberta_from_scratch_with_a_wordpiece(small: list[str]) -> None:
+    done = door(*small, "backbone.family=roberta").sound()
+    assert architectures(done.folder) == {"roberta"}
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_a_checkpoint_in_a_folder_with_and_without_titles(family: str, small: list[str], tmp_path: Path) -> None:
+    from safetensors.numpy import load_file
+
+    folder = (bert_folder if family == "bert" else roberta_folder)(tmp_path / "checkpoint")
+    named = [f"backbone.name={folder}", f"backbone.tokenizer={folder}", "stage.finetune.passage_length=64"]
+    with_titles = door(*small, *named).sound()
+    without = door(*small, *named, "stage.tokens.titles=false").sound()
+    assert architectures(with_titles.folder) == {family}
+    tokens = [run.folder / "stages" / "tokens" / "titles" for run in (with_titles, without)]
+    assert [path.is_dir() for path in tokens] == [True, False]
+    vectors = [run.folder / "stages" / "round1.index" / "passages" / "00000.npy" for run in (with_titles, without)]
+    assert vectors[0].read_bytes() != vectors[1].read_bytes(), "the title is read"
+    start, tuned = (
+        load_file(folder / "model.safetensors"),
+        load_file(with_titles.folder / "stages/round1/model.safetensors"),
+    )
+    word = f"{family}.embeddings.word_embeddings.weight"
+    found = tuned.get(word, tuned.get(word.removeprefix(f"{family}.")))
+    assert 0 < abs(found - start[word]).max() < 0.1, "training went on from the checkpoint's weights"
+
+
+def test_the_same_checkpoint_elsewhere_is_the_same(small: list[str], tmp_path: Path) -> None:
+    import shutil
+
+    folder = bert_folder(tmp_path / "here")
+    shutil.copytree(folder, tmp_path / "there")
+    named = ["backbone.name={0}", "backbone.tokenizer={0}"]
+    door(*small, *(one.format(folder) for one in named)).sound()
+    assert door(*small, *(one.format(tmp_path / "there") for one in named)).sound().computed == []
+
+
+def test_a_checkpoint_with_too_few_positions_is_refused_before_training(small: list[str], tmp_path: Path) -> None:
+    for make in (bert_folder, roberta_folder):
+        folder = make(tmp_path / make.__name__)
+        named = [f"backbone.name={folder}", f"backbone.tokenizer={folder}"]
+        done = door(*small, *named, "stages.condenser.length=65", "stages.condenser.minimum=8")
+        assert done.err == "error: stages.condenser: length=65 is longer than the backbone's 64 positions\n"

@@ -1,0 +1,140 @@
+"""SIGKILL in any stage, at any moment: the same command, run again, ends with the bits of an uninterrupted run."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from small import CONF, PROJECT, Done, artifact_files, door, half_written
+
+MARK = "CONDENSERY_TEST_MARK"  # environment variable that all processes of a run inherit
+KILLS = 8
+LONGER = [  # so that training takes long enough to be killed in
+    "stage.pretrain_mlm.steps=60",
+    "stage.pretrain_condenser.steps=60",
+    "stage.pretrain_cocondenser.steps=60",
+    "stage.finetune.steps=60",
+    "stage.pretrain_mlm.checkpoint_every=5",
+    "stage.pretrain_condenser.checkpoint_every=5",
+    "stage.pretrain_cocondenser.checkpoint_every=5",
+    "stage.finetune.checkpoint_every=5",
+]
+
+
+def start(mark: str, *arguments: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, str(PROJECT / "run.py"), "--config-dir", str(CONF), *arguments]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, MARK: mark}
+    )
+
+
+def alive(mark: str) -> list[int]:
+    """The processes that carry the mark, as the kernel knows them."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            state = (process / "stat").read_text().rpartition(")")[2].split()[0]
+            if state != "Z" and f"{MARK}={mark}".encode() in (process / "environ").read_bytes().split(b"\0"):
+                found.append(int(process.name))
+        except OSError:
+            continue
+    return found
+
+
+def kill(process: "subprocess.Popen[str]", mark: str) -> None:
+    """SIGKILL the main process alone; what it started must end by itself."""
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    patience = time.monotonic() + 10
+    while alive(mark):
+        assert time.monotonic() < patience, f"orphans: {alive(mark)}"
+        time.sleep(0.05)
+
+
+def wait(process: "subprocess.Popen[str]", until: Callable[[], bool]) -> None:
+    """Until something is so, or the process has ended."""
+    patience = time.monotonic() + 120
+    while not until() and process.poll() is None:
+        assert time.monotonic() < patience
+        time.sleep(0.002)
+
+
+def checkpoints(root: Path) -> list[Path]:
+    """Checkpoints from which an interrupted stage will go on."""
+    return list(root.glob("artifacts/*/*.partial/checkpoints/step=*.ckpt"))
+
+
+def same_results(run: Path, other: Path) -> None:
+    """Every artifact and the results are equal, bit by bit."""
+    assert run.name == other.name
+    mine, wanted = artifact_files(run.parents[1]), artifact_files(other.parents[1])
+    kinds = {Path(name).name for name in wanted}
+    assert {"model.safetensors", "run.trec.gz", "negatives.jsonl", "passages.arrow", "tokens.bin"} <= kinds
+    assert mine.keys() == wanted.keys()
+    assert [name for name in wanted if mine[name] != wanted[name]] == []
+    assert (run / "results.json").read_bytes() == (other / "results.json").read_bytes()
+    assert not half_written(run.parents[1])
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc")
+def test_killed_after_a_checkpoint_it_goes_on_from_there(
+    finished: Done, on_beir: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from condensery.training import loop
+
+    arguments = ["experiment=tiny", *on_beir, f"output_root={tmp_path}"]
+    process = start(str(tmp_path), *arguments)
+    wait(process, lambda: bool(checkpoints(tmp_path)))
+    kill(process, str(tmp_path))
+    left = [int(path.stem.partition("=")[2]) for path in checkpoints(tmp_path)]
+    resumed: list[Path | None] = []
+    first = loop.last_checkpoint
+
+    def noted(folder: Path) -> Path | None:
+        resumed.append(first(folder))
+        return resumed[-1]
+
+    monkeypatch.setattr(loop, "last_checkpoint", noted)
+    again = door(*arguments).sound()
+    assert again.computed != finished.computed, "what was finished before the kill is reused"
+    assert len(left) == 1
+    assert [path.name for path in resumed if path] == [f"step={left[0]}.ckpt"]
+    same_results(again.folder, finished.folder)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc")
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_killed_at_random_moments_it_ends_with_the_same_bits(jobs: int, on_beir: list[str], tmp_path: Path) -> None:
+    recipe = ["experiment=tiny", *on_beir, *LONGER]
+    whole = door(*recipe, f"output_root={tmp_path / 'whole'}").sound()
+    root, draw = tmp_path / "killed", random.Random(jobs)
+    arguments = [*recipe, f"output_root={root}", f"jobs={jobs}"]
+    seen: set[Path] = set()  # checkpoints that an earlier kill left behind
+    kills = resumable = 0
+    process = start(str(tmp_path), *arguments)
+    while kills < KILLS:
+        if kills % 2:  # while a stage trains, soon after it has written a checkpoint
+            wait(process, lambda old=frozenset(seen): bool({*checkpoints(root)} - old))
+            time.sleep(draw.uniform(0, 0.1))
+        else:  # anywhere, the imports included
+            time.sleep(draw.uniform(2, 15))
+        if process.poll() is not None:
+            break
+        kill(process, str(tmp_path))
+        kills += 1
+        resumable += bool(checkpoints(root))
+        seen |= {*checkpoints(root)}
+        process = start(str(tmp_path), *arguments)
+    out, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, out
+    assert kills >= 3
+    assert resumable >= 1, "no kill came after a checkpoint"
+    last = door(*arguments).sound()
+    assert last.computed == []
+    same_results(last.folder, whole.folder)

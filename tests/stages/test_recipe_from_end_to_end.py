@@ -1,0 +1,129 @@
+"""A whole recipe with every kind of stage, on a real collection: what it computes, writes, reuses and answers."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from small import PROJECT, Done, artifact_files, door, half_written, metrics_of, write
+
+from condensery.files import read_json
+from condensery.text.collection import Collection
+
+ROWS = ["BM25", "coCondenser", "two towers"]
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The recipe ``tiny`` on the docstrings of the standard library, with triples besides; its corpus lies ready."""
+    folder = tmp_path_factory.mktemp("recipe")
+    root = f"output_root={folder / 'out'}"
+    door("data=pydocs_stdlib", "stages.corpus={stage: corpus}", "logger=csv", root).sound()
+    collection = Collection(next((folder / "out" / "artifacts" / "corpus").glob("*/collection.json")).parent)
+    queries, passages = collection.queries.ids, collection.passages.ids
+    positives = list(collection.qrels("train").positives().items())[:300]
+    lines = (f"{queries[q]}\t{passages[rows[0]]}\t{passages[rows[0] - 1]}" for q, rows in positives)
+    triples = f"stages.triples={{stage: triples, file: {write(folder / 'triples.tsv', lines)}}}"
+    return ["experiment=tiny", triples, "stages.round2.negatives=[bm25_negatives,mined,triples]", root]
+
+
+@pytest.fixture(scope="module")
+def done(recipe: list[str]) -> Done:
+    return door(*recipe).sound()
+
+
+def test_every_kind_of_stage_is_run_and_the_corpus_of_another_recipe_reused(done: Done) -> None:
+    kinds = {path.stem for path in (PROJECT / "conf" / "stage").glob("*.yaml")}
+    artifacts = done.folder.parents[1] / "artifacts"
+    assert {path.parents[1].name for path in artifacts.glob("*/*/manifest.json")} == kinds
+    assert "corpus" not in done.computed
+    assert not half_written(done.folder.parents[1])
+    assert not list(artifacts.glob("*/*.partial"))
+
+
+def test_libraries_write_nothing_between_the_lines_of_progress(done: Done) -> None:
+    assert done.err == ""
+
+
+def test_the_run_folder_holds_table_results_config_and_curves(done: Done) -> None:
+    run = done.folder
+    assert {path.name for path in run.iterdir()} >= {
+        "table.md",
+        "results.json",
+        "config.yaml",
+        "curves.png",
+        "graph.json",
+    }
+    for row in ROWS:
+        assert f"| {row} " in (run / "table.md").read_text().replace("**", "")
+        assert row in done.out
+    results = read_json(run / "results.json")
+    assert [row["row"] for row in results] == ROWS
+    for row in results:
+        assert set(row) == {"row", "collection", "split", "metrics", "seed", "artifact"}
+        assert (row["collection"], row["split"], row["seed"]) == ("pydocs-stdlib", "test", 1)
+        assert list(row["metrics"]) == ["MRR@10", "Recall@100", "NDCG@10"]
+        assert (run.parents[1] / "artifacts" / row["artifact"] / "run.trec.gz").is_file()
+    assert results[0]["metrics"]["MRR@10"] > 0.2  # BM25 finds docstrings by their first sentence
+    assert (run / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert all(link.resolve().is_dir() for link in (run / "stages").iterdir())
+    composed = yaml.safe_load((run / "config.yaml").read_text())
+    assert composed["stages"]["round1"]["learning_rate"] == 1.0e-3
+    assert composed["backbone"]["layers"] == 2
+
+
+def test_every_training_stage_leaves_its_curve(done: Done) -> None:
+    for name in ("mlm", "condenser", "cocondenser", "round1", "round2"):
+        header, *lines = (done.folder / "stages" / name / "logs" / "metrics.csv").read_text().splitlines()
+        assert {"train/loss", "train/tokens_per_s", "val/mrr@10", "step"} <= set(header.split(","))
+        assert len(lines) >= 6
+
+
+def test_a_second_run_reuses_everything_and_answers(done: Done, recipe: list[str]) -> None:
+    results = (done.folder / "results.json").read_bytes()
+    again = door(*recipe, "ask=read a json file").sound()
+    assert again.computed == []
+    assert (done.folder / "results.json").read_bytes() == results
+    shown = again.out.partition("found by BM25")[2]
+    assert "read a json file" in shown
+    assert all(f"{place}" in shown for place in range(1, 6))
+    assert "json" in shown.replace("read a json file", "").lower()
+
+
+def test_a_dense_retriever_answers_too(done: Done, recipe: list[str]) -> None:
+    rows = ["~table.rows.BM25", "table.baseline=null"]
+    answered = door(*recipe, *rows, "ask=read a json file").sound()
+    best = max(ROWS[1:], key=lambda row: metrics_of(done.folder)[row]["MRR@10"])
+    assert f"found by {best}" in answered.out
+    assert answered.computed == []
+
+
+def test_force_recomputes_one_stage_and_gives_the_same(done: Done, recipe: list[str]) -> None:
+    before = artifact_files(done.folder.parents[1])
+    forced = door(*recipe, "force=[round1]").sound()
+    assert forced.computed == ["round1"]
+    assert artifact_files(done.folder.parents[1]) == before
+
+
+def test_two_jobs_give_the_bits_of_one(finished: Done, on_beir: list[str], tmp_path: Path) -> None:
+    two = door("experiment=tiny", *on_beir, "jobs=2", f"output_root={tmp_path}").sound()
+    assert sorted(two.computed) == sorted(finished.computed)
+    assert two.folder.name == finished.folder.name
+    for name in ("results.json", "table.md"):
+        assert (two.folder / name).read_bytes() == (finished.folder / name).read_bytes()
+    assert artifact_files(tmp_path) == artifact_files(finished.folder.parents[1])
+
+
+def test_where_the_data_lies_does_not_matter(finished: Done, beir: Path, on_beir: list[str], tmp_path: Path) -> None:
+    shutil.copytree(beir, tmp_path / "moved")
+    root = f"output_root={finished.folder.parents[1]}"
+    moved = door("experiment=tiny", *on_beir, f"data.root={tmp_path / 'moved'}", root).sound()
+    assert moved.computed == []
+
+
+def test_what_changes_one_stage_recomputes_it_and_what_reads_it(finished: Done, on_beir: list[str]) -> None:
+    root = f"output_root={finished.folder.parents[1]}"
+    changed = door("experiment=tiny", *on_beir, root, "stages.round2.learning_rate=2.0e-3").sound()
+    assert changed.computed == ["round2", "round2.index", "round2.evaluation"]
+    before, after = metrics_of(finished.folder), metrics_of(changed.folder)
+    assert {row for row in before if before[row] != after[row]} <= {"two towers"}

@@ -1,0 +1,260 @@
+"""The shipped recipes: each composes, every key is explained, and each runs to its end on a small set of its format."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from small import (
+    MODEL,
+    PROJECT,
+    Text,
+    door,
+    metrics_of,
+    some_text,
+    splits_of,
+    write_beir,
+    write_documents,
+    write_marco,
+    write_questions,
+    write_text_files,
+)
+
+CONF = PROJECT / "conf"
+RECIPES = sorted(
+    path.relative_to(CONF / "experiment").with_suffix("").as_posix() for path in CONF.glob("experiment/**/*.yaml")
+)
+OPTIONS = [
+    f"{path.parent.name}={path.stem}"
+    for path in sorted(CONF.glob("*/*.yaml"))
+    if path.parent.name not in ("experiment", "stage")
+]
+TEXT = some_text(documents=24, seed=5)
+FEW = [  # steps for the recipes whose number of steps is their own
+    *(f"stage.{kind}.steps=3" for kind in ("pretrain_mlm", "pretrain_condenser", "pretrain_cocondenser", "finetune")),
+    *(
+        f"stage.{kind}.epochs=null"
+        for kind in ("pretrain_mlm", "pretrain_condenser", "pretrain_cocondenser", "finetune")
+    ),
+]
+MARCO_FILES = ["collection.tsv", "queries.train.tsv", "qrels.train.tsv", "queries.dev.small.tsv", "qrels.dev.small.tsv"]
+
+
+@pytest.fixture(scope="module")
+def roots(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A small folder of each format: for a recipe the one that it reads."""
+    folder = tmp_path_factory.mktemp("roots")
+    judged = write_text_files(folder / "judged", TEXT)
+    write_questions(judged, _by_paragraph(judged, TEXT))
+    return {
+        "cocondenser_msmarco": write_marco(folder / "marco", TEXT),
+        "cocondenser_squad": write_beir(folder / "beir", TEXT),
+        "condenser_wikipedia": write_documents(folder / "documents", TEXT),
+        "cocondenser_local": write_text_files(folder / "text", TEXT),
+        "cocondenser_local_queries": judged,
+    }
+
+
+def _by_paragraph(root: Path, text: Text) -> Text:
+    """The questions with the ids that the reader of text files gives: file#paragraph."""
+    files = {path.stem: path.relative_to(root).as_posix() for path in root.rglob("d*.*")}
+    ids: dict[str, str] = {}
+    seen: dict[str, int] = {}
+    for name, _, _, document in text.passages:
+        ids[name] = f"{files[document]}#{seen.get(document, 0)}"
+        seen[document] = seen.get(document, 0) + 1
+    return Text(text.passages, [(name, words, ids[passage]) for name, words, passage in text.questions])
+
+
+def test_the_recipes_that_the_readme_speaks_of_are_here() -> None:
+    assert {"quickstart", "smoke", "condenser_wikipedia", "cocondenser_msmarco", "cocondenser_squad"} <= set(RECIPES)
+    assert {"cocondenser_local", "cocondenser_local_queries"} <= set(RECIPES)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_recipe_composes_to_a_graph(recipe: str, roots: dict[str, Path], tmp_path: Path) -> None:
+    given = [f"data.root={roots[recipe]}"] if recipe in roots else []
+    done = door(f"experiment={recipe}", *given, "dry_run=true", f"output_root={tmp_path}").sound()
+    assert re.search(r"corpus .* miss", done.out)
+    assert not list(tmp_path.iterdir()), "a dry run writes nothing"
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_every_option_composes(option: str, roots: dict[str, Path], tmp_path: Path) -> None:
+    with_root = option.startswith("data=") and "pydocs" not in option
+    recipe = "condenser_wikipedia" if with_root else "quickstart"
+    given = [f"data.root={roots[recipe]}"] if with_root else []
+    done = door(f"experiment={recipe}", option, *given, "dry_run=true", f"output_root={tmp_path}")
+    if option in ("data=beir", "data=squad", "data=msmarco", "data=msmarco_documents", "data=text"):  # another format
+        assert re.fullmatch(r"error: .*(missing|no such file|no text files).*\n", done.err), done.err
+    else:
+        done.sound()
+
+
+def keys_without_comment(path: Path) -> list[str]:
+    """The lines of a config file that set a key and do not say what it is."""
+    bare, inside, indent = [], "", 0
+    inherits = "defaults:" in path.read_text()
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        match = re.match(r"^( *)([A-Za-z_][\w @+.-]*):(?: |$)", line)
+        if not match:
+            continue
+        if len(match[1]) <= indent or not inside:
+            inside, indent = match[2], len(match[1])
+        body = path.parent.name == "experiment" or inside in ("defaults", "hydra")
+        if "#" not in line and not body and match[2] not in ("defaults", "wandb") and not inherits:
+            bare.append(f"{path.relative_to(CONF)}:{number}: {match[2]}")
+    return bare
+
+
+def explained(path: Path) -> set[str]:
+    """The keys that a file comments on, and those of the files that it inherits from."""
+    text = path.read_text()
+    found = set(re.findall(r"^ *(\w+):.*#", text, re.MULTILINE))
+    for base in re.findall(r"^  - (\w+)$", text, re.MULTILINE):
+        if base != "_self_" and (path.parent / f"{base}.yaml").exists():
+            found |= explained(path.parent / f"{base}.yaml")
+    return found
+
+
+@pytest.mark.parametrize("path", [*sorted(CONF.glob("*/*.yaml")), CONF / "config.yaml"], ids=lambda path: path.stem)
+def test_every_key_has_a_comment(path: Path) -> None:
+    assert path.read_text().startswith("#"), "the file says what it is"
+    if path.parent.name == "experiment":
+        return  # the keys are those of the groups
+    assert keys_without_comment(path) == []
+    keys = set(re.findall(r"^([A-Za-z_]\w*):", path.read_text(), re.MULTILINE)) - {"defaults", "hydra"}
+    assert keys <= explained(path) | {"wandb"}
+
+
+def test_msmarco_without_data_names_each_missing_file_and_where_to_get_it(tmp_path: Path) -> None:
+    (tmp_path / "marco").mkdir()
+    recipe = ["experiment=cocondenser_msmarco", f"output_root={tmp_path / 'out'}"]
+    for root in ([f"data.root={tmp_path / 'marco'}"], [f"data.root={tmp_path / 'nowhere'}"], []):
+        done = door(*recipe, *root)
+        assert done.code == 1
+        assert done.out == ""
+        assert done.err.startswith("error: data.root=")
+        assert done.err.count("\n") == 1
+        for name in MARCO_FILES:
+            assert name in done.err
+        assert "https://microsoft.github.io/msmarco/" in done.err
+        assert "collectionandqueries.tar.gz" in done.err
+    assert not list(tmp_path.glob("out/*")), "nothing was begun"
+
+
+def test_msmarco_names_what_is_missing_of_the_optional_files_too(roots: dict[str, Path], tmp_path: Path) -> None:
+    marco = write_marco(tmp_path / "marco", TEXT)
+    (marco / "msmarco-docs.tsv").unlink()
+    (marco / "qrels.train.tsv").unlink()
+    recipe = ["experiment=cocondenser_msmarco", f"data.root={marco}", f"output_root={tmp_path / 'out'}"]
+    done = door(*recipe, "data.documents=msmarco-docs.tsv", "data.triples=triples.tsv")
+    assert done.err.startswith(f"error: data.root={marco}: 3 files are missing: ")
+    for name in ("msmarco-docs.tsv", "qrels.train.tsv", "triples.tsv"):
+        assert name in done.err
+
+
+def marco_sample(folder: Path) -> Text:
+    """120 passages and 60 real queries of MS MARCO."""
+    import gzip
+
+    def objects(name: str) -> list[dict[str, str]]:
+        with gzip.open(folder / name, "rt", encoding="utf-8") as stream:
+            return [json.loads(line) for line in stream]
+
+    judged = [line.split("\t") for line in (folder / "qrels" / "train-sample.tsv").read_text().splitlines()[1:61]]
+    queries = {one["_id"]: one["text"] for one in objects("queries.jsonl.gz")}
+    wanted = {passage for _, passage, _ in judged}
+    corpus = objects("corpus.jsonl.gz")
+    chosen = [one for one in corpus if one["_id"] in wanted]
+    chosen += [one for one in corpus if one["_id"] not in wanted][: 120 - len(chosen)]
+    passages = [(one["_id"], "", " ".join(one["text"].split()), one["_id"]) for one in chosen]
+    return Text(passages, [(query, queries[query], passage) for query, passage, _ in judged])
+
+
+@pytest.mark.parametrize("source", ["made up, as .gz", "real"])
+def test_msmarco_runs_to_its_table_on_its_native_files(
+    source: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    real = source == "real"
+    text = marco_sample(request.getfixturevalue("shared") / "data" / "msmarco") if real else TEXT
+    marco = write_marco(tmp_path / "marco", text, gz=not real)
+    recipe = ["experiment=cocondenser_msmarco", f"data.root={marco}", f"output_root={tmp_path / 'out'}", "logger=csv"]
+    done = door(*recipe, *MODEL).sound()
+    found = metrics_of(done.folder)
+    assert list(found) == ["BM25", "BERT", "coCondenser", "coCondenser + hard negatives"]
+    assert found["BM25"]["MRR@10"] > 0.3
+    assert all(list(values) == ["MRR@10", "Recall@50", "Recall@100", "Recall@1000"] for values in found.values())
+    assert all(values["Recall@1000"] == 1.0 for name, values in found.items() if name != "BM25"), "all are ranked"
+
+
+def test_msmarco_with_web_documents_and_the_official_triples(roots: dict[str, Path], tmp_path: Path) -> None:
+    from condensery.text.collection import Collection
+
+    marco = roots["cocondenser_msmarco"]
+    triples = marco / "qidpidtriples.train.full.2.tsv"
+    done = door(
+        "experiment=cocondenser_msmarco",
+        f"data.root={marco}",
+        "data.documents=msmarco-docs.tsv",
+        f"data.triples={triples.name}",
+        f"stages.triples={{stage: triples, file: {triples}}}",
+        "stages.round1.negatives=[bm25_negatives,triples]",
+        f"output_root={tmp_path}",
+        "logger=csv",
+        *MODEL,
+    ).sound()
+    documents = Collection(done.folder / "stages" / "corpus").documents
+    assert documents is not None
+    assert len(documents) == 24
+    assert (done.folder / "stages" / "tokens" / "documents").is_dir()
+    lines = (done.folder / "stages" / "triples" / "negatives.jsonl").read_text().splitlines()
+    assert len(lines) > len(splits_of(TEXT)["train"]) * 0.8
+
+
+def test_squad_runs_to_its_table(roots: dict[str, Path], tmp_path: Path) -> None:
+    recipe = ["experiment=cocondenser_squad", f"data.root={roots['cocondenser_squad']}", f"output_root={tmp_path}"]
+    done = door(*recipe, *MODEL, *FEW, "logger=csv").sound()
+    rows = ["BM25", "random init", "MLM", "Condenser", "coCondenser", "coCondenser + hard negatives"]
+    assert list(metrics_of(done.folder)) == rows
+
+
+def test_local_text_becomes_a_checkpoint_that_loads(roots: dict[str, Path], tmp_path: Path) -> None:
+    from transformers import AutoModel, AutoTokenizer
+
+    recipe = ["experiment=cocondenser_local", f"data.root={roots['cocondenser_local']}", f"output_root={tmp_path}"]
+    done = door(*recipe, *MODEL, *FEW, "logger=csv").sound()
+    assert done.err == ""
+    checkpoint = done.folder / "stages" / "cocondenser"
+    model, tokenizer = AutoModel.from_pretrained(checkpoint), AutoTokenizer.from_pretrained(checkpoint)
+    assert model(**tokenizer("some text", return_tensors="pt")).last_hidden_state.shape[-1] == 32
+    assert not (done.folder / "table.md").exists()
+    assert (done.folder / "curves.png").is_file()
+
+
+def test_local_text_with_queries_runs_to_its_table(roots: dict[str, Path], tmp_path: Path) -> None:
+    root = roots["cocondenser_local_queries"]
+    recipe = ["experiment=cocondenser_local_queries", f"data.root={root}", f"output_root={tmp_path}", "logger=csv"]
+    done = door(*recipe, *MODEL, *FEW).sound()
+    assert list(metrics_of(done.folder)) == ["BM25", "coCondenser", "coCondenser + hard negatives"]
+
+
+def test_wikipedia_goes_on_from_a_checkpoint_in_a_folder(roots: dict[str, Path], tmp_path: Path) -> None:
+    root = roots["condenser_wikipedia"]
+    first = door(
+        "experiment=cocondenser_local", "data=documents", f"data.root={root}", f"output_root={tmp_path / 'first'}",
+        "logger=csv", *MODEL, *FEW,
+    ).sound()  # fmt: skip
+    checkpoint = (first.folder / "stages" / "condenser").resolve()
+    done = door(
+        "experiment=condenser_wikipedia",
+        f"data.root={root}",
+        f"backbone.name={checkpoint}",
+        f"backbone.tokenizer={checkpoint}",
+        f"output_root={tmp_path / 'out'}",
+        "trainer=cpu",
+        "trainer.precision=fp32",
+        "logger=csv",
+    ).sound()
+    assert done.computed == ["corpus", "tokenizer", "tokens", "condenser"]
+    assert (done.folder / "stages" / "condenser" / "condenser_head.safetensors").is_file()

@@ -1,0 +1,162 @@
+"""The training loop: what it does to the weights, what it logs, and what it refuses."""
+
+import csv
+import math
+from pathlib import Path
+
+import pytest
+import textbook
+import tiny
+import torch
+from torch import nn
+
+from condensery.errors import UserError
+from condensery.training.loop import fit
+
+
+def _curves(folder: Path) -> dict[str, dict[int, float]]:
+    """Column -> step -> value of ``logs/metrics.csv``."""
+    found: dict[str, dict[int, float]] = {}
+    with open(folder / "logs" / "metrics.csv", newline="", encoding="utf-8") as stream:
+        steps = []
+        for row in csv.DictReader(stream):
+            steps.append(int(row["step"]))
+            for name, value in row.items():
+                if value and name != "step":
+                    found.setdefault(name, {})[steps[-1]] = float(value)
+    assert steps == sorted(set(steps)), "a step twice, or out of order"
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "parts"),
+    [("condenser", {"mlm_head", "mlm_late"}), ("cocondenser", {"mlm_head", "mlm_late", "contrast"}), ("biencoder", {"contrast"})],
+)
+def test_every_part_of_the_loss_and_of_the_course_is_logged(kind: str, parts: set[str], tmp_path: Path) -> None:
+    module, data = tiny.run(kind, tmp_path)
+    values = fit(module, data, tmp_path / "run", kind, sample=tiny.sample(tmp_path))
+    curves = _curves(tmp_path / "run")
+    names = {f"train/{name}" for name in {"loss", "lr", "grad_norm", "tokens_per_s", *parts}}
+    assert curves.keys() - {"epoch"} == names | {"val/mrr@10"}
+    for name in names:
+        assert list(curves[name]) == list(range(12)), name
+    assert list(curves["val/mrr@10"]) == [3, 7, 11]
+    for step in range(12):
+        assert sum(curves[f"train/{part}"][step] for part in parts) == pytest.approx(curves["train/loss"][step], rel=1e-5)
+        assert curves["train/lr"][step] == pytest.approx(1e-3 * tiny.settings().rate_at(step))
+        assert curves["train/grad_norm"][step] > 0
+        assert curves["train/tokens_per_s"][step] > 0
+    assert values.keys() == names | {"val/mrr@10"}
+    assert values["train/loss"] == pytest.approx(curves["train/loss"][11], rel=1e-5)
+    assert not (tmp_path / "run" / "checkpoints").exists()
+    assert [path.name for path in (tmp_path / "run" / "logs").iterdir()] == ["metrics.csv"]
+
+
+def test_validation_and_the_last_step_are_logged_also_between_the_steps_that_are(tmp_path: Path) -> None:
+    module, data = tiny.run("cocondenser", tmp_path, log_every=5, validate_every=3, checkpoint_every=0)
+    fit(module, data, tmp_path / "run", "x", sample=tiny.sample(tmp_path))
+    curves = _curves(tmp_path / "run")
+    assert list(curves["train/loss"]) == [4, 9, 11]
+    assert list(curves["train/tokens_per_s"]) == [4, 9, 11]
+    assert list(curves["val/mrr@10"]) == [2, 5, 8, 11]
+
+
+def test_a_run_shorter_than_the_distance_of_two_log_lines_is_logged(tmp_path: Path) -> None:
+    module, data = tiny.run("condenser", tmp_path, steps=3, log_every=50)
+    fit(module, data, tmp_path / "run", "x")
+    assert list(_curves(tmp_path / "run")["train/loss"]) == [2]
+
+
+def test_training_lowers_the_loss(tmp_path: Path) -> None:
+    module, data = tiny.run("biencoder", tmp_path, steps=40, learning_rate=3e-3, log_every=1, checkpoint_every=0)
+    fit(module, data, tmp_path / "run", "x")
+    losses = list(_curves(tmp_path / "run")["train/loss"].values())
+    assert sum(losses[-5:]) < 0.85 * sum(losses[:5])
+
+
+def test_a_step_is_adamw_on_the_whole_batchs_gradient_with_matrices_alone_decayed(tmp_path: Path) -> None:
+    """One step by hand: gradient of the full batch, AdamW with its two groups, rate of the schedule."""
+    changes = {"steps": 1, "warmup": 0.0, "weight_decay": 0.5, "clip": 0.0, "learning_rate": 0.01}
+    module, data = tiny.run("condenser", tmp_path, **changes)
+    for layer in module.modules():
+        if isinstance(layer, nn.Dropout):
+            layer.p = 0.0
+    before = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
+    encoder, contrast = module.objective(batch := data.batches.batch(0))
+    assert contrast is None
+    losses = [sum(encoder.encode(chunk)[1].values()) for chunk in batch.chunks]
+    sum(losses).backward()
+    gradient = textbook.gradients(module)
+    module.zero_grad()
+    fit(module, data, tmp_path / "run", "x")
+    for name, parameter in module.named_parameters():
+        decay = 0.5 if before[name].ndim > 1 else 0.0
+        expected = before[name] * (1 - 0.01 * decay) - 0.01 * gradient[name] / (gradient[name].abs() + 1e-8)
+        clear = gradient[name].abs() > 1e-5  # elsewhere the sign of the rounding error decides
+        torch.testing.assert_close(parameter.detach()[clear], expected[clear], rtol=0, atol=1e-5)
+    groups = module.configure_optimizers()["optimizer"].param_groups
+    assert sum(len(group["params"]) for group in groups) == len(before), "a parameter twice, or none"
+
+
+def test_the_gradient_is_clipped_to_the_norm_and_logged_before_that(tmp_path: Path) -> None:
+    for clip in (0.05, 0.0):
+        module, data = tiny.run("cocondenser", tmp_path, steps=1, clip=clip)
+        fit(module, data, tmp_path / f"run{clip}", "x")
+        logged = _curves(tmp_path / f"run{clip}")["train/grad_norm"][0]
+        left = math.sqrt(sum(float((gradient**2).sum()) for gradient in textbook.gradients(module).values()))
+        assert logged > 0.1
+        assert left == pytest.approx(clip or logged, rel=1e-3)
+
+
+@pytest.mark.parametrize(("at", "checkpoint_every"), [(1, 0), (11, 0), (4, 5)], ids=["early", "at the end", "at a checkpoint"])
+def test_a_gradient_that_is_not_finite_stops_the_run_before_anything_is_written(
+    at: int, checkpoint_every: int, tmp_path: Path
+) -> None:
+    module, data = tiny.run("cocondenser", tmp_path, log_every=50, checkpoint_every=checkpoint_every)
+    make = data.batches.batch
+
+    def poisoned(step: int):  # noqa: ANN202
+        if step == at:
+            with torch.no_grad():
+                next(module.parameters()).fill_(float("inf"))
+        return make(step)
+
+    data.batches.batch = poisoned  # type: ignore[method-assign]
+    with pytest.raises(UserError, match=f"not finite at step {at}; lower learning_rate") as raised:
+        fit(module, data, tmp_path / "run", "x")
+    assert "\n" not in str(raised.value)
+    assert not list(tmp_path.glob("run/checkpoints/*"))
+
+
+def test_fp16_without_a_gpu_is_one_line(tmp_path: Path) -> None:
+    module, data = tiny.run("condenser", tmp_path, precision="fp16")
+    with pytest.raises(UserError, match=r"^trainer\.precision: fp16 needs a GPU; use bf16 or fp32 on a CPU$"):
+        fit(module, data, tmp_path / "run", "x")
+
+
+@pytest.mark.parametrize("kind", tiny.KINDS)
+def test_bf16_trains_close_to_fp32_and_keeps_the_weights_in_fp32(kind: str, tmp_path: Path) -> None:
+    losses = {}
+    for precision in ("fp32", "bf16"):
+        module, data = tiny.run(kind, tmp_path, precision=precision, steps=4)
+        losses[precision] = fit(module, data, tmp_path / precision, "x")["train/loss"]
+        assert {parameter.dtype for parameter in module.parameters()} == {torch.float32}
+    assert losses["bf16"] == pytest.approx(losses["fp32"], rel=0.1)
+
+
+def test_the_mean_reciprocal_rank_of_the_sample_is_that_of_a_loop(tmp_path: Path) -> None:
+    module, data = tiny.run("biencoder", tmp_path, steps=1, learning_rate=1e-12)
+    sample = tiny.sample(tmp_path)
+    logged = fit(module, data, tmp_path / "run", "x", sample=sample)["val/mrr@10"]
+    module.eval()
+    with torch.no_grad():
+        sides = []
+        for parts in (sample.queries, sample.passages):
+            rows = {row: vector for c in parts for row, vector in zip(c.rows.tolist(), module.embed(c), strict=True)}
+            sides.append(torch.stack([rows[row] for row in sorted(rows)]))
+    total = 0.0
+    for query, scores in enumerate((sides[0] @ sides[1].T).tolist()):
+        ranking = sorted(range(15), key=lambda passage: -scores[passage])[:10]
+        total += next((1 / rank for rank, p in enumerate(ranking, 1) if sample.relevant[query, p]), 0.0)
+    assert logged == pytest.approx(total / 6, rel=1e-5)
+    module.train()

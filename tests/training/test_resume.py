@@ -1,0 +1,185 @@
+"""A run that is interrupted and started again ends with the weights and the curves of one that was not."""
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from pytorch_lightning.loggers import CSVLogger
+
+from condensery.errors import UserError
+from condensery.training import loop
+from condensery.training.logs import csv_logger, merge_parts
+from condensery.training.loop import fit, last_checkpoint
+
+
+class Interruption(Exception):
+    """What a test stops a run with."""
+
+
+class Stop(CSVLogger):
+    """Stops the run once step ``at`` is logged."""
+
+    def __init__(self, folder: Path, at: int, kill: bool = False) -> None:
+        super().__init__(folder / "stop")
+        self.at, self.kill = at, kill
+
+    def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
+        if step == self.at:
+            if self.kill:
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise Interruption
+
+
+def _fit(kind: str, root: Path, name: str, **changes: Any) -> dict[str, torch.Tensor]:
+    """Train from what lies in the run's folder; the weights."""
+    module, data = tiny.run(kind, root, **changes)
+    fit(module, data, root / name, name, sample=tiny.sample(root))
+    return module.state_dict()
+
+
+def _stopped(kind: str, root: Path, name: str, at: int, **changes: Any) -> None:
+    module, data = tiny.run(kind, root, **changes)
+    with pytest.raises(Interruption):
+        fit(module, data, root / name, name, sample=tiny.sample(root), loggers=[Stop(root, at)])
+
+
+def _curves(folder: Path) -> list[dict[str, str]]:
+    """The rows of ``metrics.csv`` without what tells of time."""
+    with open(folder / "logs" / "metrics.csv", newline="", encoding="utf-8") as stream:
+        return [{k: v for k, v in row.items() if k not in ("train/tokens_per_s", "epoch")} for row in csv.DictReader(stream)]
+
+
+def _same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+@pytest.mark.parametrize("kind", tiny.KINDS)
+def test_a_run_stopped_after_a_checkpoint_ends_bit_identical(kind: str, tmp_path: Path) -> None:
+    whole = _fit(kind, tmp_path, "whole")
+    _stopped(kind, tmp_path, "parts", at=8)  # the checkpoint is of step 5
+    assert last_checkpoint(tmp_path / "parts") == tmp_path / "parts/checkpoints/step=5.ckpt"
+    resumed = _fit(kind, tmp_path, "parts")
+    assert _same(whole, resumed)
+    assert _curves(tmp_path / "parts") == _curves(tmp_path / "whole")
+    assert not (tmp_path / "parts" / "checkpoints").exists()
+
+
+def test_a_run_stopped_three_times_also_before_its_first_checkpoint_ends_bit_identical(tmp_path: Path) -> None:
+    whole = _fit("cocondenser", tmp_path, "whole", checkpoint_every=4)
+    for at in (2, 6, 9):
+        _stopped("cocondenser", tmp_path, "parts", at, checkpoint_every=4)
+    assert _same(whole, _fit("cocondenser", tmp_path, "parts", checkpoint_every=4))
+    assert _curves(tmp_path / "parts") == _curves(tmp_path / "whole")
+
+
+def test_a_run_stopped_behind_its_last_step_gives_the_same_weights_values_and_curves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after the checkpoint of the last step: there is no step left to log anything."""
+    module, data = tiny.run("cocondenser", tmp_path, checkpoint_every=6)
+    values = fit(module, data, tmp_path / "whole", "x", sample=tiny.sample(tmp_path))
+
+    def stop(folder: Path) -> Path:
+        raise Interruption
+
+    module, data = tiny.run("cocondenser", tmp_path, checkpoint_every=6)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "merge_parts", stop)
+        with pytest.raises(Interruption):
+            fit(module, data, tmp_path / "parts", "x", sample=tiny.sample(tmp_path))
+    for _ in range(2):  # the second time with the curves already merged
+        again, data = tiny.run("cocondenser", tmp_path, checkpoint_every=6)
+        with monkeypatch.context() as patch:
+            patch.setattr(loop.shutil, "rmtree", lambda *_, **__: None)
+            resumed = fit(again, data, tmp_path / "parts", "x", sample=tiny.sample(tmp_path))
+        assert _same(module.state_dict(), again.state_dict())
+        differing = {name for name in values if resumed.get(name) != pytest.approx(values[name], rel=1e-5)}
+        assert differing <= {"train/tokens_per_s"}
+        assert resumed.keys() == values.keys()
+
+
+def test_a_killed_process_ends_bit_identical(tmp_path: Path) -> None:
+    """SIGKILL, with no chance to write anything; another process goes on."""
+    script = (
+        "import sys; from pathlib import Path; from test_resume import Stop, tiny, fit; root = Path(sys.argv[1]);"
+        "module, data = tiny.run('cocondenser', root);"
+        "fit(module, data, root / 'parts', 'x', sample=tiny.sample(root), loggers=[Stop(root, 8, kill=True)])"
+    )
+    here = Path(__file__).parent
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here), str(here.parent)]), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], env=environment, capture_output=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    assert last_checkpoint(tmp_path / "parts") is not None
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        assert _same(_fit("cocondenser", tmp_path, "parts"), _fit("cocondenser", tmp_path, "whole"))
+    finally:
+        torch.set_num_threads(threads)
+    assert _curves(tmp_path / "parts") == _curves(tmp_path / "whole")
+
+
+def test_a_checkpoint_that_was_not_written_whole_is_not_read(tmp_path: Path) -> None:
+    whole = _fit("condenser", tmp_path, "whole")
+    _stopped("condenser", tmp_path, "parts", at=8)
+    folder = tmp_path / "parts" / "checkpoints"
+    (folder / "step=10.partial").write_bytes((folder / "step=5.ckpt").read_bytes()[:5000])
+    assert last_checkpoint(tmp_path / "parts") == folder / "step=5.ckpt"
+    assert _same(whole, _fit("condenser", tmp_path, "parts"))
+
+
+def test_a_checkpoint_is_under_its_name_only_when_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lightning_fabric.plugins.io import TorchCheckpointIO
+
+    def breaks(self: Any, checkpoint: Any, path: Any, storage_options: Any = None) -> None:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_bytes(b"half")
+        raise Interruption
+
+    monkeypatch.setattr(TorchCheckpointIO, "save_checkpoint", breaks)
+    module, data = tiny.run("condenser", tmp_path)
+    with pytest.raises(Interruption):
+        fit(module, data, tmp_path / "run", "x")
+    assert list((tmp_path / "run" / "checkpoints").iterdir())
+    assert last_checkpoint(tmp_path / "run") is None
+
+
+def test_a_damaged_checkpoint_is_one_line_that_names_it(tmp_path: Path) -> None:
+    folder = tmp_path / "run" / "checkpoints"
+    folder.mkdir(parents=True)
+    for damage in (b"", b"no checkpoint"):
+        (folder / "step=5.ckpt").write_bytes(damage)
+        module, data = tiny.run("condenser", tmp_path)
+        with pytest.raises(UserError, match=r"step=5\.ckpt: this checkpoint cannot be read .*; delete it") as raised:
+            fit(module, data, tmp_path / "run", "x")
+        assert "\n" not in str(raised.value)
+
+
+def test_the_newest_checkpoint_is_that_of_the_highest_step(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    for step in (5, 10, 100, 95):
+        (tmp_path / "checkpoints" / f"step={step}.ckpt").touch()
+    assert last_checkpoint(tmp_path) == tmp_path / "checkpoints" / "step=100.ckpt"
+
+
+def test_the_parts_of_the_curves_become_one_without_repeated_or_unfinished_lines(tmp_path: Path) -> None:
+    def part(first_step: int, text: str) -> None:
+        path = Path(csv_logger(tmp_path, first_step).log_dir)
+        path.mkdir(parents=True)
+        (path / "metrics.csv").write_text(text, encoding="utf-8")
+
+    part(0, "a,step\n1,0\n2,1\n3,2\n4,3\n")
+    part(7, "a,step\n9,7\n")
+    part(2, "a,step,b\n30,2,\n40,3,7\n,3,8\n50,4")  # killed while it wrote; what began at step 7 is of no use now
+    lines = merge_parts(tmp_path).read_text(encoding="utf-8").split()
+    assert lines == ["a,b,step", "1,,0", "2,,1", "30,,2", "40,8,3"]
+    part(3, "a,step\n41,3\n51,4\n")
+    assert merge_parts(tmp_path).read_text(encoding="utf-8").split() == ["a,step", "1,0", "2,1", "30,2", "41,3", "51,4"]
+    assert [path.name for path in (tmp_path / "logs").iterdir()] == ["metrics.csv"]

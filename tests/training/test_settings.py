@@ -1,0 +1,35 @@
+"""The learning rate and the number of steps."""
+
+import pytest
+import tiny
+
+from condensery.errors import UserError
+from condensery.training.settings import number_of_steps
+
+
+@pytest.mark.parametrize(("steps", "warmup"), [(100, 0.1), (7, 0.3), (10, 0.0), (1, 0.1), (5, 1.0), (1000, 0.0005)])
+def test_the_rate_rises_to_the_peak_falls_to_zero_and_is_never_zero_while_training(steps: int, warmup: float) -> None:
+    settings = tiny.settings(steps=steps, warmup=warmup)
+    rates = [settings.rate_at(step) for step in range(steps + 1)]
+    assert all(0 < rate <= 1 for rate in rates[:-1])
+    assert rates[-1] == 0 or warmup == 1.0
+    top = rates.index(max(rates))
+    assert rates[: top + 1] == sorted(rates[: top + 1])
+    assert rates[top:] == sorted(rates[top:], reverse=True)
+    assert top == pytest.approx(warmup * steps, abs=1.01)
+
+
+def test_the_rates_are_those_of_a_linear_schedule() -> None:
+    settings = tiny.settings(steps=20, warmup=0.2)
+    assert [settings.rate_at(step) for step in range(4)] == pytest.approx([0.2, 0.4, 0.6, 0.8])
+    assert settings.rate_at(4) == 1.0
+    assert [settings.rate_at(step) for step in (8, 12, 19, 20)] == pytest.approx([12 / 16, 8 / 16, 1 / 16, 0.0])
+
+
+def test_steps_come_from_either_steps_or_epochs() -> None:
+    assert number_of_steps(30, None, 7, "stages.x") == 30
+    assert number_of_steps(None, 2.5, 8, "stages.x") == 20
+    assert number_of_steps(None, 0.001, 8, "stages.x") == 1
+    for both in ((None, None), (3, 1.0)):
+        with pytest.raises(UserError, match=r"^stages\.x: give either steps or epochs"):
+            number_of_steps(*both, 8, "stages.x")

@@ -1,0 +1,123 @@
+"""Batches for fine-tuning: positives, hard negatives, what is known, each passage once."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+import torch
+
+from condensery.models.biencoder import PASSAGE, QUERY
+from condensery.training.batches import TrainingQueries, TripleBatch, TripleBatches, _items
+
+NEGATIVES = 3
+
+
+def _chosen(batches: TripleBatches, step: int) -> np.ndarray:
+    """Which queries the batch of a step is of; the order of queries is the batches' own."""
+    return _items(step, batches.batch_size, len(batches.training.rows), batches.seed)[1]
+
+
+def _drawn(batches: TripleBatches, step: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Queries, positives (b,) and hard negatives (b, n) of a step."""
+    epoch = step // batches.steps_an_epoch()
+    chosen = _chosen(batches, step)
+    positive = batches._positives(epoch, chosen)
+    return chosen, positive, batches._hard_negatives(epoch, chosen, positive)
+
+
+def _texts(batch: TripleBatch, tower: int) -> dict[int, list[int]]:
+    """Row of the batch -> ids, of one tower."""
+    rows: dict[int, list[int]] = {}
+    for chunk in batch.chunks:
+        if chunk.tower == tower:
+            for row, ids, length in zip(chunk.rows.tolist(), chunk.input_ids, chunk.lengths, strict=True):
+                rows[row] = ids[:length].tolist()
+    return rows
+
+
+def _positives(training: TrainingQueries, query: int) -> set[int]:
+    return set(training.positives[training.starts[query] : training.starts[query + 1]].tolist())
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_batch_is_a_function_of_the_step_for_any_order_and_workers(workers: int, tmp_path: Path) -> None:
+    _, data = tiny.run("biencoder", tmp_path, workers=workers, steps=7)
+    other = tiny.triple_batches(tmp_path)
+    for step, batch in reversed(list(enumerate(data.train_dataloader()))):
+        again = other.batch(step)
+        assert torch.equal(batch.positive, again.positive)
+        assert torch.equal(batch.known, again.known)
+        for one, two in zip(batch.chunks, again.chunks, strict=True):
+            assert torch.equal(one.input_ids, two.input_ids)
+            assert torch.equal(one.rows, two.rows)
+            assert one.tower == two.tower
+
+
+def test_every_query_comes_once_an_epoch_and_the_last_batch_is_short(tmp_path: Path) -> None:
+    batches = tiny.triple_batches(tmp_path)
+    assert batches.steps_an_epoch() == 3
+    for epoch in range(2):
+        sizes = [len(batches.batch(3 * epoch + step).positive) for step in range(3)]
+        assert sizes == [5, 5, 3]
+        seen = np.concatenate([_chosen(batches, 3 * epoch + step) for step in range(3)])
+        assert sorted(seen) == list(range(13))
+
+
+def test_rows_hold_the_queries_and_passages_that_were_drawn_each_passage_once(tmp_path: Path) -> None:
+    batches = tiny.triple_batches(tmp_path)
+    for step in range(9):
+        batch = batches.batch(step)
+        chosen, positive, hard = _drawn(batches, step)
+        queries, passages = _texts(batch, QUERY), _texts(batch, PASSAGE)
+        wanted = sorted({*positive.tolist(), *hard.flatten().tolist()})
+        assert sorted(queries) == list(range(len(chosen)))
+        assert sorted(passages) == list(range(len(chosen), len(chosen) + len(wanted)))
+        for row, query in enumerate(chosen):
+            assert queries[row][1:-1] == batches.queries.text(batches.training.rows[query])[:5].tolist()
+        for row, passage in enumerate(wanted):
+            assert passages[len(chosen) + row][1:-1] == batches.passages.text(passage)[:10].tolist()
+        assert [wanted[row] for row in batch.positive.tolist()] == positive.tolist()
+        for query, judged in enumerate(_positives(batches.training, q) for q in chosen):
+            assert [bool(flag) for flag in batch.known[query]] == [passage in judged for passage in wanted]
+        assert batch.tokens == sum(len(ids) for ids in [*queries.values(), *passages.values()])
+
+
+def test_negatives_are_drawn_from_the_pool_without_replacement_and_short_pools_are_filled(tmp_path: Path) -> None:
+    batches = tiny.triple_batches(tmp_path)
+    training = batches.training
+    seen: dict[int, set[int]] = {}
+    for step in range(60):
+        for query, _, hard in zip(*_drawn(batches, step), strict=True):
+            pool = set(training.negatives[query][training.negatives[query] >= 0].tolist())
+            usable = pool - _positives(training, query)
+            found = set(hard.tolist())
+            assert len(found) == NEGATIVES, "a negative twice"
+            assert not found & _positives(training, query), "a positive as hard negative"
+            assert len(found & usable) == min(NEGATIVES, len(usable)), "filled up while the pool had more"
+            seen.setdefault(query, set()).update(found & usable)
+    for query, found in seen.items():
+        pool = set(training.negatives[query][training.negatives[query] >= 0].tolist())
+        assert found == pool - _positives(training, query), "some of the pool is never drawn"
+
+
+def test_every_positive_of_a_query_is_drawn_in_some_epoch(tmp_path: Path) -> None:
+    batches = tiny.triple_batches(tmp_path)
+    seen: dict[int, set[int]] = {}
+    for step in range(90):
+        for query, positive, _ in zip(*_drawn(batches, step), strict=True):
+            seen.setdefault(query, set()).add(int(positive))
+    assert seen == {query: _positives(batches.training, query) for query in range(13)}
+
+
+def test_a_query_whose_passages_are_all_judged_gets_no_negative_of_its_own(tmp_path: Path) -> None:
+    everything = np.arange(30)
+    training = TrainingQueries(np.arange(1), everything, np.array([0, 30]), np.full((1, 2), -1, np.int32))
+    batch = tiny.triple_batches(tmp_path, training).batch(0)
+    assert batch.known.shape == (1, 1)
+
+
+def test_without_hard_negatives_a_batch_holds_the_positives_alone(tmp_path: Path) -> None:
+    batches = tiny.triple_batches(tmp_path, negatives=0)
+    batch = batches.batch(0)
+    assert batch.known.shape == (5, len(set(batches._positives(0, _chosen(batches, 0)).tolist())))

@@ -1,0 +1,115 @@
+"""Token stores, batches and modules so small that a training takes a second."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import textbook
+import torch
+
+from condensery.files import write_json
+from condensery.models.biencoder import PASSAGE, QUERY, BiEncoder
+from condensery.models.condenser import Condenser, CondenserShape
+from condensery.models.encoder import Encoder
+from condensery.tokens.batches import chunks, text_rows
+from condensery.tokens.spans import RandomWindows
+from condensery.tokens.store import TokenStore
+from condensery.training.batches import SpanBatches, TrainingQueries, TripleBatches
+from condensery.training.callbacks import ValidationSample
+from condensery.training.data import SpanPairDataModule, TripleDataModule
+from condensery.training.modules import BiEncoderModule, CoCondenserModule, CondenserModule, TrainingModule
+from condensery.training.settings import TrainingSettings
+
+KINDS = ("condenser", "cocondenser", "biencoder")
+
+
+def store(folder: Path, lengths: Sequence[int], seed: int = 0) -> TokenStore:
+    """A store of texts of these lengths, each a document of its own."""
+    if not TokenStore.exists(folder):
+        folder.mkdir(parents=True)
+        starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        ids = np.random.default_rng(seed).integers(textbook.UNK + 1, textbook.SIZE, starts[-1])
+        ids.astype(np.uint16).tofile(folder / "tokens.bin")
+        np.save(folder / "starts.npy", starts)
+        about = {"dtype": "uint16", "texts": len(lengths), "tokens": int(starts[-1]), "sentences": -1, "documents": -1}
+        write_json(folder / "store.json", about)
+    return TokenStore(folder)
+
+
+def documents(folder: Path) -> TokenStore:
+    """22 documents, so that a batch of 4 does not divide them."""
+    return store(folder / "documents", [20 + 3 * (n % 7) for n in range(22)])
+
+
+def span_batches(folder: Path, pairs: bool = True, seed: int = 3, **changes: Any) -> SpanBatches:
+    """4 documents (or spans) a batch, in chunks of at most 40 padded tokens."""
+    spans = RandomWindows(documents(folder), length=16, seed=seed, minimum=4)
+    options = {"batch_size": 4, "pairs": pairs, "mask_rate": 0.2, "whole_word": True, "budget": 40, "seed": seed}
+    return SpanBatches(spans, textbook.vocabulary(), **{**options, **changes})
+
+
+def training_queries(pool: int = 6) -> TrainingQueries:
+    """13 queries of 30 passages; query i has 1 + i % 3 positives, and pools that hold from 0 to ``pool`` passages."""
+    draw = np.random.default_rng(8)
+    positives, pools = [], np.full((13, pool), -1, np.int32)
+    for query in range(13):
+        shuffled = draw.permutation(30)
+        positives.append(np.sort(shuffled[: 1 + query % 3]))
+        size = query % (pool + 1)
+        pools[query, :size] = shuffled[3 : 3 + size]
+        if size > 1:  # a judged passage among the negatives, as a careless file may have it
+            pools[query, 0] = positives[-1][0]
+    starts = np.concatenate([[0], np.cumsum([len(found) for found in positives])])
+    return TrainingQueries(np.arange(13) * 2, np.concatenate(positives), starts, pools)
+
+
+def triple_batches(folder: Path, training: TrainingQueries | None = None, **changes: Any) -> TripleBatches:
+    """5 queries a batch with 3 hard negatives each."""
+    queries = store(folder / "queries", [3 + n % 5 for n in range(26)], seed=1)
+    passages = store(folder / "passages", [6 + n % 9 for n in range(30)], seed=2)
+    options = {"batch_size": 5, "negatives": 3, "query_length": 7, "passage_length": 12, "budget": 60, "seed": 5}
+    known = training_queries() if training is None else training
+    return TripleBatches(queries, passages, None, textbook.vocabulary(), known, **{**options, **changes})
+
+
+def settings(**changes: Any) -> TrainingSettings:
+    """12 steps; every step is logged, every fifth one is a checkpoint."""
+    values: dict[str, Any] = {
+        "steps": 12,
+        "learning_rate": 1e-3,
+        "warmup": 0.25,
+        "weight_decay": 0.01,
+        "clip": 1.0,
+        "precision": "fp32",
+        "seed": 2,
+        "checkpoint_every": 5,
+        "log_every": 1,
+        "validate_every": 4,
+    }
+    return TrainingSettings(**{**values, **changes})
+
+
+def run(
+    kind: str, folder: Path, workers: int = 0, **changes: Any
+) -> tuple[TrainingModule, SpanPairDataModule | TripleDataModule]:
+    """A module with dropout, and its batches."""
+    chosen = settings(**changes)
+    language_model = textbook.language_model(dropout=0.1).float()
+    if kind == "biencoder":
+        model = BiEncoder(Encoder(language_model.base_model))
+        return BiEncoderModule(model, chosen), TripleDataModule(triple_batches(folder), chosen.steps, workers)
+    torch.manual_seed(1)
+    module = CoCondenserModule if kind == "cocondenser" else CondenserModule
+    data = SpanPairDataModule(span_batches(folder, pairs=kind == "cocondenser"), chosen.steps, workers)
+    return module(Condenser(language_model, CondenserShape(1, 1, True)), chosen), data
+
+
+def sample(folder: Path) -> ValidationSample:
+    """6 queries and 15 passages."""
+    batches, vocabulary = triple_batches(folder), textbook.vocabulary()
+    asked = chunks(*text_rows(batches.queries, range(6), vocabulary, 7), 40, textbook.PAD, tower=QUERY)
+    read = chunks(*text_rows(batches.passages, range(15), vocabulary, 12), 40, textbook.PAD, tower=PASSAGE)
+    relevant = np.zeros((6, 15), dtype=bool)
+    relevant[np.arange(6), np.arange(6) * 2] = True
+    return ValidationSample(asked, read, relevant)
