@@ -98,12 +98,13 @@ def _as_it_was() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def artifact_files(root: Path) -> dict[str, bytes]:
-    """The bytes of all finished artifacts under an output root, but for what tells of time: manifests and curves."""
+def artifact_files(run: Path) -> dict[str, bytes]:
+    """The bytes of all artifacts of a run, but for what tells of time: manifests and curves."""
     return {
-        path.relative_to(root).as_posix(): path.read_bytes()
-        for path in sorted((root / "artifacts").rglob("*"))
-        if path.is_file() and path.suffix != ".lock" and path.name not in ("manifest.json", "metrics.csv")
+        f"{stage.name}/{stage.resolve().name}/{path.relative_to(stage)}": path.read_bytes()
+        for stage in sorted((run / "stages").iterdir())
+        for path in sorted(stage.rglob("*"))
+        if path.is_file() and path.name not in ("manifest.json", "metrics.csv")
     }
 
 

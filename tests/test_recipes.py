@@ -39,6 +39,8 @@ FEW = [  # steps for the recipes whose number of steps is their own
 ]
 MARCO_FILES = ["collection.tsv", "queries.train.tsv", "qrels.train.tsv", "queries.dev.small.tsv", "qrels.dev.small.tsv"]
 
+MARCO_ROWS = ["BM25", "BERT", "coCondenser", "coCondenser + hard negatives"]
+
 
 @pytest.fixture(scope="module")
 def roots(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
@@ -172,27 +174,22 @@ def marco_sample(folder: Path) -> Text:
     return Text(passages, [(query, queries[query], passage) for query, passage, _ in judged])
 
 
-@pytest.mark.parametrize("source", ["made up, as .gz", "real"])
-def test_msmarco_runs_to_its_table_on_its_native_files(
-    source: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
-    real = source == "real"
-    text = marco_sample(request.getfixturevalue("shared") / "data" / "msmarco") if real else TEXT
-    marco = write_marco(tmp_path / "marco", text, gz=not real)
+def test_msmarco_runs_to_its_table_on_its_native_files(shared: Path, tmp_path: Path) -> None:
+    marco = write_marco(tmp_path / "marco", marco_sample(shared / "data" / "msmarco"))
     recipe = ["experiment=cocondenser_msmarco", f"data.root={marco}", f"output_root={tmp_path / 'out'}", "logger=csv"]
     done = door(*recipe, *MODEL).sound()
     found = metrics_of(done.folder)
-    assert list(found) == ["BM25", "BERT", "coCondenser", "coCondenser + hard negatives"]
+    assert list(found) == MARCO_ROWS
     assert found["BM25"]["MRR@10"] > 0.3
     assert all(list(values) == ["MRR@10", "Recall@50", "Recall@100", "Recall@1000"] for values in found.values())
     assert all(values["Recall@1000"] == 1.0 for name, values in found.items() if name != "BM25"), "all are ranked"
 
 
-def test_msmarco_with_web_documents_and_the_official_triples(roots: dict[str, Path], tmp_path: Path) -> None:
+def test_msmarco_in_gzip_with_web_documents_and_the_official_triples(tmp_path: Path) -> None:
     from condensery.text.collection import Collection
 
-    marco = roots["cocondenser_msmarco"]
-    triples = marco / "qidpidtriples.train.full.2.tsv"
+    marco = write_marco(tmp_path / "marco", TEXT, gz=True)
+    triples = marco / "qidpidtriples.train.full.2.tsv.gz"
     done = door(
         "experiment=cocondenser_msmarco",
         f"data.root={marco}",
@@ -200,10 +197,11 @@ def test_msmarco_with_web_documents_and_the_official_triples(roots: dict[str, Pa
         f"data.triples={triples.name}",
         f"stages.triples={{stage: triples, file: {triples}}}",
         "stages.round1.negatives=[bm25_negatives,triples]",
-        f"output_root={tmp_path}",
+        f"output_root={tmp_path / 'out'}",
         "logger=csv",
         *MODEL,
     ).sound()
+    assert list(metrics_of(done.folder)) == MARCO_ROWS
     documents = Collection(done.folder / "stages" / "corpus").documents
     assert documents is not None
     assert len(documents) == 24

@@ -96,6 +96,16 @@ def test_the_same_checkpoint_elsewhere_is_the_same(small: list[str], tmp_path: P
     assert door(*small, *(one.format(tmp_path / "there") for one in named)).sound().computed == []
 
 
+def test_a_new_head_on_a_checkpoint_is_drawn_from_the_seed(small: list[str], tmp_path: Path) -> None:
+    folder = bert_folder(tmp_path / "checkpoint")
+    named = [f"backbone.name={folder}", f"backbone.tokenizer={folder}"]
+    first = door(*small, *named).sound()
+    head = first.folder / "stages" / "condenser" / "condenser_head.safetensors"
+    before = head.read_bytes()
+    assert door(*small, *named, "force=[condenser]").sound().computed == ["condenser"]
+    assert head.read_bytes() == before
+
+
 def test_a_checkpoint_with_too_few_positions_is_refused_before_training(small: list[str], tmp_path: Path) -> None:
     for make in (bert_folder, roberta_folder):
         folder = make(tmp_path / make.__name__)

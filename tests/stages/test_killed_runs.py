@@ -72,7 +72,7 @@ def checkpoints(root: Path) -> list[Path]:
 def same_results(run: Path, other: Path) -> None:
     """Every artifact and the results are equal, bit by bit."""
     assert run.name == other.name
-    mine, wanted = artifact_files(run.parents[1]), artifact_files(other.parents[1])
+    mine, wanted = artifact_files(run), artifact_files(other)
     kinds = {Path(name).name for name in wanted}
     assert {"model.safetensors", "run.trec.gz", "negatives.jsonl", "passages.arrow", "tokens.bin"} <= kinds
     assert mine.keys() == wanted.keys()

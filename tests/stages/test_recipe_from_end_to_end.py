@@ -99,10 +99,10 @@ def test_a_dense_retriever_answers_too(done: Done, recipe: list[str]) -> None:
 
 
 def test_force_recomputes_one_stage_and_gives_the_same(done: Done, recipe: list[str]) -> None:
-    before = artifact_files(done.folder.parents[1])
+    before = artifact_files(done.folder)
     forced = door(*recipe, "force=[round1]").sound()
     assert forced.computed == ["round1"]
-    assert artifact_files(done.folder.parents[1]) == before
+    assert artifact_files(done.folder) == before
 
 
 def test_two_jobs_give_the_bits_of_one(finished: Done, on_beir: list[str], tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_two_jobs_give_the_bits_of_one(finished: Done, on_beir: list[str], tmp_p
     assert two.folder.name == finished.folder.name
     for name in ("results.json", "table.md"):
         assert (two.folder / name).read_bytes() == (finished.folder / name).read_bytes()
-    assert artifact_files(tmp_path) == artifact_files(finished.folder.parents[1])
+    assert artifact_files(two.folder) == artifact_files(finished.folder)
 
 
 def test_where_the_data_lies_does_not_matter(finished: Done, beir: Path, on_beir: list[str], tmp_path: Path) -> None:
