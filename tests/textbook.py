@@ -5,6 +5,7 @@ Nothing here uses the package's models or objectives: rows are padded, logits ar
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -122,7 +123,7 @@ def rows(lengths: Sequence[int], without: Sequence[int] = (), seed: int = 0) -> 
     starts = np.concatenate([[0], np.cumsum(lengths)])
     flat = draw.integers(UNK + 1, SIZE, starts[-1])
     masked = []
-    for row, (begin, end) in enumerate(zip(starts[:-1], starts[1:], strict=True)):
+    for row, (begin, end) in enumerate(pairwise(starts)):
         if row not in without:
             inner = np.arange(begin + 1, end - 1)
             masked += draw.choice(inner, max(1, len(inner) // 4), replace=False).tolist()
@@ -135,7 +136,7 @@ def rows(lengths: Sequence[int], without: Sequence[int] = (), seed: int = 0) -> 
 
 @dataclass(frozen=True)
 class Output:
-    """What a Condenser computes: late CLS (n, d) and the cross-entropy of every masked token, summed and counted by row."""
+    """What a Condenser computes: late CLS (n, d), and the cross-entropy of every masked token (n, t), 0 elsewhere."""
 
     cls: Tensor
     head: Tensor | None
@@ -143,12 +144,13 @@ class Output:
 
 
 def condenser(
-    model: PreTrainedModel, head: Sequence[nn.Module], skip_from: int, late_mlm: bool, padded: tuple[Tensor, Tensor, Tensor]
+    model: PreTrainedModel,
+    head: Sequence[nn.Module],
+    skip_from: int,
+    late_mlm: bool,
+    padded: tuple[Tensor, Tensor, Tensor],
 ) -> Output:
-    """Condenser (Gao and Callan 2021, equations 3 to 11) with logits at all positions.
-
-    ``Output.head`` and ``Output.late`` are (n, t) cross-entropies, 0 where nothing is predicted.
-    """
+    """Condenser (Gao and Callan 2021, equations 3 to 11) with logits at all positions."""
     ids, attention, labels = padded
     states = model(input_ids=ids, attention_mask=attention, output_hidden_states=True).hidden_states
     project = model.cls if hasattr(model, "cls") else model.lm_head

@@ -95,9 +95,7 @@ def make_model(shape: Shape, dropout: float, attention: str) -> Condenser:
 
 def our_gradients(model: Condenser, batch: Batch, shape: Shape, precision: str) -> float:
     """Back-propagate one batch through the package's engine; the total loss."""
-    parts = chunks(
-        batch.ids, batch.starts, shape.chunk * LENGTH, pad_id=0, masked=batch.masked, targets=batch.targets
-    )
+    parts = chunks(batch.ids, batch.starts, shape.chunk * LENGTH, pad_id=0, masked=batch.masked, targets=batch.targets)
     mixed = torch.autocast("cpu", torch.bfloat16) if precision == "bf16" else nullcontext()
     with mixed:
         losses = backpropagate(MaskedPrediction(model, len(batch.targets)), parts, span_contrast)

@@ -49,7 +49,7 @@ def open_text(path: Path) -> Iterator[TextIO]:
     """Open a UTF-8 text file, plain or gzip (by its ending). A missing file is a ``UserError``."""
     try:
         stream: TextIO = (
-            gzip.open(path, "rt", encoding="utf-8", newline="\n")  # type: ignore[assignment]
+            gzip.open(path, "rt", encoding="utf-8", newline="\n")
             if path.suffix == ".gz"
             else open(path, encoding="utf-8", newline="\n")
         )

@@ -4,8 +4,8 @@
 
 ``DIR`` holds config.json, state_dict.safetensors, inputs.npz, losses.json and grads_<run>.safetensors as the reference
 implementation of Condenser and coCondenser produced them, in float64 and without dropout. For every run of the folder,
-ours is computed by the code that trains: one model, one gradient cache. Prints a line a run and the worst relative error
-of losses and of gradients; exits 0 when both are below 1e-9.
+ours is computed by the code that trains: one model, one gradient cache. Prints a line a run and the worst relative
+error of losses and of gradients; exits 0 when both are below 1e-9.
 
 The reference's cached runs scale their losses in their own way (each chunk's MLM mean times spans / documents); that
 scaling is repeated here, in ``ReferenceScaling``. Our own cached path is exact, so it is also held, for several chunk

@@ -38,7 +38,9 @@ def _config(sizes: dict[str, Any]) -> dict[str, Any]:
     return {"bert": bert, **shape, "docs": sizes["docs"], "spans": 2 * sizes["docs"], "seq_len": 17}
 
 
-def _losses(model: BertForMaskedLM, head: nn.ModuleList, sizes: dict[str, Any], rows: Any, run: str) -> dict[str, Tensor]:
+def _losses(
+    model: BertForMaskedLM, head: nn.ModuleList, sizes: dict[str, Any], rows: Any, run: str
+) -> dict[str, Tensor]:
     """One reference run in a single pass; ``total`` is what is differentiated."""
     late = sizes["late_mlm"] and run != "condenser_no_late_mlm"
     output = textbook.condenser(model, head, sizes["skip_from"], late, rows)

@@ -30,7 +30,12 @@ LENGTH, QUERY_LENGTH = 14, 9  # shorter than some of the texts
 def _language_model(words: Vocabulary, family: str = "bert", seed: int = 0) -> BertForMaskedLM | RobertaForMaskedLM:
     torch.manual_seed(seed)
     sizes = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 32}
-    shared = {"vocab_size": words.size, "pad_token_id": words.pad, "initializer_range": 0.3, "max_position_embeddings": 40}
+    shared = {
+        "vocab_size": words.size,
+        "pad_token_id": words.pad,
+        "initializer_range": 0.3,
+        "max_position_embeddings": 40,
+    }
     if family == "bert":
         return BertForMaskedLM(BertConfig(**sizes, **shared, attn_implementation="eager"))
     return RobertaForMaskedLM(RobertaConfig(**sizes, **shared, type_vocab_size=1, attn_implementation="eager"))
@@ -87,7 +92,9 @@ def test_a_model_without_head_starts_a_condenser_with_a_new_one_and_the_other_wa
     plain = Condenser(_language_model(words), CondenserShape(0, 1, True))
     save_condenser(plain, tmp_path / "mlm", wordpiece, LENGTH)
     assert len(load_condenser(tmp_path / "mlm", words, 2, None, True, None).head) == 2
-    save_condenser(Condenser(_language_model(words), CondenserShape(1, 1, True)), tmp_path / "condenser", wordpiece, LENGTH)
+    save_condenser(
+        Condenser(_language_model(words), CondenserShape(1, 1, True)), tmp_path / "condenser", wordpiece, LENGTH
+    )
     assert len(load_condenser(tmp_path / "condenser", words, 0, None, True, None).head) == 0
 
 
@@ -100,7 +107,7 @@ def test_skip_from_is_half_of_the_backbone_unless_given(words: Vocabulary, wordp
 def test_a_head_of_another_shape_is_one_line(words: Vocabulary, wordpiece: Path, tmp_path: Path) -> None:
     save_condenser(Condenser(_language_model(words), CondenserShape(2, 1, True)), tmp_path, wordpiece, LENGTH)
     for head_layers in (1, 3):
-        with pytest.raises(UserError, match="head of another shape; set head_layers .*'head_layers': 2") as raised:
+        with pytest.raises(UserError, match=r"head of another shape; set head_layers .*'head_layers': 2") as raised:
             load_condenser(tmp_path, words, head_layers, 1, True, None)
         assert "\n" not in str(raised.value)
 

@@ -22,7 +22,9 @@ def _model(family: str, shape: CondenserShape, dropout: float = 0.0) -> Condense
 @pytest.mark.parametrize("family", ["bert", "roberta"])
 @pytest.mark.parametrize("head_layers", [0, 1, 2, 3])
 @pytest.mark.parametrize(("skip_from", "late_mlm"), [(0, True), (1, True), (2, False), (0, False)])
-def test_losses_and_gradients_equal_the_textbooks(family: str, head_layers: int, skip_from: int, late_mlm: bool) -> None:
+def test_losses_and_gradients_equal_the_textbooks(
+    family: str, head_layers: int, skip_from: int, late_mlm: bool
+) -> None:
     model = _model(family, CondenserShape(head_layers, skip_from, late_mlm))
     reference = copy.deepcopy(nn.ModuleDict({"language_model": model.language_model, "head": model.head}))
     rows = textbook.rows(LENGTHS, without=[1])

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from condensery.errors import UserError
+from condensery.training.batches import SpanBatch
 from condensery.training.loop import fit
 
 
@@ -30,7 +31,11 @@ def _curves(folder: Path) -> dict[str, dict[int, float]]:
 
 @pytest.mark.parametrize(
     ("kind", "parts"),
-    [("condenser", {"mlm_head", "mlm_late"}), ("cocondenser", {"mlm_head", "mlm_late", "contrast"}), ("biencoder", {"contrast"})],
+    [
+        ("condenser", {"mlm_head", "mlm_late"}),
+        ("cocondenser", {"mlm_head", "mlm_late", "contrast"}),
+        ("biencoder", {"contrast"}),
+    ],
 )
 def test_every_part_of_the_loss_and_of_the_course_is_logged(kind: str, parts: set[str], tmp_path: Path) -> None:
     module, data = tiny.run(kind, tmp_path)
@@ -42,7 +47,9 @@ def test_every_part_of_the_loss_and_of_the_course_is_logged(kind: str, parts: se
         assert list(curves[name]) == list(range(12)), name
     assert list(curves["val/mrr@10"]) == [3, 7, 11]
     for step in range(12):
-        assert sum(curves[f"train/{part}"][step] for part in parts) == pytest.approx(curves["train/loss"][step], rel=1e-5)
+        assert sum(curves[f"train/{part}"][step] for part in parts) == pytest.approx(
+            curves["train/loss"][step], rel=1e-5
+        )
         assert curves["train/lr"][step] == pytest.approx(1e-3 * tiny.settings().rate_at(step))
         assert curves["train/grad_norm"][step] > 0
         assert curves["train/tokens_per_s"][step] > 0
@@ -108,14 +115,16 @@ def test_the_gradient_is_clipped_to_the_norm_and_logged_before_that(tmp_path: Pa
         assert left == pytest.approx(clip or logged, rel=1e-3)
 
 
-@pytest.mark.parametrize(("at", "checkpoint_every"), [(1, 0), (11, 0), (4, 5)], ids=["early", "at the end", "at a checkpoint"])
+@pytest.mark.parametrize(
+    ("at", "checkpoint_every"), [(1, 0), (11, 0), (4, 5)], ids=["early", "at the end", "at a checkpoint"]
+)
 def test_a_gradient_that_is_not_finite_stops_the_run_before_anything_is_written(
     at: int, checkpoint_every: int, tmp_path: Path
 ) -> None:
     module, data = tiny.run("cocondenser", tmp_path, log_every=50, checkpoint_every=checkpoint_every)
     make = data.batches.batch
 
-    def poisoned(step: int):  # noqa: ANN202
+    def poisoned(step: int) -> SpanBatch:
         if step == at:
             with torch.no_grad():
                 next(module.parameters()).fill_(float("inf"))

@@ -19,7 +19,7 @@ from condensery.training.logs import csv_logger, merge_parts
 from condensery.training.loop import fit, last_checkpoint
 
 
-class Interruption(Exception):
+class InterruptionError(Exception):
     """What a test stops a run with."""
 
 
@@ -34,7 +34,7 @@ class Stop(CSVLogger):
         if step == self.at:
             if self.kill:
                 os.kill(os.getpid(), signal.SIGKILL)
-            raise Interruption
+            raise InterruptionError
 
 
 def _fit(kind: str, root: Path, name: str, **changes: Any) -> dict[str, torch.Tensor]:
@@ -46,14 +46,16 @@ def _fit(kind: str, root: Path, name: str, **changes: Any) -> dict[str, torch.Te
 
 def _stopped(kind: str, root: Path, name: str, at: int, **changes: Any) -> None:
     module, data = tiny.run(kind, root, **changes)
-    with pytest.raises(Interruption):
+    with pytest.raises(InterruptionError):
         fit(module, data, root / name, name, sample=tiny.sample(root), loggers=[Stop(root, at)])
 
 
 def _curves(folder: Path) -> list[dict[str, str]]:
     """The rows of ``metrics.csv`` without what tells of time."""
     with open(folder / "logs" / "metrics.csv", newline="", encoding="utf-8") as stream:
-        return [{k: v for k, v in row.items() if k not in ("train/tokens_per_s", "epoch")} for row in csv.DictReader(stream)]
+        return [
+            {k: v for k, v in row.items() if k not in ("train/tokens_per_s", "epoch")} for row in csv.DictReader(stream)
+        ]
 
 
 def _same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
@@ -87,12 +89,12 @@ def test_a_run_stopped_behind_its_last_step_gives_the_same_weights_values_and_cu
     values = fit(module, data, tmp_path / "whole", "x", sample=tiny.sample(tmp_path))
 
     def stop(folder: Path) -> Path:
-        raise Interruption
+        raise InterruptionError
 
     module, data = tiny.run("cocondenser", tmp_path, checkpoint_every=6)
     with monkeypatch.context() as patch:
         patch.setattr(loop, "merge_parts", stop)
-        with pytest.raises(Interruption):
+        with pytest.raises(InterruptionError):
             fit(module, data, tmp_path / "parts", "x", sample=tiny.sample(tmp_path))
     for _ in range(2):  # the second time with the curves already merged
         again, data = tiny.run("cocondenser", tmp_path, checkpoint_every=6)
@@ -114,7 +116,9 @@ def test_a_killed_process_ends_bit_identical(tmp_path: Path) -> None:
     )
     here = Path(__file__).parent
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here), str(here.parent)]), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], env=environment, capture_output=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], env=environment, capture_output=True, check=False
+    )
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
     assert last_checkpoint(tmp_path / "parts") is not None
     threads = torch.get_num_threads()
@@ -141,11 +145,11 @@ def test_a_checkpoint_is_under_its_name_only_when_it_is_whole(tmp_path: Path, mo
     def breaks(self: Any, checkpoint: Any, path: Any, storage_options: Any = None) -> None:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_bytes(b"half")
-        raise Interruption
+        raise InterruptionError
 
     monkeypatch.setattr(TorchCheckpointIO, "save_checkpoint", breaks)
     module, data = tiny.run("condenser", tmp_path)
-    with pytest.raises(Interruption):
+    with pytest.raises(InterruptionError):
         fit(module, data, tmp_path / "run", "x")
     assert list((tmp_path / "run" / "checkpoints").iterdir())
     assert last_checkpoint(tmp_path / "run") is None

@@ -47,7 +47,7 @@ def load_masked_language_model(
 ) -> PreTrainedModel:
     """Load a checkpoint of the BERT family with its MLM head, in fp32. Errors as ``masked_language_model``."""
     with readable(source):
-        family = FAMILIES[checkpoint_config(source, revision).model_type]
+        family: Any = FAMILIES[checkpoint_config(source, revision).model_type]
         model = family.from_pretrained(
             source, revision=revision, dtype=torch.float32, attn_implementation="eager", **overrides
         )
@@ -105,7 +105,8 @@ def dropouts(p: float | None) -> dict[str, float]:
 
 def _from_scratch(config: BackboneConfig, vocabulary: Vocabulary, seed: int) -> PreTrainedModel:
     roberta = config.family == "roberta"
-    model_config = (RobertaConfig if roberta else BertConfig)(
+    family: Any = RobertaConfig if roberta else BertConfig
+    model_config = family(
         vocab_size=vocabulary.size,
         hidden_size=config.hidden,
         num_hidden_layers=config.layers,

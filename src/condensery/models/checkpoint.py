@@ -75,7 +75,7 @@ def load_condenser(
             model.head.load_state_dict(weights)
         except RuntimeError:
             raise UserError(
-                f"{saved}: a Condenser head of another shape; set head_layers and skip_from as in the stage that made it"
+                f"{saved}: a Condenser head of another shape; set head_layers as in the stage that made it"
                 f" ({read_json(Path(source) / ABOUT)['shape']})"
             ) from None
     return model

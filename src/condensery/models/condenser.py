@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +31,9 @@ class CondenserShape:
     def check(self, depth: int) -> None:
         """Raise ``UserError`` unless this head fits a backbone of ``depth`` layers."""
         if self.head_layers and not 0 <= self.skip_from < depth:
-            raise UserError(f"skip_from: {self.skip_from} early layers do not split a backbone of {depth}; 0 to {depth - 1}")
+            raise UserError(
+                f"skip_from: {self.skip_from} early layers do not split a backbone of {depth}; 0 to {depth - 1}"
+            )
 
 
 def condenser_shape(
@@ -44,18 +47,21 @@ def condenser_shape(
 class Condenser(nn.Module):
     """A masked language model with a Condenser head (C §3, eq. 3-11), or without one.
 
-    The head reads [late CLS ; early token states]; its output and, with ``late_mlm``, the backbone's go through the same
-    vocabulary projection (transform and tied decoder).
+    The head reads [late CLS ; early token states]; its output and, with ``late_mlm``, the backbone's go through the
+    same vocabulary projection (transform and tied decoder).
     """
 
+    language_model: Any  # a PreTrainedModel; its parts are reached by name
+
     def __init__(self, language_model: PreTrainedModel, shape: CondenserShape) -> None:
-        """Wrap ``language_model`` (``BertForMaskedLM``, ``RobertaForMaskedLM``); the head starts from random weights."""
+        """Wrap a ``BertForMaskedLM`` or ``RobertaForMaskedLM``; the head starts from random weights."""
         super().__init__()
         shape.check(language_model.config.num_hidden_layers)
         self.shape = shape
-        self.encoder = Encoder(language_model.base_model)
+        backbone: Any = language_model.base_model
+        self.encoder = Encoder(backbone)
         self.language_model = language_model
-        block = type(language_model.base_model.encoder.layer[0])
+        block = type(backbone.encoder.layer[0])
         config = copy.deepcopy(language_model.config)
         self.head = nn.ModuleList(block(config) for _ in range(shape.head_layers))
         for layer in self.head:
@@ -63,7 +69,7 @@ class Condenser(nn.Module):
             use_cheap_dropout(layer)
 
     @property
-    def vocabulary_head(self) -> nn.Module:
+    def vocabulary_head(self) -> Any:
         """(k, d) states -> (k, V) logits: transform and tied decoder."""
         return self.language_model.cls if hasattr(self.language_model, "cls") else self.language_model.lm_head
 
@@ -74,12 +80,14 @@ class Condenser(nn.Module):
     def predict(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
         """Late CLS vectors (b, d) and the logits (k, V) at the chunk's k masked tokens, by the loss they are for.
 
-        ``mlm_head`` are the head's (C eq. 9), ``mlm_late`` the backbone's (C eq. 10; the only ones where there is no head).
+        ``mlm_head`` are the head's (C eq. 9), ``mlm_late`` the backbone's (C eq. 10; the only ones without a head).
         """
         late = self.shape.late_mlm or not self.head
         selection = Selection(chunk, masked=True)
         hidden, early = self.encoder(
-            chunk, selection if late else Selection(chunk, masked=False), skip=self.shape.skip_from if self.head else None
+            chunk,
+            selection if late else Selection(chunk, masked=False),
+            skip=self.shape.skip_from if self.head else None,
         )
         states = {}
         if late:

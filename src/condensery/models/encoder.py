@@ -8,6 +8,7 @@ Notation: b spans in a chunk, t padded tokens, m selected positions a span, d hi
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,8 +23,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None, p:
     """Softmax attention with dropout ``p`` on its weights.
 
     Shape:
-        query (b, h, m, e); key and value (b, h, t, e); padding (b, 1, 1, t) True = a real token, or None where no row is
-        padded; the result (b, h, m, e).
+        query (b, h, m, e); key and value (b, h, t, e); padding (b, 1, 1, t) True = a real token, or None where no row
+        is padded; the result (b, h, m, e).
 
     On a CPU plain matrix products beat the fused kernel, in fp32 by a fifth and in the bf16 backward pass by 2.5 times.
     """
@@ -36,7 +37,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None, p:
     return torch.matmul(weights.to(value.dtype), value)
 
 
-def transformer_layer(layer: nn.Module, hidden: Tensor, padding: Tensor | None, *selected: Tensor) -> Tensor:
+def transformer_layer(layer: Any, hidden: Tensor, padding: Tensor | None, *selected: Tensor) -> Tensor:
     """One post-LN transformer layer of the BERT family, at all positions or at the selected ones.
 
     Args:
@@ -46,8 +47,8 @@ def transformer_layer(layer: nn.Module, hidden: Tensor, padding: Tensor | None, 
         selected: (b, m_1), (b, m_2), ... positions to compute, one part after the other; none = all t.
 
     Returns:
-        (b, m_1 + m_2 + ..., d), or (b, t, d) where nothing is selected. The dropout of a part depends on the parts before
-        it, not on those behind it.
+        (b, m_1 + m_2 + ..., d), or (b, t, d) where nothing is selected. The dropout of a part depends on the parts
+        before it, not on those behind it.
     """
     attention = layer.attention.self
     heads, size = attention.num_attention_heads, attention.attention_head_size
@@ -101,7 +102,8 @@ class Selection:
         CLS goes through the last layer first and by itself, so that its dropout is the same whether the masked tokens
         are read too or not: the gradient cache relies on it.
         """
-        return self.positions.split([1, self.positions.shape[1] - 1], dim=1) if self.positions.shape[1] > 1 else (self.positions,)
+        rest = self.positions.shape[1] - 1
+        return self.positions.split([1, rest], dim=1) if rest else (self.positions,)
 
     def masked(self, hidden: Tensor) -> Tensor:
         """The states of the masked tokens, (b, m, d) -> (k, d)."""
@@ -114,6 +116,8 @@ class Encoder(nn.Module):
     Attributes:
         longest: tokens of the longest row that it can read.
     """
+
+    model: Any  # a PreTrainedModel; its parts are reached by name
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
@@ -149,8 +153,8 @@ class Encoder(nn.Module):
         """
         if chunk.input_ids.shape[1] > self.longest:
             raise UserError(
-                f"a row of {chunk.input_ids.shape[1]} tokens does not fit a backbone with {self.longest} positions; lower"
-                " length (or query_length, passage_length), or raise backbone.max_positions where it is from scratch"
+                f"a row of {chunk.input_ids.shape[1]} tokens does not fit a backbone with {self.longest}"
+                " positions; lower length (or query_length, passage_length), or raise backbone.max_positions where it is from scratch"
             )
         padding = padding_mask(chunk)
         hidden = self.model.embeddings(input_ids=chunk.input_ids)  # (b, t, d)

@@ -36,8 +36,8 @@ def retrieval_contrast(
         queries: (q, d).
         passages: (p, d), positives and hard negatives of all queries.
         positive: (q,) the row in ``passages`` of each query's positive.
-        known: (q, p) True where a passage of the batch is another judged positive of the query: it is not a negative and
-            is left out of the sum; None = keep all, as the papers' code does.
+        known: (q, p) True where a passage of the batch is another judged positive of the query: it is not a negative
+            and is left out of the sum; None = keep all, as the papers' code does.
         temperature: divides the inner products (Q eq. 5).
     """
     scores = queries @ passages.T / temperature  # (q, p)

@@ -27,7 +27,7 @@ class ChunkEncoder(Protocol):
         """The vectors of the chunk's rows, (b, d), at the least cost."""
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
-        """The same vectors, and the chunk's own losses by name, each summed and already divided by its batch-wide count."""
+        """The same vectors, and the chunk's own losses by name, each a sum divided by its batch-wide count."""
 
 
 def _wide(vectors: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ def backpropagate(
         model: encodes a chunk.
         chunks: the batch; ``Chunk.rows`` says which rows of the batch each holds, every row 0 .. n - 1 once.
         contrast: loss of the vectors of all rows in batch order, (n, d) in fp32 or wider -> scalar; None = no contrast.
-        backward: called once a chunk with the scalar to back-propagate (Lightning's ``manual_backward`` scales it for fp16).
+        backward: called once a chunk with the scalar to back-propagate (Lightning's scales it for fp16).
         unsynchronised: context in which no gradient is exchanged between processes; all chunks but the last run in it.
 
     Returns:
@@ -83,12 +83,19 @@ def backpropagate(
         if gradient is not None:
             replays[index].restore()
         with nullcontext() if index + 1 == len(chunks) else unsynchronised():
-            vectors, own = model.encode(chunk)
-            _add(losses, own)
-            # (v . h).sum() back-propagates v into h
-            start = vectors.sum() * 0.0 if gradient is None else (_wide(vectors) * gradient[chunk.rows]).sum()
-            backward(sum(own.values(), start))
+            _add(losses, _back_propagate_chunk(model, chunk, None if gradient is None else gradient[chunk.rows], backward))
     return losses
+
+
+def _back_propagate_chunk(
+    model: ChunkEncoder, chunk: Chunk, gradient: Tensor | None, backward: Callable[[Tensor], None]
+) -> dict[str, Tensor]:
+    """Step 3 for one chunk, whose own losses are returned. Nothing of its graph outlives the call."""
+    vectors, own = model.encode(chunk)
+    # (v . h).sum() back-propagates v into h
+    start = vectors.sum() * 0.0 if gradient is None else (_wide(vectors) * gradient).sum()
+    backward(sum(own.values(), start))
+    return {name: loss.detach() for name, loss in own.items()}
 
 
 def _vector_gradients(

@@ -132,9 +132,8 @@ class SpanBatches:
             found = every[chosen % len(every)]
         flat, starts = span_rows(self.spans.store, found, self.vocabulary)
         # a span is known by where it starts in the corpus, whatever batch it is in
-        ids, masked, targets = mask_spans(
-            flat, starts, self.vocabulary, self.mask_rate, self.whole_word, self.seed, "mask", epoch, span_ids=found[:, 0]
-        )
+        how, keys = (self.vocabulary, self.mask_rate, self.whole_word), (self.seed, "mask", epoch)
+        ids, masked, targets = mask_spans(flat, starts, *how, *keys, span_ids=found[:, 0])
         parts = chunks(ids, starts, self.budget, self.vocabulary.pad, masked=masked, targets=targets)
         return SpanBatch(parts, len(masked), len(flat))
 
@@ -248,7 +247,7 @@ class TripleBatches:
         missing = self.negatives - found.shape[1]
         found = np.pad(found, ((0, 0), (0, missing)), constant_values=-1)
         draws = uniforms(self.seed, "random", epoch, index=chosen[:, None], second=np.arange(self.negatives)[None, :])
-        for row in np.flatnonzero((found < 0).any(axis=1)):
+        for row in np.flatnonzero((found < 0).any(axis=1)).tolist():
             gaps = found[row] < 0
             taken = np.union1d(judged[row], found[row, ~gaps])
             found[row, gaps] = _others(draws[row, gaps], taken, len(self.passages), positive[row])
@@ -270,7 +269,7 @@ class TripleBatches:
 def _others(draws: NDArray[np.float64], taken: Ids, items: int, otherwise: int) -> list[int]:
     """A different item for each draw in [0, 1), none of them ``taken``; ``otherwise`` where all are."""
     excluded, found = taken.tolist(), []
-    for draw in draws:
+    for draw in draws.tolist():
         left = items - len(excluded)
         place = int(draw * left) if left > 0 else -1
         for item in excluded:  # ascending

@@ -124,4 +124,4 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             return super().load_checkpoint(path, map_location, weights_only)
         except (OSError, EOFError, RuntimeError, ValueError, UnpicklingError) as error:
             reason = [*str(error).strip().splitlines(), type(error).__name__][0]
-            raise UserError(f"{path}: this checkpoint cannot be read ({reason}); delete it to train from the start") from None
+            raise UserError(f"{path}: this checkpoint cannot be read ({reason}); delete it to start over") from None

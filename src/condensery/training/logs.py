@@ -23,7 +23,7 @@ def csv_logger(folder: Path, first_step: int) -> CSVLogger:
 
 
 def merge_parts(folder: Path) -> Path:
-    """Write ``logs/metrics.csv``: the parts one after the other, one row a step, a step that was done twice as it was last.
+    """Write ``logs/metrics.csv``: the parts in order, one row a step; of a step that was done twice, the later.
 
     A ``metrics.csv`` that is there already is the first part: the run was killed after it had merged its parts.
     """
@@ -72,8 +72,8 @@ def wandb_logger(
 ) -> list[Logger]:
     """The W&B logger of one training stage, or none where it is switched off.
 
-    One run a stage, all stages of a pipeline in one group. Without an API key, or with ``WANDB_MODE=offline``, the run is
-    written to ``folder``/wandb and can be sent later with ``wandb sync``. A resumed stage goes on in its run.
+    One run a stage, all stages of a pipeline in one group. Without an API key, or with ``WANDB_MODE=offline``, the run
+    is written to ``folder``/wandb and can be sent later with ``wandb sync``. A resumed stage goes on in its run.
     """
     if enabled is False or os.environ.get("WANDB_MODE") == "disabled":
         return []

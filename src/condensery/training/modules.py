@@ -41,7 +41,7 @@ class TrainingModule(pl.LightningModule):
         """Retrieval vectors (b, d) of a chunk, for validation."""
         raise NotImplementedError
 
-    def configure_optimizers(self) -> dict[str, Any]:
+    def configure_optimizers(self) -> Any:
         """AdamW and the linear schedule; the schedule is stepped in ``training_step``."""
         settings = self.settings
         optimiser = torch.optim.AdamW(
@@ -66,7 +66,7 @@ class TrainingModule(pl.LightningModule):
         losses = backpropagate(encoder, batch.chunks, contrast, self.manual_backward, self._unsynchronised())
         rate = optimiser.param_groups[0]["lr"]
         optimiser.step()
-        self.lr_schedulers().step()  # type: ignore[union-attr, call-arg]
+        self.lr_schedulers().step()  # type: ignore[union-attr]
         total = torch.stack(list(losses.values())).sum()
         self._record({"loss": total, **losses, "lr": rate})
 
