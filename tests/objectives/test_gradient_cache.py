@@ -75,10 +75,11 @@ def test_cached_equals_full_batch_with_dropout(sizes: list[int]) -> None:
     _compare(encoder, encoder.model, ROWS.cut(sizes), span_contrast)
 
 
-def test_cached_equals_full_batch_for_chunks_sorted_by_length() -> None:
+@pytest.mark.parametrize(("budget", "number"), [(25, 6), (10**6, 1)])
+def test_cached_equals_full_batch_for_chunks_sorted_by_length(budget: int, number: int) -> None:
     encoder = _condenser(dropout=0.2)
-    parts = ROWS.chunks(budget=25)
-    assert len(parts) > 3
+    parts = ROWS.chunks(budget)
+    assert len(parts) == number
     assert torch.cat([part.rows for part in parts]).tolist() != list(range(12))
     _compare(encoder, encoder.model, parts, span_contrast)
 

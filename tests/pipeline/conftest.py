@@ -10,11 +10,9 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
+from toy_commands import Command, Compose, Launch
 
 HERE = Path(__file__).parent
-Compose = Callable[..., DictConfig]
-Launch = Callable[..., "subprocess.Popen[str]"]
-Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture(autouse=True)

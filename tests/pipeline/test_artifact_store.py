@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Command, Compose, Launch
+from toy_commands import Command, Compose, Launch
 
 from condensery.errors import UserError
 from condensery.pipeline.graph import build

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Command, Compose, Launch
+from toy_commands import Command, Compose, Launch
 
 from condensery.errors import UserError
 from condensery.pipeline.executor import priorities, threads_of_a_stage

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from conftest import Compose
+from toy_commands import Compose
 
 from condensery.errors import UserError
 from condensery.pipeline.graph import build

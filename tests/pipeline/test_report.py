@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Compose
+from toy_commands import Compose
 from omegaconf import OmegaConf
 
 from condensery.errors import UserError

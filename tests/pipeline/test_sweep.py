@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from conftest import Command
+from toy_commands import Command
 
 from condensery.pipeline.sweep import labels_of, without_seed
 

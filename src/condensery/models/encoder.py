@@ -154,7 +154,7 @@ class Encoder(nn.Module):
         if chunk.input_ids.shape[1] > self.longest:
             raise UserError(
                 f"a row of {chunk.input_ids.shape[1]} tokens does not fit a backbone with {self.longest}"
-                " positions; lower length (or query_length, passage_length), or raise backbone.max_positions where it is from scratch"
+                " positions; lower length (or query_length, passage_length), or raise backbone.max_positions"
             )
         padding = padding_mask(chunk)
         hidden = self.model.embeddings(input_ids=chunk.input_ids)  # (b, t, d)

@@ -16,8 +16,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from condensery.objectives import memory
 from condensery.objectives.contrast import Contrast
 from condensery.tokens.batches import Chunk
+
+memory.keep_flat()
 
 
 class ChunkEncoder(Protocol):
