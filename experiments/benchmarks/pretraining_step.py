@@ -35,7 +35,7 @@ from condensery.models.condenser import Condenser, CondenserShape
 from condensery.objectives.contrast import span_contrast
 from condensery.objectives.gradient_cache import backpropagate
 from condensery.objectives.mlm import MaskedPrediction
-from condensery.tokens.batches import Chunk, chunks
+from condensery.tokens.batches import chunks
 
 VOCABULARY, LENGTH, MASK_RATE, MASK = 30_522, 128, 0.15, 103
 

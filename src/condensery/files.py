@@ -49,9 +49,9 @@ def open_text(path: Path) -> Iterator[TextIO]:
     """Open a UTF-8 text file, plain or gzip (by its ending). A missing file is a ``UserError``."""
     try:
         stream: TextIO = (
-            gzip.open(path, "rt", encoding="utf-8", newline="\n")
+            gzip.open(path, "rt", encoding="utf-8", newline="\n")  # noqa: SIM115  (closed by the caller's block)
             if path.suffix == ".gz"
-            else open(path, encoding="utf-8", newline="\n")
+            else open(path, encoding="utf-8", newline="\n")  # noqa: SIM115
         )
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None

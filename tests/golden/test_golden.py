@@ -1,7 +1,7 @@
 """The check against reference numbers: it accepts the shared ones and ones of other sizes, and it notices errors."""
 
 import json
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
@@ -130,10 +130,12 @@ def test_a_loss_that_the_reference_gives_as_zero_because_it_is_off_is_no_error(t
 
 
 def test_the_command_explains_itself_without_a_folder_and_names_what_an_empty_one_lacks(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    without = subprocess.run([sys.executable, check.__file__], capture_output=True, text=True, check=False)
-    assert without.returncode == 1
-    assert without.stderr.startswith("usage: ")
+    monkeypatch.setattr(sys, "argv", [check.__file__])
+    with pytest.raises(SystemExit) as left:
+        runpy.run_path(check.__file__, run_name="__main__")
+    assert left.value.code == 1
+    assert capsys.readouterr().err.startswith("usage: ")
     assert check.main(tmp_path) == 1
     assert "no config.json, inputs.npz, losses.json, state_dict.safetensors" in capsys.readouterr().out

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from toy_commands import Compose
 from omegaconf import OmegaConf
+from toy_commands import Compose
 
 from condensery.errors import UserError
 from condensery.pipeline import report

@@ -44,7 +44,7 @@ def test_a_batch_is_the_same_in_any_order_of_asking(pairs: bool, tmp_path: Path)
     assert not _same(one[0], tiny.span_batches(tmp_path, pairs, seed=4).batch(0)), "the seed does nothing"
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, 1, pytest.param(2, marks=pytest.mark.slow)])
 def test_the_loader_gives_the_same_batches_with_any_number_of_workers(workers: int, tmp_path: Path) -> None:
     _, data = tiny.run("cocondenser", tmp_path, workers=workers, steps=7)
     loaded = list(data.train_dataloader())

@@ -86,7 +86,12 @@ def backpropagate(
         if gradient is not None:
             replays[index].restore()
         with nullcontext() if index + 1 == len(chunks) else unsynchronised():
-            _add(losses, _back_propagate_chunk(model, chunk, None if gradient is None else gradient[chunk.rows], backward))
+            _add(
+                losses,
+                _back_propagate_chunk(model, chunk, None if gradient is None else gradient[chunk.rows], backward),
+            )
+        if chunk.input_ids.device.type == "cpu":
+            memory.after_chunk(index)
     return losses
 
 
