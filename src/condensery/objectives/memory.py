@@ -10,6 +10,7 @@ No tensor outlives its chunk, and yet the process grew by half from 4 chunks to 
 
 import ctypes
 import os
+from collections.abc import Callable
 
 _CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "LRU_CACHE_CAPACITY": "64"}
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # glibc, malloc.h
@@ -19,6 +20,9 @@ _EVERY = 4  # chunks; what was given back has to be fetched again
 
 class _Allocator:
     """glibc's; nothing happens where there is another."""
+
+    mallopt: Callable[..., int]
+    trim: Callable[..., int]
 
     def __init__(self) -> None:
         try:
