@@ -127,7 +127,7 @@ class Plain:
         padding = (~self.mask[rows])[:, None, None, :].to(hidden.dtype) * torch.finfo(hidden.dtype).min
         for layer in self.model.head:
             hidden = layer(hidden, padding)
-        logits = self.model.vocabulary_head(hidden)
+        logits = self.model.language_model.cls(hidden)
         labels = self.labels[rows].flatten()
         loss = sum(
             nn.functional.cross_entropy(part.flatten(0, 1), labels, ignore_index=-100, reduction="sum") / self.count

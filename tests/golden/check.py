@@ -28,7 +28,7 @@ from transformers import BertConfig, BertForMaskedLM
 from condensery.models.condenser import Condenser, CondenserShape
 from condensery.objectives.contrast import span_contrast
 from condensery.objectives.gradient_cache import backpropagate
-from condensery.objectives.mlm import MaskedPrediction, masked_cross_entropy
+from condensery.objectives.mlm import MaskedPrediction
 from condensery.tokens.batches import Chunk
 
 TOLERANCE = 1e-9
@@ -86,10 +86,8 @@ class ReferenceScaling(MaskedPrediction):
         self.documents = documents
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
-        assert chunk.targets is not None
-        vectors, logits = self.model.predict(chunk)
-        scale = len(chunk.rows) / self.documents / len(chunk.targets)
-        return vectors, {n: masked_cross_entropy(part, chunk.targets) * scale for n, part in logits.items()}
+        vectors, losses = self.model.predict(chunk)
+        return vectors, {n: loss.mean() * len(chunk.rows) / self.documents for n, loss in losses.items()}
 
 
 def run(fixture: Fixture, name: str) -> tuple[dict[str, Tensor], Condenser]:

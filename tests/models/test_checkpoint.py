@@ -51,7 +51,7 @@ def _vectors(model: BiEncoder, texts: list[str], tokenizer: Path, words: Vocabul
     """(n, d) by our own path: ids, chunks, CLS."""
     read = load_tokenizer(tokenizer)
     ids = [with_special(read(text, add_special_tokens=False)["input_ids"], words, length) for text in texts]
-    result = torch.empty(len(texts), model.passage.dim)
+    result = torch.empty(len(texts), model.passage.model.config.hidden_size)
     for chunk in chunks(*flatten(ids), 2 * length, words.pad, tower=tower):
         result[chunk.rows] = model.vectors(chunk)
     return result

@@ -25,7 +25,8 @@ def test_chunks_hold_every_row_once_within_the_budget(seed: int, budget: int) ->
     made = chunks(flat, starts, budget, pad_id=0)
     for chunk in made:
         assert chunk.tokens <= budget or len(chunk) == 1
-        assert chunk.input_ids.shape[1] == chunk.lengths[0] == chunk.lengths.max()
+        assert chunk.lengths[0] == chunk.lengths.max()
+        assert chunk.input_ids.shape[1] == min(-(-int(chunk.lengths[0]) // 8) * 8, int(made[0].lengths[0]))
         assert chunk.masked is None
         assert chunk.targets is None
         assert (chunk.input_ids[~chunk.attention_mask] == 0).all()
@@ -41,8 +42,11 @@ def test_chunks_hold_every_row_once_within_the_budget(seed: int, budget: int) ->
 def test_a_chunk_takes_rows_until_the_budget_is_full() -> None:
     flat, starts = flatten([np.arange(n) for n in (3, 5, 4, 4, 1)])
     made = chunks(flat, starts, 10, pad_id=9)
-    assert [tuple(chunk.input_ids.shape) for chunk in made] == [(2, 5), (2, 4), (1, 1)]
+    assert [tuple(chunk.input_ids.shape) for chunk in made] == [(2, 5), (2, 5), (1, 5)]
     assert [chunk.rows.tolist() for chunk in made] == [[1, 2], [3, 0], [4]]
+    flat, starts = flatten([np.arange(n) for n in (9, 20, 17, 16, 1)])
+    made = chunks(flat, starts, 40, pad_id=9)
+    assert [tuple(chunk.input_ids.shape) for chunk in made] == [(2, 20), (2, 16), (1, 8)]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -75,7 +79,7 @@ def test_a_chunk_without_masked_tokens_has_empty_positions() -> None:
 def test_rows_and_tower_are_carried_along() -> None:
     flat, starts = flatten([[1], [2, 3], [4, 5, 6]])
     made = chunks(flat, starts, 4, pad_id=0, tower=1, rows=[70, 80, 90])
-    assert [chunk.rows.tolist() for chunk in made] == [[90], [80, 70]]
+    assert [chunk.rows.tolist() for chunk in made] == [[90], [80], [70]]
     assert {chunk.tower for chunk in made} == {1}
 
 

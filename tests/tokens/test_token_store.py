@@ -1,6 +1,7 @@
 """The token store holds what the tokenizer gives, in order, with sentences and documents where they begin."""
 
 import json
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,15 @@ def test_every_text_has_the_ids_that_the_tokenizer_gives_it(texts: list[str], to
         assert store.text(index).tolist() == loaded(text, add_special_tokens=False)["input_ids"]
     assert store.tokens.dtype == np.uint16
     assert store.lengths.sum() == store.token_count == len(store.tokens)
+
+
+def test_another_process_gets_the_place_of_a_store_and_not_its_content(
+    texts: list[str], wordpiece: Path, tmp_path: Path
+) -> None:
+    store = tokenise(texts, wordpiece, tmp_path, sentences=True)
+    sent = pickle.dumps(store)
+    assert len(sent) < store.tokens.nbytes / 4
+    assert np.array_equal(pickle.loads(sent).tokens, store.tokens)
 
 
 def test_byte_level_sentences_decode_to_the_sentences_of_the_text(

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from condensery.errors import UserError
+from condensery.models.cross_entropy import projected_cross_entropy
 from condensery.models.dropout import use_cheap_dropout
 from condensery.models.encoder import Encoder, Selection, padding_mask, transformer_layer
 from condensery.tokens.batches import Chunk
@@ -68,20 +69,24 @@ class Condenser(nn.Module):
             layer.apply(language_model._init_weights)
             use_cheap_dropout(layer)
 
-    @property
-    def vocabulary_head(self) -> Any:
-        """(k, d) states -> (k, V) logits: transform and tied decoder."""
-        return self.language_model.cls if hasattr(self.language_model, "cls") else self.language_model.lm_head
+    def vocabulary_transform(self, states: Tensor) -> Tensor:
+        """What the LM head does to states (k, d) before it projects them, (k, d)."""
+        model = self.language_model
+        if hasattr(model, "cls"):  # BERT
+            return model.cls.predictions.transform(states)
+        return model.lm_head.layer_norm(nn.functional.gelu(model.lm_head.dense(states)))
 
     def vectors(self, chunk: Chunk) -> Tensor:
         """Late CLS vectors (b, d), the backbone alone."""
         return self.encoder.cls(chunk)
 
     def predict(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
-        """Late CLS vectors (b, d) and the logits (k, V) at the chunk's k masked tokens, by the loss they are for.
+        """Late CLS vectors (b, d) and the cross-entropy (k,) at each of the chunk's k masked tokens, by loss.
 
-        ``mlm_head`` are the head's (C eq. 9), ``mlm_late`` the backbone's (C eq. 10; the only ones without a head).
+        ``mlm_head`` is the head's (C eq. 9), ``mlm_late`` the backbone's (C eq. 10; the only one without a head).
         """
+        if chunk.targets is None:
+            raise ValueError("a chunk for pre-training needs masked positions and targets")
         late = self.shape.late_mlm or not self.head
         selection = Selection(chunk, masked=True)
         hidden, early = self.encoder(
@@ -94,9 +99,15 @@ class Condenser(nn.Module):
             states["mlm_late"] = selection.masked(hidden)
         if early is not None:
             states["mlm_head"] = selection.masked(self._through_head(chunk, hidden[:, :1], early, selection))
-        logits = self.vocabulary_head(torch.cat(list(states.values())))  # one projection for both, (2k, V)
+        decoder = self.language_model.get_output_embeddings()
+        losses = projected_cross_entropy(  # one projection for both
+            self.vocabulary_transform(torch.cat(list(states.values()))),
+            decoder.weight,
+            decoder.bias,
+            chunk.targets.repeat(len(states)),
+        )
         # equal parts, also of k = 0 rows
-        return hidden[:, 0], dict(zip(states, logits.tensor_split(len(states)), strict=True))
+        return hidden[:, 0], dict(zip(states, losses.tensor_split(len(states)), strict=True))
 
     def _through_head(self, chunk: Chunk, cls: Tensor, early: Tensor, selection: Selection) -> Tensor:
         """[late CLS (b, 1, d) ; early tokens (b, t, d)] -> head states at the selected positions (b, m, d)."""

@@ -127,16 +127,6 @@ class Encoder(nn.Module):
         offset = 0 if model.config.model_type == "bert" else model.config.pad_token_id + 1
         self.longest = int(model.config.max_position_embeddings) - offset
 
-    @property
-    def dim(self) -> int:
-        """Size of a vector, d."""
-        return int(self.model.config.hidden_size)
-
-    @property
-    def depth(self) -> int:
-        """Number of layers, L."""
-        return int(self.model.config.num_hidden_layers)
-
     def forward(self, chunk: Chunk, selection: Selection, skip: int | None = None) -> tuple[Tensor, Tensor | None]:
         """Run the stack.
 

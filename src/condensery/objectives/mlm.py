@@ -1,20 +1,9 @@
 """Masked language modelling (Devlin et al. 2019): cross-entropy at the masked tokens and nowhere else."""
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from condensery.models.condenser import Condenser
 from condensery.tokens.batches import Chunk
-
-
-def masked_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy summed over the masked tokens, a scalar in fp32 or wider; zero, with a graph, where there are none.
-
-    Args:
-        logits: (k, V) at the masked positions only.
-        targets: (k,) the tokens that stood there.
-    """
-    wide = logits if logits.element_size() == 8 else logits.float()
-    return nn.functional.cross_entropy(wide, targets, reduction="sum")
 
 
 class MaskedPrediction:
@@ -34,8 +23,5 @@ class MaskedPrediction:
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
         """Late CLS vectors (b, d) and the chunk's share of each MLM loss."""
-        if chunk.targets is None:
-            raise ValueError("a chunk for pre-training needs masked positions and targets")
-        vectors, logits = self.model.predict(chunk)
-        targets = chunk.targets
-        return vectors, {name: masked_cross_entropy(part, targets) * self.scale for name, part in logits.items()}
+        vectors, losses = self.model.predict(chunk)
+        return vectors, {name: loss.sum() * self.scale for name, loss in losses.items()}

@@ -1,6 +1,6 @@
 """Rows of token ids become padded chunks that each hold a budget of tokens, not a count of rows.
 
-Letters: n rows of a batch, b rows of a chunk, t tokens of its longest row, m masked positions of a chunk.
+Letters: n rows of a batch, b rows of a chunk, t its width in tokens, m masked positions of a chunk.
 """
 
 from collections.abc import Sequence
@@ -16,6 +16,8 @@ from condensery.tokens.store import TokenStore
 from condensery.tokens.vocabulary import Vocabulary
 
 Ids = NDArray[np.int64]
+
+_MULTIPLE = 8  # what the width of a chunk is a multiple of
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,9 @@ def chunks(
 ) -> list[Chunk]:
     """Cut a batch into chunks of at most ``budget`` padded tokens (one row at least), longest rows first.
 
-    Rows of equal length keep their order, so the result is a function of the batch alone.
+    Rows of equal length keep their order, so the result is a function of the batch alone. A chunk is as wide as its
+    longest row, rounded up to a multiple of 8 but never past the longest row of the batch: with few different shapes
+    matrix kernels and memory are used again from chunk to chunk.
 
     Args:
         flat_ids: (N,) the rows one behind the other.
@@ -103,8 +107,9 @@ def chunks(
     names = order if rows is None else np.asarray(rows, dtype=np.int64)[order]
     lengths = lengths[order]
     ids = flat[ranges(edges[:-1][order], lengths)].astype(np.int64)
-    cuts = _cuts(lengths, budget)
-    widths = np.maximum(lengths[cuts[:-1]], 1)
+    padded_to = np.minimum(-(-np.maximum(lengths, 1) // _MULTIPLE) * _MULTIPLE, max(1, int(lengths.max(initial=1))))
+    cuts = _cuts(padded_to, budget)
+    widths = padded_to[cuts[:-1]]
     predicted = None
     if masked is not None and targets is not None:
         predicted = _place(np.asarray(masked, dtype=np.int64), np.asarray(targets), edges, order, cuts, widths)
@@ -127,11 +132,11 @@ def chunks(
     return result
 
 
-def _cuts(lengths: Ids, budget: int) -> Ids:
-    """Where each chunk begins in rows sorted longest first, and the end of the last: (chunks + 1,)."""
+def _cuts(widths: Ids, budget: int) -> Ids:
+    """Where each chunk begins in rows sorted widest first, and the end of the last: (chunks + 1,)."""
     cuts = [0]
-    while cuts[-1] < len(lengths):
-        cuts.append(min(len(lengths), cuts[-1] + max(1, budget // max(1, int(lengths[cuts[-1]])))))
+    while cuts[-1] < len(widths):
+        cuts.append(min(len(widths), cuts[-1] + max(1, budget // int(widths[cuts[-1]]))))
     return np.asarray(cuts, dtype=np.int64)
 
 

@@ -58,6 +58,9 @@ class TokenStore:
         if about["documents"] != _ABSENT:
             self.documents = self._map("documents.npy", about["documents"] + 1, about["texts"])
 
+    def __reduce__(self) -> tuple[type["TokenStore"], tuple[Path]]:
+        return TokenStore, (self.folder,)  # another process maps the files, it does not get their content
+
     @staticmethod
     def exists(folder: Path) -> bool:
         """Whether a whole store lies in ``folder`` (the description is written last)."""

@@ -1,0 +1,54 @@
+"""Vocabulary projection and cross-entropy in one: no logits of a chunk are ever in memory, only what the gradient needs."""
+
+import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx, once_differentiable
+
+_BLOCK = {
+    "cpu": 128,
+    "cuda": 2048,
+}  # rows whose logits are in memory at once: what a CPU's cache, or a GPU, is filled by
+
+
+class _ProjectedCrossEntropy(torch.autograd.Function):
+    """Saves softmax(logits) - onehot(targets), (n, V) in the precision of the matrix products, from which all follows."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, states: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
+        device = states.device.type
+        narrow = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
+        wide = torch.float64 if states.dtype == torch.float64 else torch.float32
+        s, w, b = states.to(narrow), weight.to(narrow), bias.to(narrow)
+        errors = s.new_empty((len(s), len(w)))
+        losses = s.new_empty(len(s), dtype=wide)
+        block = _BLOCK.get(device, 2048)
+        with torch.autocast(device, enabled=False):
+            for first in range(0, len(s), block):
+                here = slice(first, first + block)
+                part, target = errors[here], targets[here, None]
+                torch.addmm(b, s[here], w.t(), out=part)
+                logs = part.to(wide).log_softmax(1)
+                losses[here] = -logs.gather(1, target)[:, 0]
+                part.copy_(logs.exp_())
+                part.scatter_add_(1, target, part.new_full(target.shape, -1.0))
+        ctx.save_for_backward(errors, s, w)
+        return losses
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        errors, s, w = ctx.saved_tensors  # type: ignore[attr-defined]
+        by_row = gradient[:, None]
+        scale = by_row.to(s.dtype)
+        return (errors @ w) * by_row, errors.t() @ (s * scale), (errors.t() @ scale)[:, 0], None
+
+
+def projected_cross_entropy(states: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
+    """``cross_entropy(states @ weight.T + bias, targets)`` of every row, in a fraction of its memory and passes.
+
+    The matrix products are in autocast's precision where it is on, the rest is in fp32 or wider. Once differentiable.
+
+    Shape:
+        states (n, d); weight (V, d); bias (V,); targets (n,) int64; the result (n,).
+    """
+    return _ProjectedCrossEntropy.apply(states, weight, bias, targets)
