@@ -60,8 +60,15 @@ def test_output_lies_beside_run_py_wherever_it_is_called_from(project: Path, tmp
     [
         (["seeed=1"], "error: seeed: unknown key (did you mean 'seed'?)"),
         (["stages.plain.learning_rte=1", "data.root=x"], "error: stages.plain.learning_rte: unknown key (did you mean"),
-        (["experiment=nix"], "error: In 'config': Could not find 'experiment/nix'"),
-        (["seed=[1"], "error: "),
+        (["experiment=smoka"], "error: experiment=smoka: there is no such option (did you mean 'smoke'?)"),
+        (["seed=[1"], "error: seed=[1: not of the form key=value"),
+        (["seed"], "error: seed: not of the form key=value"),
+        (["ask=", "data.root=x"], "error: ask: the text is empty"),
+        (
+            ["stages.plane.steps=1", "data.root=x"],
+            "error: stages.plane: not a stage of the recipe (did you mean 'plain'?)",
+        ),
+        (["output_root=/proc/nix"], "error: /proc/nix: no folder can be made here"),
         (["seed=1,2"], "error: Ambiguous value for argument 'seed=1,2'"),
         (["data.root=/nix"], "error: /nix: no such file"),
         (["data.root=${nix}"], "error: data.root: Interpolation key 'nix' not found"),
@@ -121,3 +128,11 @@ def test_every_stage_with_defaults_is_loaded_by_the_root(project: Path) -> None:
     root = OmegaConf.load(project / "conf" / "config.yaml")
     loaded = next(entry.stage for entry in root.defaults if isinstance(entry, dict | type(root)) and "stage" in entry)
     assert sorted(loaded) == sorted(path.stem for path in (project / "conf" / "stage").glob("*.yaml"))
+
+
+def test_without_an_experiment_it_asks_for_one(project: Path, tmp_path: Path) -> None:
+    command = [sys.executable, str(project / "run.py"), f"output_root={tmp_path / 'out'}"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: experiment: which recipe? Give experiment=NAME")
+    assert not (tmp_path / "out" / "runs").exists()

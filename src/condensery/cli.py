@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
+from hydra.errors import HydraException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
@@ -107,16 +107,22 @@ def in_one_line(error: BaseException) -> str | None:
         return f"error: {f'{mark.name}:{mark.line + 1}: ' if mark else ''}not valid YAML ({error.problem})"
     if isinstance(error, OSError) and error.errno in DISK:
         return f"error: {error.filename or 'output_root'}: {DISK[error.errno]}"
+    if isinstance(error, FileNotFoundError) and _raised_in(error)[0] == "mkdir":
+        return f"error: {error.filename}: no folder can be made here"
     return None
+
+
+def _raised_in(error: BaseException) -> tuple[str, str]:
+    """The function and the module that raised it."""
+    trace = error.__traceback__
+    while trace and trace.tb_next:
+        trace = trace.tb_next
+    return (trace.tb_frame.f_code.co_name, trace.tb_frame.f_globals["__name__"]) if trace else ("", "")
 
 
 def _raised_in_hydra(error: BaseException) -> bool:
     """Whether it is one of the plain ``ValueError`` with which Hydra meets overrides such as ``data=null``."""
-    trace = error.__traceback__
-    while trace and trace.tb_next:
-        trace = trace.tb_next
-    module = trace.tb_frame.f_globals["__name__"] if trace else ""
-    return isinstance(error, ValueError) and module.startswith("hydra.")
+    return isinstance(error, ValueError) and _raised_in(error)[1].startswith("hydra.")
 
 
 def _of_hydra(error: BaseException) -> str:
@@ -130,6 +136,15 @@ def _of_hydra(error: BaseException) -> str:
     if text.startswith("Config group override must be"):  # it does not say which
         given = [argument for argument in sys.argv[1:] if re.match(r"[+~]*\w+=", argument)]
         text = f"{' or '.join(given)}: a group takes the name of one of its options"
+    if isinstance(error, OverrideParseException):
+        return f"{error.override}: not of the form key=value (quote a value with special characters: 'key=\"a, b\"')"
+    option = re.match(
+        r"In '[^']*': Could not find '([^']*)/([^'/]*)'\s*Available options in '[^']*':(.*?)Config s", text, re.S
+    )
+    if option:
+        from condensery.pipeline.faults import close_to
+
+        return f"{option[1]}={option[2]}: there is no such option{close_to(option[2], option[3].split())}"
     text = text.partition("Config search path:")[0]
     return " ".join(text.split())
 

@@ -50,7 +50,8 @@ class _Lines:
     def show(self, elapsed: float) -> None:
         rate = (self.done - self.before) / max(elapsed, 1e-9)
         left = clock((self.total - self.done) / rate) if rate and self.total else "?"
-        parts = [f"{self.done:,}/{self.total:,} {self.unit}", self.text or f"{rate:,.0f} {self.unit}/s", f"{left} left"]
+        speed = f"{rate:,.0f} {self.unit}/s" if rate >= 10 else f"{rate:.2g} {self.unit}/s"
+        parts = [f"{self.done:,}/{self.total:,} {self.unit}", self.text or speed, f"{left} left"]
         print(f"[{self.label}] " + " · ".join(parts), flush=True)
 
 

@@ -29,7 +29,7 @@ FAULTS = [
         "stages.plain.stage=toy_trian",
         "stages.plain.stage: unknown kind of stage 'toy_trian' (did you mean 'toy_train'?)",
     ),
-    ("stages.new.init=plain", "stages.new.stage: needs the kind of stage (known: "),
+    ("stages.new.init=plain", "stages.new: not a stage of the recipe"),
     ("stages={a/b: {stage: toy_bm25}}", "stages.a/b: must match ^[A-Za-z0-9][A-Za-z0-9_-]*$, got 'a/b'"),
     ("stages.backbone.stage=toy_bm25", "stages.backbone: this name has a meaning of its own in stages.plain.init"),
     ("stage.toy_nix.steps=1", "stage.toy_nix: unknown kind of stage (did you mean 'toy_mine'?)"),

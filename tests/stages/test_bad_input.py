@@ -299,7 +299,7 @@ BAD_CONFIGS: dict[str, tuple[list[str], list[str]]] = {
     ),
     "stages: unknown key": (["stages.round1.lr=1"], ["stages.round1.lr: unknown key"]),
     "stages: unknown kind": (["stages.x={stage: tune}"], ["stages.x.stage: unknown kind of stage 'tune'"]),
-    "stages: no kind": (["stages.x={init: mlm}"], ["stages.x.stage: needs the kind of stage"]),
+    "stages: no kind": (["stages.x={init: mlm}"], ["stages.x: not a stage of the recipe"]),
     "stages: no stage of this name": (
         ["stages.round1.init=condensr"],
         ["stages.round1.init: no stage is named 'condensr' (did you mean 'condenser'?)"],

@@ -191,6 +191,7 @@ BROKEN_BEIR = [
     (append("qrels/test.tsv", "q2 0 a 1\n"), r"test\.tsv:4: 3 columns separated by tabs"),
     (append("qrels/test.tsv", "q2\ta\t1.5\n"), r'test\.tsv:4: the score must be a whole number, not "1\.5"'),
     (append("qrels/test.tsv", "q2\ta\t99999999999\n"), r"test\.tsv:4: the grade 99999999999 is too large"),
+    (replace("queries.jsonl", ""), r"queries are judged, but the file of the queries holds none"),
     (append("qrels/test.tsv", "q9\ta\t1\n"), r"test\.tsv:4: no query has this query id"),
     (append("qrels/test.tsv", "q2\tz\t1\n"), r"test\.tsv:4: no passage has this passage id"),
     (append("qrels/test.tsv", "q2\tb\t1\n"), r"test\.tsv:4: another grade for the pair judged at \S+test\.tsv:2"),

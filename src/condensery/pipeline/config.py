@@ -86,6 +86,13 @@ class RootConfig(_Closed):
     stages: dict[Annotated[str, Field(pattern=NAME)], dict[str, Any]]
     table: TableConfig
 
+    @field_validator("ask")
+    @classmethod
+    def _asks_something(cls, value: str | None) -> str | None:
+        if value is not None and not value.strip():
+            raise ValueError("the text is empty")
+        return value
+
     @field_validator("output_root")
     @classmethod
     def _whole_path(cls, value: Path) -> Path:

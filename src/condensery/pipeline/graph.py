@@ -122,7 +122,11 @@ class _Builder:
     def _kind(self, name: str) -> str:
         kind = self.overrides[name].get("stage")
         if kind is None:
-            raise UserError(f"stages.{name}.stage: needs the kind of stage (known: {', '.join(sorted(self.stages))})")
+            named = close_to(name, (other for other, given in self.overrides.items() if given.get("stage")))
+            raise UserError(
+                f"stages.{name}: not a stage of the recipe{named}; a new one needs stages.{name}.stage=KIND, of"
+                f" {', '.join(sorted(self.stages))}"
+            )
         if kind not in self.stages:
             raise UserError(f"stages.{name}.stage: unknown kind of stage {kind!r}{close_to(str(kind), self.stages)}")
         return str(kind)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig, OmegaConf
 
+from condensery.errors import UserError
 from condensery.files import atomic, write_json
 from condensery.pipeline import report
 from condensery.pipeline.executor import execute, threads_of_a_stage
@@ -32,6 +33,10 @@ def run(cfg: DictConfig) -> Finished:
     """Run a composed config. Raises ``UserError`` for bad input."""
     graph = build(cfg)
     root = graph.root
+    if not graph.nodes:
+        raise UserError(
+            "experiment: which recipe? Give experiment=NAME, for example experiment=quickstart (see --help)"
+        )
     store = Store(root.output_root)
     if root.dry_run:
         show(graph, store)

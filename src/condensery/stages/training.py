@@ -48,7 +48,7 @@ class TrainingStageConfig(StageConfig):
     @model_validator(mode="after")
     def _steps_or_epochs(self) -> Self:
         if (self.steps is None) == (self.epochs is None):
-            raise ValueError("give either steps or epochs, and set the other to null")
+            raise ValueError("give either steps or epochs; add epochs=null (or steps=null) for it in the same way")
         return self
 
     @model_validator(mode="after")

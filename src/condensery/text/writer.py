@@ -169,6 +169,8 @@ class CollectionWriter:
         if not len(passages.rows):
             raise UserError(f"{self.source}: no passages; the collection would be empty")
         self._check_documents()
+        if self._judgements and not len(queries.rows) and not self.dropped["unjudged_queries"]:
+            raise UserError(f"{self.source}: queries are judged, but the file of the queries holds none")
         qrels = self._resolve(queries, passages)
         self._hold_out(qrels)
         self._write_qrels(qrels)
