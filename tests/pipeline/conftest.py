@@ -1,9 +1,10 @@
 """The toy recipe of ``tests/pipeline/conf``: composed in this process, or run as a user runs it."""
 
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -51,7 +52,7 @@ def composed(project: Path, tmp_path: Path) -> Compose:
 
 
 @pytest.fixture
-def launch(project: Path, tmp_path: Path) -> Launch:
+def launch(project: Path, tmp_path: Path) -> Iterator[Launch]:
     """Start ``python run.py experiment=toy ...`` and return the process."""
 
     def start(*overrides: str, recipe: str = "toy") -> "subprocess.Popen[str]":
@@ -61,7 +62,10 @@ def launch(project: Path, tmp_path: Path) -> Launch:
             [*command, *given], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=os.environ
         )
 
-    return start
+    # tests that are themselves run in the background inherit a SIGINT that is ignored
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield start
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

@@ -90,6 +90,7 @@ class Worker:
                 self.process.terminate()
         self.process.join(PATIENCE)
         _kill_group(self.process.pid, signal.SIGKILL)
+        self.process.kill()  # one that is still starting leads no group yet
         self.process.join()
         self.connection.close()
 
