@@ -146,12 +146,12 @@ class Plain:
         cached = torch.cat(vectors).requires_grad_()
         contrast = span_contrast(cached)
         contrast.backward()
-        total = float(contrast)
+        total = float(contrast.detach())
         for part, state in zip(rows, replays, strict=True):
             torch.set_rng_state(state)
             cls, loss = self.forward(part)
             (loss + (cls * cached.grad[part]).sum()).backward()
-            total += float(loss)
+            total += float(loss.detach())
         return total
 
 
