@@ -123,7 +123,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_bits(jobs: int, on_beir:
             wait(process, lambda old=frozenset(seen): bool({*checkpoints(root)} - old))
             time.sleep(draw.uniform(0, 0.1))
         else:  # anywhere, the imports included
-            time.sleep(draw.uniform(2, 15))
+            time.sleep(draw.uniform(1, 6))
         if process.poll() is not None:
             break
         kill(process, str(tmp_path))
