@@ -1,13 +1,11 @@
-"""Vocabulary projection and cross-entropy in one: no logits of a chunk are ever in memory, only what the gradient needs."""
+"""Vocabulary projection and cross-entropy in one: logits exist for a block of rows at a time, then what the gradient needs."""
 
 import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-_BLOCK = {
-    "cpu": 128,
-    "cuda": 2048,
-}  # rows whose logits are in memory at once: what a CPU's cache, or a GPU, is filled by
+# rows whose logits are in memory at once: what fills a CPU's cache, or a GPU
+_BLOCK = {"cpu": 128, "cuda": 2048}
 
 
 class _ProjectedCrossEntropy(torch.autograd.Function):

@@ -1,4 +1,4 @@
-"""Keep the memory of a CPU process flat while chunk after chunk of ever other sizes passes through it.
+"""Keep the memory of a CPU process nearly flat while chunk after chunk of ever other sizes passes through it.
 
 No tensor outlives its chunk, and yet the process grew by half from 4 chunks to 50 in fp32, and by more in bf16. What grew:
 
