@@ -1,4 +1,4 @@
-"""Vocabulary projection and cross-entropy in one: logits exist for a block of rows at a time, then what the gradient needs."""
+"""Vocabulary projection and cross-entropy in one: logits of a block of rows at a time, then what the gradient needs."""
 
 import torch
 from torch import Tensor
