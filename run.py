@@ -7,6 +7,7 @@ import hydra
 from omegaconf import DictConfig
 
 from condensery.cli import door, main
+from condensery.memory import restart_flat
 
 
 @hydra.main(config_path="conf", config_name="config", version_base="1.3")
@@ -16,4 +17,5 @@ def run(cfg: DictConfig) -> None:
 
 
 if __name__ == "__main__":
+    restart_flat()
     sys.exit(door(run, home=Path(__file__).resolve().parent))

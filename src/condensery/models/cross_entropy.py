@@ -6,6 +6,31 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 
 # rows whose logits are in memory at once: what fills a CPU's cache, or a GPU
 _BLOCK = {"cpu": 128, "cuda": 2048}
+_ROUND = 1 << 20  # elements
+
+
+class _Kept:
+    """The one large block of memory on a CPU, handed from chunk to chunk: fetching it anew costs more than filling it."""
+
+    def __init__(self) -> None:
+        self.free: dict[torch.dtype, Tensor] = {}
+
+    def take(self, like: Tensor, shape: tuple[int, int]) -> Tensor:
+        """An uninitialised tensor of this shape, and dtype and device as ``like``; nobody else has it until ``give``."""
+        size = shape[0] * shape[1]
+        block = self.free.pop(like.dtype, None) if like.device.type == "cpu" else None
+        if block is None or len(block) < size:
+            block = None  # before there is another
+            block = like.new_empty(-(-size // _ROUND) * _ROUND)  # the next chunk may need a little more
+        return block[:size].view(shape)
+
+    def give(self, tensor: Tensor) -> None:
+        """The tensor is not read any more."""
+        if tensor.device.type == "cpu" and tensor._base is not None:
+            self.free[tensor.dtype] = tensor._base
+
+
+_kept = _Kept()
 
 
 class _ProjectedCrossEntropy(torch.autograd.Function):
@@ -17,15 +42,16 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         narrow = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
         wide = torch.float64 if states.dtype == torch.float64 else torch.float32
         s, w, b = states.to(narrow), weight.to(narrow), bias.to(narrow)
-        errors = s.new_empty((len(s), len(w)))
+        errors = _kept.take(s, (len(s), len(w)))
         losses = s.new_empty(len(s), dtype=wide)
         block = _BLOCK.get(device, 2048)
+        room = s.new_empty((min(block, len(s)), len(w)), dtype=wide)
         with torch.autocast(device, enabled=False):
             for first in range(0, len(s), block):
                 here = slice(first, first + block)
                 part, target = errors[here], targets[here, None]
                 torch.addmm(b, s[here], w.t(), out=part)
-                logs = part.to(wide).log_softmax(1)
+                logs = torch.log_softmax(part, 1, wide, out=room[: len(part)])
                 losses[here] = -logs.gather(1, target)[:, 0]
                 part.copy_(logs.exp_())
                 part.scatter_add_(1, target, part.new_full(target.shape, -1.0))
@@ -38,7 +64,9 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         errors, s, w = ctx.saved_tensors  # type: ignore[attr-defined]
         by_row = gradient[:, None]
         scale = by_row.to(s.dtype)
-        return (errors @ w) * by_row, errors.t() @ (s * scale), (errors.t() @ scale)[:, 0], None
+        gradients = (errors @ w) * by_row, errors.t() @ (s * scale), (errors.t() @ scale)[:, 0], None
+        _kept.give(errors)  # a second backward pass would find it overwritten, which autograd notices
+        return gradients
 
 
 def projected_cross_entropy(states: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:

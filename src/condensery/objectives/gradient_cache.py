@@ -1,12 +1,13 @@
 """The one gradient cache: the gradient of a large contrastive batch in the memory of one chunk (CO §3.3, eq. 8-12).
 
-1. Every chunk is encoded without a graph, by the backbone alone; the vectors are kept.
+1. The first chunk is encoded with a graph, which waits; every other chunk without one, by the backbone alone. The
+   vectors are kept.
 2. The contrastive loss over all vectors gives one gradient per vector, v = dL / dh (eq. 10).
-3. Every chunk is encoded again with a graph, under the same dropout; v . h plus the chunk's own losses is
-   back-propagated (eq. 12), which accumulates the gradient of the whole batch.
+3. v . h plus the chunk's own losses is back-propagated (eq. 12) through the graph that waits, then through every other
+   chunk, encoded again under the same dropout. This accumulates the gradient of the whole batch.
 
-A batch that is one chunk is encoded once and back-propagated directly. Without contrast (Condenser, MLM) only step 3 is
-left: that is gradient accumulation.
+One graph is in memory at a time, and a batch that is one chunk is encoded once. Without contrast (Condenser, MLM) only
+step 3 is left: that is gradient accumulation.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from condensery.objectives import memory
+from condensery import memory
 from condensery.objectives.contrast import Contrast
 from condensery.tokens.batches import Chunk
 
@@ -30,7 +31,10 @@ class ChunkEncoder(Protocol):
         """The vectors of the chunk's rows, (b, d), at the least cost."""
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
-        """The same vectors, and the chunk's own losses by name, each a sum divided by its batch-wide count."""
+        """The same vectors, and the chunk's own losses by name, each a sum divided by its batch-wide count.
+
+        Under autocast it casts at least the weights that ``vectors`` casts.
+        """
 
 
 def _wide(vectors: Tensor) -> Tensor:
@@ -71,35 +75,30 @@ def backpropagate(
         the losses, detached: ``contrast`` (where there is one) and the sum over the chunks of each of the model's own.
     """
     losses: dict[str, Tensor] = {}
-    if contrast is not None and len(chunks) == 1:
-        vectors, own = model.encode(chunks[0])
-        with torch.autocast(vectors.device.type, enabled=False):
-            loss = contrast(_wide(vectors)[torch.argsort(chunks[0].rows)])
-        _add(losses, {"contrast": loss, **own})
-        backward(sum(own.values(), loss))
-        return losses
+    kept = [model.encode(chunks[0])]
+    gradient: Tensor | None = None
     replays: list[_Replay] = []
-    gradient = None
     if contrast is not None:
-        losses["contrast"], gradient, replays = _vector_gradients(model, chunks, contrast)
+        losses["contrast"], gradient, replays = _vector_gradients(model, kept[0][0].detach(), chunks, contrast)
     for index, chunk in enumerate(chunks):
-        if gradient is not None:
-            replays[index].restore()
+        if index > 0 and replays:
+            replays[index - 1].restore()
         with nullcontext() if index + 1 == len(chunks) else unsynchronised():
             _add(
                 losses,
-                _back_propagate_chunk(model, chunk, None if gradient is None else gradient[chunk.rows], backward),
+                _back_propagate_chunk(
+                    *(kept.pop() if index == 0 else model.encode(chunk)),
+                    None if gradient is None else gradient[chunk.rows],
+                    backward,
+                ),
             )
-        if chunk.input_ids.device.type == "cpu":
-            memory.after_chunk(index)
     return losses
 
 
 def _back_propagate_chunk(
-    model: ChunkEncoder, chunk: Chunk, gradient: Tensor | None, backward: Callable[[Tensor], None]
+    vectors: Tensor, own: dict[str, Tensor], gradient: Tensor | None, backward: Callable[[Tensor], None]
 ) -> dict[str, Tensor]:
-    """Step 3 for one chunk, whose own losses are returned. Nothing of its graph outlives the call."""
-    vectors, own = model.encode(chunk)
+    """Step 3 for one encoded chunk, whose own losses are returned. Nothing of its graph outlives the call."""
     # (v . h).sum() back-propagates v into h
     start = vectors.sum() * 0.0 if gradient is None else (_wide(vectors) * gradient).sum()
     backward(sum(own.values(), start))
@@ -107,17 +106,21 @@ def _back_propagate_chunk(
 
 
 def _vector_gradients(
-    model: ChunkEncoder, chunks: Sequence[Chunk], contrast: Contrast
+    model: ChunkEncoder, first: Tensor, chunks: Sequence[Chunk], contrast: Contrast
 ) -> tuple[Tensor, Tensor, list[_Replay]]:
-    """Steps 1 and 2: the contrastive loss, its gradient (n, d) by vector, and what replays each chunk's dropout."""
+    """Steps 1 and 2: the contrastive loss, its gradient (n, d) by vector, and what replays each other chunk's dropout.
+
+    ``first``: the vectors of the first chunk, which is encoded already.
+    """
     replays = []
-    encoded = []
+    encoded = [_wide(first)]
     with torch.no_grad():
-        for chunk in chunks:
+        for chunk in chunks[1:]:
             replays.append(_Replay(chunk.input_ids.device))
             encoded.append(_wide(model.vectors(chunk)))
-    # torch before 2.15 keeps casts made without a graph, and the second pass would lose the gradient through them
-    torch.clear_autocast_cache()
+    if any(chunk.tower != chunks[0].tower for chunk in chunks):
+        # autocast keeps the casts of the weights; those first made here, of another tower, carry no gradient
+        torch.clear_autocast_cache()
     rows = torch.cat([chunk.rows for chunk in chunks])
     vectors = torch.cat(encoded)
     vectors = torch.empty_like(vectors).index_copy_(0, rows, vectors).requires_grad_()
