@@ -36,16 +36,18 @@ def _condenser(dropout: float, weight: float = 1.0) -> MaskedPrediction:
 
 
 def _full_batch(encoder: ChunkEncoder, parts: Sequence[Chunk], contrast: Contrast) -> dict[str, Tensor]:
-    """All chunks' graphs in memory together and one backward pass, with the dropout that a first pass would draw."""
+    """All chunks' graphs in memory together and one backward pass, with the dropout that the cache's passes draw."""
+    kept = encoder.encode(parts[0])
     states = []
     with torch.no_grad():
-        for part in parts:
+        for part in parts[1:]:
             states.append(torch.get_rng_state())
             encoder.vectors(part)
     vectors, losses = [], {}
-    for part, state in zip(parts, states, strict=True):
-        torch.set_rng_state(state)
-        found, own = encoder.encode(part)
+    for index, part in enumerate(parts):
+        if index > 0:
+            torch.set_rng_state(states[index - 1])
+        found, own = encoder.encode(part) if index else kept
         vectors.append(found)
         for name, loss in own.items():
             losses[name] = losses.get(name, 0.0) + loss

@@ -11,7 +11,8 @@ from transformers import PreTrainedModel
 from condensery.errors import UserError
 from condensery.models.cross_entropy import projected_cross_entropy
 from condensery.models.dropout import use_cheap_dropout
-from condensery.models.encoder import Encoder, Selection, padding_mask, transformer_layer
+from condensery.models.encoder import Encoder, transformer_layer
+from condensery.models.packing import Layout
 from condensery.tokens.batches import Chunk
 
 
@@ -88,17 +89,20 @@ class Condenser(nn.Module):
         if chunk.targets is None:
             raise ValueError("a chunk for pre-training needs masked positions and targets")
         late = self.shape.late_mlm or not self.head
-        selection = Selection(chunk, masked=True)
+        layout = Layout(chunk)
+        assert layout.masked is not None
         hidden, early = self.encoder(
-            chunk,
-            selection if late else Selection(chunk, masked=False),
+            layout,
+            layout.cls,
+            *((layout.masked,) if late else ()),
             skip=self.shape.skip_from if self.head else None,
         )
+        cls = hidden[: len(chunk)]
         states = {}
         if late:
-            states["mlm_late"] = selection.masked(hidden)
+            states["mlm_late"] = hidden[len(chunk) :]
         if early is not None:
-            states["mlm_head"] = selection.masked(self._through_head(chunk, hidden[:, :1], early, selection))
+            states["mlm_head"] = self._through_head(layout, cls, early)
         decoder = self.language_model.get_output_embeddings()
         losses = projected_cross_entropy(  # one projection for both
             self.vocabulary_transform(torch.cat(list(states.values()))),
@@ -107,13 +111,14 @@ class Condenser(nn.Module):
             chunk.targets.repeat(len(states)),
         )
         # equal parts, also of k = 0 rows
-        return hidden[:, 0], dict(zip(states, losses.tensor_split(len(states)), strict=True))
+        return cls, dict(zip(states, losses.tensor_split(len(states)), strict=True))
 
-    def _through_head(self, chunk: Chunk, cls: Tensor, early: Tensor, selection: Selection) -> Tensor:
-        """[late CLS (b, 1, d) ; early tokens (b, t, d)] -> head states at the selected positions (b, m, d)."""
-        hidden = torch.cat([cls, early[:, 1:]], dim=1)
-        padding = padding_mask(chunk)
+    def _through_head(self, layout: Layout, cls: Tensor, early: Tensor) -> Tensor:
+        """[late CLS (b, d) ; early tokens (n, d)] -> head states of the masked tokens (k, d)."""
+        hidden = early.index_copy(0, layout.cls.index, cls.to(early.dtype))
         for index, layer in enumerate(self.head):
             last = index + 1 == len(self.head)
-            hidden = transformer_layer(layer, hidden, padding, *((selection.positions,) if last else ()))
+            hidden = transformer_layer(
+                layer, hidden, layout.tokens, layout.padding, *((layout.masked,) if last and layout.masked else ())
+            )
         return hidden

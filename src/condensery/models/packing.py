@@ -1,0 +1,130 @@
+"""Real tokens one behind the other where every token is for itself, rows of a rectangle where they attend to each other.
+
+Most of a transformer (projections, feed-forward, normalisation, dropout) treats each token alone; padding costs nothing
+there when it is left out. Notation: b rows of a chunk, t its width, n packed tokens, d hidden size.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from condensery.tokens.batches import Chunk
+
+# packed tokens come in multiples of this, so that chunks share the shapes of their matrix products; it costs a few
+# tokens of padding
+_MULTIPLE = 32
+
+
+class _Pad(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, places: Tensor, size: int) -> Tensor:
+        ctx.save_for_backward(places)
+        return states.new_zeros((size, states.shape[1])).index_copy_(0, places, states)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (places,) = ctx.saved_tensors
+        return gradient.index_select(0, places), None, None
+
+
+class _Unpad(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, places: Tensor) -> Tensor:
+        ctx.save_for_backward(places)
+        ctx.size = len(states)
+        return states.index_select(0, places)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (places,) = ctx.saved_tensors
+        return gradient.new_zeros((ctx.size, gradient.shape[1])).index_copy_(0, places, gradient), None
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Where packed states stand in a rectangle.
+
+    Attributes:
+        rows: b.
+        width: of the rectangle.
+        places: (n,) distinct, ascending positions in the flattened (b * width); None = all of them.
+    """
+
+    rows: int
+    width: int
+    places: Tensor | None = None
+
+    def pad(self, states: Tensor) -> Tensor:
+        """(n, d) -> (b, width, d), zeros where nothing stands."""
+        if self.places is not None:
+            states = _Pad.apply(states, self.places, self.rows * self.width)
+        return states.view(self.rows, self.width, states.shape[1])
+
+    def unpad(self, states: Tensor) -> Tensor:
+        """(b, width, d) -> (n, d)."""
+        flat = states.reshape(self.rows * self.width, states.shape[2])
+        return flat if self.places is None else _Unpad.apply(flat, self.places)
+
+
+@dataclass(frozen=True)
+class Part:
+    """States that are read from a layer.
+
+    Attributes:
+        index: (k,) which of the packed tokens.
+        packing: how they stand as queries of their rows.
+    """
+
+    index: Tensor
+    packing: Packing
+
+
+class Layout:
+    """How a chunk goes through the layers.
+
+    Attributes:
+        input_ids, positions: (n,) the packed tokens and where each stands in its row.
+        tokens: how they stand in the (b, t) of the chunk.
+        padding: (b, 1, 1, t) True at real tokens; None where the rows have one length, so that attention needs no mask.
+        cls: the first token of each row, to be read.
+        masked: the masked tokens in the chunk's order, to be read; None where the chunk does not say which they are.
+    """
+
+    def __init__(self, chunk: Chunk) -> None:
+        b, t = chunk.input_ids.shape
+        device = chunk.input_ids.device
+        real = chunk.attention_mask
+        whole = int(chunk.lengths.min()) == t
+        self.padding = None if whole else real[:, None, None, :]
+        places = None if whole else _places(real.flatten())
+        self.tokens = Packing(b, t, places)
+        every = torch.arange(b * t, device=device) if places is None else places
+        self.input_ids = chunk.input_ids.flatten()[every]
+        self.positions = every % t
+
+        def packed(flat: Tensor) -> Tensor:
+            return flat if places is None else torch.searchsorted(places, flat)
+
+        self.cls = Part(packed(torch.arange(b, device=device) * t), Packing(b, 1))
+        self.masked = None
+        if chunk.masked is not None:
+            rows = torch.div(chunk.masked, t, rounding_mode="floor")  # ascending
+            counts = torch.bincount(rows, minlength=b)
+            column = torch.arange(len(rows), device=device) - (counts.cumsum(0) - counts)[rows]
+            width = int(counts.max())
+            self.masked = Part(packed(chunk.masked), Packing(b, width, rows * width + column))
+
+
+def _places(real: Tensor) -> Tensor | None:
+    """The positions that are packed, ascending: the real ones, and padding up to a multiple; None = all."""
+    places = real.nonzero()[:, 0]
+    count = min(-(-len(places) // _MULTIPLE) * _MULTIPLE, len(real))
+    if count == len(real):
+        return None
+    spare = (~real).nonzero()[: count - len(places), 0]
+    return torch.cat([places, spare]).sort().values
