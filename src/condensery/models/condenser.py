@@ -63,6 +63,9 @@ class Condenser(nn.Module):
         backbone: Any = language_model.base_model
         self.encoder = Encoder(backbone)
         self.language_model = language_model
+        words = backbone.embeddings.word_embeddings
+        # the projection gives their gradient whole; the few rows of the input are added to it in place
+        words.sparse = language_model.get_output_embeddings().weight is words.weight
         block = type(backbone.encoder.layer[0])
         config = copy.deepcopy(language_model.config)
         self.head = nn.ModuleList(block(config) for _ in range(shape.head_layers))
