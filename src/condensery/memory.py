@@ -10,7 +10,7 @@ No tensor outlives its chunk, and yet a process grew by half from 4 chunks to 50
   of the same size does not fit in. Without those lists slivers join their hole again. The list of each thread
   (tcache) can only be switched off before a process starts: ``PROCESS``, which run.py starts itself again with.
 - What goes back to the operating system has to be fetched again, page by page: 0.2 ms of copying then cost 4 ms. So nothing
-  goes back, and large blocks come from the heap as well.
+  goes back by itself, and large blocks come from the heap as well; ``give_back`` is for a place where it is worth it.
 """
 
 import ctypes
@@ -33,14 +33,26 @@ def restart_flat() -> None:
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **PROCESS})
 
 
+def _libc() -> ctypes.CDLL | None:
+    """The C library, where it is glibc."""
+    try:
+        library = ctypes.CDLL(None)
+        return library if hasattr(library, "mallopt") and hasattr(library, "malloc_trim") else None
+    except (OSError, TypeError):
+        return None
+
+
 def keep_flat() -> None:
     """Switch the growth off; to be called before the first matrix product. Variables that are set already stay."""
     for name, value in _KERNELS.items():
         os.environ.setdefault(name, value)
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):
-        return  # another allocator than glibc's
-    mallopt(_MXFAST, 0)
-    mallopt(_TRIM_THRESHOLD, -1)
-    mallopt(_MMAP_MAX, 0)
+    if library := _libc():
+        library.mallopt(_MXFAST, 0)
+        library.mallopt(_TRIM_THRESHOLD, -1)
+        library.mallopt(_MMAP_MAX, 0)
+
+
+def give_back() -> None:
+    """Give what is free back to the operating system."""
+    if library := _libc():
+        library.malloc_trim(0)

@@ -207,3 +207,18 @@ def test_a_chunk_that_has_nothing_to_predict_is_refused_by_the_pretraining_loss(
     (chunk,) = chunks(ROWS.flat, ROWS.starts, 10**6, textbook.PAD)
     with pytest.raises(ValueError, match="needs masked positions"):
         _condenser(dropout=0.0).encode(chunk)
+
+
+def test_bf16_loses_no_gradient_of_a_tower_that_is_first_met_without_a_graph() -> None:
+    model = BiEncoder(*(Encoder(textbook.language_model(hidden=32).base_model).float() for _ in range(2)))
+    asked, read = textbook.rows([5, 7, 4]), textbook.rows([12, 6, 9], seed=1)
+    parts = chunks(asked.flat, asked.starts, 10**6, textbook.PAD, tower=QUERY)
+    parts += chunks(read.flat, read.starts, 10**6, textbook.PAD, tower=PASSAGE, rows=range(3, 6))
+
+    def contrast(vectors: Tensor) -> Tensor:
+        return retrieval_contrast(vectors[:3], vectors[3:], torch.arange(3), None, 1.0)
+
+    with torch.autocast("cpu", torch.bfloat16):
+        backpropagate(model, parts, contrast)
+    for tower in (model.query, model.passage):
+        assert all(layer.attention.self.value.weight.grad is not None for layer in tower.model.encoder.layer)

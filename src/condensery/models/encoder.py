@@ -33,7 +33,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None, p:
         return nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=padding, dropout_p=p)
     scores = torch.matmul(query * (1.0 / math.sqrt(query.shape[-1])), key.transpose(-1, -2))  # (b, h, m, t)
     if padding is not None:
-        scores = scores.masked_fill(~padding, torch.finfo(scores.dtype).min)
+        scores = scores.masked_fill_(~padding, torch.finfo(scores.dtype).min)
     weights = dropout(scores.softmax(dim=-1), p, training=p > 0.0)
     return torch.matmul(weights.to(value.dtype), value)
 

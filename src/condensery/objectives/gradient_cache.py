@@ -21,6 +21,8 @@ from condensery import memory
 from condensery.objectives.contrast import Contrast
 from condensery.tokens.batches import Chunk
 
+_EVERY = 16  # chunks from one return of free memory to the next; it costs a fraction of a chunk
+
 memory.keep_flat()
 
 
@@ -92,6 +94,8 @@ def backpropagate(
                     backward,
                 ),
             )
+        if index % _EVERY == 0 and len(chunks) - index > _EVERY and chunk.input_ids.device.type == "cpu":
+            memory.give_back()
     return losses
 
 

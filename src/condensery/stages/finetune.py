@@ -33,7 +33,7 @@ class FinetuneConfig(TrainingStageConfig):
         return missing_split(self.split, inputs["corpus"])
 
 
-@stage("finetune", version=2, makes="encoder", cost=10.0)
+@stage("finetune", version=3, makes="encoder", cost=10.0)
 def finetune(config: FinetuneConfig, context: Context) -> dict[str, Any]:
     """Train the retriever and save it as a checkpoint; the last step's weights are the result."""
     from condensery.models.checkpoint import Retriever, save_retriever

@@ -32,19 +32,19 @@ class PretrainCondenserConfig(PretrainMlmConfig):
     late_mlm: bool
 
 
-@stage("pretrain_mlm", version=2, makes="encoder", cost=20.0)
+@stage("pretrain_mlm", version=3, makes="encoder", cost=20.0)
 def pretrain_mlm(config: PretrainMlmConfig, context: Context) -> dict[str, Any]:
     """Plain masked language modelling: the baseline."""
     return _pretrain(config, context, head_layers=0, pairs=False)
 
 
-@stage("pretrain_condenser", version=2, makes="encoder", cost=30.0)
+@stage("pretrain_condenser", version=3, makes="encoder", cost=30.0)
 def pretrain_condenser(config: PretrainCondenserConfig, context: Context) -> dict[str, Any]:
     """Condenser (C §3)."""
     return _pretrain(config, context, config.head_layers, pairs=False)
 
 
-@stage("pretrain_cocondenser", version=2, makes="encoder", cost=30.0)
+@stage("pretrain_cocondenser", version=3, makes="encoder", cost=30.0)
 def pretrain_cocondenser(config: PretrainCondenserConfig, context: Context) -> dict[str, Any]:
     """coCondenser (CO §3): Condenser plus span contrast; ``batch_size`` counts documents."""
     return _pretrain(config, context, config.head_layers, pairs=True)
