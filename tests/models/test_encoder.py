@@ -11,7 +11,7 @@ from condensery.errors import UserError
 from condensery.models.encoder import Encoder
 from condensery.models.packing import Layout
 
-LENGTHS = {"padded": [12, 5, 9, 3, 12], "of one length": [7, 7, 7]}
+LENGTHS = {"padded": [12, 5, 9, 3, 12], "mostly padding": [30, 3, 4, 3, 5], "of one length": [7, 7, 7]}
 
 
 @pytest.mark.parametrize("lengths", LENGTHS.values(), ids=list(LENGTHS))

@@ -209,7 +209,7 @@ def test_a_chunk_that_has_nothing_to_predict_is_refused_by_the_pretraining_loss(
         _condenser(dropout=0.0).encode(chunk)
 
 
-def test_bf16_loses_no_gradient_of_a_tower_that_is_first_met_without_a_graph() -> None:
+def test_bf16_gives_each_of_two_towers_its_gradient() -> None:
     model = BiEncoder(*(Encoder(textbook.language_model(hidden=32).base_model).float() for _ in range(2)))
     asked, read = textbook.rows([5, 7, 4]), textbook.rows([12, 6, 9], seed=1)
     parts = chunks(asked.flat, asked.starts, 10**6, textbook.PAD, tower=QUERY)

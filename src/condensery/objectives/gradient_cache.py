@@ -10,7 +10,7 @@ One graph is in memory at a time, and a batch that is one chunk is encoded once.
 step 3 is left: that is gradient accumulation.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
@@ -21,7 +21,7 @@ from condensery import memory
 from condensery.objectives.contrast import Contrast
 from condensery.tokens.batches import Chunk
 
-_EVERY = 16  # chunks from one return of free memory to the next; it costs a fraction of a chunk
+_EVERY = 16  # chunks of a pass from one return of free memory to the next; it costs a fraction of a chunk
 
 memory.keep_flat()
 
@@ -82,7 +82,7 @@ def backpropagate(
     replays: list[_Replay] = []
     if contrast is not None:
         losses["contrast"], gradient, replays = _vector_gradients(model, kept[0][0].detach(), chunks, contrast)
-    for index, chunk in enumerate(chunks):
+    for index, chunk in _flat(chunks):
         if index > 0 and replays:
             replays[index - 1].restore()
         with nullcontext() if index + 1 == len(chunks) else unsynchronised():
@@ -94,9 +94,15 @@ def backpropagate(
                     backward,
                 ),
             )
-        if index % _EVERY == 0 and len(chunks) - index > _EVERY and chunk.input_ids.device.type == "cpu":
-            memory.give_back()
     return losses
+
+
+def _flat(chunks: Sequence[Chunk]) -> Iterator[tuple[int, Chunk]]:
+    """Enumerate the chunks of a pass; what they leave behind is given back now and then."""
+    for index, chunk in enumerate(chunks):
+        if index % _EVERY == 0 and len(chunks) > _EVERY and chunk.input_ids.device.type == "cpu":
+            memory.give_back()
+        yield index, chunk
 
 
 def _back_propagate_chunk(
@@ -119,11 +125,13 @@ def _vector_gradients(
     replays = []
     encoded = [_wide(first)]
     with torch.no_grad():
-        for chunk in chunks[1:]:
+        for index, chunk in _flat(chunks):
+            if index == 0:
+                continue
             replays.append(_Replay(chunk.input_ids.device))
             encoded.append(_wide(model.vectors(chunk)))
     if any(chunk.tower != chunks[0].tower for chunk in chunks):
-        # autocast keeps the casts of the weights; those first made here, of another tower, carry no gradient
+        # some releases of torch keep, for the second pass, casts made without a graph: here of another tower's weights
         torch.clear_autocast_cache()
     rows = torch.cat([chunk.rows for chunk in chunks])
     vectors = torch.cat(encoded)
