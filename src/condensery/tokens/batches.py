@@ -163,7 +163,7 @@ def with_special(ids: ArrayLike, vocabulary: Vocabulary, length: int) -> Ids:
 def span_rows(store: TokenStore, spans: ArrayLike, vocabulary: Vocabulary) -> tuple[Ids, Ids]:
     """[CLS] span [SEP] for spans (n, 2) of (start, tokens) in a store: the flat ids and their starts (n + 1,)."""
     pairs = np.asarray(spans, dtype=np.int64).reshape(-1, 2)
-    return _framed(store.tokens[ranges(pairs[:, 0], pairs[:, 1])], pairs[:, 1], vocabulary)
+    return framed(store.tokens[ranges(pairs[:, 0], pairs[:, 1])], pairs[:, 1], vocabulary)
 
 
 def text_rows(
@@ -179,7 +179,7 @@ def text_rows(
     chosen, room = np.asarray(rows, dtype=np.int64), length - 2
     first, counts = store.starts[chosen], np.minimum(store.lengths[chosen], room)
     if titles is None:
-        return _framed(store.tokens[ranges(first, counts)], counts, vocabulary)
+        return framed(store.tokens[ranges(first, counts)], counts, vocabulary)
     title_counts = np.minimum(titles.lengths[chosen], room)
     separators = np.minimum((title_counts > 0).astype(np.int64), room - title_counts)
     counts = np.minimum(counts, room - title_counts - separators)
@@ -188,7 +188,7 @@ def text_rows(
     begin = np.cumsum(total) - total
     body[ranges(begin, title_counts)] = titles.tokens[ranges(titles.starts[chosen], title_counts)]
     body[ranges(begin + title_counts + separators, counts)] = store.tokens[ranges(first, counts)]
-    return _framed(body, total, vocabulary)
+    return framed(body, total, vocabulary)
 
 
 def flatten(rows: Sequence[ArrayLike]) -> tuple[Ids, Ids]:
@@ -198,8 +198,16 @@ def flatten(rows: Sequence[ArrayLike]) -> tuple[Ids, Ids]:
     return (np.concatenate(arrays) if arrays else np.empty(0, dtype=np.int64)), starts
 
 
-def _framed(body: NDArray, counts: Ids, vocabulary: Vocabulary) -> tuple[Ids, Ids]:
-    """Put [CLS] before and [SEP] behind each of the rows that lie one behind the other in ``body``."""
+def framed(body: NDArray, counts: Ids, vocabulary: Vocabulary) -> tuple[Ids, Ids]:
+    """Put [CLS] before and [SEP] behind each of the rows that lie one behind the other in ``body``.
+
+    Args:
+        body: the ids of all rows.
+        counts: (n,) ids of each row.
+
+    Returns:
+        The flat ids and their starts (n + 1,).
+    """
     starts = np.concatenate([[0], np.cumsum(counts + 2)]).astype(np.int64)
     flat = np.empty(int(starts[-1]), dtype=np.int64)
     flat[starts[:-1]] = vocabulary.cls

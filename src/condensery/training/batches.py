@@ -4,7 +4,7 @@ from bisect import insort
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -14,29 +14,31 @@ from torch.utils.data import Dataset, Sampler
 
 from condensery.models.biencoder import PASSAGE, QUERY
 from condensery.randomness import generator, uniforms
-from condensery.tokens.batches import Chunk, chunks, span_rows, text_rows
+from condensery.tokens.batches import Chunk, Context, chunks, text_rows
 from condensery.tokens.masking import mask_spans
 from condensery.tokens.ranges import ranges
-from condensery.tokens.spans import SpanSet
 from condensery.tokens.store import TokenStore
 from condensery.tokens.vocabulary import Vocabulary
+from condensery.training.sources import Rows, Source
 
 Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class SpanBatch:
-    """Spans for pre-training, in chunks. Rows 2i and 2i + 1 of a batch of pairs are the spans of one document.
+    """Texts for pre-training, in chunks. Rows 2i and 2i + 1 of a batch of pairs belong together.
 
     Attributes:
         chunks: together they hold rows 0 .. n - 1.
         masked: masked tokens of the whole batch.
-        tokens: tokens of the whole batch, padding not counted.
+        tokens: tokens of the whole batch that the encoder reads, padding not counted.
+        context_masked: tokens of the whole batch that a decoder predicts.
     """
 
     chunks: list[Chunk]
     masked: int
     tokens: int
+    context_masked: int = 0
 
     def to(self, device: torch.device) -> "SpanBatch":
         """The same batch on ``device``."""
@@ -87,59 +89,86 @@ def _items(step: int, batch_size: int, items: int, seed: int) -> tuple[int, Ids]
     return epoch, _order(seed, epoch, items)[position * batch_size : (position + 1) * batch_size]
 
 
+@dataclass(frozen=True)
+class ContextMasking:
+    """What the decoder of a context autoencoder (CoT-MAE, RetroMAE) reads beside the vectors.
+
+    Attributes:
+        context: partner = the other text of the pair (CoT-MAE); same = the text that the encoder reads (RetroMAE).
+        both: encode both texts of a pair, each as the context of the other, or only the first.
+        rate: share of the tokens that the decoder predicts from the others; None = all, and none is masked (causal and
+            enhanced decoders, which hide tokens from each other themselves).
+    """
+
+    context: Literal["partner", "same"]
+    both: bool
+    rate: float | None
+
+
 class SpanBatches:
-    """Spans of a corpus, masked: every span once an epoch, or two spans of every document.
+    """Texts of a corpus, masked.
 
     Args:
-        spans: where spans come from.
+        source: where the rows come from.
         vocabulary: of the tokens.
-        batch_size: spans, or documents where ``pairs``.
-        pairs: two spans a document (coCondenser) instead of single spans (Condenser, MLM).
-        length: tokens of the longest input with [CLS] and [SEP].
-        mask_rate, whole_word: see ``mask_spans``.
+        batch_size: items of the source a step.
+        mask_rate, whole_word: see ``mask_spans``; ``mask_rate`` None = nothing is masked or predicted.
         budget: padded tokens a chunk may hold.
-        seed: of order, spans and masks.
+        seed: of order and masks.
+        context: what a decoder reads; None = there is none.
     """
 
     def __init__(
         self,
-        spans: SpanSet,
+        source: Source,
         vocabulary: Vocabulary,
         *,
         batch_size: int,
-        pairs: bool,
-        mask_rate: float,
+        mask_rate: float | None,
         whole_word: bool,
         budget: int,
         seed: int,
+        context: ContextMasking | None = None,
     ) -> None:
-        self.spans, self.vocabulary, self.batch_size, self.pairs = spans, vocabulary, batch_size, pairs
+        self.source, self.vocabulary, self.batch_size = source, vocabulary, batch_size
         self.mask_rate, self.whole_word, self.budget, self.seed = mask_rate, whole_word, budget, seed
-        # random windows differ in number by epoch; all epochs are as long as the first
-        self.items = spans.documents if pairs else len(spans.spans(0))
+        self.context = context
 
     def steps_an_epoch(self) -> int:
         """See ``Batches``."""
-        return -(-self.items // self.batch_size)
+        return -(-self.source.items // self.batch_size)
 
     def batch(self, step: int) -> SpanBatch:
         """See ``Batches``."""
-        epoch, chosen = _items(step, self.batch_size, self.items, self.seed)
-        if self.pairs:
-            found = self.spans.pairs(epoch, chosen).reshape(-1, 2)
-        else:
-            every = self._spans(epoch)
-            found = every[chosen % len(every)]
-        flat, starts = span_rows(self.spans.store, found, self.vocabulary)
-        # a span is known by where it starts in the corpus, whatever batch it is in
-        how, keys = (self.vocabulary, self.mask_rate, self.whole_word), (self.seed, "mask", epoch)
-        ids, masked, targets = mask_spans(flat, starts, *how, *keys, span_ids=found[:, 0])
-        parts = chunks(ids, starts, self.budget, self.vocabulary.pad, masked=masked, targets=targets)
-        return SpanBatch(parts, len(masked), len(flat))
+        epoch, chosen = _items(step, self.batch_size, self.source.items, self.seed)
+        rows = self.source.rows(step, epoch, chosen)
+        context, read = None, 0
+        if self.context is not None:
+            every = np.arange(len(rows))
+            encoded = every if self.context.both else every[::2]
+            other = rows.take(encoded ^ 1 if self.context.context == "partner" else encoded)
+            rows = rows.take(encoded)
+            context = self._context(other, epoch)
+            read = len(context.masked)
+        ids, masked, targets = self._masked(rows, "mask", epoch, self.mask_rate)
+        parts = chunks(
+            ids, rows.starts, self.budget, self.vocabulary.pad, masked=masked, targets=targets, context=context
+        )
+        return SpanBatch(parts, 0 if masked is None else len(masked), len(rows.flat), read)
 
-    @lru_cache(maxsize=2)  # noqa: B019  (one object a training run)
-    def _spans(self, epoch: int) -> Ids:
-        return self.spans.spans(epoch)
+    def _masked(self, rows: Rows, what: str, epoch: int, rate: float | None) -> tuple[Ids, Ids | None, Ids | None]:
+        if rate is None:
+            return rows.flat, None, None
+        how, keys = (self.vocabulary, rate, self.whole_word), (self.seed, what, epoch)
+        return mask_spans(rows.flat, rows.starts, *how, *keys, span_ids=rows.names)
+
+    def _context(self, rows: Rows, epoch: int) -> Context:
+        assert self.context is not None
+        ids, masked, targets = self._masked(rows, "context mask", epoch, self.context.rate)
+        if masked is None or targets is None:
+            masked = np.flatnonzero(~self.vocabulary.is_special[ids])
+            targets = ids[masked]
+        return Context(ids, rows.starts, masked, targets)
 
 
 @dataclass(frozen=True)

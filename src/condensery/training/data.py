@@ -1,4 +1,4 @@
-"""The LightningDataModules: one for pre-training on spans, one for fine-tuning on queries."""
+"""The LightningDataModules: for pre-training on spans, on passages with queries, and for fine-tuning on queries."""
 
 import pytorch_lightning as pl
 import torch
@@ -32,10 +32,14 @@ class _StepDataModule(pl.LightningDataModule):
 
 
 class SpanPairDataModule(_StepDataModule):
-    """Masked spans for Condenser and MLM, masked pairs of spans for coCondenser (``SpanBatches(pairs=True)``)."""
+    """Masked spans for Condenser and MLM, pairs of spans for coCondenser and CoT-MAE, sentences and passages for ICT."""
 
     def __init__(self, batches: SpanBatches, steps: int, workers: int = 0) -> None:
         super().__init__(batches, steps, workers)
+
+
+class PassageQueryDataModule(SpanPairDataModule):
+    """Passages with one of their queries each, for query-as-context pre-training."""
 
 
 class TripleDataModule(_StepDataModule):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import pytorch_lightning as pl
@@ -12,7 +13,8 @@ from torch import Tensor, nn
 from condensery.errors import UserError
 from condensery.models.biencoder import BiEncoder
 from condensery.models.condenser import Condenser
-from condensery.objectives.contrast import Contrast, retrieval_contrast, span_contrast
+from condensery.models.masked_autoencoder import MaskedAutoEncoder
+from condensery.objectives.contrast import Contrast, retrieval_contrast, span_contrast, weighted
 from condensery.objectives.gradient_cache import ChunkEncoder, backpropagate
 from condensery.objectives.mlm import MaskedPrediction
 from condensery.randomness import hash64
@@ -121,12 +123,81 @@ class CondenserModule(TrainingModule):
 
 
 class CoCondenserModule(CondenserModule):
-    """coCondenser pre-training (CO eq. 7): MLM plus the contrast of the two spans of each document."""
+    """coCondenser pre-training (CO eq. 7): MLM plus the contrast of the two texts of each pair.
+
+    Args:
+        model, settings, mlm_weight: see ``CondenserModule``.
+        temperature: divides the inner products (tau of Q eq. 5; the paper of coCondenser has none: 1).
+        contrast_weight: of the contrast against MLM (1 in the papers).
+    """
+
+    def __init__(
+        self,
+        model: Condenser,
+        settings: TrainingSettings,
+        mlm_weight: float = 1.0,
+        temperature: float = 1.0,
+        contrast_weight: float = 1.0,
+    ) -> None:
+        super().__init__(model, settings, mlm_weight)
+        self.temperature, self.contrast_weight = temperature, contrast_weight
 
     def objective(self, batch: SpanBatch) -> tuple[ChunkEncoder, Contrast | None]:
-        """MLM of head and backbone, and span contrast."""
+        """MLM of head and backbone, and contrast."""
         encoder, _ = super().objective(batch)
-        return encoder, span_contrast
+        return encoder, weighted(partial(span_contrast, temperature=self.temperature), self.contrast_weight)
+
+
+class QueryAsContextModule(CoCondenserModule):
+    """Query-as-context pre-training (Q §3.1): coCondenser whose pairs are a passage and one of its queries."""
+
+
+class MaskedAutoEncoderModule(TrainingModule):
+    """CoT-MAE (Q eq. 11) and RetroMAE: MLM of the encoder plus that of a decoder that leans on the encoder's vector.
+
+    ``mlm_weight`` is of the encoder's MLM.
+    """
+
+    model: MaskedAutoEncoder
+
+    def __init__(self, model: MaskedAutoEncoder, settings: TrainingSettings, mlm_weight: float = 1.0) -> None:
+        super().__init__(model, settings)
+        self.mlm_weight = mlm_weight
+
+    def objective(self, batch: SpanBatch) -> tuple[ChunkEncoder, Contrast | None]:
+        """MLM of encoder and decoder, each a mean over its own tokens."""
+        counts = {"mlm_late": batch.masked, "mlm_context": batch.context_masked}
+        return MaskedPrediction(self.model, counts, {"mlm_late": self.mlm_weight, "mlm_context": 1.0}), None
+
+    def embed(self, chunk: Chunk) -> Tensor:
+        """CLS vectors."""
+        return self.model.vectors(chunk)
+
+
+class InverseClozeModule(TrainingModule):
+    """ICT (Lee et al. 2019, C §4.4): find the passage of a sentence among the passages of the batch.
+
+    Rows 2i are the passages, 2i + 1 the sentences; ``temperature`` divides the inner products.
+    """
+
+    model: BiEncoder
+
+    def __init__(self, model: BiEncoder, settings: TrainingSettings, temperature: float = 1.0) -> None:
+        super().__init__(model, settings)
+        self.temperature = temperature
+
+    def objective(self, batch: SpanBatch) -> tuple[ChunkEncoder, Contrast | None]:
+        """InfoNCE over the passages of the batch."""
+        return self.model, self._contrast
+
+    def embed(self, chunk: Chunk) -> Tensor:
+        """CLS vectors."""
+        return self.model.vectors(chunk)
+
+    def _contrast(self, vectors: Tensor) -> Tensor:
+        passages, sentences = vectors[0::2], vectors[1::2]
+        own = torch.arange(len(passages), device=vectors.device)
+        return retrieval_contrast(sentences, passages, own, temperature=self.temperature)
 
 
 class BiEncoderModule(TrainingModule):
