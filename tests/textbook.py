@@ -4,7 +4,7 @@ Nothing here uses the package's models or objectives: rows are padded, logits ar
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -20,7 +20,7 @@ from transformers import (
     XLMRobertaForMaskedLM,
 )
 
-from condensery.tokens.batches import Chunk, chunks
+from condensery.tokens.batches import Chunk, Context, chunks
 from condensery.tokens.vocabulary import Vocabulary
 
 PAD, CLS, SEP, MASK, UNK, SIZE = 1, 0, 2, 3, 4, 60
@@ -134,6 +134,32 @@ def rows(lengths: Sequence[int], without: Sequence[int] = (), seed: int = 0) -> 
     return Rows(flat, starts, places, targets)
 
 
+def contexts(kind: str, lengths: Sequence[int], without: Sequence[int] = (), seed: int = 1) -> Rows:
+    """What a decoder of this kind fills in: ``rows``, or unmasked ones of which all behind [CLS] (causal) or all between
+    the special tokens (enhanced) is predicted; nothing in the rows ``without``."""
+    found = rows(lengths, without, seed)
+    if kind == "masked":
+        return found
+    flat = found.flat.copy()
+    flat[found.masked] = found.targets
+    masked = [
+        np.arange(begin + 1, end if kind == "causal" else end - 1)
+        for row, (begin, end) in enumerate(pairwise(found.starts))
+        if row not in without
+    ]
+    places = np.concatenate([np.empty(0, dtype=np.int64), *masked])
+    return Rows(flat, found.starts, places, flat[places])
+
+
+def paired(passages: Rows, context: Rows, cut: Sequence[int] | int) -> list[Chunk]:
+    """Passages with their contexts in chunks of the given numbers of rows, or as the package cuts them by a budget."""
+    if isinstance(cut, int):
+        other = Context(context.flat, context.starts, context.masked, context.targets)
+        return chunks(passages.flat, passages.starts, cut, PAD, passages.masked, passages.targets, context=other)
+    both = zip(passages.cut(cut), context.cut(cut), strict=True)
+    return [replace(chunk, context=other) for chunk, other in both]
+
+
 @dataclass(frozen=True)
 class Output:
     """What a Condenser computes: late CLS (n, d), and the cross-entropy of every masked token (n, t), 0 elsewhere."""
@@ -165,6 +191,82 @@ def condenser(
         result = layer(hidden, padding)
         hidden = result[0] if isinstance(result, tuple) else result
     return Output(states[-1][:, 0], entropy(hidden) if len(head) else None, entropy(states[-1]) if late_mlm else None)
+
+
+@dataclass(frozen=True)
+class Filled:
+    """What an auto-encoder computes: CLS (n, d), and the cross-entropies of passages and contexts (n, t), 0 elsewhere."""
+
+    cls: Tensor
+    late: Tensor
+    context: Tensor
+
+
+def autoencoder(
+    model: PreTrainedModel,
+    decoder: Sequence[nn.Module],
+    kind: str,
+    passages: tuple[Tensor, Tensor, Tensor],
+    context: tuple[Tensor, Tensor, Tensor],
+    sets: Tensor | None = None,
+) -> Filled:
+    """CoT-MAE (Q eq. 7-11), its causal variant, or RetroMAE (Xiao et al. 2022, §3.3), where each token sees its ``sets``.
+
+    ``sets``: (n, t, t) True where token i of a row sees token j; None = not RetroMAE.
+    """
+    project = model.cls if hasattr(model, "cls") else model.lm_head
+
+    def entropy(state: Tensor, labels: Tensor) -> Tensor:
+        logits = project(state).transpose(1, 2)
+        return nn.functional.cross_entropy(logits, labels, ignore_index=-100, reduction="none")
+
+    ids, attention, labels = passages
+    states = model(input_ids=ids, attention_mask=attention, output_hidden_states=True).hidden_states[-1]
+    late, cls = entropy(states, labels), states[:, :1]
+    ids, attention, labels = context
+    hidden = torch.cat([cls, model.base_model.embeddings(input_ids=ids)[:, 1:]], dim=1)
+    if sets is not None:
+        hidden = _enhanced(model, decoder[0], cls[:, 0], hidden, attention, labels, sets)
+    else:
+        seen = attention[:, None, None, :].expand(-1, -1, ids.shape[1], -1)
+        unseen = 1 - (seen.tril() if kind == "causal" else seen)
+        for layer in decoder:
+            result = layer(hidden, unseen.to(hidden.dtype) * torch.finfo(hidden.dtype).min)
+            hidden = result[0] if isinstance(result, tuple) else result
+    if kind == "causal":  # the state before a token predicts it
+        hidden = torch.cat([hidden[:, :1], hidden[:, :-1]], dim=1)
+    return Filled(cls[:, 0], late, entropy(hidden, labels))
+
+
+def _enhanced(
+    model: PreTrainedModel,
+    layer: nn.Module,
+    cls: Tensor,
+    hidden: Tensor,
+    attention: Tensor,
+    labels: Tensor,
+    sets: Tensor,
+) -> Tensor:
+    """Enhanced decoding, token by token and head by head; zeros where nothing is predicted."""
+    this = layer.attention.self
+    size = this.attention_head_size
+    first = 0 if model.config.model_type == "bert" else PAD + 1
+    found = []
+    for row, lengths in enumerate(attention.sum(dim=1).tolist()):
+        for place in range(hidden.shape[1]):
+            if labels[row, place] == -100:
+                found.append(torch.zeros_like(cls[0]))
+                continue
+            ask = cls[row] + model.base_model.embeddings.position_embeddings.weight[first + place]
+            keys = hidden[row, [j for j in range(lengths) if j == 0 or (j != place and sets[row, place, j])]]
+            heads = []
+            for head in range(this.num_attention_heads):
+                part = slice(head * size, (head + 1) * size)
+                scores = this.key(keys)[:, part] @ this.query(ask)[part] / size**0.5
+                heads.append(scores.softmax(0) @ this.value(keys)[:, part])
+            attended = layer.attention.output(torch.cat(heads)[None], ask[None])
+            found.append(layer.output(layer.intermediate(attended), attended)[0])
+    return torch.stack(found).view(hidden.shape)
 
 
 def span_contrast(vectors: Tensor, temperature: float = 1.0) -> Tensor:

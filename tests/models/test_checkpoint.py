@@ -14,12 +14,15 @@ from condensery.models.checkpoint import (
     Retriever,
     load_biencoder,
     load_condenser,
+    load_masked_autoencoder,
     load_retriever,
     save_condenser,
+    save_masked_autoencoder,
     save_retriever,
 )
 from condensery.models.condenser import Condenser, CondenserShape
 from condensery.models.encoder import Encoder
+from condensery.models.masked_autoencoder import DecoderShape, MaskedAutoEncoder, decoder_shape
 from condensery.tokens.batches import chunks, flatten, with_special
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
@@ -119,6 +122,68 @@ def test_a_damaged_head_is_one_line(words: Vocabulary, wordpiece: Path, tmp_path
     with pytest.raises(UserError, match=r"condenser_head\.safetensors") as raised:
         load_condenser(tmp_path, words, 1, 1, True, None)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+@pytest.mark.parametrize("shape", [DecoderShape("causal", 2), DecoderShape("enhanced", 1, 0.6)])
+def test_an_autoencoder_comes_back_with_identical_weights_and_decoder(
+    family: str, shape: DecoderShape, words: Vocabulary, wordpiece: Path, tmp_path: Path
+) -> None:
+    model = MaskedAutoEncoder(_language_model(words, family), shape)
+    save_masked_autoencoder(model, tmp_path, wordpiece, LENGTH)
+    again = load_masked_autoencoder(tmp_path, words, shape, "last", None)
+    assert again.shape == shape
+    before, after = model.state_dict(), again.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
+    words_in, words_out = again.language_model.get_input_embeddings(), again.language_model.get_output_embeddings()
+    assert words_in.weight is words_out.weight, "the projection is no longer tied"
+
+
+def test_a_condenser_starts_an_autoencoder_and_the_other_way_round_without_the_others_layers(
+    words: Vocabulary, wordpiece: Path, tmp_path: Path
+) -> None:
+    condenser = Condenser(_language_model(words), CondenserShape(2, 1, True))
+    save_condenser(condenser, tmp_path / "condenser", wordpiece, LENGTH)
+    shape = decoder_shape("masked")
+    started = load_masked_autoencoder(tmp_path / "condenser", words, shape, "last", None)
+    save_masked_autoencoder(started, tmp_path / "autoencoder", wordpiece, LENGTH)
+    again = load_condenser(tmp_path / "autoencoder", words, 2, 1, True, None)
+    saved = condenser.language_model.state_dict()
+    for model in (started, again):
+        loaded = model.language_model.state_dict()
+        assert all(torch.equal(value, loaded[name]) for name, value in saved.items())
+    last = condenser.encoder.model.encoder.layer[1:].state_dict()
+    for name, value in started.decoder.state_dict().items():
+        assert torch.equal(value, last[name]), "the decoder is not the backbone's last layers"
+    for layers in (condenser.head, started.decoder):
+        assert not torch.equal(again.head[0].output.dense.weight, layers[0].output.dense.weight)
+    assert not (tmp_path / "autoencoder" / "condenser_head.safetensors").exists()
+
+
+@pytest.mark.parametrize("other", [DecoderShape("masked", 1), DecoderShape("masked", 3), DecoderShape("causal", 2)])
+def test_a_decoder_of_another_shape_is_one_line(
+    other: DecoderShape, words: Vocabulary, wordpiece: Path, tmp_path: Path
+) -> None:
+    model = MaskedAutoEncoder(_language_model(words), DecoderShape("masked", 2))
+    save_masked_autoencoder(model, tmp_path, wordpiece, LENGTH)
+    with pytest.raises(UserError, match=r"decoder of another shape; .*'kind': 'masked', 'layers': 2") as raised:
+        load_masked_autoencoder(tmp_path, words, other, "random", None)
+    assert "\n" not in str(raised.value)
+    load_masked_autoencoder(tmp_path, words, DecoderShape("masked", 2, mask_rate=0.9), "random", None)
+
+
+def test_an_autoencoders_artifact_is_a_retriever(
+    words: Vocabulary, wordpiece: Path, tmp_path: Path, texts: list[str]
+) -> None:
+    model = MaskedAutoEncoder(_language_model(words), decoder_shape("masked")).eval()
+    save_masked_autoencoder(model, tmp_path, wordpiece, LENGTH)
+    ours = _vectors(BiEncoder(model.encoder), texts, wordpiece, words, PASSAGE, LENGTH)
+    loaded = load_retriever(tmp_path)
+    assert (loaded.query_length, loaded.passage_length) == (LENGTH, LENGTH)
+    again = _vectors(loaded.model.eval(), texts, wordpiece, words, QUERY, LENGTH)
+    torch.testing.assert_close(again, ours, rtol=0, atol=1e-6)
+    torch.testing.assert_close(_by_transformers(tmp_path, texts, LENGTH), ours, rtol=0, atol=1e-5)
 
 
 def test_other_libraries_give_a_pretrained_artifacts_vectors(

@@ -6,7 +6,7 @@ import pytest
 import textbook
 import torch
 
-from condensery.objectives.contrast import retrieval_contrast, span_contrast
+from condensery.objectives.contrast import retrieval_contrast, span_contrast, weighted
 
 
 def _random(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -27,6 +27,27 @@ def test_span_contrast_is_the_mean_of_equation_6(documents: int, temperature: fl
 def test_span_contrast_survives_products_that_overflow_a_plain_exponential() -> None:
     loss = span_contrast(_random(6, 4) * 1e3)
     assert torch.isfinite(loss)
+
+
+def test_span_contrast_is_equation_5_of_query_as_context_for_passages_and_their_queries() -> None:
+    passages, queries, tau = _random(3, 5), _random(3, 5, seed=1), 0.3
+    total = 0.0
+    for own, others in ((passages, queries), (queries, passages)):
+        for i, vector in enumerate(own):
+            batch = [*others, *(own[j] for j in range(3) if j != i)]
+            total -= math.log(math.exp(vector @ others[i] / tau) / sum(math.exp(vector @ h / tau) for h in batch))
+    together = torch.stack([passages, queries], dim=1).flatten(0, 1)  # a passage, its query, the next passage, ...
+    assert float(span_contrast(together, tau)) == pytest.approx(total / 6, rel=1e-12)
+
+
+def test_a_weighted_contrast_and_its_gradient_are_the_contrasts_times_the_weight() -> None:
+    vectors, again = (_random(4, 5).requires_grad_() for _ in range(2))
+    found, plain = weighted(span_contrast, 0.25)(vectors), span_contrast(again)
+    torch.testing.assert_close(found, plain * 0.25, rtol=1e-14, atol=0)
+    found.backward()
+    plain.backward()
+    assert again.grad is not None
+    torch.testing.assert_close(vectors.grad, again.grad * 0.25, rtol=1e-12, atol=1e-15)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.05])

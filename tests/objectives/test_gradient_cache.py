@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from condensery.models.biencoder import PASSAGE, QUERY, BiEncoder
 from condensery.models.condenser import Condenser, CondenserShape
 from condensery.models.encoder import Encoder
-from condensery.objectives.contrast import Contrast, retrieval_contrast, span_contrast
+from condensery.models.masked_autoencoder import Kind, MaskedAutoEncoder, decoder_shape
+from condensery.objectives.contrast import Contrast, retrieval_contrast, span_contrast, weighted
 from condensery.objectives.gradient_cache import ChunkEncoder, backpropagate
 from condensery.objectives.mlm import MaskedPrediction
 from condensery.tokens.batches import Chunk, chunks
@@ -19,6 +20,8 @@ from condensery.tokens.batches import Chunk, chunks
 LENGTHS = [6, 12, 9, 4, 12, 7, 5, 12, 8, 10, 3, 11]
 WITHOUT = [3, 10]  # rows that have no masked token
 ROWS = textbook.rows(LENGTHS, without=WITHOUT)
+CONTEXTS = [9, 3, 12, 4, 5, 12, 7, 3, 10, 6, 8, 11]
+KINDS: list[Kind] = ["masked", "causal", "enhanced"]
 CHUNKINGS = {
     "one row a chunk": [1] * 12,
     "equal": [4, 4, 4],
@@ -35,29 +38,41 @@ def _condenser(dropout: float, weight: float = 1.0) -> MaskedPrediction:
     return MaskedPrediction(model, len(ROWS.masked), weight)
 
 
-def _full_batch(encoder: ChunkEncoder, parts: Sequence[Chunk], contrast: Contrast) -> dict[str, Tensor]:
+def _autoencoder(
+    kind: Kind, dropout: float, weight: float | dict[str, float] = 1.0
+) -> tuple[MaskedPrediction, textbook.Rows]:
+    """An auto-encoder, and contexts for its decoder."""
+    model = MaskedAutoEncoder(textbook.language_model(dropout=dropout), decoder_shape(kind)).double().train()
+    textbook.perturbed(model.decoder)
+    contexts = textbook.contexts(kind, CONTEXTS, without=[3, 6])
+    masked = {"mlm_late": len(ROWS.masked), "mlm_context": len(contexts.masked)}
+    return MaskedPrediction(model, masked, weight), contexts
+
+
+def _full_batch(encoder: ChunkEncoder, parts: Sequence[Chunk], contrast: Contrast | None) -> dict[str, Tensor]:
     """All chunks' graphs in memory together and one backward pass, with the dropout that the cache's passes draw."""
     kept = encoder.encode(parts[0])
     states = []
     with torch.no_grad():
-        for part in parts[1:]:
+        for part in parts[1:] if contrast is not None else ():
             states.append(torch.get_rng_state())
             encoder.vectors(part)
     vectors, losses = [], {}
     for index, part in enumerate(parts):
-        if index > 0:
+        if index > 0 and states:
             torch.set_rng_state(states[index - 1])
         found, own = encoder.encode(part) if index else kept
         vectors.append(found)
         for name, loss in own.items():
             losses[name] = losses.get(name, 0.0) + loss
-    together = torch.cat(vectors)[torch.argsort(torch.cat([part.rows for part in parts]))]
-    losses["contrast"] = contrast(together)
+    if contrast is not None:
+        together = torch.cat(vectors)[torch.argsort(torch.cat([part.rows for part in parts]))]
+        losses["contrast"] = contrast(together)
     torch.stack(list(losses.values())).sum().backward()
     return losses
 
 
-def _compare(encoder: ChunkEncoder, model: nn.Module, parts: Sequence[Chunk], contrast: Contrast) -> None:
+def _compare(encoder: ChunkEncoder, model: nn.Module, parts: Sequence[Chunk], contrast: Contrast | None) -> None:
     results = []
     for way in (backpropagate, _full_batch):
         model.zero_grad()
@@ -84,6 +99,16 @@ def test_cached_equals_full_batch_for_chunks_sorted_by_length(budget: int, numbe
     assert len(parts) == number
     assert torch.cat([part.rows for part in parts]).tolist() != list(range(12))
     _compare(encoder, encoder.model, parts, span_contrast)
+
+
+@pytest.mark.parametrize("contrast", [span_contrast, weighted(span_contrast, 0.3), None], ids=["1", "0.3", "none"])
+@pytest.mark.parametrize("cut", [*CHUNKINGS.values(), 30], ids=[*CHUNKINGS, "sorted by length"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_cached_equals_full_batch_for_autoencoders_with_dropout_and_random_sets(
+    kind: Kind, cut: list[int] | int, contrast: Contrast | None
+) -> None:
+    encoder, contexts = _autoencoder(kind, dropout=0.2)
+    _compare(encoder, encoder.model, textbook.paired(ROWS, contexts, cut), contrast)
 
 
 @pytest.mark.parametrize("sizes", [[2], [1, 1]])
@@ -142,6 +167,28 @@ def test_without_contrast_it_is_gradient_accumulation_over_the_masked_tokens_of_
             assert float(losses[name]) == pytest.approx(weight * float(mean.detach()), rel=1e-12)
 
 
+@pytest.mark.parametrize("kind", ["masked", "causal"])
+def test_each_loss_of_an_autoencoder_is_the_weighted_mean_over_its_own_tokens_whatever_the_chunking(kind: Kind) -> None:
+    weights = {"mlm_late": 0.5, "mlm_context": 2.0}
+    encoder, contexts = _autoencoder(kind, dropout=0.0, weight=weights)
+    assert len(ROWS.masked) != len(contexts.masked)
+    model = encoder.model
+    output = textbook.autoencoder(model.language_model, list(model.decoder), kind, ROWS.padded, contexts.padded)
+    means = {
+        "mlm_late": 0.5 * output.late.sum() / len(ROWS.masked),
+        "mlm_context": 2.0 * output.context.sum() / len(contexts.masked),
+    }
+    sum(means.values()).backward()
+    expected = textbook.gradients(model)
+    for cut in [*CHUNKINGS.values(), 30]:
+        model.zero_grad()
+        losses = backpropagate(encoder, textbook.paired(ROWS, contexts, cut), None)
+        assert textbook.worst(textbook.gradients(model), expected) < 1e-9
+        assert losses.keys() == means.keys()
+        for name, mean in means.items():
+            assert float(losses[name]) == pytest.approx(float(mean.detach()), rel=1e-12)
+
+
 def test_a_batch_without_any_masked_token_gives_the_contrasts_gradient_alone() -> None:
     rows = textbook.rows([6, 4, 9, 7], without=range(4))
     model = _condenser(dropout=0.0).model
@@ -167,6 +214,24 @@ def test_bf16_is_close_to_fp32_and_loses_no_parameters_gradient(sizes: list[int]
     flat, other = (torch.cat([gradient.flatten() for gradient in each.values()]) for each in (exact, rounded))
     assert float(nn.functional.cosine_similarity(flat, other, dim=0)) > 0.999
     assert float((flat - other).norm() / flat.norm()) < 0.03
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bf16_is_close_to_fp32_for_autoencoders(kind: Kind) -> None:
+    model = MaskedAutoEncoder(textbook.language_model(hidden=32), decoder_shape(kind)).float().train()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(0.3)
+    contexts = textbook.contexts(kind, CONTEXTS)
+    encoder = MaskedPrediction(model, {"mlm_late": len(ROWS.masked), "mlm_context": len(contexts.masked)})
+    found = []
+    for precise in (True, False):
+        torch.manual_seed(5)
+        with torch.autocast("cpu", torch.bfloat16, enabled=not precise):
+            gradients = _gradients_of(encoder, textbook.paired(ROWS, contexts, [5, 5, 2]), span_contrast)
+        assert {gradient.dtype for gradient in gradients.values()} == {torch.float32}
+        found.append(torch.cat([gradient.flatten() for gradient in gradients.values()]))
+    assert float((found[0] - found[1]).norm() / found[0].norm()) < 0.03
 
 
 @pytest.mark.parametrize("contrast", [span_contrast, None])

@@ -7,7 +7,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from condensery.tokens.batches import Chunk, chunks, flatten, span_rows, text_rows, with_special
+from condensery.tokens.batches import Chunk, Context, chunks, flatten, span_rows, text_rows, with_special
 from condensery.tokens.ranges import ranges
 from condensery.tokens.store import tokenise
 from condensery.tokens.vocabulary import Vocabulary
@@ -90,8 +90,66 @@ def test_an_empty_batch_gives_no_chunk_and_an_empty_row_is_kept() -> None:
     assert made.attention_mask.tolist() == [[True], [False]]
 
 
+def _tokens_by_row(made: list[Chunk], source: list[Chunk]) -> dict[int, list[int]]:
+    """The tokens that ``made`` holds for each row of the batch as ``source`` names it."""
+    return {
+        row: ids[mask].tolist()
+        for chunk, named in zip(made, source, strict=True)
+        for ids, mask, row in zip(chunk.input_ids, chunk.attention_mask, named.rows.tolist(), strict=True)
+    }
+
+
+@pytest.mark.parametrize("budget", [1, 40, 100, 100_000])
+@pytest.mark.parametrize("seed", range(4))
+def test_contexts_follow_their_rows_and_both_sides_stay_in_the_budget(seed: int, budget: int) -> None:
+    sides = [rows_of(seed, most=30), rows_of(seed + 100, most=(8, 60)[seed % 2])]
+    random = np.random.default_rng(seed)
+    masked = [random.permutation(len(flat))[: len(flat) // 4] for flat, _ in sides]
+    context = Context(*sides[1], masked[1], masked[1] + 5000)
+    made = chunks(*sides[0], budget, 0, masked[0], masked[0] + 5000, rows=np.arange(40), context=context)
+    contexts = [chunk.context for chunk in made]
+    lengths = np.maximum(*(np.diff(starts) for _, starts in sides))
+    rows = torch.cat([chunk.rows for chunk in made]).tolist()
+    assert rows == sorted(range(40), key=lambda row: (-lengths[row], row))
+    for side, places, parts in zip(sides, masked, (made, contexts), strict=True):
+        flat, starts = side
+        wanted = {row: flat[starts[row] : starts[row + 1]].tolist() for row in range(40)}
+        assert _tokens_by_row(parts, made) == wanted  # type: ignore[arg-type]
+        for part, chunk in zip(parts, made, strict=True):
+            assert part is not None
+            assert part.tokens <= budget or len(part) == 1
+            assert torch.equal(part.rows, chunk.rows)
+            longest = int(part.lengths.max())
+            assert part.input_ids.shape[1] == min(-(-longest // 8) * 8, int(np.diff(starts).max()))
+            row, column = part.masked // part.input_ids.shape[1], part.masked % part.input_ids.shape[1]
+            assert (torch.from_numpy(starts)[part.rows[row]] + column == part.targets - 5000).all()
+        assert sorted(torch.cat([part.targets for part in parts]).tolist()) == sorted((places + 5000).tolist())
+
+
+def test_rows_are_cut_by_the_longer_side_and_each_side_is_as_wide_as_its_own_longest() -> None:
+    encoder, context = (flatten([np.arange(n) for n in lengths]) for lengths in ((3, 20, 4, 9), (17, 2, 10, 3)))
+    made = chunks(*encoder, 40, pad_id=9, context=Context(*context))
+    assert [chunk.rows.tolist() for chunk in made] == [[1, 0], [2, 3]]
+    assert [tuple(chunk.input_ids.shape) for chunk in made] == [(2, 20), (2, 16)]
+    assert [tuple(chunk.context.input_ids.shape) for chunk in made] == [(2, 17), (2, 16)]  # type: ignore[union-attr]
+    assert [chunk.lengths.tolist() for chunk in made] == [[20, 3], [4, 9]], "sorted by the longer side"
+    assert all(chunk.context.masked is None for chunk in made)  # type: ignore[union-attr]
+
+
+def test_a_context_of_another_number_of_rows_is_refused() -> None:
+    flat, starts = flatten([[1, 2], [3]])
+    with pytest.raises(ValueError, match="a context of 2 rows for 1"):
+        chunks([1], [0, 1], 5, pad_id=0, context=Context(flat, starts))
+    with pytest.raises(ValueError, match="belong together"):
+        chunks(flat, starts, 5, pad_id=0, context=Context(flat, starts, masked=[0]))
+
+
 def test_moving_a_chunk_moves_everything() -> None:
     flat, starts = flatten([[1, 2, 3], [4, 5]])
+    (made,) = chunks(flat, starts, 100, pad_id=0, context=Context(flat, starts, [1], [7]))
+    context = made.to("meta", non_blocking=True).context
+    assert context is not None
+    assert {value.device.type for value in vars(context).values() if isinstance(value, torch.Tensor)} == {"meta"}
     for extra in ({}, {"masked": [1], "targets": [7]}):
         (made,) = chunks(flat, starts, 100, pad_id=0, **extra)  # type: ignore[arg-type]
         moved = made.to("meta", non_blocking=True)

@@ -1,1 +1,1 @@
-"""Models: token ids to vectors or logits. ``Encoder`` is the backbone, ``Condenser`` and ``BiEncoder`` use it."""
+"""Models: token ids to vectors or logits. ``Encoder`` is the backbone; the others use it."""

@@ -1,8 +1,9 @@
 """Checkpoints: what we save is a Hugging Face folder and a sentence-transformers folder at once.
 
 ``AutoModel.from_pretrained(folder)`` and ``SentenceTransformer(folder)`` both load the retriever. Beside it may lie
-``condenser_head.safetensors`` (the Condenser head, so that coCondenser can start from it) and, for separate towers,
-``query_encoder/`` (the folder itself holds the passage encoder). ``condensery.json`` says what the folder is.
+``condenser_head.safetensors`` (the Condenser head, so that coCondenser can start from it) or
+``context_decoder.safetensors`` (an auto-encoder's decoder), and for separate towers ``query_encoder/`` (the folder
+itself holds the passage encoder). ``condensery.json`` says what the folder is.
 """
 
 from dataclasses import asdict, dataclass
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
 from transformers import AutoModel, PreTrainedModel
 
 from condensery.errors import UserError
@@ -18,10 +20,12 @@ from condensery.models.backbone import checkpoint_config, dropouts, load_masked_
 from condensery.models.biencoder import BiEncoder
 from condensery.models.condenser import Condenser, condenser_shape
 from condensery.models.encoder import Encoder
+from condensery.models.masked_autoencoder import DecoderShape, Init, MaskedAutoEncoder
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
 
 HEAD = "condenser_head.safetensors"
+DECODER = "context_decoder.safetensors"
 QUERY_ENCODER = "query_encoder"
 ABOUT = "condensery.json"
 
@@ -37,11 +41,7 @@ class Retriever:
 
 def save_condenser(model: Condenser, folder: Path, tokenizer: Path | str, length: int) -> None:
     """Save the backbone with its MLM head as a checkpoint, and the Condenser head beside it."""
-    _save_model(model.language_model, folder, tokenizer, length)
-    if model.head:
-        save_file({name: value.contiguous() for name, value in model.head.state_dict().items()}, folder / HEAD)
-    about = {"shape": asdict(model.shape), "towers": "shared", "query_length": length, "passage_length": length}
-    write_json(folder / ABOUT, about)
+    _save_pretrained(model, model.head, folder / HEAD, tokenizer, length)
 
 
 def load_condenser(
@@ -67,17 +67,37 @@ def load_condenser(
     """
     language_model = load_masked_language_model(source, vocabulary, revision=revision, **dropouts(dropout))
     model = Condenser(language_model, condenser_shape(language_model, head_layers, skip_from, late_mlm))
-    saved = Path(source) / HEAD
-    if model.head and saved.exists():
-        with readable(saved):
-            weights = load_file(saved)
-        try:
-            model.head.load_state_dict(weights)
-        except RuntimeError:
-            raise UserError(
-                f"{saved}: a Condenser head of another shape; set head_layers as in the stage that made it"
-                f" ({read_json(Path(source) / ABOUT)['shape']})"
-            ) from None
+    _load_layers(model.head, Path(source) / HEAD, "a Condenser head of another shape; set head_layers")
+    return model
+
+
+def save_masked_autoencoder(model: MaskedAutoEncoder, folder: Path, tokenizer: Path | str, length: int) -> None:
+    """Save the backbone with its MLM head as a checkpoint, and the decoder beside it."""
+    _save_pretrained(model, model.decoder, folder / DECODER, tokenizer, length)
+
+
+def load_masked_autoencoder(
+    source: Path | str,
+    vocabulary: Vocabulary,
+    shape: DecoderShape,
+    init: Init,
+    dropout: float | None,
+    revision: str | None = None,
+) -> MaskedAutoEncoder:
+    """An auto-encoder that starts from a checkpoint: backbone, MLM head, and the decoder where it lies beside them.
+
+    Args:
+        source, vocabulary, dropout, revision: see ``load_condenser``.
+        shape: of the decoder.
+        init: its weights where none lie beside the checkpoint, see ``MaskedAutoEncoder``.
+
+    Raises:
+        UserError: no checkpoint can be loaded, or its decoder is of another shape than the one asked for.
+    """
+    language_model = load_masked_language_model(source, vocabulary, revision=revision, **dropouts(dropout))
+    model = MaskedAutoEncoder(language_model, shape, init)
+    advice = "a decoder of another shape; set its kind and its layers"
+    _load_layers(model.decoder, Path(source) / DECODER, advice, kind=shape.kind)
     return model
 
 
@@ -128,6 +148,32 @@ def load_encoder(folder: Path, dropout: float | None = None) -> Encoder:
             folder, config=config, add_pooling_layer=False, dtype=torch.float32, attn_implementation="eager"
         )
     return Encoder(model)
+
+
+def _save_pretrained(
+    model: Condenser | MaskedAutoEncoder, layers: nn.ModuleList, file: Path, tokenizer: Path | str, length: int
+) -> None:
+    """Save a checkpoint in the folder of ``file``, and the layers that are for pre-training alone, if any, as ``file``."""
+    _save_model(model.language_model, file.parent, tokenizer, length)
+    if layers:
+        save_file({name: value.contiguous() for name, value in layers.state_dict().items()}, file)
+    about = {"shape": asdict(model.shape), "towers": "shared", "query_length": length, "passage_length": length}
+    write_json(file.parent / ABOUT, about)
+
+
+def _load_layers(layers: nn.ModuleList, file: Path, advice: str, **needed: str) -> None:
+    """Load what ``_save_pretrained`` saved as ``file``, if it did; a ``UserError`` where the shape is not as ``needed``."""
+    if not layers or not file.exists():
+        return
+    with readable(file):
+        weights = load_file(file)
+    about = file.parent / ABOUT
+    try:
+        if needed and not needed.items() <= read_json(about)["shape"].items():
+            raise RuntimeError
+        layers.load_state_dict(weights)
+    except RuntimeError:
+        raise UserError(f"{file}: {advice} as in the stage that made it ({read_json(about)['shape']})") from None
 
 
 def _save_model(model: PreTrainedModel, folder: Path, tokenizer: Path | str, max_length: int) -> None:

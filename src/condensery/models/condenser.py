@@ -1,18 +1,14 @@
 """Condenser (Gao and Callan 2021): a head that can only fill in masked tokens with the help of the late CLS state."""
 
-import copy
 from dataclasses import dataclass
-from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from condensery.errors import UserError
-from condensery.models.cross_entropy import projected_cross_entropy
-from condensery.models.dropout import use_cheap_dropout
-from condensery.models.encoder import Encoder, transformer_layer
+from condensery.models.encoder import transformer_layers
 from condensery.models.packing import Layout
+from condensery.models.pretraining import PretrainingModel, with_cls
 from condensery.tokens.batches import Chunk
 
 
@@ -46,43 +42,19 @@ def condenser_shape(
     return CondenserShape(head_layers, depth // 2 if skip_from is None else skip_from, late_mlm)
 
 
-class Condenser(nn.Module):
+class Condenser(PretrainingModel):
     """A masked language model with a Condenser head (C §3, eq. 3-11), or without one.
 
     The head reads [late CLS ; early token states]; its output and, with ``late_mlm``, the backbone's go through the
     same vocabulary projection (transform and tied decoder).
     """
 
-    language_model: Any  # a PreTrainedModel; its parts are reached by name
-
     def __init__(self, language_model: PreTrainedModel, shape: CondenserShape) -> None:
         """Wrap a ``BertForMaskedLM`` or ``RobertaForMaskedLM``; the head starts from random weights."""
-        super().__init__()
+        super().__init__(language_model)
         shape.check(language_model.config.num_hidden_layers)
         self.shape = shape
-        backbone: Any = language_model.base_model
-        self.encoder = Encoder(backbone)
-        self.language_model = language_model
-        words = backbone.embeddings.word_embeddings
-        # the projection gives their gradient whole; the few rows of the input are added to it in place
-        words.sparse = language_model.get_output_embeddings().weight is words.weight
-        block = type(backbone.encoder.layer[0])
-        config = copy.deepcopy(language_model.config)
-        self.head = nn.ModuleList(block(config) for _ in range(shape.head_layers))
-        for layer in self.head:
-            layer.apply(language_model._init_weights)
-            use_cheap_dropout(layer)
-
-    def vocabulary_transform(self, states: Tensor) -> Tensor:
-        """What the LM head does to states (k, d) before it projects them, (k, d)."""
-        model = self.language_model
-        if hasattr(model, "cls"):  # BERT
-            return model.cls.predictions.transform(states)
-        return model.lm_head.layer_norm(nn.functional.gelu(model.lm_head.dense(states)))
-
-    def vectors(self, chunk: Chunk) -> Tensor:
-        """Late CLS vectors (b, d), the backbone alone."""
-        return self.encoder.cls(chunk)
+        self.head = self.new_layers(shape.head_layers)
 
     def predict(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
         """Late CLS vectors (b, d) and the cross-entropy (k,) at each of the chunk's k masked tokens, by loss.
@@ -105,23 +77,6 @@ class Condenser(nn.Module):
         if late:
             states["mlm_late"] = hidden[len(chunk) :]
         if early is not None:
-            states["mlm_head"] = self._through_head(layout, cls, early)
-        decoder = self.language_model.get_output_embeddings()
-        losses = projected_cross_entropy(  # one projection for both
-            self.vocabulary_transform(torch.cat(list(states.values()))),
-            decoder.weight,
-            decoder.bias,
-            chunk.targets.repeat(len(states)),
-        )
-        # equal parts, also of k = 0 rows
-        return cls, dict(zip(states, losses.tensor_split(len(states)), strict=True))
-
-    def _through_head(self, layout: Layout, cls: Tensor, early: Tensor) -> Tensor:
-        """[late CLS (b, d) ; early tokens (n, d)] -> head states of the masked tokens (k, d)."""
-        hidden = early.index_copy(0, layout.cls.index, cls.to(early.dtype))
-        for index, layer in enumerate(self.head):
-            last = index + 1 == len(self.head)
-            hidden = transformer_layer(
-                layer, hidden, layout.tokens, layout.padding, *((layout.masked,) if last and layout.masked else ())
-            )
-        return hidden
+            pair = with_cls(early, layout, cls)
+            states["mlm_head"] = transformer_layers(self.head, pair, layout.tokens, layout.padding, layout.masked)
+        return cls, self.cross_entropy(states, dict.fromkeys(states, chunk.targets))

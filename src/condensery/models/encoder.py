@@ -8,6 +8,7 @@ Notation: b spans in a chunk, t padded tokens, n packed ones, m read positions a
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,32 +21,32 @@ from condensery.models.packing import Layout, Packing, Part
 from condensery.tokens.batches import Chunk
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None, p: float) -> Tensor:
+def attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, p: float) -> Tensor:
     """Softmax attention with dropout ``p`` on its weights.
 
     Shape:
-        query (b, h, m, e); key and value (b, h, t, e); padding (b, 1, 1, t) True = a real token, or None where no row
-        is padded; the result (b, h, m, e).
+        query (b, h, m, e); key and value (b, h, t, e); visible (b or 1, 1, m or 1, t) True = the query attends to the
+        key, to one at least, or None where all attend to all; the result (b, h, m, e).
 
     On a CPU plain matrix products beat the fused kernel, in fp32 by a fifth and in the bf16 backward pass by 2.5 times.
     """
     if query.device.type != "cpu":
-        return nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=padding, dropout_p=p)
+        return nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=visible, dropout_p=p)
     scores = torch.matmul(query * (1.0 / math.sqrt(query.shape[-1])), key.transpose(-1, -2))  # (b, h, m, t)
-    if padding is not None:
-        scores = scores.masked_fill_(~padding, torch.finfo(scores.dtype).min)
+    if visible is not None:
+        scores = scores.masked_fill_(~visible, torch.finfo(scores.dtype).min)
     weights = dropout(scores.softmax(dim=-1), p, training=p > 0.0)
     return torch.matmul(weights.to(value.dtype), value)
 
 
-def transformer_layer(layer: Any, hidden: Tensor, tokens: Packing, padding: Tensor | None, *read: Part) -> Tensor:
+def transformer_layer(layer: Any, hidden: Tensor, tokens: Packing, visible: Tensor | None, *read: Part) -> Tensor:
     """One post-LN transformer layer of the BERT family, at all tokens or at those that are read.
 
     Args:
         layer: a ``BertLayer`` or ``RobertaLayer`` (its modules are used, not its forward).
         hidden: (n, d), packed.
         tokens: how they stand in their rows.
-        padding: see ``attend``.
+        visible: which tokens attend to which, see ``attend``; a part may say otherwise for its own.
         read: the tokens to compute, one part of k_i tokens after the other; none = all n.
 
     Returns:
@@ -60,14 +61,30 @@ def transformer_layer(layer: Any, hidden: Tensor, tokens: Packing, padding: Tens
 
     key, value = by_head(attention.key(hidden), tokens), by_head(attention.value(hidden), tokens)
     p = attention.dropout.p if layer.training else 0.0
-    asked = [(hidden.index_select(0, part.index), part.packing) for part in read] or [(hidden, tokens)]
+    asked = [_queries(hidden, visible, part) for part in read] or [(hidden, tokens, visible)]
     parts = []
-    for states, packing in asked:  # (k, d)
+    for states, packing, seen in asked:  # (k, d)
         query = by_head(attention.query(states), packing)
-        context = packing.unpad(attend(query, key, value, padding, p).transpose(1, 2).flatten(2))  # (k, d)
+        context = packing.unpad(attend(query, key, value, seen, p).transpose(1, 2).flatten(2))  # (k, d)
         attended = layer.attention.output(context, states)
         parts.append(layer.output(layer.intermediate(attended), attended))
     return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+
+def _queries(hidden: Tensor, visible: Tensor | None, part: Part) -> tuple[Tensor, Packing, Tensor | None]:
+    """The states (k, d) that ask for a part, how they stand in their rows, and what they see."""
+    states = hidden.index_select(0, part.index) if part.states is None else part.states
+    return states, part.packing, visible if part.visible is None else part.visible
+
+
+def transformer_layers(
+    layers: Sequence[Any] | nn.ModuleList, hidden: Tensor, tokens: Packing, visible: Tensor | None, read: Part
+) -> Tensor:
+    """A stack of ``transformer_layer``, the last of which is computed at the k tokens that are read: (k, d)."""
+    for index, layer in enumerate(layers):
+        last = index + 1 == len(layers)
+        hidden = transformer_layer(layer, hidden, tokens, visible, *((read,) if last else ()))
+    return hidden
 
 
 class Encoder(nn.Module):
@@ -102,14 +119,7 @@ class Encoder(nn.Module):
         Raises:
             UserError: the rows are longer than the backbone has positions.
         """
-        if layout.tokens.width > self.longest:
-            raise UserError(
-                f"a row of {layout.tokens.width} tokens does not fit a backbone with {self.longest}"
-                " positions; lower length (or query_length, passage_length), or raise backbone.max_positions"
-            )
-        hidden = self.model.embeddings(  # (n, d)
-            input_ids=layout.input_ids[None], position_ids=layout.positions[None] + self.offset
-        )[0]
+        hidden = self.embed(layout)
         early = hidden if skip == 0 else None
         layers = self.model.encoder.layer
         for index, layer in enumerate(layers):
@@ -118,6 +128,17 @@ class Encoder(nn.Module):
             if index + 1 == skip:
                 early = hidden
         return hidden, early
+
+    def embed(self, layout: Layout) -> Tensor:
+        """The embedding layer: words, positions and what else the backbone adds, normalised, (n, d). Errors as above."""
+        if layout.tokens.width > self.longest:
+            raise UserError(
+                f"a row of {layout.tokens.width} tokens does not fit a backbone with {self.longest}"
+                " positions; lower length (or query_length, passage_length), or raise backbone.max_positions"
+            )
+        return self.model.embeddings(  # (n, d)
+            input_ids=layout.input_ids[None], position_ids=layout.positions[None] + self.offset
+        )[0]
 
     def cls(self, chunk: Chunk) -> Tensor:
         """The vector of each span: its CLS state after the last layer, (b, d). No pooling layer (SPEC §4)."""

@@ -77,11 +77,15 @@ class Part:
 
     Attributes:
         index: (k,) which of the packed tokens.
-        packing: how they stand as queries of their rows.
+        packing: how they stand as queries of their rows, m a row.
+        visible: (b, 1, m, t) the keys that each of them attends to; None = what the layer's other queries see.
+        states: (k, d) what asks in place of the tokens' own states; None = these.
     """
 
     index: Tensor
     packing: Packing
+    visible: Tensor | None = None
+    states: Tensor | None = None
 
 
 class Layout:

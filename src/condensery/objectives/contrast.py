@@ -11,12 +11,17 @@ from torch import Tensor, nn
 Contrast = Callable[[Tensor], Tensor]
 
 
+def weighted(contrast: Contrast, weight: float) -> Contrast:
+    """``contrast`` times ``weight``, as a contrast."""
+    return lambda vectors: contrast(vectors) * weight
+
+
 def span_contrast(vectors: Tensor, temperature: float = 1.0) -> Tensor:
-    """The contrastive loss of coCondenser (CO eq. 6), averaged over the spans (eq. 7).
+    """The contrastive loss of coCondenser (CO eq. 6; Q eq. 5), averaged over the spans (CO eq. 7).
 
     Args:
-        vectors: (2n, d); rows 2i and 2i + 1 are the two spans of document i.
-        temperature: divides the inner products; the paper has none (1).
+        vectors: (2n, d); rows 2i and 2i + 1 are the two spans of document i, or a passage and its query.
+        temperature: divides the inner products (Q's tau); CO has none (1).
 
     Returns:
         mean over spans of -log exp<h_i1, h_i2> / sum over all other spans exp<h_ij, h_kl>; zero for a single pair.

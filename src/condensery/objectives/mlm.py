@@ -1,27 +1,50 @@
 """Masked language modelling (Devlin et al. 2019): cross-entropy at the masked tokens and nowhere else."""
 
+from collections.abc import Mapping
+from typing import TypeVar
+
 from torch import Tensor
 
-from condensery.models.condenser import Condenser
+from condensery.models.pretraining import PretrainingModel
 from condensery.tokens.batches import Chunk
+
+Number = TypeVar("Number", int, float)
 
 
 class MaskedPrediction:
-    """A ``Condenser`` as the gradient cache sees it: CLS vectors, and MLM losses that add up to the batch's mean.
+    """A model for pre-training as the gradient cache sees it: CLS vectors, and losses that add up to the batch's means.
 
-    The mean of each MLM loss is over the masked tokens of the whole batch, whatever the chunking (C eq. 11, CO eq. 7).
+    The mean of each loss is over its predicted tokens in the whole batch, whatever the chunking (C eq. 11, CO eq. 7).
     """
 
-    def __init__(self, model: Condenser, masked: int, weight: float = 1.0) -> None:
-        """``masked``: number of masked tokens in the batch; ``weight`` multiplies the MLM losses (1 in the papers)."""
+    def __init__(
+        self,
+        model: PretrainingModel,
+        masked: int | Mapping[str, int],
+        weight: float | Mapping[str, float] = 1.0,
+    ) -> None:
+        """One number for all losses of the model, or each by its name.
+
+        Args:
+            model: gives the losses.
+            masked: predicted tokens in the batch.
+            weight: multiplies the losses (1 in the papers).
+        """
         self.model = model
-        self.scale = weight / max(masked, 1)
+        self.masked, self.weight = masked, weight
 
     def vectors(self, chunk: Chunk) -> Tensor:
         """Late CLS vectors (b, d), the backbone alone."""
         return self.model.vectors(chunk)
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
-        """Late CLS vectors (b, d) and the chunk's share of each MLM loss."""
+        """Late CLS vectors (b, d) and the chunk's share of each loss."""
         vectors, losses = self.model.predict(chunk)
-        return vectors, {name: loss.sum() * self.scale for name, loss in losses.items()}
+        return vectors, {name: loss.sum() * self._scale(name) for name, loss in losses.items()}
+
+    def _scale(self, name: str) -> float:
+        return _of(self.weight, name) / max(_of(self.masked, name), 1)
+
+
+def _of(number: Number | Mapping[str, Number], name: str) -> Number:
+    return number[name] if isinstance(number, Mapping) else number

@@ -26,11 +26,13 @@ class Chunk:
 
     Shape:
         input_ids: (b, t) int64, padded behind each row.
-        lengths: (b,) int64, tokens of each row with its special tokens; longest first.
+        lengths: (b,) int64, tokens of each row with its special tokens; longest first where there is no context.
         rows: (b,) int64, where each row stands in the batch (or the identity that the caller gave it).
         masked: (m,) int64, ascending positions into the flattened (b * t), or None where nothing is to be predicted.
         targets: (m,) int64, the ids that stood at ``masked``, or None.
         tower: which encoder reads it: 0 the first (passages, or both), 1 the second.
+        context: b rows that a decoder fills in with the help of the encoder's vectors, row i with that of row i here;
+            or None. Not sorted by their own lengths.
     """
 
     input_ids: torch.Tensor
@@ -39,6 +41,7 @@ class Chunk:
     masked: torch.Tensor | None = None
     targets: torch.Tensor | None = None
     tower: int = 0
+    context: "Chunk | None" = None
 
     @property
     def attention_mask(self) -> torch.Tensor:
@@ -47,7 +50,7 @@ class Chunk:
 
     @property
     def tokens(self) -> int:
-        """The number of padded tokens, b * t."""
+        """The number of padded tokens, b * t, the context's not counted."""
         return self.input_ids.numel()
 
     def __len__(self) -> int:
@@ -66,7 +69,18 @@ class Chunk:
             rows=self.rows.to(device, non_blocking=non_blocking),
             masked=move(self.masked),
             targets=move(self.targets),
+            context=None if self.context is None else self.context.to(device, non_blocking),
         )
+
+
+@dataclass(frozen=True)
+class Context:
+    """What decoders fill in, a row for each row of a batch: the same arguments as those of ``chunks``."""
+
+    flat_ids: ArrayLike
+    starts: ArrayLike
+    masked: ArrayLike | None = None
+    targets: ArrayLike | None = None
 
 
 def chunks(
@@ -78,9 +92,11 @@ def chunks(
     targets: ArrayLike | None = None,
     tower: int = 0,
     rows: ArrayLike | None = None,
+    context: Context | None = None,
 ) -> list[Chunk]:
     """Cut a batch into chunks of at most ``budget`` padded tokens (one row at least), longest rows first.
 
+    With a ``context`` the length of a row is that of the longer side, and each side of a chunk stays in the budget.
     Rows of equal length keep their order, so the result is a function of the batch alone. A chunk is as wide as its
     longest row, rounded up to a multiple of 8 but never past the longest row of the batch: with few different shapes
     matrix kernels and memory are used again from chunk to chunk.
@@ -93,43 +109,72 @@ def chunks(
         masked: positions into ``flat_ids`` that are predicted; with ``targets`` (the original ids), of equal length.
         tower: copied into each chunk.
         rows: (n,) identity of each row; by default 0 .. n - 1.
+        context: n rows that become the context of theirs.
 
     Raises:
-        ValueError: when ``budget`` is not positive, or only one of ``masked`` and ``targets`` is given.
+        ValueError: when ``budget`` is not positive, only one of ``masked`` and ``targets`` is given, or the context has
+            another number of rows.
     """
     if budget < 1:
         raise ValueError(f"budget must be positive, not {budget}")
-    if (masked is None) != (targets is None):
-        raise ValueError("masked and targets belong together")
-    flat, edges = np.asarray(flat_ids), np.asarray(starts, dtype=np.int64)
-    lengths = np.diff(edges)
+    own = _Side(flat_ids, starts, masked, targets, tower)
+    sides = [own]
+    if context is not None:
+        sides.append(_Side(context.flat_ids, context.starts, context.masked, context.targets, tower))
+        if len(sides[1].lengths) != len(own.lengths):
+            raise ValueError(f"a context of {len(sides[1].lengths)} rows for {len(own.lengths)}")
+    lengths = np.max([side.lengths for side in sides], axis=0)
     order = np.argsort(-lengths, kind="stable")
+    cuts = _cuts(_rounded(lengths)[order], budget)
     names = order if rows is None else np.asarray(rows, dtype=np.int64)[order]
-    lengths = lengths[order]
-    ids = flat[ranges(edges[:-1][order], lengths)].astype(np.int64)
-    padded_to = np.minimum(-(-np.maximum(lengths, 1) // _MULTIPLE) * _MULTIPLE, max(1, int(lengths.max(initial=1))))
-    cuts = _cuts(padded_to, budget)
-    widths = padded_to[cuts[:-1]]
-    predicted = None
-    if masked is not None and targets is not None:
-        predicted = _place(np.asarray(masked, dtype=np.int64), np.asarray(targets), edges, order, cuts, widths)
-    ends = np.concatenate([[0], np.cumsum(lengths)])
-    result = []
-    for number, (first, last) in enumerate(pairwise(cuts.tolist())):
-        padded = np.full((last - first, widths[number]), pad_id, dtype=np.int64)
-        padded[np.arange(widths[number]) < lengths[first:last, None]] = ids[ends[first] : ends[last]]
-        positions, originals = predicted[number] if predicted is not None else (None, None)
-        result.append(
-            Chunk(
-                input_ids=torch.from_numpy(padded),
-                lengths=torch.from_numpy(lengths[first:last].copy()),
-                rows=torch.from_numpy(names[first:last].copy()),
-                masked=None if positions is None else torch.from_numpy(positions),
-                targets=None if originals is None else torch.from_numpy(originals),
-                tower=tower,
+    made = [side.chunks(order, cuts, names, pad_id) for side in sides]
+    return made[0] if context is None else [replace(a, context=b) for a, b in zip(*made, strict=True)]
+
+
+class _Side:
+    """Rows that become the chunks of a batch, or the contexts of these."""
+
+    def __init__(
+        self, flat_ids: ArrayLike, starts: ArrayLike, masked: ArrayLike | None, targets: ArrayLike | None, tower: int
+    ) -> None:
+        if (masked is None) != (targets is None):
+            raise ValueError("masked and targets belong together")
+        self.flat, self.edges = np.asarray(flat_ids), np.asarray(starts, dtype=np.int64)
+        self.lengths = np.diff(self.edges)
+        self.masked = None if masked is None else np.asarray(masked, dtype=np.int64)
+        self.targets = np.asarray(targets)
+        self.tower = tower
+
+    def chunks(self, order: Ids, cuts: Ids, names: Ids, pad_id: int) -> list[Chunk]:
+        """The rows in this order, cut there, each chunk as wide as its longest row."""
+        lengths = self.lengths[order]
+        ids = self.flat[ranges(self.edges[:-1][order], lengths)].astype(np.int64)
+        widths = np.maximum.reduceat(_rounded(lengths), cuts[:-1])
+        predicted = None
+        if self.masked is not None:
+            predicted = _place(self.masked, self.targets, self.edges, order, cuts, widths)
+        ends = np.concatenate([[0], np.cumsum(lengths)])
+        result = []
+        for number, (first, last) in enumerate(pairwise(cuts.tolist())):
+            padded = np.full((last - first, widths[number]), pad_id, dtype=np.int64)
+            padded[np.arange(widths[number]) < lengths[first:last, None]] = ids[ends[first] : ends[last]]
+            positions, originals = predicted[number] if predicted is not None else (None, None)
+            result.append(
+                Chunk(
+                    input_ids=torch.from_numpy(padded),
+                    lengths=torch.from_numpy(lengths[first:last].copy()),
+                    rows=torch.from_numpy(names[first:last].copy()),
+                    masked=None if positions is None else torch.from_numpy(positions),
+                    targets=None if originals is None else torch.from_numpy(originals),
+                    tower=self.tower,
+                )
             )
-        )
-    return result
+        return result
+
+
+def _rounded(lengths: Ids) -> Ids:
+    """Rows of these lengths rounded up to a common multiple, but not past the longest: (n,)."""
+    return np.minimum(-(-np.maximum(lengths, 1) // _MULTIPLE) * _MULTIPLE, max(1, int(lengths.max(initial=1))))
 
 
 def _cuts(widths: Ids, budget: int) -> Ids:

@@ -1,0 +1,76 @@
+"""What models for pre-training share: a backbone, its LM head, and a few transformer layers that are dropped afterwards."""
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from condensery.models.cross_entropy import projected_cross_entropy
+from condensery.models.dropout import use_cheap_dropout
+from condensery.models.encoder import Encoder
+from condensery.models.packing import Layout
+from condensery.tokens.batches import Chunk
+
+
+class PretrainingModel(nn.Module):
+    """A backbone that is trained to fill in tokens, through one vocabulary projection for all of its losses.
+
+    Attributes:
+        encoder: the backbone.
+        language_model: the backbone with its LM head (transform and tied decoder), as the library has it.
+    """
+
+    language_model: Any  # a PreTrainedModel; its parts are reached by name
+
+    def __init__(self, language_model: PreTrainedModel) -> None:
+        """Wrap a ``BertForMaskedLM`` or ``RobertaForMaskedLM``."""
+        super().__init__()
+        backbone: Any = language_model.base_model
+        self.encoder = Encoder(backbone)
+        self.language_model = language_model
+        words = backbone.embeddings.word_embeddings
+        # the projection gives their gradient whole; the few rows of the input are added to it in place
+        words.sparse = language_model.get_output_embeddings().weight is words.weight
+
+    def new_layers(self, number: int) -> nn.ModuleList:
+        """Transformer layers like the backbone's, with random weights."""
+        block = type(self.encoder.model.encoder.layer[0])
+        config = copy.deepcopy(self.language_model.config)
+        layers = nn.ModuleList(block(config) for _ in range(number))
+        for layer in layers:
+            layer.apply(self.language_model._init_weights)
+            use_cheap_dropout(layer)
+        return layers
+
+    def vocabulary_transform(self, states: Tensor) -> Tensor:
+        """What the LM head does to states (k, d) before it projects them, (k, d)."""
+        model = self.language_model
+        if hasattr(model, "cls"):  # BERT
+            return model.cls.predictions.transform(states)
+        return model.lm_head.layer_norm(nn.functional.gelu(model.lm_head.dense(states)))
+
+    def cross_entropy(self, states: dict[str, Tensor], targets: dict[str, Tensor]) -> dict[str, Tensor]:
+        """By loss, the cross-entropy (k,) of the states (k, d), k may be 0, with the ids (k,) that they shall give."""
+        decoder = self.language_model.get_output_embeddings()
+        losses = projected_cross_entropy(  # one projection for all
+            self.vocabulary_transform(torch.cat(list(states.values()))),
+            decoder.weight,
+            decoder.bias,
+            torch.cat([targets[name] for name in states]),
+        )
+        return dict(zip(states, losses.split([len(part) for part in states.values()]), strict=True))
+
+    def vectors(self, chunk: Chunk) -> Tensor:
+        """Late CLS vectors (b, d), the backbone alone."""
+        return self.encoder.cls(chunk)
+
+    def predict(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
+        """The same vectors under the same dropout, and the cross-entropy of each predicted token, by loss."""
+        raise NotImplementedError
+
+
+def with_cls(states: Tensor, layout: Layout, cls: Tensor) -> Tensor:
+    """Packed ``states`` (n, d) with ``cls`` (b, d) in place of the first of each row: (n, d)."""
+    return states.index_copy(0, layout.cls.index, cls.to(states.dtype))
