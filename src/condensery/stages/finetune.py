@@ -9,7 +9,7 @@ from pydantic import Field
 from condensery.errors import UserError
 from condensery.stages.base import Context, Input, StageConfig, stage
 from condensery.stages.checks import Split, missing_split
-from condensery.stages.training import TrainingStageConfig, run_training
+from condensery.stages.training import TrainingStageConfig, initial_towers, run_training
 
 if TYPE_CHECKING:
     from condensery.text.collection import Collection
@@ -59,30 +59,13 @@ def finetune(config: FinetuneConfig, context: Context) -> dict[str, Any]:
         seed=config.seed,
     )
     settings = config.settings(batches.steps_an_epoch(), context.stage_name)
-    model = _initial_model(config, context, tokens.vocabulary)
+    model = initial_towers(config, context, tokens.vocabulary, config.towers == "separate")
     module = BiEncoderModule(model, settings, config.mask_known_positives, config.temperature)
     data = TripleDataModule(batches, settings.steps, context.runtime.workers)
     values = run_training(module, data, config, context, (config.query_length, config.passage_length))
     retriever = Retriever(model, config.query_length, config.passage_length)
     save_retriever(retriever, context.folder, context.input("tokenizer"))
     return {"queries": len(training.rows), **values}
-
-
-def _initial_model(config: FinetuneConfig, context: Context, vocabulary: Any) -> Any:
-    """The towers as they are before the first step."""
-    import copy
-
-    from condensery.models.backbone import masked_language_model
-    from condensery.models.biencoder import BiEncoder
-    from condensery.models.checkpoint import load_biencoder
-    from condensery.models.encoder import Encoder
-
-    separate = config.towers == "separate"
-    if config.init != "backbone":
-        return load_biencoder(context.input("init"), separate, config.backbone.dropout)
-    language_model: Any = masked_language_model(config.backbone, vocabulary, config.seed)
-    passage = Encoder(language_model.base_model)
-    return BiEncoder(copy.deepcopy(passage), passage) if separate else BiEncoder(passage)
 
 
 def training_queries(collection: "Collection", split: str, context: Context, hard: bool) -> "TrainingQueries":

@@ -1,25 +1,41 @@
-"""Stages ``pretrain_mlm``, ``pretrain_condenser`` and ``pretrain_cocondenser``: an encoder from text alone."""
+"""The stages ``pretrain_...``: an encoder from text alone, or from text and queries that were made for it."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from condensery.stages.base import Context, stage
+from condensery.stages.base import Context, Input, stage
 from condensery.stages.training import Count, Share, TrainingStageConfig, run_training
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from condensery.models.condenser import Condenser
+    from condensery.models.masked_autoencoder import MaskedAutoEncoder
+    from condensery.stages.texts import Tokens
+    from condensery.tokens.spans import SpanSet
     from condensery.tokens.vocabulary import Vocabulary
+    from condensery.training.batches import ContextMasking, SpanBatches
+    from condensery.training.modules import TrainingModule
+    from condensery.training.sources import Source
+
+Rate = Annotated[float, Field(gt=0, le=1)]
+Length = Annotated[int, Field(ge=8)]
 
 
-class PretrainMlmConfig(TrainingStageConfig):
-    """Spans and masks, common to all pre-training. ``length`` is in tokens, [CLS] and [SEP] included."""
+class SpanConfig(TrainingStageConfig):
+    """Where spans come from. ``length`` is in tokens, [CLS] and [SEP] included."""
 
     spans: Literal["sentences", "windows"]
-    length: Annotated[int, Field(ge=8)]
+    length: Length
     short_probability: Share
     minimum: Count
-    mask_rate: Annotated[float, Field(gt=0, le=1)]
+
+
+class PretrainMlmConfig(SpanConfig):
+    """What is masked."""
+
+    mask_rate: Rate
     whole_word: bool
     mlm_weight: Annotated[float, Field(ge=0)]
 
@@ -32,58 +48,224 @@ class PretrainCondenserConfig(PretrainMlmConfig):
     late_mlm: bool
 
 
+class PairConfig(PretrainMlmConfig):
+    """What the two texts of a pair are: spans of a document, or with ``queries`` a passage and one of its queries."""
+
+    queries: Annotated[str | None, Input("queries")]
+    query_length: Length
+    candidates: Count
+    mixed_context: Share
+
+
+class PretrainCoCondenserConfig(PairConfig, PretrainCondenserConfig):
+    """The contrast of a pair."""
+
+    temperature: Annotated[float, Field(gt=0)]
+    contrast_weight: Annotated[float, Field(ge=0)]
+
+
+class PretrainCotmaeConfig(PairConfig):
+    """The decoder, and what it reads."""
+
+    decoder: Literal["masked", "causal"]
+    decoder_layers: Count
+    decoder_init: Literal["random", "last"]
+    decoder_mask_rate: Rate
+    both_directions: bool
+
+
+class PretrainRetromaeConfig(PretrainMlmConfig):
+    """The decoder, which reads the same text as the encoder."""
+
+    decoder: Literal["enhanced", "masked"]
+    decoder_layers: Count
+    decoder_init: Literal["random", "last"]
+    decoder_mask_rate: Rate
+
+    @model_validator(mode="after")
+    def _enhanced_is_one_layer(self) -> Self:
+        if self.decoder == "enhanced" and self.decoder_layers != 1:
+            raise ValueError("decoder_layers: an enhanced decoder has one layer; set decoder_layers=1 or decoder=masked")
+        return self
+
+
+class PretrainIctConfig(SpanConfig):
+    """``keep_sentence``: how often the sentence stays in its passage."""
+
+    query_length: Length
+    keep_sentence: Share
+    temperature: Annotated[float, Field(gt=0)]
+
+
 @stage("pretrain_mlm", version=3, makes="encoder", cost=20.0)
 def pretrain_mlm(config: PretrainMlmConfig, context: Context) -> dict[str, Any]:
     """Plain masked language modelling: the baseline."""
-    return _pretrain(config, context, head_layers=0, pairs=False)
+    return _pretrain_condenser(config, context, head_layers=0)
 
 
 @stage("pretrain_condenser", version=3, makes="encoder", cost=30.0)
 def pretrain_condenser(config: PretrainCondenserConfig, context: Context) -> dict[str, Any]:
-    """Condenser (C §3)."""
-    return _pretrain(config, context, config.head_layers, pairs=False)
+    """Condenser (C §3); from another stage's weights and with a low rate it is continued training (E §5.4)."""
+    return _pretrain_condenser(config, context, config.head_layers)
 
 
-@stage("pretrain_cocondenser", version=3, makes="encoder", cost=30.0)
-def pretrain_cocondenser(config: PretrainCondenserConfig, context: Context) -> dict[str, Any]:
-    """coCondenser (CO §3): Condenser plus span contrast; ``batch_size`` counts documents."""
-    return _pretrain(config, context, config.head_layers, pairs=True)
-
-
-def _pretrain(config: PretrainMlmConfig, context: Context, head_layers: int, pairs: bool) -> dict[str, Any]:
+def _pretrain_condenser(config: PretrainMlmConfig, context: Context, head_layers: int) -> dict[str, Any]:
     from condensery.models.checkpoint import save_condenser
     from condensery.stages.texts import Tokens
-    from condensery.tokens.spans import RandomWindows, SentencePacked, SpanSet
-    from condensery.training.batches import SpanBatches
-    from condensery.training.data import SpanPairDataModule
-    from condensery.training.modules import CoCondenserModule, CondenserModule
+    from condensery.training.modules import CondenserModule
+    from condensery.training.sources import SingleSpans
 
     tokens = Tokens(context.input("tokens"))
-    spans: SpanSet
-    if config.spans == "sentences":
-        spans = SentencePacked(tokens.documents, config.length, config.short_probability, config.seed, config.minimum)
-    else:
-        spans = RandomWindows(tokens.documents, config.length, config.seed, config.minimum)
-    batches = SpanBatches(
-        spans,
-        tokens.vocabulary,
+    source = SingleSpans(_spans(config, tokens), tokens.vocabulary)
+    batches = _batches(config, source, tokens.vocabulary, config.mask_rate, config.whole_word)
+    model = _condenser(config, context, tokens.vocabulary, head_layers)
+    module = CondenserModule(model, config.settings(batches.steps_an_epoch(), context.stage_name), config.mlm_weight)
+    values = _fit(module, batches, config, context)
+    save_condenser(model, context.folder, context.input("tokenizer"), config.length)
+    return values
+
+
+@stage("pretrain_cocondenser", version=4, makes="encoder", cost=30.0)
+def pretrain_cocondenser(config: PretrainCoCondenserConfig, context: Context) -> dict[str, Any]:
+    """coCondenser (CO §3): Condenser plus the contrast of pairs; with ``queries`` query-as-context (Q §3.1)."""
+    from condensery.models.checkpoint import save_condenser
+    from condensery.stages.texts import Tokens
+    from condensery.training.modules import CoCondenserModule, QueryAsContextModule
+
+    tokens = Tokens(context.input("tokens"))
+    batches = _batches(
+        config, _pairs(config, context, tokens), tokens.vocabulary, config.mask_rate, config.whole_word
+    )
+    model = _condenser(config, context, tokens.vocabulary, config.head_layers)
+    settings = config.settings(batches.steps_an_epoch(), context.stage_name)
+    kind = QueryAsContextModule if config.queries else CoCondenserModule
+    module = kind(model, settings, config.mlm_weight, config.temperature, config.contrast_weight)
+    values = _fit(module, batches, config, context)
+    save_condenser(model, context.folder, context.input("tokenizer"), config.length)
+    return values
+
+
+@stage("pretrain_cotmae", version=1, makes="encoder", cost=30.0)
+def pretrain_cotmae(config: PretrainCotmaeConfig, context: Context) -> dict[str, Any]:
+    """CoT-MAE (Q §2.4): a decoder fills in one text of a pair with the help of the other's vector."""
+    from condensery.stages.texts import Tokens
+    from condensery.training.batches import ContextMasking
+
+    tokens = Tokens(context.input("tokens"))
+    rate = config.decoder_mask_rate if config.decoder == "masked" else None
+    masking = ContextMasking("partner", config.both_directions, rate)
+    return _pretrain_autoencoder(config, context, tokens.vocabulary, _pairs(config, context, tokens), masking)
+
+
+@stage("pretrain_retromae", version=1, makes="encoder", cost=25.0)
+def pretrain_retromae(config: PretrainRetromaeConfig, context: Context) -> dict[str, Any]:
+    """RetroMAE (Xiao et al. 2022): a decoder fills in the text itself with the help of its vector."""
+    from condensery.stages.texts import Tokens
+    from condensery.training.batches import ContextMasking
+    from condensery.training.sources import SingleSpans
+
+    tokens = Tokens(context.input("tokens"))
+    source = SingleSpans(_spans(config, tokens), tokens.vocabulary)
+    masking = ContextMasking("same", both=True, rate=config.decoder_mask_rate if config.decoder == "masked" else None)
+    return _pretrain_autoencoder(config, context, tokens.vocabulary, source, masking)
+
+
+def _pretrain_autoencoder(
+    config: PretrainCotmaeConfig | PretrainRetromaeConfig,
+    context: Context,
+    vocabulary: "Vocabulary",
+    source: "Source",
+    masking: "ContextMasking",
+) -> dict[str, Any]:
+    from condensery.models.checkpoint import save_masked_autoencoder
+    from condensery.training.modules import MaskedAutoEncoderModule
+
+    batches = _batches(config, source, vocabulary, config.mask_rate, config.whole_word, masking)
+    model = _autoencoder(config, context, vocabulary)
+    settings = config.settings(batches.steps_an_epoch(), context.stage_name)
+    values = _fit(MaskedAutoEncoderModule(model, settings, config.mlm_weight), batches, config, context)
+    save_masked_autoencoder(model, context.folder, context.input("tokenizer"), config.length)
+    return values
+
+
+@stage("pretrain_ict", version=1, makes="encoder", cost=20.0)
+def pretrain_ict(config: PretrainIctConfig, context: Context) -> dict[str, Any]:
+    """The inverse cloze task (Lee et al. 2019, C §4.4): a sentence finds the passage that it was taken from."""
+    from condensery.models.checkpoint import Retriever, save_retriever
+    from condensery.stages.training import initial_towers
+    from condensery.stages.texts import Tokens
+    from condensery.training.modules import InverseClozeModule
+    from condensery.training.sources import SentencePairs
+
+    tokens = Tokens(context.input("tokens"))
+    spans, draws = _spans(config, tokens), (config.keep_sentence, config.seed)
+    source = SentencePairs(spans, tokens.vocabulary, config.query_length, *draws)
+    batches = _batches(config, source, tokens.vocabulary, None, whole_word=False)
+    model = initial_towers(config, context, tokens.vocabulary, separate=False)
+    settings = config.settings(batches.steps_an_epoch(), context.stage_name)
+    values = _fit(InverseClozeModule(model, settings, config.temperature), batches, config, context)
+    save_retriever(Retriever(model, config.query_length, config.length), context.folder, context.input("tokenizer"))
+    return values
+
+
+def _spans(config: SpanConfig, tokens: "Tokens") -> "SpanSet":
+    from condensery.tokens.spans import RandomWindows, SentencePacked
+
+    if config.spans == "windows":
+        return RandomWindows(tokens.documents, config.length, config.seed, config.minimum)
+    return SentencePacked(tokens.documents, config.length, config.short_probability, config.seed, config.minimum)
+
+
+def _pairs(config: PairConfig, context: Context, tokens: "Tokens") -> "Source":
+    """Spans of the documents, or the passages that ``queries`` was made for with their queries."""
+    from condensery.stages.texts import Passages, Queries
+    from condensery.training.sources import Asked, MixedPairs, PassageQueries, SpanPairs
+
+    if not config.queries:
+        return SpanPairs(_spans(config, tokens), tokens.vocabulary)
+    made = context.artifact("queries")
+    queries, passages = Queries(made.path), Passages(made.input("passages").path)
+    asked = Asked(passages.store, passages.titles, queries.store, queries.first)
+    lengths = (config.length, config.query_length)
+    pairs = PassageQueries(asked, tokens.vocabulary, *lengths, config.candidates, config.seed)
+    return MixedPairs(pairs, config.mixed_context, config.seed) if config.mixed_context else pairs
+
+
+def _batches(
+    config: SpanConfig,
+    source: "Source",
+    vocabulary: "Vocabulary",
+    mask_rate: float | None,
+    whole_word: bool,
+    masking: "ContextMasking | None" = None,
+) -> "SpanBatches":
+    from condensery.training.batches import SpanBatches
+
+    return SpanBatches(
+        source,
+        vocabulary,
         batch_size=config.batch_size,
-        pairs=pairs,
-        mask_rate=config.mask_rate,
-        whole_word=config.whole_word,
+        mask_rate=mask_rate,
+        whole_word=whole_word,
         budget=config.chunk_tokens,
         seed=config.seed,
+        context=masking,
     )
-    settings = config.settings(batches.steps_an_epoch(), context.stage_name)
-    model = _initial_model(config, context, tokens.vocabulary, head_layers)
-    module = (CoCondenserModule if pairs else CondenserModule)(model, settings, config.mlm_weight)
-    data = SpanPairDataModule(batches, settings.steps, context.runtime.workers)
+
+
+def _fit(module: "TrainingModule", batches: "SpanBatches", config: SpanConfig, context: Context) -> dict[str, Any]:
+    """Train; the manifest also says how many items there are, and what could not be used."""
+    from condensery.training.data import PassageQueryDataModule, SpanPairDataModule
+    from condensery.training.sources import MixedPairs, PassageQueries
+
+    source = batches.source
+    kind = PassageQueryDataModule if isinstance(source, PassageQueries | MixedPairs) else SpanPairDataModule
+    data = kind(batches, module.settings.steps, context.runtime.workers)
     values = run_training(module, data, config, context, (config.length, config.length))
-    save_condenser(model, context.folder, context.input("tokenizer"), config.length)
-    return {"documents": spans.documents, "documents_too_short": spans.dropped, **values}
+    return {"items": source.items, "left_out": source.left_out, **values}
 
 
-def _initial_model(
+def _condenser(
     config: PretrainMlmConfig, context: Context, vocabulary: "Vocabulary", head_layers: int
 ) -> "Condenser":
     """The model before the first step: from scratch, from a checkpoint, or from the artifact of another stage."""
@@ -95,10 +277,33 @@ def _initial_model(
 
     torch.manual_seed(config.seed)  # of what a checkpoint does not hold: a new Condenser head
     head = (head_layers, getattr(config, "skip_from", None), getattr(config, "late_mlm", True))
-    backbone = config.backbone
-    if config.init != "backbone":
-        return load_condenser(context.input("init"), vocabulary, *head, backbone.dropout)
-    if backbone.name is not None:
-        return load_condenser(backbone.name, vocabulary, *head, backbone.dropout, backbone.revision)
-    language_model = masked_language_model(backbone, vocabulary, config.seed)
+    if source := _start(config, context):
+        return load_condenser(source[0], vocabulary, *head, config.backbone.dropout, source[1])
+    language_model = masked_language_model(config.backbone, vocabulary, config.seed)
     return Condenser(language_model, condenser_shape(language_model, *head))
+
+
+def _autoencoder(
+    config: PretrainCotmaeConfig | PretrainRetromaeConfig, context: Context, vocabulary: "Vocabulary"
+) -> "MaskedAutoEncoder":
+    """The same for an auto-encoder."""
+    import torch
+
+    from condensery.models.backbone import masked_language_model
+    from condensery.models.checkpoint import load_masked_autoencoder
+    from condensery.models.masked_autoencoder import DecoderShape, MaskedAutoEncoder
+
+    torch.manual_seed(config.seed)  # of a new decoder
+    shape = DecoderShape(config.decoder, config.decoder_layers, config.decoder_mask_rate)
+    if source := _start(config, context):
+        dropout = config.backbone.dropout
+        return load_masked_autoencoder(source[0], vocabulary, shape, config.decoder_init, dropout, source[1])
+    language_model = masked_language_model(config.backbone, vocabulary, config.seed)
+    return MaskedAutoEncoder(language_model, shape, config.decoder_init)
+
+
+def _start(config: TrainingStageConfig, context: Context) -> tuple["Path | str", str | None] | None:
+    """The checkpoint that the weights come from, and its revision; None = from scratch."""
+    if config.init != "backbone":
+        return context.input("init"), None
+    return None if config.backbone.name is None else (config.backbone.name, config.backbone.revision)

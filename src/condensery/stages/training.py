@@ -11,6 +11,8 @@ from condensery.stages.base import Context, Input, Operational, StageConfig
 from condensery.stages.checks import check_folder
 
 if TYPE_CHECKING:
+    from condensery.models.biencoder import BiEncoder
+    from condensery.tokens.vocabulary import Vocabulary
     from condensery.training.callbacks import ValidationSample
     from condensery.training.data import SpanPairDataModule, TripleDataModule
     from condensery.training.modules import TrainingModule
@@ -112,6 +114,24 @@ def run_training(
         sample=sample,
     )
     return {"steps": module.settings.steps, **values}
+
+
+def initial_towers(
+    config: TrainingStageConfig, context: Context, vocabulary: "Vocabulary", separate: bool
+) -> "BiEncoder":
+    """The towers before the first step: from scratch, from a checkpoint, or from the artifact of another stage."""
+    import copy
+
+    from condensery.models.backbone import masked_language_model
+    from condensery.models.biencoder import BiEncoder
+    from condensery.models.checkpoint import load_biencoder
+    from condensery.models.encoder import Encoder
+
+    if config.init != "backbone":
+        return load_biencoder(context.input("init"), separate, config.backbone.dropout)
+    language_model: Any = masked_language_model(config.backbone, vocabulary, config.seed)
+    passage = Encoder(language_model.base_model)
+    return BiEncoder(copy.deepcopy(passage), passage) if separate else BiEncoder(passage)
 
 
 def _check_length(key: str, tokens: int, positions: int) -> None:

@@ -52,9 +52,11 @@ class Source(Protocol):
 
     Attributes:
         items: how many there are in an epoch.
+        left_out: documents, spans or passages that cannot be used.
     """
 
     items: int
+    left_out: int
 
     def rows(self, step: int, epoch: int, chosen: Ids) -> Rows:
         """The rows of the items ``chosen`` (b,), each in 0 .. items - 1: b rows, or 2 b where the source gives pairs."""
@@ -66,7 +68,7 @@ class SingleSpans:
     def __init__(self, spans: SpanSet, vocabulary: Vocabulary) -> None:
         self.spans, self.vocabulary = spans, vocabulary
         # random windows differ in number by epoch; all epochs are as long as the first
-        self.items = len(spans.spans(0))
+        self.items, self.left_out = len(spans.spans(0)), spans.dropped
 
     def rows(self, step: int, epoch: int, chosen: Ids) -> Rows:
         """See ``Source``."""
@@ -84,7 +86,7 @@ class SpanPairs:
 
     def __init__(self, spans: SpanSet, vocabulary: Vocabulary) -> None:
         self.spans, self.vocabulary = spans, vocabulary
-        self.items = spans.documents
+        self.items, self.left_out = spans.documents, spans.dropped
 
     def rows(self, step: int, epoch: int, chosen: Ids) -> Rows:
         """See ``Source``."""
@@ -109,6 +111,7 @@ class SentencePairs:
             raise UserError(f"{spans.store.folder}: has no sentences; the inverse cloze task needs them")
         self.spans, self.vocabulary, self.length, self.keep, self.seed = spans, vocabulary, length, keep, seed
         self.items = len(self._every(0)[0])
+        self.left_out = len(spans.spans(0)) - self.items
         if not self.items:
             raise UserError(f"{spans.store.folder}: no span has two sentences; raise length, or use longer texts")
 
@@ -169,9 +172,6 @@ class PassageQueries:
         asked: passages and queries.
         length, query_length: longest rows in tokens, with [CLS] and [SEP].
         candidates: how many of a passage's queries are drawn from, the first ones (C of the paper).
-
-    Attributes:
-        left_out: passages without query.
     """
 
     def __init__(
@@ -208,7 +208,7 @@ class MixedPairs:
 
     def __init__(self, pairs: PassageQueries, passages: float, seed: int) -> None:
         self.pairs, self.share, self.seed = pairs, passages, seed
-        self.items = pairs.items
+        self.items, self.left_out = pairs.items, pairs.left_out
 
     def rows(self, step: int, epoch: int, chosen: Ids) -> Rows:
         """See ``Source``."""
