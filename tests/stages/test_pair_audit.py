@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 from small import Done, door
 
+from condensery.evaluation import proxy
 from condensery.evaluation.agreement import fleiss_kappa, wilson
+from condensery.evaluation.proxy import index_passages
 from condensery.files import read_json
 from condensery.retrieval.bm25 import BM25Index, index_texts
 from condensery.text.table import TextTable
@@ -162,10 +164,10 @@ def test_ranks_are_places_in_the_ranking_of_all_passages(first: Done, tmp_path: 
         assert record["bm25_rank"] == place
         checked += place is not None and place > 1
     assert checked > 3
-    proxy = read_json(run / "audit" / "audit.json")["kinds"]
-    assert [proxy[kind]["proxy"]["pairs"] for kind in KINDS] == [15, 15]
+    ranked = read_json(run / "audit" / "audit.json")["kinds"]
+    assert [ranked[kind]["proxy"]["pairs"] for kind in KINDS] == [15, 15]
     for kind in KINDS:
-        shares = [proxy[kind]["proxy"][f"rank_{cutoff}"] for cutoff in (1, 10, 100)]
+        shares = [ranked[kind]["proxy"][f"rank_{cutoff}"] for cutoff in (1, 10, 100)]
         assert 0 < shares[0] <= shares[1] <= shares[2] <= 1
 
 
@@ -179,6 +181,20 @@ def test_a_context_is_cut_before_it_searches(root: Path, audit: Path) -> None:
     whole = read_json(audit / "audit.json")
     cut = read_json(audited(root, "stages.audit.context_words=1").sound().folder / "stages" / "audit" / "audit.json")
     assert cut["kinds"][KINDS[0]]["proxy"] != whole["kinds"][KINDS[0]]["proxy"]
+
+
+def test_the_keys_of_bm25_and_the_number_of_annotators_count(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+
+    def watch(passages: TextTable, folder: Path, *settings: Any) -> None:
+        seen.extend(settings)
+        index_passages(passages, folder, *settings)
+
+    monkeypatch.setattr(proxy, "index_passages", watch)
+    given = ["k1=1.5", "b=0.75", "stopwords=none", "stemmer=none", "annotators=1"]
+    done = audited(root, *(f"stages.audit.{one}" for one in given)).sound()
+    assert seen == [1.5, 0.75, "none", "none"]
+    assert [path.name for path in (done.folder / "stages" / "audit").glob("sheet-*")] == ["sheet-1.csv"]
 
 
 def test_without_queries_only_passage_pairs_are_audited(root: Path) -> None:
