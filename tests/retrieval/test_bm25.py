@@ -129,3 +129,22 @@ def test_an_index_of_another_collection_is_a_user_error(index: Path, collection:
     (tmp_path / "index.json").write_text(json.dumps({"method": "magic", "passages": 60}))
     with pytest.raises(UserError, match="magic"):
         open_index(tmp_path, collection)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_rank_of_a_passage_is_its_place_in_the_whole_ranking(
+    index: Path, collection: Collection, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bm25, "POSTINGS", 60)
+    searcher, random = BM25Index(index, threads=threads), np.random.default_rng(0)
+    texts = [" ".join(random.choice(["amber", "birch", "fjord", "title", "oasis", "zzz"], 2)) for _ in range(50)]
+    rows, without = random.integers(len(collection.passages), size=(2, 50))
+    without[::2] = -1
+    _, ranking = searcher.search_texts(texts, len(collection.passages))
+    expected = []
+    for found, row, left_out in zip(ranking.tolist(), rows, without, strict=True):
+        ranked = [one for one in found if one not in (-1, left_out)]
+        expected.append(ranked.index(row) + 1 if row in ranked else -1)
+    assert -1 in expected
+    assert max(expected) > 10
+    np.testing.assert_array_equal(searcher.ranks(texts, rows, without), expected)

@@ -1,4 +1,4 @@
-"""What a run shows at its end: its table, its curves, and answers of its best retriever."""
+"""What a run shows at its end: its table, its curves, its audits, and answers of its best retriever."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from condensery.errors import UserError
 from condensery.files import read_json
 from condensery.pipeline.graph import Graph
 from condensery.pipeline.store import Store
-from condensery.stages.base import Artifact
+from condensery.stages.base import Artifact, registry
 
 if TYPE_CHECKING:
     from condensery.reporting.results import Row
@@ -18,7 +18,7 @@ ANSWERS = 5  # passages that `ask` shows
 
 
 def write(graph: Graph, store: Store, folder: Path) -> "list[Row]":
-    """Write ``results.json``, ``table.md`` and ``curves.png`` into ``folder`` and print the table.
+    """Write ``results.json``, ``table.md`` and ``curves.png`` into ``folder``; print the table and those of audits.
 
     A recipe without rows has no table, one without training no curves.
     """
@@ -33,6 +33,7 @@ def write(graph: Graph, store: Store, folder: Path) -> "list[Row]":
         table.write(folder / "table.md")
         print(flush=True)
         table.show()
+    _show_audits(graph, store)
     logs = {name: store.path(node) / "logs" / "metrics.csv" for name, node in graph.nodes.items()}
     logs = {name: path for name, path in logs.items() if path.exists()}
     if logs and (graph.root.force or not (folder / "curves.png").exists()):  # the folder's name tells what it shows
@@ -40,6 +41,17 @@ def write(graph: Graph, store: Store, folder: Path) -> "list[Row]":
 
         draw_curves(logs, folder / "curves.png")
     return rows
+
+
+def _show_audits(graph: Graph, store: Store) -> None:
+    """Print the tables of each audit, computed or reused, and where its sheets lie."""
+    for name, node in graph.nodes.items():
+        if registry()[node.kind].makes == "audit":
+            from condensery.reporting.audit import show_audit
+
+            print(flush=True)
+            show_audit(store.path(node))
+            print(f"[{name}] audit.md, pairs.jsonl and sheets in {store.path(node)}", flush=True)
 
 
 def row_of(graph: Graph, label: str, evaluation: Artifact) -> "Row":

@@ -9,7 +9,7 @@ import logging
 import re
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,8 +34,10 @@ STOPWORDS = {
     "none": frozenset[str](),
     "english": frozenset((*STOPWORDS_EN, "s", "t")),  # s, t: what WORD leaves of "it's" and "don't"
 }
-READ = 4096  # passages read from disk at a time
+SHOWN = 4096  # passages between two signs of progress
 POSTINGS = 8_000_000  # postings that one block of queries may touch: 64 MB of results
+
+Take = Callable[[int, NDArray[np.float32], NDArray[np.int32]], None]
 
 
 class Analyser:
@@ -92,11 +94,21 @@ def build_bm25(
 
     Raises ``UserError`` when no passage has a word to index.
     """
+    columns = (collection.passages.column(name) for name in ("title", "text"))
+    texts = (f"{title} {text}" if title else text for title, text in zip(*columns, strict=True))
+    what = f"collection '{collection.name}'"
+    return index_texts(texts, len(collection.passages), folder, k1, b, stopwords, stemmer, what)
+
+
+def index_texts(
+    texts: Iterable[str], total: int, folder: Path, k1: float, b: float, stopwords: str, stemmer: str, what: str
+) -> dict[str, Any]:
+    """As ``build_bm25``, of ``total`` texts from anywhere; ``what`` names them where something is wrong with them."""
     folder.mkdir(parents=True, exist_ok=True)
     scratch = folder / "terms.tmp"
-    vocabulary, starts = _write_terms(collection, Analyser(stopwords, stemmer), scratch)
+    vocabulary, starts = _write_terms(texts, total, Analyser(stopwords, stemmer), scratch)
     if not vocabulary:
-        raise UserError(f"collection '{collection.name}': no passage has a word that BM25 can index")
+        raise UserError(f"{what}: no passage has a word that BM25 can index")
     index = bm25s.BM25(k1=k1, b=b, method="lucene", csc_backend="scipy")
     ids = SimpleNamespace(ids=_TermIds(scratch, starts), vocab=vocabulary)
     index.index(ids, create_empty_token=False, show_progress=False)
@@ -108,22 +120,19 @@ def build_bm25(
     return about
 
 
-def _write_terms(collection: Collection, analyser: Analyser, path: Path) -> tuple[dict[str, int], NDArray[np.int64]]:
+def _write_terms(
+    texts: Iterable[str], total: int, analyser: Analyser, path: Path
+) -> tuple[dict[str, int], NDArray[np.int64]]:
     """Number the terms in the order in which they appear; ids (uint32) go to ``path``, passage starts are returned."""
     vocabulary: dict[str, int] = {}
     lengths = array("q")
-    titles, texts = collection.passages.column("title"), collection.passages.column("text")
-    total = len(collection.passages)
     with open(path, "wb") as stream, progress("bm25", total, "passages") as task:
-        for first in range(0, total, READ):
-            ids = array("I")
-            block = slice(first, min(first + READ, total))
-            for title, text in zip(titles[block], texts[block], strict=True):
-                terms = analyser.terms(f"{title} {text}" if title else text)
-                ids.extend([vocabulary.setdefault(term, len(vocabulary)) for term in terms])
-                lengths.append(len(terms))
-            ids.tofile(stream)
-            task.advance(block.stop - block.start)
+        for number, text in enumerate(texts, start=1):
+            terms = analyser.terms(text)
+            array("I", [vocabulary.setdefault(term, len(vocabulary)) for term in terms]).tofile(stream)
+            lengths.append(len(terms))
+            if number % SHOWN == 0 or number == total:
+                task.advance((number - 1) % SHOWN + 1)
     return vocabulary, np.concatenate([np.zeros(1, np.int64), np.cumsum(np.frombuffer(lengths, np.int64))])
 
 
@@ -155,18 +164,52 @@ class BM25Index:
 
     def search_texts(self, texts: Sequence[str], k: int, progress: Task | None = None) -> Ranking:
         """The k best passages of any texts: scores and rows (n, k), as ``Retriever.search``."""
+        best: Keys = np.full((len(texts), k), EMPTY, np.int64)
+
+        def keep(i: int, scores: NDArray[np.float32], rows: NDArray[np.int32]) -> None:
+            best[i] = top(pack(scores, rows), k)
+
+        self._score(texts, keep, progress)
+        return unpack(best)
+
+    def ranks(
+        self,
+        texts: Sequence[str],
+        rows: NDArray[np.integer],
+        without: NDArray[np.integer],
+        progress: Task | None = None,
+    ) -> NDArray[np.int64]:
+        """The rank of one passage for each text, from 1, in the order of ``search_texts`` without its end; (n,).
+
+        ``rows`` (n,) are the passages; ``without`` (n,) is for each text a passage that is not ranked, or -1. The rank
+        is -1 where the text and the passage share no term, so that a search never finds it.
+        """
+        ranks = np.full(len(texts), -1, np.int64)
+
+        def count(i: int, scores: NDArray[np.float32], found: NDArray[np.int32]) -> None:
+            ranked = found != without[i]
+            keys, own = pack(scores[ranked], found[ranked]), found[ranked] == rows[i]
+            if own.any():
+                ranks[i] = (keys >= keys[own][0]).sum()
+
+        self._score(texts, count, progress)
+        return ranks
+
+    def _score(self, texts: Sequence[str], take: Take, progress: Task | None) -> None:
+        """Give ``take``, for each text, its place, the scores above zero and their passages; several threads do so."""
         queries = self._matrix(texts)
-        keys: Keys = np.full((len(texts), k), EMPTY, np.int64)
 
         def work(block: tuple[int, int]) -> None:
-            self._search_block(queries, block, keys)
+            found = queries[block[0] : block[1]] @ self.postings
+            for i in range(found.shape[0]):
+                part = slice(found.indptr[i], found.indptr[i + 1])
+                take(block[0] + i, found.data[part], found.indices[part])
             if progress:
                 progress.advance(block[1] - block[0])
 
         with ThreadPoolExecutor(self.threads) as pool:  # the product releases the interpreter lock
             for _ in pool.map(work, self._blocks(queries)):
                 pass
-        return unpack(keys)
 
     def _matrix(self, texts: Sequence[str]) -> sparse.csr_matrix:
         """Counts of the terms that the index knows, (queries, terms)."""
@@ -189,9 +232,3 @@ class BM25Index:
             stop = min(max(stop, first + 1), total)
             yield first, stop
             first = stop
-
-    def _search_block(self, queries: sparse.csr_matrix, block: tuple[int, int], keys: Keys) -> None:
-        found = queries[block[0] : block[1]] @ self.postings
-        for i in range(found.shape[0]):
-            part = slice(found.indptr[i], found.indptr[i + 1])
-            keys[block[0] + i] = top(pack(found.data[part], found.indices[part]), keys.shape[1])

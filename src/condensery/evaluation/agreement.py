@@ -1,0 +1,54 @@
+"""What several annotators say together: the vote on each item, the share with its interval, and how far they agree.
+
+Letters: N items, n annotators of each item, k categories.
+"""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+NORMAL_95 = 1.959963984540054  # the standard normal lies between its negative and this with probability 0.95
+
+Votes = NDArray[np.bool_]  # (N, n): item by annotator, True for the category that is counted
+
+
+def majority(votes: Votes) -> NDArray[np.bool_]:
+    """The vote on each item, (N, n) -> (N,): True where more than half of the annotators say so; a tie is False."""
+    return 2 * votes.sum(axis=1) > votes.shape[1]
+
+
+def wilson(successes: int, trials: int) -> tuple[float, float]:
+    """The 95 % interval of a share (Wilson 1927), which stays between 0 and 1 and holds for few trials too.
+
+    (p + z^2 / 2N -+ z sqrt(p (1 - p) / N + z^2 / 4N^2)) / (1 + z^2 / N). Without trials it is (0, 1).
+    """
+    if not trials:
+        return 0.0, 1.0
+    share, square = successes / trials, NORMAL_95**2 / trials
+    half = NORMAL_95 * math.sqrt(share * (1 - share) / trials + square / (4 * trials))
+    low, high = ((share + square / 2 + sign * half) / (1 + square) for sign in (-1, 1))
+    return max(0.0, low), min(1.0, high)
+
+
+def fleiss_kappa(counts: NDArray[np.integer]) -> float:
+    """Agreement beyond chance (Fleiss 1971, "Measuring nominal scale agreement among many raters").
+
+    Of counts (N, k), how many of the n annotators put item i into category j, each row with the sum n:
+    kappa = (P - E) / (1 - E), where P is the mean over items of the share of agreeing pairs of annotators,
+    (sum_j counts_ij^2 - n) / (n (n - 1)), and E = sum_j p_j^2 with p_j the share of category j in all votes.
+    It is not defined, NaN, where all votes are in one category, with a single annotator, and without items.
+    Raises ``ValueError`` when the rows do not have the same sum.
+    """
+    if not counts.size:
+        return math.nan
+    sums = counts.sum(axis=1)
+    annotators = int(sums[0])
+    if (sums != annotators).any():
+        raise ValueError("every item needs the same number of votes")
+    shares = counts.sum(axis=0) / counts.sum()
+    if annotators < 2 or (shares == 1).any():
+        return math.nan
+    agreeing = ((counts.astype(np.int64) ** 2).sum(axis=1) - annotators) / (annotators * (annotators - 1))
+    by_chance = float((shares**2).sum())
+    return (float(agreeing.mean()) - by_chance) / (1 - by_chance)

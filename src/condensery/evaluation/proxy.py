@@ -1,0 +1,40 @@
+"""How related a passage and its context are, without people: the rank that BM25 gives the passage for the context."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condensery.evaluation.pairs import Pair
+from condensery.progress import Task
+from condensery.retrieval.bm25 import BM25Index, index_texts
+from condensery.text.table import TextTable
+
+CUTOFFS = (1, 10, 100)
+NOT_FOUND = -1
+
+
+def index_passages(passages: TextTable, folder: Path, k1: float, b: float, stopwords: str, stemmer: str) -> None:
+    """Index the texts alone: all passages of a document share the title, which would make any two of them related."""
+    what = str(passages.path)
+    index_texts(passages.column("text"), len(passages), folder, k1, b, stopwords, stemmer, what)
+
+
+def ranks(pairs: Sequence[Pair], index: BM25Index, words: int, progress: Task | None = None) -> NDArray[np.int64]:
+    """The rank of each pair's passage for its context, from 1, (pairs,); ``NOT_FOUND`` where they share no term.
+
+    Only the first ``words`` words of a context search. A context that is itself a passage is left out of the ranking.
+    """
+    contexts = [" ".join(pair.context.split()[:words]) for pair in pairs]
+    rows = np.array([pair.row for pair in pairs], np.int64)
+    return index.ranks(contexts, rows, np.array([pair.context_row for pair in pairs], np.int64), progress)
+
+
+def summary(found: NDArray[np.int64]) -> dict[str, Any]:
+    """Shares of ranks up to each cutoff, and the median rank: ``None`` where most passages are not found."""
+    middle = median([np.inf if rank == NOT_FOUND else int(rank) for rank in found])
+    within = {f"rank_{cutoff}": float(((found > 0) & (found <= cutoff)).mean()) for cutoff in CUTOFFS}
+    return {"pairs": len(found), **within, "median_rank": None if middle == np.inf else float(middle)}

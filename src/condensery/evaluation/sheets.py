@@ -1,0 +1,208 @@
+"""Sheets for annotators: one CSV file each, written blind, and read back as spreadsheet programs save it.
+
+A sheet does not say of what kind a pair is; the key is kept apart. Of several groups of annotators each judges its own
+share of the pairs, as in the appendix of query-as-context pre-training (Wu et al. 2023, A: two groups of three).
+"""
+
+import csv
+import io
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from condensery.errors import UserError
+from condensery.evaluation.agreement import Votes
+from condensery.evaluation.pairs import Pair
+from condensery.files import atomic
+from condensery.randomness import generator
+
+COLUMNS = ("number", "first text", "second text", "judgement")
+JUDGEMENTS = {"high": True, "low": False}
+SEPARATORS = ",;\t"
+CELL = 30_000  # characters; spreadsheet programs cut a cell at 32,767
+FORMULA = ("=", "+", "-", "@")  # a cell that begins so would be computed
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+@dataclass(frozen=True)
+class Item:
+    """One line of a sheet: ``number`` is from 1, ``group`` from 0."""
+
+    number: int
+    group: int
+    pair: Pair
+
+
+def items_of(pairs: Sequence[Sequence[Pair]], groups: int, seed: int) -> list[Item]:
+    """The pairs of all kinds, shuffled together and numbered; each kind is dealt to the groups in turn."""
+    dealt = [(at % groups, pair) for of_kind in pairs for at, pair in enumerate(of_kind)]
+    order = generator("audit", seed, "sheet").permutation(len(dealt))
+    return [Item(number, *dealt[at]) for number, at in enumerate(order.tolist(), start=1)]
+
+
+def write_sheets(items: Sequence[Item], folder: Path, annotators: int, groups: int) -> list[Path]:
+    """Write ``sheet-1.csv`` ... into ``folder``: for each group as many as it has ``annotators``."""
+    paths = []
+    for group in range(groups):
+        own = [item for item in items if item.group == group]
+        for annotator in range(annotators):
+            paths.append(folder / f"sheet-{group * annotators + annotator + 1}.csv")
+            # With the mark that spreadsheet programs know UTF-8 by.
+            with atomic(paths[-1]) as temporary, open(temporary, "w", encoding="utf-8-sig", newline="") as stream:
+                writer = csv.writer(stream)
+                writer.writerow(COLUMNS)
+                writer.writerows([item.number, _shown(item.pair.text), _shown(item.pair.context), ""] for item in own)
+    return paths
+
+
+def _shown(text: str) -> str:
+    """A text as a cell: one line, without control characters, not longer than a cell and no formula."""
+    line = _plain(text)[:CELL].rstrip()
+    return f"'{line}" if line.startswith(FORMULA) else line
+
+
+def _plain(text: str) -> str:
+    """One line that UTF-8 can hold; a JSON file may give half a surrogate pair."""
+    held = unicodedata.normalize("NFC", text.encode(errors="replace").decode())
+    return " ".join(CONTROL.sub(" ", held).split())
+
+
+def filled_sheets(sheets: Path | Sequence[Path]) -> list[Path]:
+    """The files that the key ``sheets`` names: a list of files, or all ``*.csv`` of a folder. ``UserError``: none."""
+    if not isinstance(sheets, Path):
+        paths = [path.expanduser() for path in sheets]
+    elif sheets.expanduser().is_dir():
+        paths = sorted(path for path in sheets.expanduser().glob("*.csv") if not path.name.startswith("."))
+        if not paths:
+            raise UserError(
+                f"{sheets}: no filled sheets (*.csv) in this folder; sheets names a folder or a list of files"
+            )
+    else:
+        paths = [sheets.expanduser()]
+    for path in paths:
+        if not path.is_file():
+            raise UserError(f"{path}: no such file; sheets names the folder, or the list, of filled sheets")
+    return paths
+
+
+def read_sheets(paths: Sequence[Path], items: Sequence[Item], annotators: int, groups: int) -> Votes:
+    """The votes of all annotators on all pairs, (items, annotators) in the order of ``items``; True is high.
+
+    Columns may stand in any order and others beside them, lines in any order. Raises ``UserError`` with file and line
+    for an unknown judgement, a number that is missing, repeated or of another group, and texts that are not those of
+    the pair; and where a group has not as many sheets as annotators.
+    """
+    if len(paths) != annotators * groups:
+        wanted = f"{annotators} annotators" + (f" in each of {groups} groups" if groups > 1 else "")
+        raise UserError(f"{paths[0].parent if paths else 'sheets'}: {len(paths)} filled sheets for {wanted}")
+    by_number = {item.number: item for item in items}
+    votes = np.zeros((len(items), annotators), bool)
+    taken = [0] * groups
+    for path in paths:
+        group, judged = _read_sheet(path, by_number)
+        if taken[group] == annotators:
+            raise UserError(
+                f"{path}: there are more sheets of its group than its {annotators} annotators; is it a copy?"
+            )
+        for number, high in judged.items():
+            votes[number - 1, taken[group]] = high
+        taken[group] += 1
+    return votes
+
+
+def _read_sheet(path: Path, items: dict[int, Item]) -> tuple[int, dict[int, bool]]:
+    """The group of a sheet and its judgements by number."""
+    group = -1
+    judged: dict[int, bool] = {}
+    places: dict[int, str] = {}
+    for place, number, first, second, judgement in _rows(path):
+        item = items.get(_number(number, place))
+        if item is None:
+            raise UserError(f"{place}: there is no pair {number} in this audit (its numbers are 1 to {len(items)})")
+        if item.number in judged:
+            raise UserError(f"{place}: the number {item.number} is also that of {places[item.number]}")
+        if group not in (-1, item.group):
+            raise UserError(
+                f"{place}: the number {item.number} is of another group's sheet; judge one sheet in one file"
+            )
+        for text, original in ((first, item.pair.text), (second, item.pair.context)):
+            if _bare(text) != _bare(_shown(original)):
+                raise UserError(
+                    f"{place}: the texts are not those of pair {item.number}: they were edited, or the sheet is of"
+                    " another audit (other passages, queries, seed or pairs); fill in the sheets of this one"
+                )
+        if judgement.casefold() not in JUDGEMENTS:
+            said = f"{judgement!r} is no judgement" if judgement else "the judgement is empty"
+            raise UserError(f"{place}: {said} (number {item.number}); write high or low")
+        group, places[item.number] = item.group, place
+        judged[item.number] = JUDGEMENTS[judgement.casefold()]
+    missing = [item.number for item in items.values() if item.group == group and item.number not in judged]
+    if missing or not judged:
+        named = ", ".join(map(str, missing[:5])) + (" ..." if len(missing) > 5 else "")
+        raise UserError(
+            f"{path}: {f'the number {named} is missing' if judged else 'the sheet has no lines'}; judge all"
+        )
+    return group, judged
+
+
+def _bare(text: str) -> str:
+    """A cell without what a spreadsheet program may add to it or take from it."""
+    return _plain(text).lstrip("'").strip()
+
+
+def _number(text: str, place: str) -> int:
+    """A whole number; a spreadsheet program may have written 7 as 7.0 or 7,0."""
+    if not re.fullmatch(r"\d{1,9}([.,]0+)?", text, re.ASCII):
+        raise UserError(f"{place}: the number must be that of a pair, not {text[:40]!r}")
+    return int(re.split("[.,]", text)[0])
+
+
+def _rows(path: Path) -> Iterator[tuple[str, str, str, str, str]]:
+    """(place, number, first text, second text, judgement) of every line that is not blank."""
+    text = _decoded(path)
+    heading = next((line for line in text.splitlines() if line.strip()), "")
+    separator = max(SEPARATORS, key=heading.count)  # the names of the columns hold none of them
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+    columns: list[int] = []
+    while True:
+        place = f"{path}:{reader.line_num + 1}"
+        try:
+            row = next(reader, None)
+        except csv.Error as error:
+            raise UserError(f"{place}: not valid CSV ({error})") from None
+        if row is None:
+            break
+        cells = [" ".join(cell.split()) for cell in row]
+        if not any(cells):
+            continue
+        if not columns:
+            columns = _columns(cells, place)
+            continue
+        number, first, second, judgement = (cells[at] if at < len(cells) else "" for at in columns)
+        yield place, number, first, second, judgement
+    if not columns:
+        raise UserError(f"{path}: empty; a sheet begins with the columns {', '.join(COLUMNS)}")
+
+
+def _columns(cells: list[str], place: str) -> list[int]:
+    names = [cell.casefold() for cell in cells]
+    for name in COLUMNS:
+        if names.count(name) != 1:
+            raise UserError(
+                f'{place}: the column "{name}" {"is missing" if name not in names else "comes twice"}; '
+                f"the first line of a sheet names the columns {', '.join(COLUMNS)}"
+            )
+    return [names.index(name) for name in COLUMNS]
+
+
+def _decoded(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not valid UTF-8 (byte {error.start}); save the sheet as CSV in UTF-8") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None

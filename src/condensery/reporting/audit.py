@@ -1,0 +1,95 @@
+"""The tables of a pair audit: what annotators say, beside what was published, and what BM25 says."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from condensery.evaluation.agreement import Votes, fleiss_kappa, majority, wilson
+from condensery.evaluation.pairs import PASSAGES, QUERIES
+from condensery.evaluation.proxy import CUTOFFS
+from condensery.files import atomic, read_json
+from condensery.reporting.table import MISSING, Cell, Table
+
+# Wu et al. 2023, "Query-as-context pre-training for dense passage retrieval", table 5: the share of highly correlated
+# pairs in percent, of 200 pairs of each kind from MS MARCO. As printed: 56.6 is no multiple of half a percent.
+PUBLISHED = {PASSAGES: 35.5, QUERIES: 56.6}
+
+
+def judged(votes: Votes) -> dict[str, Any]:
+    """What the votes (pairs, annotators) on pairs of one kind come to; kappa is ``None`` where it is not defined."""
+    high, pairs = int(majority(votes).sum()), len(votes)
+    says_high = votes.sum(axis=1)
+    kappa = fleiss_kappa(np.stack([says_high, votes.shape[1] - says_high], axis=1))
+    return {
+        "pairs": pairs,
+        "annotators": votes.shape[1],
+        "high": high,
+        "share": high / pairs,
+        "interval": list(wilson(high, pairs)),
+        "kappa": None if math.isnan(kappa) else kappa,
+    }
+
+
+def tables(audit: dict[str, Any]) -> list[Table]:
+    """The tables of ``audit.json``: the annotators' always, with dashes before there are judgements; and BM25's."""
+    kinds: dict[str, dict[str, Any]] = audit["kinds"]
+    shown = [_by_annotators(kinds, audit["sheets"])]
+    if any("proxy" in found for found in kinds.values()):
+        shown.append(_by_bm25(kinds, audit["passages"]))
+    return shown
+
+
+def _by_annotators(kinds: dict[str, dict[str, Any]], sheets: Sequence[str]) -> Table:
+    found = [kinds[kind].get("judged") for kind in kinds]
+    cells = [
+        [*([Cell(text) for text in _judged(one)] if one else [Cell(), Cell(), Cell()]), Cell(f"{PUBLISHED[kind]:.1f}")]
+        for kind, one in zip(kinds, found, strict=True)
+    ]
+    header = ["high [95 %]", "pairs", "Fleiss' kappa", "published"]
+    table = Table("Pair audit: highly correlated, say annotators", header, list(kinds), cells)
+    if found[0]:
+        annotators = found[0]["annotators"]
+        table.notes.append(
+            f"In percent, by the majority of {annotators} annotators a pair (a tie is low), with Wilson's interval."
+        )
+    else:
+        table.notes.append(
+            f"No judgements yet: copy {', '.join(sheets)} to a folder of yours, have every line filled in with high or"
+            " low, and run again with the key `sheets` of this stage set to that folder."
+        )
+    table.notes.append("published: table 5 of Wu et al. 2023, not measured here; 200 pairs of each kind from MS MARCO.")
+    return table
+
+
+def _judged(found: dict[str, Any]) -> list[str]:
+    low, high = found["interval"]
+    kappa = MISSING if found["kappa"] is None else f"{found['kappa']:.3f}"
+    return [f"{100 * found['share']:.1f} [{100 * low:.1f}, {100 * high:.1f}]", f"{found['pairs']:,}", kappa]
+
+
+def _by_bm25(kinds: dict[str, dict[str, Any]], passages: int) -> Table:
+    header = [f"rank {cutoff}" if cutoff == 1 else f"rank <= {cutoff}" for cutoff in CUTOFFS]
+    cells = []
+    for found in (kinds[kind]["proxy"] for kind in kinds):
+        shares = [f"{100 * found[f'rank_{cutoff}']:.1f}" for cutoff in CUTOFFS]
+        middle = MISSING if found["median_rank"] is None else f"{found['median_rank']:,.10g}"
+        cells.append([Cell(text) for text in (*shares, middle, f"{found['pairs']:,}")])
+    title = "Pair audit without annotators: BM25's rank of the passage for its context"
+    table = Table(title, [*header, "median rank", "pairs"], list(kinds), cells)
+    table.notes.append(f"In percent of the pairs, among {passages:,} passages; a context is not ranked for itself.")
+    return table
+
+
+def write_tables(audit: dict[str, Any], path: Path) -> None:
+    """Write the tables as Markdown."""
+    with atomic(path) as temporary:
+        temporary.write_text("\n".join(table.markdown() for table in tables(audit)), encoding="utf-8")
+
+
+def show_audit(folder: Path) -> None:
+    """Print the tables of a finished audit."""
+    for table in tables(read_json(folder / "audit.json")):
+        table.show()
