@@ -60,7 +60,7 @@ def test_a_resumed_sampler_goes_on_where_it_stopped() -> None:
 
 def test_every_document_gives_one_pair_an_epoch_and_the_last_batch_is_short(tmp_path: Path) -> None:
     batches = tiny.span_batches(tmp_path)
-    store = batches.spans.store
+    store = batches.source.spans.store
     texts = {bytes(store.text(n).astype(np.uint8)): n for n in range(len(store))}
     seen: list[int] = []
     for step in range(batches.steps_an_epoch()):
@@ -84,8 +84,8 @@ def test_every_document_gives_one_pair_an_epoch_and_the_last_batch_is_short(tmp_
 def test_every_span_comes_once_an_epoch(tmp_path: Path) -> None:
     batches = tiny.span_batches(tmp_path, pairs=False)
     found = [tuple(ids) for step in range(batches.steps_an_epoch()) for ids in _original(batches.batch(step)).values()]
-    store = batches.spans.store
-    spans = batches.spans.spans(0).tolist()
+    store = batches.source.spans.store
+    spans = batches.source.spans.spans(0).tolist()
     wanted = [(textbook.CLS, *store.tokens[a : a + n].tolist(), textbook.SEP) for a, n in spans]
     assert sorted(found) == sorted(wanted)
 

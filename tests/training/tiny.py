@@ -20,6 +20,7 @@ from condensery.training.callbacks import ValidationSample
 from condensery.training.data import SpanPairDataModule, TripleDataModule
 from condensery.training.modules import BiEncoderModule, CoCondenserModule, CondenserModule, TrainingModule
 from condensery.training.settings import TrainingSettings
+from condensery.training.sources import SingleSpans, SpanPairs
 
 KINDS = ("condenser", "cocondenser", "biencoder")
 
@@ -45,8 +46,9 @@ def documents(folder: Path) -> TokenStore:
 def span_batches(folder: Path, pairs: bool = True, seed: int = 3, **changes: Any) -> SpanBatches:
     """4 documents (or spans) a batch, in chunks of at most 40 padded tokens."""
     spans = RandomWindows(documents(folder), length=16, seed=seed, minimum=4)
-    options = {"batch_size": 4, "pairs": pairs, "mask_rate": 0.2, "whole_word": True, "budget": 40, "seed": seed}
-    return SpanBatches(spans, textbook.vocabulary(), **{**options, **changes})
+    options = {"batch_size": 4, "mask_rate": 0.2, "whole_word": True, "budget": 40, "seed": seed}
+    source = SpanPairs(spans, textbook.vocabulary()) if pairs else SingleSpans(spans, textbook.vocabulary())
+    return SpanBatches(source, textbook.vocabulary(), **{**options, **changes})
 
 
 def training_queries(pool: int = 6) -> TrainingQueries:

@@ -85,7 +85,9 @@ class PretrainRetromaeConfig(PretrainMlmConfig):
     @model_validator(mode="after")
     def _enhanced_is_one_layer(self) -> Self:
         if self.decoder == "enhanced" and self.decoder_layers != 1:
-            raise ValueError("decoder_layers: an enhanced decoder has one layer; set decoder_layers=1 or decoder=masked")
+            raise ValueError(
+                "decoder_layers: an enhanced decoder has one layer; set decoder_layers=1 or decoder=masked"
+            )
         return self
 
 
@@ -133,9 +135,7 @@ def pretrain_cocondenser(config: PretrainCoCondenserConfig, context: Context) ->
     from condensery.training.modules import CoCondenserModule, QueryAsContextModule
 
     tokens = Tokens(context.input("tokens"))
-    batches = _batches(
-        config, _pairs(config, context, tokens), tokens.vocabulary, config.mask_rate, config.whole_word
-    )
+    batches = _batches(config, _pairs(config, context, tokens), tokens.vocabulary, config.mask_rate, config.whole_word)
     model = _condenser(config, context, tokens.vocabulary, config.head_layers)
     settings = config.settings(batches.steps_an_epoch(), context.stage_name)
     kind = QueryAsContextModule if config.queries else CoCondenserModule
@@ -192,8 +192,8 @@ def _pretrain_autoencoder(
 def pretrain_ict(config: PretrainIctConfig, context: Context) -> dict[str, Any]:
     """The inverse cloze task (Lee et al. 2019, C §4.4): a sentence finds the passage that it was taken from."""
     from condensery.models.checkpoint import Retriever, save_retriever
-    from condensery.stages.training import initial_towers
     from condensery.stages.texts import Tokens
+    from condensery.stages.training import initial_towers
     from condensery.training.modules import InverseClozeModule
     from condensery.training.sources import SentencePairs
 
@@ -265,9 +265,7 @@ def _fit(module: "TrainingModule", batches: "SpanBatches", config: SpanConfig, c
     return {"items": source.items, "left_out": source.left_out, **values}
 
 
-def _condenser(
-    config: PretrainMlmConfig, context: Context, vocabulary: "Vocabulary", head_layers: int
-) -> "Condenser":
+def _condenser(config: PretrainMlmConfig, context: Context, vocabulary: "Vocabulary", head_layers: int) -> "Condenser":
     """The model before the first step: from scratch, from a checkpoint, or from the artifact of another stage."""
     import torch
 

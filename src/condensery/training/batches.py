@@ -148,8 +148,7 @@ class SpanBatches:
             encoded = every if self.context.both else every[::2]
             other = rows.take(encoded ^ 1 if self.context.context == "partner" else encoded)
             rows = rows.take(encoded)
-            context = self._context(other, epoch)
-            read = len(context.masked)
+            context, read = self._context(other, epoch)
         ids, masked, targets = self._masked(rows, "mask", epoch, self.mask_rate)
         parts = chunks(
             ids, rows.starts, self.budget, self.vocabulary.pad, masked=masked, targets=targets, context=context
@@ -162,13 +161,14 @@ class SpanBatches:
         how, keys = (self.vocabulary, rate, self.whole_word), (self.seed, what, epoch)
         return mask_spans(rows.flat, rows.starts, *how, *keys, span_ids=rows.names)
 
-    def _context(self, rows: Rows, epoch: int) -> Context:
+    def _context(self, rows: Rows, epoch: int) -> tuple[Context, int]:
+        """What the decoder reads, and how many tokens it predicts."""
         assert self.context is not None
         ids, masked, targets = self._masked(rows, "context mask", epoch, self.context.rate)
         if masked is None or targets is None:
             masked = np.flatnonzero(~self.vocabulary.is_special[ids])
             targets = ids[masked]
-        return Context(ids, rows.starts, masked, targets)
+        return Context(ids, rows.starts, masked, targets), len(masked)
 
 
 @dataclass(frozen=True)
