@@ -135,8 +135,10 @@ def rows(lengths: Sequence[int], without: Sequence[int] = (), seed: int = 0) -> 
 
 
 def contexts(kind: str, lengths: Sequence[int], without: Sequence[int] = (), seed: int = 1) -> Rows:
-    """What a decoder of this kind fills in: ``rows``, or unmasked ones of which all behind [CLS] (causal) or all between
-    the special tokens (enhanced) is predicted; nothing in the rows ``without``."""
+    """What a decoder of this kind fills in; nothing is predicted in the rows ``without``.
+
+    ``rows``, or unmasked ones of which all behind [CLS] (causal) or between the special tokens (enhanced) is predicted.
+    """
     found = rows(lengths, without, seed)
     if kind == "masked":
         return found
@@ -195,7 +197,7 @@ def condenser(
 
 @dataclass(frozen=True)
 class Filled:
-    """What an auto-encoder computes: CLS (n, d), and the cross-entropies of passages and contexts (n, t), 0 elsewhere."""
+    """What an auto-encoder computes: CLS (n, d), cross-entropies of passages and contexts (n, t), 0 elsewhere."""
 
     cls: Tensor
     late: Tensor
@@ -210,7 +212,7 @@ def autoencoder(
     context: tuple[Tensor, Tensor, Tensor],
     sets: Tensor | None = None,
 ) -> Filled:
-    """CoT-MAE (Q eq. 7-11), its causal variant, or RetroMAE (Xiao et al. 2022, §3.3), where each token sees its ``sets``.
+    """CoT-MAE (Q eq. 7-11), its causal variant, or RetroMAE (Xiao et al. 2022, §3.3), whose tokens see ``sets``.
 
     ``sets``: (n, t, t) True where token i of a row sees token j; None = not RetroMAE.
     """

@@ -153,7 +153,7 @@ def load_encoder(folder: Path, dropout: float | None = None) -> Encoder:
 def _save_pretrained(
     model: Condenser | MaskedAutoEncoder, layers: nn.ModuleList, file: Path, tokenizer: Path | str, length: int
 ) -> None:
-    """Save a checkpoint in the folder of ``file``, and the layers that are for pre-training alone, if any, as ``file``."""
+    """Save a checkpoint in the folder of ``file``, and the layers for pre-training alone, if any, as ``file``."""
     _save_model(model.language_model, file.parent, tokenizer, length)
     if layers:
         save_file({name: value.contiguous() for name, value in layers.state_dict().items()}, file)
@@ -162,7 +162,7 @@ def _save_pretrained(
 
 
 def _load_layers(layers: nn.ModuleList, file: Path, advice: str, **needed: str) -> None:
-    """Load what ``_save_pretrained`` saved as ``file``, if it did; a ``UserError`` where the shape is not as ``needed``."""
+    """Load what ``_save_pretrained`` saved as ``file``, if it did; ``UserError`` where the shape is another."""
     if not layers or not file.exists():
         return
     with readable(file):

@@ -130,7 +130,7 @@ class Encoder(nn.Module):
         return hidden, early
 
     def embed(self, layout: Layout) -> Tensor:
-        """The embedding layer: words, positions and what else the backbone adds, normalised, (n, d). Errors as above."""
+        """The embedding layer: words, positions and all else, normalised, (n, d). Errors as above."""
         if layout.tokens.width > self.longest:
             raise UserError(
                 f"a row of {layout.tokens.width} tokens does not fit a backbone with {self.longest}"

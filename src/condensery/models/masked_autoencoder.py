@@ -1,6 +1,7 @@
-"""Masked auto-encoders (CoT-MAE, RetroMAE): a shallow decoder that can only fill in a text with the help of a CLS vector.
+"""Masked auto-encoders (CoT-MAE, RetroMAE): a shallow decoder that needs the CLS vector to fill in a text.
 
-Letters: b rows of a chunk, t the width of their contexts, n packed tokens, k predicted ones, m at most a row, d hidden size.
+Letters: b rows of a chunk, t the width of their contexts, n packed tokens, k predicted ones (at most m a row), d hidden
+size.
 """
 
 import copy
@@ -23,13 +24,13 @@ Init = Literal["random", "last"]
 
 @dataclass(frozen=True)
 class DecoderShape:
-    """The decoder, whose first input is the CLS vector h of the encoder's row and whose others are tokens of the context.
+    """The decoder; its first input is the CLS vector h of the encoder's row, the others are tokens of the context.
 
     Attributes:
         kind: what it reads and predicts.
             ``masked``: [h ; masked tokens], each sees all; the masked ones are predicted (CoT-MAE, Q eq. 8-10).
             ``causal``: [h ; tokens], each sees what stands before it and predicts the next (what the released code of
-            query-as-context trained, here in layers like the backbone's).
+            query-as-context trained, there in GPT-2 blocks, here in layers like the backbone's).
             ``enhanced``: every predicted token asks with h and its position alone, and sees h and a random sample of
             the other tokens (RetroMAE: Xiao et al. 2022, §3.3).
         layers: transformer layers (N); one where it is enhanced.
@@ -78,8 +79,8 @@ class MaskedAutoEncoder(PretrainingModel):
     def predict(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
         """Late CLS vectors (b, d) and the cross-entropy of each predicted token, by loss.
 
-        ``mlm_late`` (k,) is the encoder's at the chunk's masked tokens (Q eq. 4), ``mlm_context`` (k',) the decoder's at
-        those of its context (Q eq. 10), of which none may be the first of its row.
+        ``mlm_late`` is the encoder's at the chunk's masked tokens (Q eq. 4), ``mlm_context`` the decoder's at those of its
+        context (Q eq. 10), of which none may be the first of its row.
 
         Raises:
             ValueError: the chunk or its context does not say what is predicted, or it has no context.
@@ -127,7 +128,7 @@ class MaskedAutoEncoder(PretrainingModel):
 def sampled_sets(places: Tensor, width: int, keep: float) -> Tensor:
     """For each of the tokens at ``places`` (k,) of rows of ``width`` t: which of the row it sees, (k, t) bool.
 
-    Each other token with probability ``keep``, independently; never itself; the first always (Xiao et al. 2022, eq. 6).
+    Each other token with probability ``keep``, independently; never itself; the first always (Xiao et al. 2022, §3.3).
     """
     visible = torch.rand(len(places), width, device=places.device) < keep
     visible.scatter_(1, places[:, None], False)

@@ -1,4 +1,4 @@
-"""What models for pre-training share: a backbone, its LM head, and a few transformer layers that are dropped afterwards."""
+"""What models for pre-training share: a backbone, its LM head, and a few transformer layers that are dropped later."""
 
 import copy
 from typing import Any
