@@ -10,7 +10,7 @@ from small import PROJECT, Done, artifact_files, door, half_written, metrics_of,
 from condensery.files import read_json
 from condensery.text.collection import Collection
 
-APART = {"passages"}  # kinds that recipes of their own run
+APART = {"passages", "read_queries", "extract_queries"}  # kinds that recipes of their own run
 ROWS = ["BM25", "coCondenser", "two towers"]
 
 
