@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import yaml
 from small import PROJECT, Done, artifact_files, door, half_written, metrics_of, write
+from test_query_recipe import KINDS as APART  # kinds that recipes of their own run
 
 from condensery.files import read_json
 from condensery.text.collection import Collection
 
-APART = {"passages", "read_queries", "extract_queries"}  # kinds that recipes of their own run
 ROWS = ["BM25", "coCondenser", "two towers"]
 
 
