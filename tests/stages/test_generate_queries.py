@@ -136,12 +136,13 @@ def test_empty_queries_are_dropped_and_the_passage_is_reported(
     made: dict[str, Path], t5: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def empty(self: Generator, texts: Sequence[str], rows: Sequence[int], sampling: Sampling) -> list[list[str]]:
-        return [["", " ", ""] if row in (5, 9) else ["a", "", "a"] for row in rows]
+        return [["", " ", ""] if row in (5, 9) else ["a", "", "a"] if row != 7 else ["a\u2028b"] * 3 for row in rows]
 
     monkeypatch.setattr(Generator, "sample", empty)
     about = run_stage("generate_queries", tmp_path / "out", made, model=str(t5), **SETTINGS)
     assert (about["queries"], about["passages_without_query"]) == (39, 2)
     assert "2 of 41 passages have no query, the first is 'd0#5'" in capsys.readouterr().out
+    assert Queries(tmp_path / "out").texts(7) == ["a b"]
     assert Queries(tmp_path / "out").counts.tolist() == [0 if row in (5, 9) else 1 for row in range(41)]
     monkeypatch.setattr(Generator, "sample", lambda self, texts, rows, sampling: [["", " "] for _ in rows])
     shutil.rmtree(tmp_path / "out")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from condensery.errors import UserError
-from condensery.files import atomic, read_json, write_json
+from condensery.files import atomic, open_text, read_json, write_json
 from condensery.progress import Task, progress
 
 if TYPE_CHECKING:
@@ -106,10 +106,11 @@ def generate(plan: Plan, workers: int, label: str) -> Iterator[tuple[int, str]]:
             else:
                 _in_processes(plan, left, order, min(workers, len(left)), advance)
     for shard in shards:
-        for line in plan.path(shard).read_text(encoding="utf-8").splitlines():
-            row, queries = json.loads(line)
-            for query in queries:
-                yield row, query
+        with open_text(plan.path(shard)) as lines:
+            for line in lines:
+                row, queries = json.loads(line)
+                for query in queries:
+                    yield row, query
 
 
 def remove_shards(folder: Path) -> None:

@@ -85,7 +85,7 @@ def _report(context: Context, passages: Passages, without: np.ndarray, missing: 
     number = len(passages.table)
     first = passages.table.column("id")[int(without[0])]
     if len(without) == number:
-        raise UserError(f"stages.{context.stage_name}: no passage has a query; see {context.folder}")
+        raise UserError(f"stages.{context.stage_name}: no passage has a query: none was given, or all are empty")
     said = f"{len(without):,} of {number:,} passages have no query, the first is {first!r}"
     if missing:
         raise UserError(f"{said}; {missing}")

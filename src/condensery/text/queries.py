@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any, Literal
+from unicodedata import category
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,7 +121,12 @@ def _by_line(files: list[Path], passages: int) -> Iterator[Pair]:
 def distinct(queries: Iterable[str]) -> list[str]:
     """The queries that have something to read, white space evened out, each once, in their order."""
     evened = (" ".join(query.split()) for query in queries)
-    return list(dict.fromkeys(q for q in evened if any(c.isprintable() and not c.isspace() for c in q)))
+    return list(dict.fromkeys(query for query in evened if any(map(_is_read, query))))
+
+
+def _is_read(character: str) -> bool:
+    """Whether every tokenizer sees it: a letter, number, punctuation or symbol, but what stands for a broken byte."""
+    return category(character)[0] in "LNPS" and character != "\ufffd"
 
 
 class QuerySorter:
