@@ -85,11 +85,26 @@ def test_extracted_sentences_are_the_most_salient_and_their_place_is_known(
             ids = passages.store.tokens[start : start + size].tolist()
             assert passages.store.starts[row] <= start < start + size <= passages.store.starts[row + 1]
             assert ids == tokenizer.encode(query, add_special_tokens=False).ids
-    one = run_stage("extract_queries", tmp_path / "one", made, number=1, maximum_words=13)
+    one = run_stage("extract_queries", tmp_path / "one", made, number=1, maximum_words=13, remove=True)
     assert one["queries"] == int((queries.counts > 0).sum())
     assert all(Queries(tmp_path / "one").texts(row) == queries.texts(row)[:1] for row in range(len(passages.table))), (
         "the best one of two is the best one"
     )
+
+
+def test_a_passage_of_one_sentence_keeps_it_where_sentences_are_removed(
+    made: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_stage("passages", tmp_path / "short", made, length=24, workers=1)
+    short = {**made, "passages": tmp_path / "short"}
+    texts = list(Passages(tmp_path / "short").table.column("text"))
+    single = [text.count(".") == 1 for text in texts]
+    assert 0 < sum(single) < len(texts)
+    for remove in (True, False):
+        run_stage("extract_queries", tmp_path / str(remove), short, minimum_words=1, remove=remove)
+    assert Queries(tmp_path / "False").counts.tolist() == [1] * len(texts)
+    assert Queries(tmp_path / "True").counts.tolist() == [0 if alone else 1 for alone in single]
+    assert f"{sum(single)} of {len(texts)} passages have no query" in capsys.readouterr().out
 
 
 def test_titles_are_queries_where_the_passages_have_them(made: dict[str, Path], tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from condensery.stages.queries import QueryStageConfig
 class ExtractQueriesConfig(QueryStageConfig):
     """The ``number`` most salient sentences of ``minimum_words`` to ``maximum_words`` words, or the title.
 
-    ``remove`` changes nothing here: it tells training to hide the sentence from the passage that it is a query of.
+    ``remove`` tells training to hide the sentence from the passage that it is a query of; a passage of one sentence,
+    of which nothing would be left, then has no query.
     """
 
     kind: Literal["sentence", "title"]
@@ -61,7 +62,8 @@ def extract_queries(config: ExtractQueriesConfig, context: Context) -> dict[str,
                 found = [text[begin:end] for begin, end in sentences(text)]
                 known = passages.store.sentence_spans(row)
                 seen: set[str] = set()
-                for number in salience.ranked(found, config.minimum_words, config.maximum_words):
+                candidates = [] if config.remove and len(found) < 2 else found
+                for number in salience.ranked(candidates, config.minimum_words, config.maximum_words):
                     query = " ".join(distinct([found[number]]))
                     if not query or query in seen:
                         continue

@@ -6,7 +6,10 @@ follow each other. It is one file, which is there only when it is whole.
 
 import json
 import multiprocessing
+import multiprocessing.connection
+import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -196,7 +199,16 @@ _own: dict[str, Any] = {}  # of this worker process: plan, generator, order
 
 
 def _start(plan: Plan, numbers: "Queue[int]") -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     _own["plan"], _own["number"] = plan, numbers.get()
+
+
+def _end_with_parent() -> None:
+    """A parent that is killed tells nobody; without this its workers would wait for ever, each with a model."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    multiprocessing.connection.wait([parent.sentinel])
+    os._exit(1)
 
 
 def _work(shard: int) -> int:
