@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from condensery.text.collection import Collection
-from condensery.text.table import Column
+from condensery.text.table import Column, TextTable
 
 if TYPE_CHECKING:
     from condensery.tokens.store import TokenStore
@@ -30,8 +30,8 @@ def pretraining_texts(collection: Collection) -> tuple[Column[str], np.ndarray]:
 
 
 @dataclass(frozen=True)
-class Tokens:
-    """The artifact of the stage ``tokens``, opened as it is asked for."""
+class _Stores:
+    """A folder with token stores and the vocabulary of all of them, opened as it is asked for."""
 
     folder: Path
 
@@ -41,6 +41,21 @@ class Tokens:
         from condensery.tokens.vocabulary import Vocabulary
 
         return Vocabulary.load(self.folder)
+
+    @cached_property
+    def titles(self) -> "TokenStore | None":
+        """The titles of the passages, where they are read before the text."""
+        return self._store("titles") if (self.folder / "titles").is_dir() else None
+
+    def _store(self, name: str) -> "TokenStore":
+        from condensery.tokens.store import TokenStore
+
+        return TokenStore(self.folder / name)
+
+
+@dataclass(frozen=True)
+class Tokens(_Stores):
+    """The artifact of the stage ``tokens``."""
 
     @cached_property
     def passages(self) -> "TokenStore":
@@ -53,16 +68,65 @@ class Tokens:
         return self._store("queries")
 
     @cached_property
-    def titles(self) -> "TokenStore | None":
-        """The titles of the passages, where they are read before the text."""
-        return self._store("titles") if (self.folder / "titles").is_dir() else None
-
-    @cached_property
     def documents(self) -> "TokenStore":
         """What is pre-trained on, grouped by document."""
         return self._store("documents") if (self.folder / "documents").is_dir() else self.passages
 
-    def _store(self, name: str) -> "TokenStore":
+
+@dataclass(frozen=True)
+class Passages(_Stores):
+    """The artifact of the stage ``passages``: a table and its tokens, row by row."""
+
+    @cached_property
+    def table(self) -> TextTable:
+        """The columns id, document, title and text; N rows."""
+        return TextTable(self.folder / "passages.arrow")
+
+    @cached_property
+    def store(self) -> "TokenStore":
+        """The texts, without titles, with sentences and documents."""
+        return self._store("texts")
+
+
+@dataclass(frozen=True)
+class Queries:
+    """The artifact of the stages that make queries for passages.
+
+    Attributes:
+        store: the tokens of all queries, those of passage 0 first.
+        first: (N + 1,) int64, the first query of each passage in ``store``; a passage may have none.
+    """
+
+    folder: Path
+
+    @cached_property
+    def store(self) -> "TokenStore":
+        """See the class."""
         from condensery.tokens.store import TokenStore
 
-        return TokenStore(self.folder / name)
+        return TokenStore(self.folder / "queries")
+
+    @cached_property
+    def first(self) -> np.ndarray:
+        """See the class."""
+        return np.load(self.folder / "first.npy")
+
+    @cached_property
+    def counts(self) -> np.ndarray:
+        """(N,) queries of each passage."""
+        return np.diff(self.first)
+
+    @cached_property
+    def places(self) -> np.ndarray | None:
+        """(Q, 2) int64 where the queries are sentences of their passages: the first token in the passages' store and
+        the number of tokens, -1 where they cannot be told; None for queries of other kinds."""
+        path = self.folder / "places.npy"
+        return np.load(path) if path.exists() else None
+
+    def texts(self, row: int) -> list[str]:
+        """The queries of one passage."""
+        return self._column[int(self.first[row]) : int(self.first[row + 1])]
+
+    @cached_property
+    def _column(self) -> "Column[str]":
+        return TextTable(self.folder / "queries.arrow").column("text")

@@ -23,14 +23,9 @@ Count = Annotated[int, Field(gt=0)]
 LENGTHS = ("length", "query_length", "passage_length")  # fields that say how long inputs are, in tokens
 
 
-class TrainingStageConfig(StageConfig):
-    """The keys of every training stage; ``conf/stage/`` explains each."""
+class OptimisedStageConfig(StageConfig):
+    """The keys of every stage that trains a model, whatever it is."""
 
-    corpus: Annotated[str, Input("corpus")]
-    tokenizer: Annotated[str, Input("tokenizer")]
-    tokens: Annotated[str, Input("tokens")]
-    init: Annotated[str, Input("encoder", literal=("backbone",))]
-    backbone: BackboneConfig
     batch_size: Count
     chunk_tokens: Count
     steps: Count | None
@@ -43,15 +38,36 @@ class TrainingStageConfig(StageConfig):
     seed: Annotated[int, Field(ge=0)]
     checkpoint_every: Annotated[int, Field(ge=0), Operational()]
     log_every: Annotated[int, Field(ge=1), Operational()]
-    validate_every: Annotated[int, Field(ge=0), Operational()]
-    validation_queries: Annotated[int, Field(ge=0), Operational()]
-    validation_passages: Annotated[int, Field(ge=0), Operational()]
 
     @model_validator(mode="after")
     def _steps_or_epochs(self) -> Self:
         if (self.steps is None) == (self.epochs is None):
             raise ValueError("give either steps or epochs; add epochs=null (or steps=null) for it in the same way")
         return self
+
+    def settings(self, steps_an_epoch: int, stage: str) -> "TrainingSettings":
+        """The settings of the training loop, with the number of steps worked out."""
+        from condensery.training.settings import TrainingSettings, number_of_steps
+
+        shared = TrainingSettings.__dataclass_fields__.keys() - {"steps", "validate_every"}
+        steps = number_of_steps(self.steps, self.epochs, steps_an_epoch, f"stages.{stage}")
+        validate_every = getattr(self, "validate_every", 0)  # only retrievers are validated on the way
+        return TrainingSettings(
+            steps=steps, validate_every=validate_every, **{name: getattr(self, name) for name in shared}
+        )
+
+
+class TrainingStageConfig(OptimisedStageConfig):
+    """The keys of every stage that trains a retriever; ``conf/stage/`` explains each."""
+
+    corpus: Annotated[str, Input("corpus")]
+    tokenizer: Annotated[str, Input("tokenizer")]
+    tokens: Annotated[str, Input("tokens")]
+    init: Annotated[str, Input("encoder", literal=("backbone",))]
+    backbone: BackboneConfig
+    validate_every: Annotated[int, Field(ge=0), Operational()]
+    validation_queries: Annotated[int, Field(ge=0), Operational()]
+    validation_passages: Annotated[int, Field(ge=0), Operational()]
 
     @model_validator(mode="after")
     def _inputs_fit_the_backbone(self) -> Self:
@@ -66,26 +82,18 @@ class TrainingStageConfig(StageConfig):
             check_folder(self.backbone.name, "backbone.name")
         return []
 
-    def settings(self, steps_an_epoch: int, stage: str) -> "TrainingSettings":
-        """The settings of the training loop, with the number of steps worked out."""
-        from condensery.training.settings import TrainingSettings, number_of_steps
-
-        shared = TrainingSettings.__dataclass_fields__.keys() - {"steps"}
-        steps = number_of_steps(self.steps, self.epochs, steps_an_epoch, f"stages.{stage}")
-        return TrainingSettings(steps=steps, **{name: getattr(self, name) for name in shared})
-
 
 def run_training(
     module: "TrainingModule",
     data: "SpanPairDataModule | TripleDataModule",
-    config: TrainingStageConfig,
+    config: OptimisedStageConfig,
     context: Context,
-    lengths: tuple[int, int],
+    lengths: tuple[int, int] | None,
 ) -> Mapping[str, Any]:
     """Run the training loop of a stage; the last logged values go into the manifest.
 
-    ``lengths``: of queries and passages in tokens, for validation. Raises ``UserError`` where the backbone has too few
-    positions, or there is no GPU and one is asked for.
+    ``lengths``: of queries and passages in tokens, for validation; None where nothing is retrieved.
+    Raises ``UserError`` where the backbone has too few positions, or there is no GPU and one is asked for.
     """
     from condensery.stages.devices import torch_device
     from condensery.training.logs import wandb_logger
@@ -103,7 +111,10 @@ def run_training(
         run_id=context.folder.name.split(".")[0],
         folder=runtime.output_root,
     )
-    sample = _validation_sample(config, context, lengths)
+    sample = None
+    if lengths:
+        assert isinstance(config, TrainingStageConfig)
+        sample = _validation_sample(config, context, lengths)
     values = fit(
         module,
         data,
@@ -139,7 +150,7 @@ def _check_length(key: str, tokens: int, positions: int) -> None:
         raise ValueError(f"{key}={tokens} is longer than the backbone's {positions} positions")
 
 
-def _check_positions(module: "TrainingModule", config: TrainingStageConfig, stage: str) -> None:
+def _check_positions(module: "TrainingModule", config: OptimisedStageConfig, stage: str) -> None:
     from condensery.models.encoder import Encoder
 
     for encoder in (part for part in module.modules() if isinstance(part, Encoder)):

@@ -26,13 +26,13 @@ def resolve(path: Path) -> Path | None:
     return path if path.is_file() else other if other.is_file() else None
 
 
-def read_lines(path: Path) -> Iterator[tuple[str, str]]:
+def read_lines(path: Path, show: bool = True) -> Iterator[tuple[str, str]]:
     """Yield (place, line) for every line; place is ``path:number``, the line has no line end.
 
     A byte-order mark and Windows line ends are taken away. Raises ``UserError`` for a missing file, a broken gzip file
-    and bytes that are not UTF-8.
+    and bytes that are not UTF-8. ``show``: the progress of a large file; not where several are read side by side.
     """
-    for number, raw in enumerate(_raw_lines(path), start=1):
+    for number, raw in enumerate(_raw_lines(path, show), start=1):
         if number == 1 and raw.startswith(BOM):
             raw = raw[len(BOM) :]
         place = f"{path}:{number}"
@@ -44,13 +44,13 @@ def read_lines(path: Path) -> Iterator[tuple[str, str]]:
         yield place, line
 
 
-def _raw_lines(path: Path) -> Iterator[bytes]:
+def _raw_lines(path: Path, show: bool) -> Iterator[bytes]:
     try:
         size = path.stat().st_size
         with open(path, "rb") as file:
             # GzipFile finds its line ends in Python; a buffered reader around it finds them in C
             stream = io.BufferedReader(gzip.GzipFile(fileobj=file), MEGABYTE) if path.suffix == ".gz" else file
-            if size < SHOW_FROM:
+            if size < SHOW_FROM or not show:
                 yield from stream
                 return
             with progress(f"reading {path.name}", size // MEGABYTE, "MB") as task:

@@ -166,3 +166,11 @@ class TextTable:
     def rows_of(self, ids: Sequence[str]) -> np.ndarray:
         """The row of each id, int64 (n,), -1 where there is none."""
         return self._index.find_ids(ids)
+
+    def full_texts(self, rows: ArrayLike, titles: bool = True) -> list[str]:
+        """The texts of ``rows`` of a table of passages, behind their title and a blank where ``titles`` and it has one."""
+        texts: list[str] = self.column("text").take(rows)
+        if not titles:
+            return texts
+        named = zip(self.column("title").take(rows), texts, strict=True)
+        return [f"{title} {text}" if title else text for title, text in named]

@@ -73,6 +73,15 @@ class TokenStore:
         """The ids of one text: a view, without special tokens."""
         return self.tokens[self.starts[index] : self.starts[index + 1]]
 
+    def sentence_spans(self, index: int) -> list[tuple[int, int]]:
+        """(start, tokens) of each sentence of one text; none where no sentences were recorded."""
+        if self.sentences is None:
+            return []
+        first, last = int(self.starts[index]), int(self.starts[index + 1])
+        a, b = np.searchsorted(self.sentences, [first, last])
+        starts = self.sentences[a:b].tolist()
+        return [(start, end - start) for start, end in zip(starts, [*starts[1:], last], strict=True)]
+
     @cached_property
     def lengths(self) -> Ids:
         """(N,) tokens of each text."""

@@ -5,12 +5,14 @@ A worker process imports this module and neither torch nor transformers, so it s
 
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +23,9 @@ from condensery.errors import UserError
 
 AHEAD = 2  # batches that wait for each worker: enough to keep it busy, few enough to keep memory small
 _LANGUAGE = "en"  # of the sentence splitter
+
+Batch = TypeVar("Batch")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,11 @@ def encode(tokenizer: Tokenizer, texts: Sequence[str], dtype: str, sentences: bo
     return Piece(ids, lengths, _sentence_starts(texts, lengths, ends))
 
 
+def sentence_begins(text: str) -> list[int]:
+    """The characters at which the sentences of a text begin, blanks before the first one included."""
+    return [boundary["start_index"] for boundary in get_sentence_boundaries(_LANGUAGE, text)]
+
+
 def _sentence_starts(texts: Sequence[str], lengths: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
     """Where sentences begin among the tokens, from the characters where sentences begin and where tokens end.
 
@@ -83,7 +93,7 @@ def _sentence_starts(texts: Sequence[str], lengths: NDArray[np.int64], ends: NDA
     """
     widths = np.fromiter((len(text) + 1 for text in texts), dtype=np.int64, count=len(texts))
     origins = np.cumsum(widths) - widths
-    found = [[boundary["start_index"] for boundary in get_sentence_boundaries(_LANGUAGE, text)] for text in texts]
+    found = [sentence_begins(text) for text in texts]
     counts = np.fromiter((len(places) for places in found), dtype=np.int64, count=len(texts))
     begins = np.fromiter(chain.from_iterable(found), dtype=np.int64, count=int(counts.sum()))
     first = np.cumsum(lengths) - lengths
@@ -97,16 +107,23 @@ def tokenised(
     batches: Iterable[Sequence[str]], folder: Path, dtype: str, sentences: bool, workers: int
 ) -> Iterator[Piece]:
     """One ``Piece`` a batch, in the order of the batches, made by ``workers`` processes (by this one, if 1)."""
+    return in_order(partial(_encode, dtype=dtype, sentences=sentences), batches, folder, workers)
+
+
+def in_order(
+    work: Callable[[Tokenizer, Batch], Result], batches: Iterable[Batch], folder: Path, workers: int
+) -> Iterator[Result]:
+    """What ``work`` makes of each batch with the tokenizer of ``folder``, in order, by ``workers`` processes."""
     if workers <= 1:
         tokenizer = read_tokenizer(folder)
         for batch in batches:
-            yield encode(tokenizer, batch, dtype, sentences)
+            yield work(tokenizer, batch)
         return
     pool = ProcessPoolExecutor(workers, get_context("spawn"), initializer=_start, initargs=(folder,))
-    waiting: deque[Future[Piece]] = deque()
+    waiting: deque[Future[Result]] = deque()
     try:
         for batch in batches:
-            waiting.append(pool.submit(_encode, batch, dtype, sentences))
+            waiting.append(pool.submit(_work, work, batch))
             if len(waiting) > workers * AHEAD:
                 yield waiting.popleft().result()
         while waiting:
@@ -124,6 +141,10 @@ def _start(folder: Path) -> None:
     _tokenizer = read_tokenizer(folder)
 
 
-def _encode(texts: Sequence[str], dtype: str, sentences: bool) -> Piece:
+def _work(work: Callable[[Tokenizer, Batch], Result], batch: Batch) -> Result:
     assert _tokenizer is not None
-    return encode(_tokenizer, texts, dtype, sentences)
+    return work(_tokenizer, batch)
+
+
+def _encode(tokenizer: Tokenizer, texts: Sequence[str], dtype: str, sentences: bool) -> Piece:
+    return encode(tokenizer, texts, dtype, sentences)

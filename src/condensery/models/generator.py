@@ -1,0 +1,259 @@
+"""A sequence-to-sequence model that writes queries for passages (doc2query: Nogueira and Lin 2019; Q §3.1).
+
+Sampling is top-k, then nucleus (Holtzman et al. 2020), then one draw. The draw of each token is a function of (seed,
+row of the passage, number of the query, place in the query), so a query does not depend on the batch that it is made
+in: only on the rounding of the logits.
+
+Letters: b rows that are sampled together, V tokens of the vocabulary.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
+from torch import Tensor
+from transformers import (
+    AutoConfig,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    T5Config,
+    T5ForConditionalGeneration,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+from transformers.modeling_outputs import BaseModelOutput
+
+from condensery.errors import UserError
+from condensery.models.backbone import quiet
+from condensery.randomness import uniforms
+from condensery.tokens.tokenizer import load_tokenizer
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_FEWEST_WORDS = 26
+_TOKENS = ("pad_token_id", "eos_token_id")
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How queries are drawn.
+
+    Attributes:
+        number: queries a passage.
+        top_k: tokens that a draw chooses from at most; 0 = all.
+        top_p: share of the probability that the tokens chosen from hold together.
+        max_tokens: of a query.
+        max_input_tokens: of the prefix and the passage; what is longer is cut.
+        prefix: written before the passage, as the model was trained.
+        seed: of all draws.
+    """
+
+    number: int
+    top_k: int
+    top_p: float
+    max_tokens: int
+    max_input_tokens: int
+    prefix: str
+    seed: int
+
+
+class OneDraw(LogitsProcessor):
+    """Leaves one token a row, drawn by the inverse of the distribution function over the tokens in order of their ids.
+
+    Args:
+        draws: (b, steps) in [0, 1): of each row and place.
+        first: length of what the decoder begins with.
+
+    Raises:
+        UserError: when a logit is not a number.
+    """
+
+    def __init__(self, draws: Tensor, first: int = 1) -> None:
+        self.draws, self.first = draws, first
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """(b, V) log-probabilities up to a constant, -inf where a token may not be drawn -> 0 and -inf."""
+        if scores.isnan().any():
+            raise UserError("the generator's logits are not finite; use precision: fp32 or bf16")
+        allowed = max(1, int((scores > -torch.inf).sum(dim=1).max()))
+        ids = scores.topk(allowed, dim=1).indices.sort(dim=1).values  # (b, allowed)
+        probabilities = scores.gather(1, ids).double().softmax(dim=1)
+        reached = probabilities.cumsum(dim=1)
+        draw = self.draws[:, input_ids.shape[1] - self.first, None] * reached[:, -1:]
+        place = (reached <= draw).sum(dim=1, keepdim=True).clamp(max=allowed - 1)
+        chosen = ids.gather(1, place)
+        return torch.full_like(scores, -torch.inf).scatter(1, chosen, 0.0)
+
+
+class Generator:
+    """A model with its tokenizer.
+
+    Args:
+        model: sequence-to-sequence.
+        tokenizer: of the model.
+    """
+
+    def __init__(self, model: PreTrainedModel, tokenizer: Any) -> None:
+        self.model: Any = model
+        self.tokenizer = tokenizer
+
+    def encode(self, texts: Sequence[str], max_tokens: int) -> dict[str, Tensor]:
+        """input_ids and attention_mask (b, t) of texts, cut and padded behind."""
+        made = self.tokenizer(
+            list(texts),
+            truncation=True,
+            max_length=max_tokens,
+            padding=True,
+            padding_side="right",
+            return_tensors="pt",
+        )
+        return {name: made[name] for name in ("input_ids", "attention_mask")}
+
+    @torch.inference_mode()
+    def sample(self, texts: Sequence[str], rows: Sequence[int], sampling: Sampling) -> list[list[str]]:
+        """``sampling.number`` queries for each text; ``rows`` (ascending or not) name the texts in the draws."""
+        device, number = self.model.device, sampling.number
+        read = self.encode([sampling.prefix + text for text in texts], sampling.max_input_tokens)
+        read = {name: tensor.to(device) for name, tensor in read.items()}
+        states = self.model.get_encoder()(**read).last_hidden_state.repeat_interleave(number, dim=0)
+        made = self.model.generate(
+            encoder_outputs=BaseModelOutput(last_hidden_state=states),
+            attention_mask=read["attention_mask"].repeat_interleave(number, dim=0),
+            generation_config=self._generation(sampling.max_tokens),
+            logits_processor=_processors(sampling, torch.from_numpy(draws(rows, sampling)).to(device)),
+        )
+        written = self.tokenizer.batch_decode(made, skip_special_tokens=True, clean_up_tokenization_spaces=True)
+        return [written[begin : begin + number] for begin in range(0, len(written), number)]
+
+    def _generation(self, max_tokens: int) -> GenerationConfig:
+        """The model's tokens and nothing else of its own habits (beams, penalties)."""
+        own = self.model.generation_config
+        names = (*_TOKENS, "decoder_start_token_id", "bos_token_id", "forced_bos_token_id")
+        kept = {name: getattr(own, name, None) for name in names}
+        return GenerationConfig(max_new_tokens=max_tokens, do_sample=False, num_beams=1, **kept)
+
+
+def draws(rows: Sequence[int], sampling: Sampling) -> np.ndarray:
+    """(rows * number, max_tokens) uniform draws: the queries of row 0 first."""
+    named = np.asarray(rows, dtype=np.int64)[:, None] << 20 | np.arange(sampling.number)
+    return uniforms(sampling.seed, "query", index=named.reshape(-1, 1), second=np.arange(sampling.max_tokens)[None])
+
+
+def _processors(sampling: Sampling, drawn: Tensor) -> LogitsProcessorList:
+    found = LogitsProcessorList()
+    if sampling.top_k:
+        found.append(TopKLogitsWarper(sampling.top_k))
+    if sampling.top_p < 1.0:
+        found.append(TopPLogitsWarper(sampling.top_p))
+    found.append(OneDraw(drawn))
+    return found
+
+
+def load_generator(
+    source: str | Path, key: str, revision: str | None = None, precision: str = "fp32", **overrides: Any
+) -> Generator:
+    """Load a sequence-to-sequence model and its tokenizer from the hub or a folder, for inference.
+
+    ``overrides``: entries of the model's config, such as dropout_rate. ``key``: what messages call the choice.
+
+    Raises:
+        UserError: it cannot be had, is no sequence-to-sequence model, does not say what its decoder begins with, or has
+            no tokenizer that fits.
+    """
+    try:
+        with quiet():
+            config = AutoConfig.from_pretrained(source, revision=revision)
+    except Exception as error:
+        raise UserError(f"{key}: cannot load {str(source)!r} ({_reason(error)}); {_ADVICE}") from None
+    if not config.is_encoder_decoder:
+        raise UserError(
+            f"{key}: {str(source)!r} is a {config.model_type} model, not one that reads a text and writes another;"
+            " take a sequence-to-sequence model (T5, BART)"
+        )
+    try:
+        with quiet():
+            model = AutoModelForSeq2SeqLM.from_pretrained(
+                source, revision=revision, dtype=DTYPES[precision], **overrides
+            ).eval()
+    except Exception as error:
+        raise UserError(f"{key}: cannot load {str(source)!r} ({_reason(error)}); {_ADVICE}") from None
+    _check_tokens(model, source, key)
+    try:
+        with quiet():
+            tokenizer = AutoTokenizer.from_pretrained(source, revision=revision)
+    except Exception as error:
+        raise UserError(f"{key}: {str(source)!r} has no tokenizer that can be read ({_reason(error)})") from None
+    # the library makes an empty tokenizer for a folder that holds none
+    if len(tokenizer) - len(tokenizer.all_special_ids) < _FEWEST_WORDS or tokenizer.pad_token_id is None:
+        raise UserError(f"{key}: {str(source)!r} has no tokenizer with words and padding; save it beside the model")
+    if len(tokenizer) > model.get_input_embeddings().num_embeddings:
+        raise UserError(
+            f"{key}: {str(source)!r} has a tokenizer of {len(tokenizer)} tokens, but the model knows"
+            f" {model.get_input_embeddings().num_embeddings}; save the model's own tokenizer beside it"
+        )
+    return Generator(model, tokenizer)
+
+
+_ADVICE = "give a folder with a checkpoint, or a hub name that this machine can reach"
+
+
+def _check_tokens(model: PreTrainedModel, source: str | Path, key: str) -> None:
+    for name in ("decoder_start_token_id", *_TOKENS):
+        if getattr(model.generation_config, name, None) is None:
+            raise UserError(
+                f"{key}: the config of {str(source)!r} has no {name}, so it cannot write; set it in its"
+                " generation_config.json or config.json"
+            )
+
+
+def _reason(error: Exception) -> str:
+    """The first line of what a library says; it raises a dozen types for missing and broken files."""
+    return [*str(error).strip().splitlines(), type(error).__name__][0][:200]
+
+
+def small_generator(
+    tokenizer: Path, *, layers: int, hidden: int, heads: int, intermediate: int, dropout: float, seed: int
+) -> Generator:
+    """A T5 from scratch that reads and writes with the words of a tokenizer folder; [SEP] ends what it writes."""
+    torch.manual_seed(seed)
+    words = _writing_tokenizer(tokenizer)
+    start: dict[str, Any] = {"decoder_start_token_id": words.pad_token_id}
+    config = T5Config(
+        vocab_size=len(words),
+        d_model=hidden,
+        d_kv=hidden // heads,
+        d_ff=intermediate,
+        num_layers=layers,
+        num_heads=heads,
+        dropout_rate=dropout,
+        pad_token_id=words.pad_token_id,
+        eos_token_id=words.eos_token_id,
+        **start,
+    )
+    return Generator(T5ForConditionalGeneration(config), words)
+
+
+def _writing_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+    """The tokenizer of an encoder without [CLS]: text [SEP]."""
+    own = load_tokenizer(folder)
+    backend = Tokenizer.from_str(own.backend_tokenizer.to_str())
+    end = (str(own.sep_token), own.sep_token_id)
+    backend.post_processor = TemplateProcessing(single=f"$A {end[0]}", special_tokens=[end])
+    names = {"pad_token": own.pad_token, "unk_token": own.unk_token, "eos_token": own.sep_token}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **names)
+
+
+def save_generator(generator: Generator, folder: Path) -> None:
+    """Save model and tokenizer as a Hugging Face folder."""
+    with quiet():
+        generator.model.save_pretrained(folder)
+    generator.tokenizer.save_pretrained(folder)

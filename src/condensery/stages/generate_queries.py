@@ -1,0 +1,101 @@
+"""Stage ``generate_queries``: queries that a sequence-to-sequence model writes for each passage (Q §3.1)."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from condensery.stages.base import Context, Input, Operational, stage
+from condensery.stages.checks import check_folder
+from condensery.stages.queries import QueryStageConfig
+from condensery.text.hashes import content_hashes
+
+
+class GenerateQueriesConfig(QueryStageConfig):
+    """The generator is ``model`` (hub name or folder), or the artifact of the stage ``generator``."""
+
+    model: str | None
+    revision: str | None
+    generator: Annotated[str | None, Input("generator")]
+    prefix: str
+    titles: bool
+    number: Annotated[int, Field(ge=1, le=1 << 20)]
+    top_k: Annotated[int, Field(ge=0)]
+    top_p: Annotated[float, Field(gt=0, le=1)]
+    max_tokens: Annotated[int, Field(ge=1)]
+    max_input_tokens: Annotated[int, Field(ge=8)]
+    batch_size: Annotated[int, Field(ge=1)]
+    precision: Literal["fp32", "bf16", "fp16"]
+    seed: Annotated[int, Field(ge=0)]
+    workers: Annotated[Annotated[int, Field(ge=1)] | None, Operational()]
+    shard_size: Annotated[int, Field(ge=1), Operational()]
+
+    @model_validator(mode="after")
+    def _one_generator(self) -> Self:
+        if (self.model is None) == (self.generator is None):
+            raise ValueError("give either model or generator, and set the other to null")
+        return self
+
+    def _folder(self) -> Path | None:
+        folder = Path(self.model).expanduser() if self.model else None
+        return folder if folder is not None and folder.is_dir() else None
+
+    def by_content(self) -> set[str]:
+        """The model, where it is a folder."""
+        return {"model"} if self._folder() else set()
+
+    def identity(self) -> list[str]:
+        """A model in a folder counts by content, wherever it lies. ``UserError`` where it is not there."""
+        check_folder(self.model, "stage.generate_queries.model")
+        folder = self._folder()
+        return content_hashes(sorted(path for path in folder.iterdir() if path.is_file())) if folder else []
+
+
+def _cost(config: GenerateQueriesConfig) -> float:
+    return 10.0 * config.number
+
+
+@stage("generate_queries", version=1, makes="queries", cost=_cost)
+def generate_queries(config: GenerateQueriesConfig, context: Context) -> dict[str, Any]:
+    """Write the queries; shards that an interrupted run finished are kept."""
+    from condensery.errors import UserError
+    from condensery.models.generator import Sampling
+    from condensery.stages.generation import Plan, generate, remove_shards
+    from condensery.stages.queries import write_queries
+
+    key = f"stages.{context.stage_name}." + ("generator" if config.model is None else "model")
+    folder = config._folder()
+    devices = _devices(context)
+    if config.precision == "fp16" and devices == ("cpu",):
+        raise UserError(f"stages.{context.stage_name}.precision: fp16 needs a GPU; use bf16 or fp32 on a CPU")
+    workers = len(devices) if config.workers is None else config.workers
+    shared = Sampling.__dataclass_fields__.keys()
+    plan = Plan(
+        passages=context.input("passages"),
+        folder=context.folder,
+        source=str(folder or config.model or context.input("generator")),
+        revision=config.revision,
+        key=key,
+        precision=config.precision,
+        titles=config.titles,
+        batch_size=config.batch_size,
+        shard_size=config.shard_size,
+        sampling=Sampling(**{name: getattr(config, name) for name in shared}),
+        devices=devices,
+        threads=max(1, context.runtime.threads // workers),
+    )
+    made = write_queries(generate(plan, workers, context.stage_name), context)
+    remove_shards(context.folder)
+    return made
+
+
+def _devices(context: Context) -> tuple[str, ...]:
+    """The devices that the run may use: one entry on a CPU, one for each GPU."""
+    import torch
+
+    from condensery.stages.devices import torch_device
+
+    if torch_device(context.runtime.accelerator).type == "cpu":
+        return ("cpu",)
+    count, asked = torch.cuda.device_count(), context.runtime.devices
+    return tuple(f"cuda:{n}" for n in range(min(count, asked) if isinstance(asked, int) else count))

@@ -1,0 +1,111 @@
+"""What all stages that make queries for passages share: their keys, and the artifact that they write."""
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+
+from condensery.errors import UserError
+from condensery.stages.base import Context, Input, StageConfig
+from condensery.stages.texts import Passages
+from condensery.text.queries import Pair, QuerySorter
+from condensery.text.table import TableWriter, TextTable
+
+if TYPE_CHECKING:
+    from condensery.tokens.store import TokenStore
+
+EXAMPLES = 10
+WORKERS = 2  # processes that tokenise the queries
+_READ = 4096
+
+
+class QueryStageConfig(StageConfig):
+    """The passages that queries are made for; ``tokenizer`` reads the queries as it read the passages."""
+
+    passages: Annotated[str, Input("passages")]
+    tokenizer: Annotated[str, Input("tokenizer")]
+
+
+def write_queries(pairs: Iterable[Pair], context: Context, missing: str | None = None) -> dict[str, Any]:
+    """Write the artifact: queries.jsonl, queries.arrow and their tokens, first.npy, examples.md.
+
+    Empty queries and repetitions within a passage are left out. Passages without query are counted and said in a line;
+    ``first`` gives them no query, and training leaves them out.
+
+    Args:
+        pairs: (row of the passage, query) in any order.
+        context: of a stage whose config is a ``QueryStageConfig``.
+        missing: what to say of passages without query where they are an error.
+
+    Raises:
+        UserError: no passage has a query, or one has none and ``missing`` is given.
+    """
+    from condensery.tokens.store import tokenise
+
+    passages, folder = Passages(context.input("passages")), context.folder
+    sorter = QuerySorter(folder / "unsorted.arrow")
+    sorter.take(pairs)
+    counts = _write_texts(context, passages, sorter.by_passage(len(passages.table)))
+    sorter.path.unlink()
+    total, without = int(counts.sum()), np.flatnonzero(counts == 0)
+    if len(without):
+        _report(context, passages, without, missing)
+    np.save(folder / "first.npy", np.concatenate([[0], np.cumsum(counts)]).astype(np.int64))
+    store = tokenise(
+        TextTable(folder / "queries.arrow").column("text"),
+        context.input("tokenizer"),
+        folder / "queries",
+        sentences=False,
+        workers=WORKERS if total > 20_000 else 1,
+        label=f"{context.stage_name}: tokens",
+    )
+    _write_examples(context, passages, counts)
+    return {"queries": total, "passages_without_query": len(without), **_lengths(store)}
+
+
+def _write_texts(context: Context, passages: Passages, queries: Iterator[list[str]]) -> np.ndarray:
+    """Write the queries of every passage; how many each has, (N,)."""
+    ids = passages.table.column("id")
+    counts = np.zeros(len(ids), dtype=np.int64)
+    with (
+        TableWriter(context.folder / "queries.arrow", ("text",)) as table,
+        open(context.folder / "queries.jsonl", "w", encoding="utf-8") as lines,
+    ):
+        for row, (identifier, found) in enumerate(zip(ids, queries, strict=True)):
+            counts[row] = len(found)
+            for query in found:
+                table.add((query,), len(query))
+            if found:
+                lines.write(json.dumps({"id": identifier, "queries": found}, ensure_ascii=False) + "\n")
+    return counts
+
+
+def _report(context: Context, passages: Passages, without: np.ndarray, missing: str | None) -> None:
+    number = len(passages.table)
+    first = passages.table.column("id")[int(without[0])]
+    if len(without) == number:
+        raise UserError(f"stages.{context.stage_name}: no passage has a query: none was given, or all are empty")
+    said = f"{len(without):,} of {number:,} passages have no query, the first is {first!r}"
+    if missing:
+        raise UserError(f"{said}; {missing}")
+    print(f"[{context.stage_name}] {said}; training leaves them out", flush=True)
+
+
+def _lengths(store: "TokenStore") -> dict[str, Any]:
+    return {"mean_query_tokens": round(float(store.lengths.mean()), 2)}
+
+
+def _write_examples(context: Context, passages: Passages, counts: np.ndarray) -> None:
+    """Ten passages, spread over the collection, with their queries."""
+    from condensery.stages.texts import Queries
+
+    queries, having = Queries(context.folder), np.flatnonzero(counts)
+    chosen = having[np.linspace(0, len(having) - 1, min(EXAMPLES, len(having))).round().astype(np.int64)]
+    parts = [f"# Queries of the stage {context.stage_name}\n"]
+    for row in chosen.tolist():
+        title, text = (" ".join(passages.table.column(name)[row].split()) for name in ("title", "text"))
+        parts.append(f"## {passages.table.column('id')[row]}\n")
+        parts.append(f"{f'**{title}** ' if title else ''}{text}\n")
+        parts.append("".join(f"- {query}\n" for query in queries.texts(row)))
+    (context.folder / "examples.md").write_text("\n".join(parts), encoding="utf-8")

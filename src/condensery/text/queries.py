@@ -1,0 +1,156 @@
+"""Queries made for passages: the files in which they are published, and their way into rows."""
+
+import glob
+from array import array
+from collections.abc import Iterable, Iterator
+from itertools import pairwise, zip_longest
+from pathlib import Path
+from typing import Any, Literal
+from unicodedata import category
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condensery.errors import UserError
+from condensery.progress import progress
+from condensery.text.lines import read_columns, read_lines, read_objects
+from condensery.text.table import TableWriter, TextTable
+
+Format = Literal["jsonl", "tsv", "lines"]
+Pair = tuple[int, str]  # row of the passage, query
+
+_IDS = ("id", "_id", "passage")
+_QUERIES = ("queries", "predicted_queries", "query", "querygen", "text")
+_ENDINGS: dict[str, Format] = {".jsonl": "jsonl", ".json": "jsonl", ".tsv": "tsv"}
+_READ = 4096  # rows at a time
+
+
+def query_files(path: str) -> list[Path]:
+    """The files that ``path`` names (a file, a folder or a glob), sorted. Raises ``UserError`` where there are none."""
+    named = Path(path).expanduser()
+    if named.is_file():
+        return [named]
+    if named.is_dir():
+        found = [file for file in named.iterdir() if file.is_file() and not file.name.startswith(".")]
+        if not found:
+            raise UserError(f"{named}: this folder holds no files of queries")
+    else:
+        found = [Path(file) for file in glob.glob(str(named), recursive=True) if Path(file).is_file()]
+        if not found:
+            raise UserError(f"{named}: no such file or folder of queries, and no file fits it as a pattern")
+    return sorted(found)
+
+
+def format_of(files: list[Path]) -> Format:
+    """What ``auto`` stands for: told by the ending of the first file, otherwise by its first line."""
+    name = files[0].name.removesuffix(".gz")
+    for ending, known in _ENDINGS.items():
+        if name.endswith(ending):
+            return known
+    line = next((text for _, text in read_lines(files[0]) if text.strip()), "")
+    return "jsonl" if line.lstrip().startswith("{") else "tsv" if "\t" in line else "lines"
+
+
+def read_query_files(files: list[Path], kind: Format, passages: TextTable) -> Iterator[Pair]:
+    """Yield (row of the passage, query) for every query, in the order of the files.
+
+    - jsonl: objects with the id of a passage (id, _id or passage) and its queries (queries, predicted_queries, query or
+      text: a string or a list of strings; querygen: one string with a query a line).
+    - tsv: id of a passage, tab, query; a passage may have several lines.
+    - lines: line i of each file is a query of passage i; a blank line is none. That is how docTTTTTquery's are published.
+
+    Raises:
+        UserError: a line that is broken or names an unknown passage, or a file with another number of lines than passages.
+    """
+    if kind == "lines":
+        yield from _by_line(files, len(passages))
+    for file in files if kind != "lines" else []:
+        for place, identifier, queries in _objects(file) if kind == "jsonl" else _columns(file):
+            row = int(passages.rows_of([identifier])[0])
+            if row < 0:
+                raise UserError(f"{place}: no passage has the id {identifier!r}; the ids are those of passages.arrow")
+            for query in queries:
+                yield row, query
+
+
+def _columns(file: Path) -> Iterator[tuple[str, str, list[str]]]:
+    for place, (identifier, query) in read_columns(file, ["passage id", "query"]):
+        yield place, identifier, [query]
+
+
+def _objects(file: Path) -> Iterator[tuple[str, str, list[str]]]:
+    for place, record in read_objects(file):
+        identifier = record[_one_of(record, _IDS, place)]
+        if not isinstance(identifier, str | int) or isinstance(identifier, bool):
+            raise UserError(f"{place}: the id of the passage must be a string or a whole number")
+        name = _one_of(record, _QUERIES, place)
+        value = record[name]
+        queries = value.split("\n") if name == "querygen" and isinstance(value, str) else value
+        queries = [queries] if isinstance(queries, str) else queries
+        if not isinstance(queries, list) or not all(isinstance(query, str) for query in queries):
+            raise UserError(f'{place}: the field "{name}" must be a string or a list of strings')
+        yield place, str(identifier), queries
+
+
+def _one_of(record: dict[str, Any], names: tuple[str, ...], place: str) -> str:
+    found = next((name for name in names if record.get(name) is not None), None)
+    if found is None:
+        raise UserError(
+            f"{place}: needs one of the fields {', '.join(names)} (fields here: {', '.join(record) or 'none'})"
+        )
+    return found
+
+
+def _by_line(files: list[Path], passages: int) -> Iterator[Pair]:
+    """Read all files side by side, so that the queries of a passage come together."""
+    wanted, row = f"line i must be a query of passage i of {passages:,}", -1
+    with progress("reading queries", passages, "passages") as task:
+        for row, lines in enumerate(zip_longest(*(read_lines(file, show=False) for file in files))):
+            for file, line in zip(files, lines, strict=True):
+                if line is None and row < passages:
+                    raise UserError(f"{file}: ends after {row:,} lines, but {wanted}")
+                if line is not None and row >= passages:
+                    raise UserError(f"{line[0]}: there are more lines than passages; {wanted}")
+                if line is not None:
+                    yield row, line[1]
+            task.advance()
+    if row + 1 < passages:
+        raise UserError(f"{files[0]}: ends after {row + 1:,} lines, but {wanted}")
+
+
+def distinct(queries: Iterable[str]) -> list[str]:
+    """The queries that have something to read, white space evened out, each once, in their order."""
+    evened = (" ".join(query.split()) for query in queries)
+    return list(dict.fromkeys(query for query in evened if any(map(_is_read, query))))
+
+
+def _is_read(character: str) -> bool:
+    """Whether every tokenizer sees it: a letter, number, punctuation or symbol, but what stands for a broken byte."""
+    return category(character)[0] in "LNPS" and character != "\ufffd"
+
+
+class QuerySorter:
+    """Takes queries in any order and gives them back by passage; they wait on disk, in memory are their rows alone."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._rows = path, array("q")
+
+    def take(self, pairs: Iterable[Pair]) -> None:
+        """Read all pairs, once."""
+        with TableWriter(self.path, ("text",)) as table:
+            for row, query in pairs:
+                table.add((query,), len(query))
+                self._rows.append(row)
+
+    def by_passage(self, passages: int) -> Iterator[list[str]]:
+        """The queries of each of ``passages`` passages, ``distinct``."""
+        rows: NDArray[np.int64] = np.frombuffer(self._rows, np.int64) if self._rows else np.empty(0, np.int64)
+        order = np.argsort(rows, kind="stable")
+        starts = np.searchsorted(rows[order], np.arange(passages + 1))
+        column = TextTable(self.path).column("text")
+        for first in range(0, passages, _READ):
+            last = min(first + _READ, passages)
+            texts = column.take(order[starts[first] : starts[last]])
+            edges = (starts[first : last + 1] - starts[first]).tolist()
+            for begin, end in pairwise(edges):
+                yield distinct(texts[begin:end])

@@ -1,0 +1,187 @@
+"""Sentences grouped into passages that an encoder reads whole (Q §4.1): real text, cut from the documents.
+
+Every limit is in tokens of the finished passage, tokenised by itself, so that no reader of the passages cuts any off.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from tokenizers import Tokenizer
+
+from condensery.tokens.workers import sentence_begins
+
+SPECIAL_TOKENS = 2  # [CLS] and [SEP]; a title brings a [SEP] of its own
+
+
+@dataclass(frozen=True)
+class Document:
+    """The texts of a document in reading order, and the title of each (empty: none)."""
+
+    id: str
+    texts: Sequence[str]
+    titles: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """A passage: [CLS] title [SEP] text [SEP] has at most ``length`` tokens."""
+
+    title: str
+    text: str
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """A sentence, or a piece of one that is too long: characters ``begin`` to ``end`` of a text of the document."""
+
+    text: int
+    begin: int
+    end: int
+    tokens: int
+
+
+def group_documents(
+    tokenizer: Tokenizer, documents: Sequence[Document], length: int
+) -> list[tuple[str, list[Grouped]]]:
+    """The passages of each document, by its id: consecutive sentences, as many as fit into ``length`` tokens.
+
+    A sentence that does not fit by itself is cut, between words where it has any. Nothing but white space between
+    sentences is lost; a passage that goes on in the next text of its document joins the two with a blank. It has the
+    title of the text in which it begins; a title that takes more than half of the room is cut. A document without
+    words gives no passage.
+    """
+    titles = {title: _first_piece(tokenizer, title, (length - 3) // 2) for one in documents for title in one.titles}
+    rooms = {title: length - SPECIAL_TOKENS - (tokens + 1 if tokens else 0) for title, (_, tokens) in titles.items()}
+    every = [
+        (number, list(_groups(units, [rooms[title] for title in document.titles])))
+        for number, (document, units) in enumerate(zip(documents, _units(tokenizer, documents, rooms), strict=True))
+    ]
+    found: list[list[Grouped]] = [[] for _ in documents]
+    flat = [(number, group) for number, groups in every for group in groups]
+    for number, group in _fitting(tokenizer, documents, flat, rooms):
+        document = documents[number]
+        title, _ = titles[document.titles[group[0].text]]
+        found[number].append(Grouped(title, _joined(document, group)))
+    return [(document.id, of_it) for document, of_it in zip(documents, found, strict=True)]
+
+
+def cut(tokenizer: Tokenizer, text: str, limit: int) -> list[tuple[int, int]]:
+    """Characters (begin, end) of the pieces of ``text`` that have at most ``limit`` tokens each; white space is left out.
+
+    Between words where there is a blank within ``limit`` tokens. A single character is never cut.
+    """
+    found, waiting = [], [(0, len(text))]
+    while waiting:
+        begin, end = _stripped(text, *waiting.pop())
+        if begin == end:
+            continue
+        places = [at for at, _ in tokenizer.encode(text[begin:end], add_special_tokens=False).offsets]
+        cuts = [0, *_cuts(text[begin:end], places, limit), end - begin]
+        if len(cuts) == 2:
+            found.append((begin, end))
+        else:  # a piece by itself may have other tokens than in the whole: it is looked at again
+            waiting += [(begin + first, begin + last) for first, last in reversed(list(pairwise(cuts)))]
+    return found
+
+
+def _cuts(text: str, places: Sequence[int], limit: int) -> Iterator[int]:
+    """Characters at which a text whose tokens begin at ``places`` is cut."""
+    first, before = 0, 0
+    while len(places) - first > limit:
+        inside = [token for token in range(first + limit, first, -1) if before < places[token] < len(text)]
+        if not inside:
+            return
+        blank = (t for t in inside if text[places[t]].isspace() or text[places[t] - 1].isspace())
+        first = next(blank, inside[0])
+        before = places[first]
+        yield before
+
+
+def _stripped(text: str, begin: int, end: int) -> tuple[int, int]:
+    piece = text[begin:end]
+    bare = piece.strip()
+    begin += len(piece) - len(piece.lstrip()) if bare else 0
+    return begin, begin + len(bare)
+
+
+def _first_piece(tokenizer: Tokenizer, title: str, limit: int) -> tuple[str, int]:
+    """As much of a title as has ``limit`` tokens, and how many it has."""
+    pieces = cut(tokenizer, title, limit)
+    first = title[slice(*pieces[0])] if pieces else ""
+    return first, _count(tokenizer, [first])[0]
+
+
+def _count(tokenizer: Tokenizer, texts: list[str]) -> list[int]:
+    return [len(encoding) for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+
+
+def _units(tokenizer: Tokenizer, documents: Sequence[Document], rooms: dict[str, int]) -> Iterator[list[_Unit]]:
+    """The units of each document, tokenised by themselves, all documents at once."""
+    ranges = [[sentences(text) for text in document.texts] for document in documents]
+    texts = [document.texts[n] for document in documents for n in range(len(document.texts))]
+    flat = [text[b:e] for text, found in zip(texts, (r for one in ranges for r in one), strict=True) for b, e in found]
+    counts = iter(_count(tokenizer, flat))
+    for document, of_texts in zip(documents, ranges, strict=True):
+        units: list[_Unit] = []
+        for number, found in enumerate(of_texts):
+            limit, text = rooms[document.titles[number]], document.texts[number]
+            for begin, end in found:
+                tokens = next(counts)
+                if tokens <= limit:
+                    units.append(_Unit(number, begin, end, tokens))
+                    continue
+                pieces = [(begin + first, begin + last) for first, last in cut(tokenizer, text[begin:end], limit)]
+                sizes = _count(tokenizer, [text[first:last] for first, last in pieces])
+                units += [_Unit(number, *piece, size) for piece, size in zip(pieces, sizes, strict=True)]
+        yield units
+
+
+def sentences(text: str) -> list[tuple[int, int]]:
+    """Characters (begin, end) of each sentence, without the white space around it."""
+    found = (_stripped(text, begin, end) for begin, end in pairwise([*sentence_begins(text), len(text)]))
+    return [(begin, end) for begin, end in found if begin < end]
+
+
+def _groups(units: Sequence[_Unit], rooms: Sequence[int]) -> Iterator[list[_Unit]]:
+    """Consecutive units, as many as fit into the room of the text in which the first stands."""
+    group: list[_Unit] = []
+    tokens = 0
+    for unit in units:
+        if group and tokens + unit.tokens > rooms[group[0].text]:
+            yield group
+            group, tokens = [], 0
+        group.append(unit)
+        tokens += unit.tokens
+    if group:
+        yield group
+
+
+def _fitting(
+    tokenizer: Tokenizer,
+    documents: Sequence[Document],
+    groups: list[tuple[int, list[_Unit]]],
+    rooms: dict[str, int],
+) -> list[tuple[int, list[_Unit]]]:
+    """The groups (of document ``number``), halved where units have more tokens together than by themselves.
+
+    WordPiece never needs it; byte-level tokenizers write a word behind a blank with other tokens than at the beginning.
+    """
+    found = []
+    counts = _count(tokenizer, [_joined(documents[number], group) for number, group in groups])
+    for (number, group), tokens in zip(groups, counts, strict=True):
+        if tokens <= rooms[documents[number].titles[group[0].text]] or len(group) == 1:
+            found.append((number, group))
+        else:
+            half = len(group) // 2
+            found += _fitting(tokenizer, documents, [(number, group[:half]), (number, group[half:])], rooms)
+    return found
+
+
+def _joined(document: Document, group: Sequence[_Unit]) -> str:
+    """The characters from the first unit to the last; between two texts a blank."""
+    parts = []
+    for number in sorted({unit.text for unit in group}):
+        of_text = [unit for unit in group if unit.text == number]
+        parts.append(document.texts[number][of_text[0].begin : of_text[-1].end])
+    return " ".join(parts)

@@ -1,0 +1,42 @@
+"""Stages run by themselves, on a few passages."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from small import PROJECT, Text, some_text
+
+from condensery.stages.base import Artifact, Context, Runtime, Wandb, registry
+from condensery.text.collection import Collection
+from condensery.text.records import Passage, Query
+from condensery.text.writer import CollectionWriter
+from condensery.tokens.tokenizer import train_wordpiece
+
+TEXT = some_text(documents=8)
+GENERAL = {"seed": 1, "precision": "fp32"}
+
+
+def inputs(folder: Path, text: Text = TEXT) -> dict[str, Path]:
+    """A collection and a tokenizer, as the stages before would have written them."""
+    with CollectionWriter(folder / "corpus", "small") as writer:
+        for query, _, passage in text.questions:
+            writer.add_judgement("train", query, passage, 1)
+        for name, title, words, document in text.passages:
+            writer.add_passage(Passage(name, title, words, document))
+        for query, words, _ in text.questions:
+            writer.add_query(Query(query, words))
+    train_wordpiece(Collection(folder / "corpus").passages.column("text"), 300, folder / "tokenizer")
+    return {"corpus": folder / "corpus", "tokenizer": folder / "tokenizer"}
+
+
+def run_stage(kind: str, folder: Path, made: Mapping[str, Path], /, **changes: Any) -> dict[str, Any]:
+    """Run one stage into ``folder`` with its defaults, ``made`` giving the folders that it reads; its metrics."""
+    stage = registry()[kind]
+    defaults = yaml.safe_load((PROJECT / "conf" / "stage" / f"{kind}.yaml").read_text())
+    given = {key: GENERAL.get(key, value) if str(value).startswith("${") else value for key, value in defaults.items()}
+    config = stage.config.model_validate({**given, **changes})
+    read = {name: (Artifact(path),) for name, path in made.items()}
+    runtime = Runtime("cpu", 1, 1, 0, Wandb("x", None, False), "x", folder.parent)
+    folder.mkdir(parents=True, exist_ok=True)
+    return dict(stage.function(config, Context(kind, folder, runtime, read)) or {})

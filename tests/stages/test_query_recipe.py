@@ -1,0 +1,170 @@
+"""Passages and queries from the command line: a recipe with every kind of stage for them, and what people get wrong."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small import MODEL, Done, door, half_written, some_text, write, write_beir
+from small_t5 import save_small_t5
+
+from condensery.stages.texts import Passages, Queries
+
+TEXT = some_text(documents=6)
+STAGES = [
+    "stages.corpus={stage: corpus}",
+    "stages.tokenizer={stage: tokenizer}",
+    "stages.passages={stage: passages, length: 48, workers: 1}",
+]
+OWN = "stages.own={stage: passages, grouping: collection, workers: 1}"  # their ids are those of the collection
+WRITER = (
+    "stages.writer={stage: finetune_generator, layers: 1, hidden: 32, heads: 2, intermediate: 64, steps: 4,"
+    " epochs: null, batch_size: 8, log_every: 1}"
+)
+KINDS = {"passages", "read_queries", "extract_queries", "generate_queries", "finetune_generator"}
+
+
+def _options(**options: Any) -> str:
+    return "{" + ", ".join(f"{key}: {value}" for key, value in options.items()) + "}"
+
+
+def queries_stage(kind: str, **options: Any) -> str:
+    return f"stages.queries={_options(stage=kind, **options)}"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("recipe")
+
+
+@pytest.fixture(scope="module")
+def given(root: Path) -> list[str]:
+    """What all runs here share: the collection, a small model, one store of artifacts."""
+    beir = write_beir(root / "beir", TEXT)
+    data = ["data=beir", f"data.root={beir}", "data.splits.dev=dev"]
+    return [*STAGES, *data, "logger=csv", *MODEL, "backbone.vocab_size=300", f"output_root={root / 'out'}"]
+
+
+@pytest.fixture(scope="module")
+def done(given: list[str], root: Path) -> Done:
+    path = write(root / "read.tsv", (f"{name}\tabout {title}" for name, title, _, _ in TEXT.passages))
+    stages = [
+        OWN,
+        f"stages.read={_options(stage='read_queries', passages='own', path=path)}",
+        f"stages.extracted={_options(stage='extract_queries')}",
+        WRITER,
+        f"stages.queries={_options(stage='generate_queries', model='null', generator='writer', max_tokens=8, number=2)}",
+    ]
+    return door(*given, *stages).sound()
+
+
+def test_every_kind_of_stage_runs_and_is_reused(done: Done, given: list[str], root: Path) -> None:
+    artifacts = done.folder.parents[1] / "artifacts"
+    assert {path.parents[1].name for path in artifacts.glob("*/*/manifest.json")} >= KINDS
+    assert not half_written(done.folder.parents[1])
+    stages = done.folder / "stages"
+    queries = {name: Queries((stages / name).resolve()) for name in ("read", "extracted", "queries")}
+    assert queries["read"].texts(4) == [f"about {TEXT.passages[4][1]}"]
+    assert len(queries["queries"].first) == len(Passages((stages / "passages").resolve()).table) + 1
+    assert queries["queries"].counts.max() == 2
+    manifest = json.loads((stages / "queries" / "manifest.json").read_text())
+    assert manifest["metrics"]["queries"] == len(queries["queries"].store)
+    assert (stages / "writer" / "logs" / "metrics.csv").is_file()
+    again = door(*given, WRITER, queries_stage("generate_queries", model="null", generator="writer", max_tokens=8,
+                                               number=2), "stage.generate_queries.workers=2").sound()  # fmt: skip
+    assert again.computed == [], "the number of workers is not part of what a stage is"
+
+
+def test_where_files_lie_does_not_matter(done: Done, given: list[str], root: Path) -> None:
+    moved = root / "moved.tsv"
+    moved.write_bytes((root / "read.tsv").read_bytes())
+    read = f"stages.read={_options(stage='read_queries', passages='own', path=moved)}"
+    assert door(*given, OWN, read).sound().computed == []
+    with moved.open("a") as lines:
+        lines.write("0\tone more\n")
+    assert door(*given, OWN, read).sound().computed == ["read"]
+
+
+def one_line(done: Done, *wanted: str) -> None:
+    assert done.code == 1, done.out
+    assert done.err.startswith("error: "), done.err
+    assert done.err.count("\n") == 1, done.err
+    for words in wanted:
+        assert words in done.err, f"{words!r} is not in: {done.err}"
+
+
+CONFIGS: dict[str, tuple[str, list[str]]] = {
+    "two generators": (
+        queries_stage("generate_queries", generator="writer"),
+        ["stages.queries", "give either model or generator"],
+    ),
+    "no generator": (queries_stage("generate_queries", model="null"), ["give either model or generator"]),
+    "a folder that is not there": (
+        queries_stage("generate_queries", model="./nix/t5"),
+        ["stage.generate_queries.model: ./nix/t5: no such folder"],
+    ),
+    "a generator that is none": (
+        queries_stage("generate_queries", model="null", generator="passages"),
+        ["the stage 'passages' makes passages, but generator is needed here"],
+    ),
+    "no path": (queries_stage("read_queries"), ["stages.queries.path: needs a value"]),
+    "a path that is not there": (queries_stage("read_queries", path="/nix/q.tsv"), ["/nix/q.tsv: no such file"]),
+    "an unknown form": (
+        queries_stage("read_queries", path="/nix/q.tsv", format="csv"),
+        ["stages.queries.format: must be 'auto', 'jsonl', 'tsv' or 'lines', got 'csv'"],
+    ),
+    "top_p above 1": (queries_stage("generate_queries", top_p=2), ["stages.queries.top_p: must be <= 1, got 2"]),
+    "words the wrong way round": (
+        queries_stage("extract_queries", minimum_words=9, maximum_words=3),
+        ["stages.queries", "minimum_words is more than maximum_words"],
+    ),
+    "heads that do not divide": (
+        WRITER.replace("heads: 2", "heads: 3"),
+        ["stages.writer: hidden (32) must be a multiple of heads (3)"],
+    ),
+    "a split that is not there": (
+        WRITER.replace("steps: 4", "steps: 4, split: dev") + " data.splits.dev=null",
+        ["stages.writer.split: dev, but the collection beir has no such split"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_fault_of_the_config_is_named_with_its_key(name: str, given: list[str], tmp_path: Path) -> None:
+    stage, wanted = CONFIGS[name]
+    extra = [WRITER] if "writer" in stage and not stage.startswith("stages.writer") else []
+    stage, _, override = stage.partition(" data.")
+    overrides = [f"data.{override}", "data.dev_queries=0"] if override else []
+    one_line(door(*given, *extra, stage, *overrides, f"output_root={tmp_path}"), *wanted)
+    assert not list(tmp_path.glob("artifacts/*/*/manifest.json")), "found only after work was done"
+
+
+def test_a_fault_of_the_files_is_named_with_its_line(done: Done, given: list[str], tmp_path: Path) -> None:
+    names = [name for name, *_ in TEXT.passages]
+    whole = [f"{name}\tx" for name in names]
+    broken: dict[str, tuple[list[str], str]] = {
+        "unknown.tsv": ([*whole, "nix\tx"], "unknown.tsv:19: no passage has the id 'nix'"),
+        "columns.tsv": (["0"], "columns.tsv:1: 2 columns separated by tabs"),
+        "broken.jsonl": (['{"id": "0"'], "broken.jsonl:1: not valid JSON"),
+        "short.txt": (["x"] * 17, "short.txt: ends after 17 lines, but line i must be a query of passage i of 18"),
+        "missing.tsv": (whole[1:], "1 of 18 passages have no query, the first is '0'; add them to"),
+        "blank.txt": ([""] * 18, "stages.queries: no passage has a query"),
+    }
+    for name, (lines, wanted) in broken.items():
+        path = write(tmp_path / name, lines)
+        one_line(door(*given, OWN, queries_stage("read_queries", passages="own", path=path)), wanted)
+
+
+def test_a_model_that_cannot_write_is_one_line(done: Done, given: list[str], tmp_path: Path) -> None:
+    words = (done.folder / "stages" / "tokenizer").resolve()
+    save_small_t5(tmp_path / "startless", words, decoder_start_token_id=None)
+    (tmp_path / "empty").mkdir()
+    for name, wanted in (("startless", "has no decoder_start_token_id"), ("empty", "cannot load")):
+        one_line(
+            door(*given, queries_stage("generate_queries", model=tmp_path / name)), "stages.queries.model: ", wanted
+        )
+    startless = WRITER.replace("layers: 1", f"model: {tmp_path / 'startless'}")
+    one_line(door(*given, startless), "stages.writer.model: ", "has no decoder_start_token_id")
+    fp16 = queries_stage("generate_queries", model="nix/nix", precision="fp16")
+    one_line(door(*given, fp16), "stages.queries.precision: fp16 needs a GPU")
+    one_line(door(*given, queries_stage("generate_queries", model="nix/nix")), "cannot load 'nix/nix'")

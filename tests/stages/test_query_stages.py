@@ -1,0 +1,118 @@
+"""The stages that bring queries for passages: one artifact, whatever they come from."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from alone import inputs, run_stage
+from small import write
+
+from condensery.errors import UserError
+from condensery.stages.texts import Passages, Queries
+from condensery.tokens.workers import read_tokenizer
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("made")
+    found = inputs(folder)
+    run_stage("passages", folder / "passages", found, length=48, workers=1)
+    return {**found, "passages": folder / "passages"}
+
+
+def test_queries_that_are_read_become_text_tokens_offsets_and_examples(
+    made: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ids = Passages(made["passages"]).table.ids
+    lines = [f"{name}\tquery  {name}" for name in reversed(ids)] + [f"{ids[3]}\tkata  pipe", f"{ids[3]}\tkata pipe"]
+    lines[len(ids) - 1 - 5] = f"{ids[5]}\t \u200b"
+    lines += [f"{ids[8]}\t{text}" for text in ("", "  ")]
+    path = write(tmp_path / "q.tsv", lines)
+    about = run_stage("read_queries", tmp_path / "out", made, path=str(path), missing="skip")
+    assert (about["queries"], about["passages_without_query"], about["format"]) == (len(ids), 1, "tsv")
+    said = capsys.readouterr().out
+    assert f"1 of {len(ids)} passages have no query, the first is '{ids[5]}'; training leaves them out" in said
+    queries = Queries(tmp_path / "out")
+    wanted = [[f"query {name}"] for name in ids]
+    wanted[3].append("kata pipe")
+    wanted[5] = []
+    assert [queries.texts(row) for row in range(len(ids))] == wanted
+    assert queries.counts.tolist() == [len(one) for one in wanted]
+    assert (queries.first[0], queries.first[-1]) == (0, len(queries.store))
+    tokenizer = read_tokenizer(made["tokenizer"])
+    flat = [query for one in wanted for query in one]
+    for number, query in enumerate(flat):
+        assert queries.store.text(number).tolist() == tokenizer.encode(query, add_special_tokens=False).ids
+    written = [json.loads(line) for line in (tmp_path / "out" / "queries.jsonl").read_text().splitlines()]
+    assert written == [{"id": n, "queries": found} for n, found in zip(ids, wanted, strict=True) if found]
+    examples = (tmp_path / "out" / "examples.md").read_text()
+    assert examples.count("\n## ") == 10
+    assert f"## {ids[0]}" in examples
+    assert f"- query {ids[0]}\n" in examples
+    assert not (tmp_path / "out" / "unsorted.arrow").exists()
+
+    again = str(tmp_path / "out" / "queries.jsonl")  # what we write we read
+    run_stage("read_queries", tmp_path / "again", made, path=again, missing="skip")
+    assert (tmp_path / "again" / "queries.jsonl").read_bytes() == (tmp_path / "out" / "queries.jsonl").read_bytes()
+
+
+def test_passages_without_query_are_an_error_where_none_may_miss(made: dict[str, Path], tmp_path: Path) -> None:
+    path = write(tmp_path / "q.tsv", ["d0#0\tx", "d0#2\tx"])
+    with pytest.raises(
+        UserError, match=r"39 of 41 passages have no query, the first is 'd0#1'; add them.*missing=skip"
+    ):
+        run_stage("read_queries", tmp_path / "out", made, path=str(path))
+    empty = write(tmp_path / "empty.tsv", ["d0#0\t "])
+    with pytest.raises(UserError, match="no passage has a query"):
+        run_stage("read_queries", tmp_path / "out", made, path=str(empty), missing="skip")
+
+
+def test_extracted_sentences_are_the_most_salient_and_their_place_is_known(
+    made: dict[str, Path], tmp_path: Path
+) -> None:
+    about = run_stage("extract_queries", tmp_path, made, number=2, maximum_words=13, remove=True)
+    assert about["remove"] is True
+    passages, queries = Passages(made["passages"]), Queries(tmp_path)
+    assert queries.places is not None
+    assert 1.5 < queries.counts.mean() <= 2
+    tokenizer = read_tokenizer(made["tokenizer"])
+    for row, text in enumerate(passages.table.column("text")):
+        for place, query in enumerate(queries.texts(row), start=int(queries.first[row])):
+            assert query in text
+            assert 4 <= len(query.split()) <= 13
+            start, size = queries.places[place].tolist()
+            ids = passages.store.tokens[start : start + size].tolist()
+            assert passages.store.starts[row] <= start < start + size <= passages.store.starts[row + 1]
+            assert ids == tokenizer.encode(query, add_special_tokens=False).ids
+    one = run_stage("extract_queries", tmp_path / "one", made, number=1, maximum_words=13, remove=True)
+    assert one["queries"] == int((queries.counts > 0).sum())
+    assert all(Queries(tmp_path / "one").texts(row) == queries.texts(row)[:1] for row in range(len(passages.table))), (
+        "the best one of two is the best one"
+    )
+
+
+def test_a_passage_of_one_sentence_keeps_it_where_sentences_are_removed(
+    made: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_stage("passages", tmp_path / "short", made, length=24, workers=1)
+    short = {**made, "passages": tmp_path / "short"}
+    texts = list(Passages(tmp_path / "short").table.column("text"))
+    single = [text.count(".") == 1 for text in texts]
+    assert 0 < sum(single) < len(texts)
+    for remove in (True, False):
+        run_stage("extract_queries", tmp_path / str(remove), short, minimum_words=1, remove=remove)
+    assert Queries(tmp_path / "False").counts.tolist() == [1] * len(texts)
+    assert Queries(tmp_path / "True").counts.tolist() == [0 if alone else 1 for alone in single]
+    assert f"{sum(single)} of {len(texts)} passages have no query" in capsys.readouterr().out
+
+
+def test_titles_are_queries_where_the_passages_have_them(made: dict[str, Path], tmp_path: Path) -> None:
+    run_stage("extract_queries", tmp_path / "titles", made, kind="title")
+    queries, passages = Queries(tmp_path / "titles"), Passages(made["passages"])
+    assert np.all(queries.counts == 1)
+    assert queries.texts(7) == [passages.table.column("title")[7]]
+    assert queries.places is None
+    run_stage("passages", tmp_path / "bare", made, titles=False, workers=1)
+    with pytest.raises(UserError, match="the passages have none; set titles: true"):
+        run_stage("extract_queries", tmp_path / "none", {**made, "passages": tmp_path / "bare"}, kind="title")
