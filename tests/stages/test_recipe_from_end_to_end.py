@@ -34,7 +34,9 @@ def done(recipe: list[str]) -> Done:
 
 
 def test_every_kind_of_stage_is_run_and_the_corpus_of_another_recipe_reused(done: Done) -> None:
-    kinds = {path.stem for path in (PROJECT / "conf" / "stage").glob("*.yaml")} - APART - {"audit_pairs"}  # test_pair_audit.py runs it
+    kinds = (
+        {path.stem for path in (PROJECT / "conf" / "stage").glob("*.yaml")} - APART - {"audit_pairs"}
+    )  # test_pair_audit.py runs it
     artifacts = done.folder.parents[1] / "artifacts"
     assert {path.parents[1].name for path in artifacts.glob("*/*/manifest.json")} == kinds
     assert "corpus" not in done.computed
