@@ -98,7 +98,6 @@ CONFIGS: dict[str, tuple[str, list[str]]] = {
         queries_stage("generate_queries", generator="writer"),
         ["stages.queries", "give either model or generator"],
     ),
-    "no generator": (queries_stage("generate_queries", model="null"), ["give either model or generator"]),
     "a folder that is not there": (
         queries_stage("generate_queries", model="./nix/t5"),
         ["stage.generate_queries.model: ./nix/t5: no such folder"],
@@ -107,17 +106,7 @@ CONFIGS: dict[str, tuple[str, list[str]]] = {
         queries_stage("generate_queries", model="null", generator="passages"),
         ["the stage 'passages' makes passages, but generator is needed here"],
     ),
-    "no path": (queries_stage("read_queries"), ["stages.queries.path: needs a value"]),
     "a path that is not there": (queries_stage("read_queries", path="/nix/q.tsv"), ["/nix/q.tsv: no such file"]),
-    "an unknown form": (
-        queries_stage("read_queries", path="/nix/q.tsv", format="csv"),
-        ["stages.queries.format: must be 'auto', 'jsonl', 'tsv' or 'lines', got 'csv'"],
-    ),
-    "top_p above 1": (queries_stage("generate_queries", top_p=2), ["stages.queries.top_p: must be <= 1, got 2"]),
-    "words the wrong way round": (
-        queries_stage("extract_queries", minimum_words=9, maximum_words=3),
-        ["stages.queries", "minimum_words is more than maximum_words"],
-    ),
     "heads that do not divide": (
         WRITER.replace("heads: 2", "heads: 3"),
         ["stages.writer: hidden (32) must be a multiple of heads (3)"],
@@ -144,11 +133,8 @@ def test_a_fault_of_the_files_is_named_with_its_line(done: Done, given: list[str
     whole = [f"{name}\tx" for name in names]
     broken: dict[str, tuple[list[str], str]] = {
         "unknown.tsv": ([*whole, "nix\tx"], "unknown.tsv:19: no passage has the id 'nix'"),
-        "columns.tsv": (["0"], "columns.tsv:1: 2 columns separated by tabs"),
-        "broken.jsonl": (['{"id": "0"'], "broken.jsonl:1: not valid JSON"),
         "short.txt": (["x"] * 17, "short.txt: ends after 17 lines, but line i must be a query of passage i of 18"),
         "missing.tsv": (whole[1:], "1 of 18 passages have no query, the first is '0'; add them to"),
-        "blank.txt": ([""] * 18, "stages.queries: no passage has a query"),
     }
     for name, (lines, wanted) in broken.items():
         path = write(tmp_path / name, lines)
@@ -158,11 +144,11 @@ def test_a_fault_of_the_files_is_named_with_its_line(done: Done, given: list[str
 def test_a_model_that_cannot_write_is_one_line(done: Done, given: list[str], tmp_path: Path) -> None:
     words = (done.folder / "stages" / "tokenizer").resolve()
     save_small_t5(tmp_path / "startless", words, decoder_start_token_id=None)
-    (tmp_path / "empty").mkdir()
-    for name, wanted in (("startless", "has no decoder_start_token_id"), ("empty", "cannot load")):
-        one_line(
-            door(*given, queries_stage("generate_queries", model=tmp_path / name)), "stages.queries.model: ", wanted
-        )
+    one_line(
+        door(*given, queries_stage("generate_queries", model=tmp_path / "startless")),
+        "stages.queries.model: ",
+        "has no decoder_start_token_id",
+    )
     startless = WRITER.replace("layers: 1", f"model: {tmp_path / 'startless'}")
     one_line(door(*given, startless), "stages.writer.model: ", "has no decoder_start_token_id")
     fp16 = queries_stage("generate_queries", model="nix/nix", precision="fp16")

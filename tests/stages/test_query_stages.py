@@ -6,9 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from alone import inputs, run_stage
+from pydantic import ValidationError
 from small import write
 
 from condensery.errors import UserError
+from condensery.stages.finetune_generator import FinetuneGeneratorConfig
 from condensery.stages.texts import Passages, Queries
 from condensery.tokens.workers import read_tokenizer
 
@@ -116,3 +118,24 @@ def test_titles_are_queries_where_the_passages_have_them(made: dict[str, Path], 
     run_stage("passages", tmp_path / "bare", made, titles=False, workers=1)
     with pytest.raises(UserError, match="the passages have none; set titles: true"):
         run_stage("extract_queries", tmp_path / "none", {**made, "passages": tmp_path / "bare"}, kind="title")
+
+
+def test_settings_that_contradict_each_other_are_refused(made: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(ValidationError, match="minimum_words is more than maximum_words"):
+        run_stage("extract_queries", tmp_path, made, minimum_words=9, maximum_words=3)
+    with pytest.raises(ValidationError, match="give either model or generator"):
+        run_stage("generate_queries", tmp_path, made, model=None)
+
+
+def test_the_sizes_of_a_model_from_scratch_do_not_count_where_a_model_is_named(tmp_path: Path) -> None:
+    fields = FinetuneGeneratorConfig.model_fields
+    named = FinetuneGeneratorConfig.model_construct(_fields_set=set(fields), model="t5/small")
+    scratch = FinetuneGeneratorConfig.model_construct(_fields_set=set(fields), model=None)
+    local = FinetuneGeneratorConfig.model_construct(_fields_set=set(fields), model=str(tmp_path))
+    assert named.by_content() == {"layers", "hidden", "heads", "intermediate"}
+    assert scratch.by_content() == set()
+    assert local.by_content() == {"layers", "hidden", "heads", "intermediate", "model"}
+    (tmp_path / "config.json").write_text("{}")
+    before = local.identity()
+    (tmp_path / "config.json").write_text("{ }")
+    assert local.identity() != before

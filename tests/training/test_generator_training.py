@@ -126,7 +126,7 @@ def test_a_run_that_was_interrupted_ends_bit_identical(words: Path, tmp_path: Pa
 
 
 def test_it_learns_to_write_the_query_of_each_passage_and_loads_anywhere(words: Path, tmp_path: Path) -> None:
-    trained = _train(words, tmp_path, "run", 120, rate=2e-2)
+    trained = _train(words, tmp_path, "run", 60, rate=2e-2)
     save_generator(trained, tmp_path / "saved")
     assert (tmp_path / "saved" / "model.safetensors").is_file()
     sampling = Sampling(1, 1, 1.0, 8, 20, "query: ", 1)
