@@ -12,7 +12,7 @@ class ExtractQueriesConfig(QueryStageConfig):
     """The ``number`` most salient sentences of ``minimum_words`` to ``maximum_words`` words, or the title.
 
     ``remove`` tells training to hide the sentence from the passage that it is a query of; a passage of one sentence,
-    of which nothing would be left, then has no query.
+    of which nothing would be left, then has no query, nor has one whose sentences cannot be told in its tokens.
     """
 
     kind: Literal["sentence", "title"]
@@ -62,7 +62,8 @@ def extract_queries(config: ExtractQueriesConfig, context: Context) -> dict[str,
                 found = [text[begin:end] for begin, end in sentences(text)]
                 known = passages.store.sentence_spans(row)
                 seen: set[str] = set()
-                candidates = [] if config.remove and len(found) < 2 else found
+                told = len(known) == len(found)
+                candidates = [] if config.remove and (len(found) < 2 or not told) else found
                 for number in salience.ranked(candidates, config.minimum_words, config.maximum_words):
                     query = " ".join(distinct([found[number]]))
                     if not query or query in seen:
@@ -70,7 +71,7 @@ def extract_queries(config: ExtractQueriesConfig, context: Context) -> dict[str,
                     if len(seen) == config.number:
                         break
                     seen.add(query)
-                    places.append(known[number] if len(known) == len(found) else (-1, -1))
+                    places.append(known[number] if told else (-1, -1))
                     yield row, query
                 task.advance()
 

@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from condensery.stages.base import Context, Input, stage
+from condensery.errors import UserError
+from condensery.stages.base import Artifact, Context, Input, stage
 from condensery.stages.training import Count, Share, TrainingStageConfig, run_training
 
 if TYPE_CHECKING:
@@ -55,6 +56,12 @@ class PairConfig(PretrainMlmConfig):
     query_length: Length
     candidates: Count
     mixed_context: Share
+
+    @model_validator(mode="after")
+    def _mixed_needs_queries(self) -> Self:
+        if self.mixed_context and not self.queries:
+            raise ValueError("mixed_context mixes passages into pairs with queries; name a stage in `queries`")
+        return self
 
 
 class PretrainCoCondenserConfig(PairConfig, PretrainCondenserConfig):
@@ -224,11 +231,24 @@ def _pairs(config: PairConfig, context: Context, tokens: "Tokens") -> "Source":
     if not config.queries:
         return SpanPairs(_spans(config, tokens), tokens.vocabulary)
     made = context.artifact("queries")
+    _check_tokenizers(made, context)
     queries, passages = Queries(made.path), Passages(made.input("passages").path)
-    asked = Asked(passages.store, passages.titles, queries.store, queries.first)
+    hidden = queries.places if made.manifest["config"].get("remove") else None
+    asked = Asked(passages.store, passages.titles, queries.store, queries.first, hidden)
     lengths = (config.length, config.query_length)
     pairs = PassageQueries(asked, tokens.vocabulary, *lengths, config.candidates, config.seed)
     return MixedPairs(pairs, config.mixed_context, config.seed) if config.mixed_context else pairs
+
+
+def _check_tokenizers(queries: Artifact, context: Context) -> None:
+    """Raise ``UserError`` where the queries, or their passages, have ids of another tokenizer than this stage's."""
+    own = context.artifact("tokenizer").id
+    for what, artifact in (("queries", queries), ("passages of these queries", queries.input("passages"))):
+        if any(tokenizer.id != own for tokenizer in artifact.inputs("tokenizer")):
+            raise UserError(
+                f"stages.{context.stage_name}.queries: the {what} were tokenised with another tokenizer than this stage "
+                "reads; give both the same stage as `tokenizer`"
+            )
 
 
 def _batches(

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from condensery.tokens.ranges import ranges
+from condensery.tokens.ranges import around, first_of, ranges
 from condensery.tokens.store import TokenStore
 from condensery.tokens.vocabulary import Vocabulary
 
@@ -212,27 +212,41 @@ def span_rows(store: TokenStore, spans: ArrayLike, vocabulary: Vocabulary) -> tu
 
 
 def text_rows(
-    store: TokenStore, rows: ArrayLike, vocabulary: Vocabulary, length: int, titles: TokenStore | None = None
+    store: TokenStore,
+    rows: ArrayLike,
+    vocabulary: Vocabulary,
+    length: int,
+    titles: TokenStore | None = None,
+    hidden: Ids | None = None,
 ) -> tuple[Ids, Ids]:
     """[CLS] text [SEP], or [CLS] title [SEP] text [SEP], of the texts ``rows`` (n,), each cut to ``length`` tokens.
 
     A row whose title is empty is written as if there were no titles.
 
+    Args:
+        hidden: (n, 2) first token in the store and number of tokens of a stretch of each text that is left out before
+            the text is cut to length; a negative first token = nothing is.
+
     Returns:
         The flat ids and their starts (n + 1,).
     """
     chosen, room = np.asarray(rows, dtype=np.int64), length - 2
-    first, counts = store.starts[chosen], np.minimum(store.lengths[chosen], room)
+    first, counts = store.starts[chosen][:, None], store.lengths[chosen][:, None]  # (n, pieces of the text)
+    if hidden is not None:
+        part = np.where(hidden[:, :1] < 0, np.concatenate([first, np.zeros_like(first)], axis=1), hidden)
+        first, counts = around(first[:, 0], counts[:, 0], part[:, 0], part[:, 1])
     if titles is None:
-        return framed(store.tokens[ranges(first, counts)], counts, vocabulary)
+        counts = first_of(counts, np.full(len(chosen), room))
+        return framed(store.tokens[ranges(first, counts)], counts.sum(axis=1), vocabulary)
     title_counts = np.minimum(titles.lengths[chosen], room)
     separators = np.minimum((title_counts > 0).astype(np.int64), room - title_counts)
-    counts = np.minimum(counts, room - title_counts - separators)
-    total = title_counts + separators + counts
+    counts = first_of(counts, room - title_counts - separators)
+    of_text = counts.sum(axis=1)
+    total = title_counts + separators + of_text
     body = np.full(int(total.sum()), vocabulary.sep, dtype=np.int64)
     begin = np.cumsum(total) - total
     body[ranges(begin, title_counts)] = titles.tokens[ranges(titles.starts[chosen], title_counts)]
-    body[ranges(begin + title_counts + separators, counts)] = store.tokens[ranges(first, counts)]
+    body[ranges(begin + title_counts + separators, of_text)] = store.tokens[ranges(first, counts)]
     return framed(body, total, vocabulary)
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from condensery.errors import UserError
 from condensery.randomness import uniforms
 from condensery.tokens.batches import framed, span_rows, text_rows
-from condensery.tokens.ranges import ranges
+from condensery.tokens.ranges import around, ranges
 from condensery.tokens.spans import SPECIAL_TOKENS, SpanSet
 from condensery.tokens.store import TokenStore
 from condensery.tokens.vocabulary import Vocabulary
@@ -127,12 +127,12 @@ class SentencePairs:
         following = sentences[np.minimum(first + drawn, len(sentences) - 1)]
         end = np.where(drawn + 1 == number, begin + size, following)
         kept = uniforms(self.seed, "keep", epoch, index=begin) < self.keep
-        before, after = np.where(kept, end, start) - begin, begin + size - end
+        left, left_counts = around(begin, size, start, np.where(kept, 0, end - start))
         asked = np.minimum(end - start, self.length - SPECIAL_TOKENS)
         # three stretches a pair: what stands before the sentence, what stands behind it, the sentence
-        places = np.stack([begin, end, start], axis=1).reshape(-1)
-        counts = np.stack([before, after, asked], axis=1).reshape(-1)
-        totals = np.stack([before + after, asked], axis=1).reshape(-1)
+        places = np.column_stack([left, start])
+        counts = np.column_stack([left_counts, asked])
+        totals = np.column_stack([left_counts.sum(axis=1), asked]).reshape(-1)
         flat, starts = framed(store.tokens[ranges(places, counts)], totals, self.vocabulary)
         return Rows(flat, starts, np.stack([begin, store.token_count + start], axis=1).reshape(-1))
 
@@ -155,12 +155,15 @@ class Asked:
         passages, titles: the passages by row; titles None = read without.
         queries: all queries one behind the other.
         first: (passages + 1,) where the queries of each passage begin.
+        hidden: (queries, 2) first token in ``passages`` and number of tokens of the stretch that is cut out of the
+            passage where this query is drawn, -1 = nothing is; None = never.
     """
 
     passages: TokenStore
     titles: TokenStore | None
     queries: TokenStore
     first: Ids
+    hidden: Ids | None = None
 
 
 class PassageQueries:
@@ -190,16 +193,21 @@ class PassageQueries:
         asked, passages = self.asked, self._passages[chosen]
         drawn = (uniforms(self.seed, "candidate", epoch, index=passages) * self._number[chosen]).astype(np.int64)
         queries = asked.first[passages] + drawn
-        texts = Rows(*text_rows(asked.passages, passages, self.vocabulary, self.length, asked.titles), passages)
+        texts = self.texts(passages, None if asked.hidden is None else asked.hidden[queries])
         # named behind the passages, so that no query gets a passage's mask
         names = len(asked.passages) + queries
         return interleaved(texts, Rows(*text_rows(asked.queries, queries, self.vocabulary, self.query_length), names))
+
+    def texts(self, passages: Ids, hidden: Ids | None = None) -> Rows:
+        """Rows of these passages (n,), each without its stretch ``hidden`` (n, 2)."""
+        how = (self.vocabulary, self.length, self.asked.titles, hidden)
+        return Rows(*text_rows(self.asked.passages, passages, *how), passages)
 
 
 class MixedPairs:
     """Each step a passage with one of its queries, or with another passage of its document (mixed context, Q §5.2).
 
-    A passage that is alone in its document keeps its query.
+    A passage that is alone in its document keeps its query. Where a passage meets another one, nothing is hidden of it.
 
     Args:
         pairs: passages and queries.
@@ -221,14 +229,11 @@ class MixedPairs:
         others = end - begin - 1
         partner = begin + (uniforms(self.seed, "partner", epoch, index=passages) * others).astype(np.int64)
         partner += partner >= passages
-        several = np.flatnonzero(others)
-        partner = partner[several]
-        titles = self.pairs.asked.titles
-        texts = Rows(*text_rows(store, partner, self.pairs.vocabulary, self.pairs.length, titles), partner)
-        every = joined(found, texts)
+        several = others > 0
+        texts = self.pairs.texts(np.column_stack([passages, partner])[several].reshape(-1))
         order = np.arange(len(found))
-        order[2 * several + 1] = len(found) + np.arange(len(several))
-        return every.take(order)
+        order[np.repeat(several, 2)] = len(found) + np.arange(len(texts))
+        return joined(found, texts).take(order)
 
 
 def joined(first: Rows, second: Rows) -> Rows:
