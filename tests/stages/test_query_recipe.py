@@ -4,11 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from small import MODEL, Done, door, half_written, some_text, write, write_beir
 from small_t5 import save_small_t5
 
 from condensery.stages.texts import Passages, Queries
+from condensery.training import sources
 
 TEXT = some_text(documents=6)
 STAGES = [
@@ -21,6 +23,7 @@ WRITER = (
     "stages.writer={stage: finetune_generator, layers: 1, hidden: 32, heads: 2, intermediate: 64, steps: 4,"
     " epochs: null, batch_size: 8, log_every: 1}"
 )
+TOKENS = "stages.tokens={stage: tokens, workers: 1}"
 KINDS = {"passages", "read_queries", "extract_queries", "generate_queries", "finetune_generator"}
 
 
@@ -30,6 +33,11 @@ def _options(**options: Any) -> str:
 
 def queries_stage(kind: str, **options: Any) -> str:
     return f"stages.queries={_options(stage=kind, **options)}"
+
+
+def pretraining(kind: str = "pretrain_cotmae", **options: Any) -> str:
+    few = {"steps": 2, "epochs": "null", "batch_size": 4, "length": 48, "query_length": 16, "validate_every": 0}
+    return f"stages.pre={_options(stage=kind, **{**few, **options})}"
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +123,18 @@ CONFIGS: dict[str, tuple[str, list[str]]] = {
         WRITER.replace("steps: 4", "steps: 4, split: dev") + " data.splits.dev=null",
         ["stages.writer.split: dev, but the collection beir has no such split"],
     ),
+    "mixed context without queries": (
+        pretraining(mixed_context=0.5),
+        ["stages.pre: mixed_context mixes passages into pairs with queries; name a stage in `queries`"],
+    ),
+    "queries that are longer than the positions": (
+        pretraining(queries="passages", query_length=200),
+        ["stages.pre: query_length=200 is longer than the backbone's 128 positions"],
+    ),
+    "passages that are no queries": (
+        pretraining(queries="passages"),
+        ["the stage 'passages' makes passages, but queries is needed here"],
+    ),
 }
 
 
@@ -122,6 +142,7 @@ CONFIGS: dict[str, tuple[str, list[str]]] = {
 def test_a_fault_of_the_config_is_named_with_its_key(name: str, given: list[str], tmp_path: Path) -> None:
     stage, wanted = CONFIGS[name]
     extra = [WRITER] if "writer" in stage and not stage.startswith("stages.writer") else []
+    extra += [TOKENS] if stage.startswith("stages.pre=") else []
     stage, _, override = stage.partition(" data.")
     overrides = [f"data.{override}", "data.dev_queries=0"] if override else []
     one_line(door(*given, *extra, stage, *overrides, f"output_root={tmp_path}"), *wanted)
@@ -154,3 +175,52 @@ def test_a_model_that_cannot_write_is_one_line(done: Done, given: list[str], tmp
     fp16 = queries_stage("generate_queries", model="nix/nix", precision="fp16")
     one_line(door(*given, fp16), "stages.queries.precision: fp16 needs a GPU")
     one_line(door(*given, queries_stage("generate_queries", model="nix/nix")), "cannot load 'nix/nix'")
+
+
+def test_the_length_of_queries_does_not_count_without_queries(given: list[str], tmp_path: Path) -> None:
+    overrides = [pretraining(query_length=200), TOKENS, f"output_root={tmp_path}", "dry_run=true"]
+    door(*given, *overrides).sound()
+
+
+def test_a_sentence_that_is_removed_is_hidden_from_its_passage_in_training(
+    given: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[sources.PassageQueries] = []
+
+    class Kept(sources.PassageQueries):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            made.append(self)
+
+    monkeypatch.setattr(sources, "PassageQueries", Kept)
+    for remove in (True, False):
+        queries = queries_stage("extract_queries", number=2, remove=remove)
+        done = door(*given, TOKENS, queries, pretraining(queries="queries")).sound()
+        assert "pre" in done.computed
+        (source,) = made
+        made.clear()
+        rows = source.rows(0, 0, np.arange(source.items))
+        lines = [" ".join(map(str, ["", *ids[1:-1].tolist(), ""])) for ids in np.split(rows.flat, rows.starts[1:-1])]
+        contained = [query in passage for passage, query in zip(lines[::2], lines[1::2], strict=True)]
+        assert len(contained) > 10
+        assert contained == [not remove] * len(contained)
+
+
+def test_queries_and_passages_of_another_tokenizer_are_one_line_and_another_name_for_the_same_is_fine(
+    given: list[str], tmp_path: Path
+) -> None:
+    stages = [
+        "stages.other={stage: tokenizer, vocab_size: 200}",
+        "stages.same={stage: tokenizer}",
+        "stages.foreign={stage: passages, length: 48, workers: 1, tokenizer: other}",
+        TOKENS,
+        pretraining(queries="queries"),
+        f"output_root={tmp_path}",
+    ]
+    wrong = "were tokenised with another tokenizer than this stage reads; give both the same stage as `tokenizer`"
+    of_queries = queries_stage("extract_queries", tokenizer="other")
+    one_line(door(*given, *stages, of_queries), f"stages.pre.queries: the queries {wrong}")
+    of_passages = queries_stage("extract_queries", passages="foreign")
+    one_line(door(*given, *stages, of_passages), f"stages.pre.queries: the passages of these queries {wrong}")
+    assert not list(tmp_path.glob("artifacts/pretrain_cotmae/*/logs")), "found only while it trained"
+    door(*given, *stages, queries_stage("extract_queries", tokenizer="same")).sound()

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 import yaml
 from small import PROJECT, Done, artifact_files, door, half_written, metrics_of, write
-from test_query_recipe import KINDS as APART  # kinds that recipes of their own run
+from test_query_recipe import KINDS as OF_QUERIES  # kinds that the recipe there runs
 
 from condensery.files import read_json
+from condensery.stages.texts import Passages, Queries
 from condensery.text.collection import Collection
 
 ROWS = ["BM25", "coCondenser", "two towers"]
@@ -33,13 +34,18 @@ def done(recipe: list[str]) -> Done:
     return door(*recipe).sound()
 
 
-def test_every_kind_of_stage_is_run_and_the_corpus_of_another_recipe_reused(done: Done) -> None:
-    kinds = (
-        {path.stem for path in (PROJECT / "conf" / "stage").glob("*.yaml")} - APART - {"audit_pairs"}
-    )  # test_pair_audit.py runs it
+@pytest.fixture(scope="module")
+def contexts(done: Done, recipe: list[str]) -> Done:
+    """The recipe ``contexts`` on the same collection, beside the first."""
+    return door("experiment=contexts", recipe[-1]).sound()
+
+
+def test_every_kind_of_stage_is_run_and_the_corpus_of_another_recipe_reused(done: Done, contexts: Done) -> None:
+    kinds = {path.stem for path in (PROJECT / "conf" / "stage").glob("*.yaml")}
     artifacts = done.folder.parents[1] / "artifacts"
-    assert {path.parents[1].name for path in artifacts.glob("*/*/manifest.json")} == kinds
+    assert {path.parents[1].name for path in artifacts.glob("*/*/manifest.json")} | OF_QUERIES == kinds
     assert "corpus" not in done.computed
+    assert not {"corpus", "tokenizer", "tokens", "condenser"} & set(contexts.computed)
     assert not half_written(done.folder.parents[1])
     assert not list(artifacts.glob("*/*.partial"))
 
@@ -80,6 +86,41 @@ def test_every_training_stage_leaves_its_curve(done: Done) -> None:
         header, *lines = (done.folder / "stages" / name / "logs" / "metrics.csv").read_text().splitlines()
         assert {"train/loss", "train/tokens_per_s", "val/mrr@10", "step"} <= set(header.split(","))
         assert len(lines) >= 6
+
+
+LOSSES = {
+    "query_context": {"mlm_head", "mlm_late", "contrast"},
+    "cotmae": {"mlm_late", "mlm_context"},
+    "cotmae_queries": {"mlm_late", "mlm_context"},
+    "retromae": {"mlm_late", "mlm_context"},
+    "ict": {"contrast"},
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_every_way_to_pretrain_on_contexts_leaves_its_losses_and_a_retriever(name: str, contexts: Done) -> None:
+    folder = contexts.folder / "stages" / name
+    header, *lines = (folder / "logs" / "metrics.csv").read_text().splitlines()
+    logged = {column.removeprefix("train/") for column in header.split(",") if column.startswith("train/")}
+    assert logged == LOSSES[name] | {"loss", "lr", "grad_norm", "tokens_per_s"}
+    assert "val/mrr@10" in header
+    assert len(lines) >= 6
+    metrics = read_json(folder / "manifest.json")["metrics"]
+    assert metrics["items"] > 100
+    on_queries = name in ("query_context", "cotmae_queries")
+    without = read_json(contexts.folder / "stages" / "sentences" / "manifest.json")["metrics"]["passages_without_query"]
+    assert not on_queries or metrics["left_out"] == without > 0
+
+
+def test_what_was_pretrained_on_contexts_is_fine_tuned_and_their_pairs_are_audited(contexts: Done) -> None:
+    assert contexts.err == ""
+    assert set(metrics_of(contexts.folder)) == {"BM25", "coCondenser", "query-as-context", "CoT-MAE", "ICT"}
+    stages = contexts.folder / "stages"
+    assert set(read_json(stages / "audit" / "audit.json")["kinds"]) == {"passage-passage", "passage-query"}
+    queries, passages = Queries((stages / "sentences").resolve()), Passages((stages / "passages").resolve())
+    assert len(queries.first) == len(passages.store) + 1
+    assert queries.places is not None
+    assert (queries.places >= 0).all(), "a sentence that shall be hidden cannot be told"
 
 
 def test_a_second_run_reuses_everything_and_answers(done: Done, recipe: list[str]) -> None:

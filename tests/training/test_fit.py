@@ -34,6 +34,10 @@ def _curves(folder: Path) -> dict[str, dict[int, float]]:
     [
         ("condenser", {"mlm_head", "mlm_late"}),
         ("cocondenser", {"mlm_head", "mlm_late", "contrast"}),
+        ("query_as_context", {"mlm_head", "mlm_late", "contrast"}),
+        ("cotmae", {"mlm_late", "mlm_context"}),
+        ("retromae", {"mlm_late", "mlm_context"}),
+        ("ict", {"contrast"}),
         ("biencoder", {"contrast"}),
     ],
 )

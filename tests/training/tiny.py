@@ -12,21 +12,48 @@ from condensery.files import write_json
 from condensery.models.biencoder import PASSAGE, QUERY, BiEncoder
 from condensery.models.condenser import Condenser, CondenserShape
 from condensery.models.encoder import Encoder
+from condensery.models.masked_autoencoder import MaskedAutoEncoder, decoder_shape
 from condensery.tokens.batches import chunks, text_rows
 from condensery.tokens.spans import RandomWindows
 from condensery.tokens.store import TokenStore
-from condensery.training.batches import SpanBatches, TrainingQueries, TripleBatches
+from condensery.training.batches import ContextMasking, SpanBatches, TrainingQueries, TripleBatches
 from condensery.training.callbacks import ValidationSample
-from condensery.training.data import SpanPairDataModule, TripleDataModule
-from condensery.training.modules import BiEncoderModule, CoCondenserModule, CondenserModule, TrainingModule
+from condensery.training.data import PassageQueryDataModule, SpanPairDataModule, TripleDataModule
+from condensery.training.modules import (
+    BiEncoderModule,
+    CoCondenserModule,
+    CondenserModule,
+    InverseClozeModule,
+    MaskedAutoEncoderModule,
+    QueryAsContextModule,
+    TrainingModule,
+)
 from condensery.training.settings import TrainingSettings
-from condensery.training.sources import SingleSpans, SpanPairs
+from condensery.training.sources import (
+    Asked,
+    MixedPairs,
+    PassageQueries,
+    SentencePairs,
+    SingleSpans,
+    Source,
+    SpanPairs,
+)
 
-KINDS = ("condenser", "cocondenser", "biencoder")
+KINDS = ("condenser", "cocondenser", "query_as_context", "cotmae", "retromae", "ict", "biencoder")
+PARTNER = ContextMasking("partner", both=True, rate=0.45)
+ITSELF = ContextMasking("same", both=True, rate=None)
+# how many passages the documents have, and how many queries the passages
+SIZES, QUERIES = [1, 2, 3, 4, 1, 5], [3, 1, 0, 2, 2, 1, 3, 0, 4, 1, 2, 3, 1, 1, 2, 5]
 
 
-def store(folder: Path, lengths: Sequence[int], seed: int = 0) -> TokenStore:
-    """A store of texts of these lengths, each a document of its own."""
+def store(
+    folder: Path,
+    lengths: Sequence[int],
+    seed: int = 0,
+    sentences: Sequence[int] | None = None,
+    documents: Sequence[int] | None = None,
+) -> TokenStore:
+    """A store of texts of these lengths; without ``documents`` (the first text of each) every text is one."""
     if not TokenStore.exists(folder):
         folder.mkdir(parents=True)
         starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
@@ -34,8 +61,39 @@ def store(folder: Path, lengths: Sequence[int], seed: int = 0) -> TokenStore:
         ids.astype(np.uint16).tofile(folder / "tokens.bin")
         np.save(folder / "starts.npy", starts)
         about = {"dtype": "uint16", "texts": len(lengths), "tokens": int(starts[-1]), "sentences": -1, "documents": -1}
+        for name, places, ends in (("sentences", sentences, 0), ("documents", documents, 1)):
+            if places is not None:
+                np.save(folder / f"{name}.npy", np.asarray(places, dtype=np.int64))
+                about[name] = len(places) - ends
         write_json(folder / "store.json", about)
     return TokenStore(folder)
+
+
+def sentences(folder: Path) -> TokenStore:
+    """18 documents of one to five sentences of 3 to 12 tokens each."""
+    sizes = [[3 + (5 * document + 7 * number) % 10 for number in range(1 + document % 5)] for document in range(18)]
+    flat = [size for document in sizes for size in document]
+    begins = np.cumsum(flat) - flat
+    return store(folder / "sentences", [sum(document) for document in sizes], sentences=begins.tolist())
+
+
+def asked(folder: Path, titles: bool = True, hidden: bool = True) -> Asked:
+    """16 passages in documents of 1 to 5, with none to five queries each; every other query hides a part of its passage.
+
+    Every fourth title is empty.
+    """
+    documents = [0, *np.cumsum(SIZES).tolist()]
+    passages = store(folder / "asked", [8 + (n * 5) % 9 for n in range(16)], seed=4, documents=documents)
+    headings = store(folder / "titles", [n % 4 for n in range(16)], seed=5)
+    queries = store(folder / "asking", [2 + n % 7 for n in range(sum(QUERIES))], seed=6)
+    first = np.concatenate([[0], np.cumsum(QUERIES)]).astype(np.int64)
+    places = np.full((len(queries), 2), -1, dtype=np.int64)
+    of_query = np.repeat(np.arange(16), QUERIES)
+    for query in range(0, len(queries), 2):  # at the begin, in the middle or at the end of the passage
+        size = 3 + query % 4
+        room = int(passages.lengths[of_query[query]]) - size
+        places[query] = passages.starts[of_query[query]] + room * (query // 2 % 3) // 2, size
+    return Asked(passages, headings if titles else None, queries, first, places if hidden else None)
 
 
 def documents(folder: Path) -> TokenStore:
@@ -46,9 +104,27 @@ def documents(folder: Path) -> TokenStore:
 def span_batches(folder: Path, pairs: bool = True, seed: int = 3, **changes: Any) -> SpanBatches:
     """4 documents (or spans) a batch, in chunks of at most 40 padded tokens."""
     spans = RandomWindows(documents(folder), length=16, seed=seed, minimum=4)
-    options = {"batch_size": 4, "mask_rate": 0.2, "whole_word": True, "budget": 40, "seed": seed}
     source = SpanPairs(spans, textbook.vocabulary()) if pairs else SingleSpans(spans, textbook.vocabulary())
+    return batches(source, seed=seed, **changes)
+
+
+def batches(source: Source, **changes: Any) -> SpanBatches:
+    """4 items a batch, in chunks of at most 40 padded tokens."""
+    options = {"batch_size": 4, "mask_rate": 0.2, "whole_word": True, "budget": 40, "seed": 3}
     return SpanBatches(source, textbook.vocabulary(), **{**options, **changes})
+
+
+def mixed_batches(folder: Path, share: float = 0.5, **changes: Any) -> SpanBatches:
+    """Passages with one of their first three queries, or with a sibling."""
+    pairs = PassageQueries(asked(folder), textbook.vocabulary(), 16, 8, candidates=3, seed=3)
+    return batches(MixedPairs(pairs, share, seed=3), **changes)
+
+
+def sentence_batches(folder: Path, **changes: Any) -> SpanBatches:
+    """Windows without one of their sentences, and the sentence."""
+    spans = RandomWindows(sentences(folder), length=20, seed=3, minimum=4)
+    source = SentencePairs(spans, textbook.vocabulary(), length=10, keep=0.1, seed=3)
+    return batches(source, mask_rate=None, **changes)
 
 
 def training_queries(pool: int = 6) -> TrainingQueries:
@@ -102,9 +178,22 @@ def run(
         model = BiEncoder(Encoder(language_model.base_model))
         return BiEncoderModule(model, chosen), TripleDataModule(triple_batches(folder), chosen.steps, workers)
     torch.manual_seed(1)
+    if kind == "ict":
+        model = BiEncoder(Encoder(language_model.base_model))
+        data = SpanPairDataModule(sentence_batches(folder), chosen.steps, workers)
+        return InverseClozeModule(model, chosen, temperature=2.0), data
+    if kind in ("cotmae", "retromae"):
+        pairs = kind == "cotmae"
+        auto_encoder = MaskedAutoEncoder(language_model, decoder_shape("masked" if pairs else "enhanced"))
+        spans = span_batches(folder, pairs, context=PARTNER if pairs else ITSELF)
+        return MaskedAutoEncoderModule(auto_encoder, chosen), SpanPairDataModule(spans, chosen.steps, workers)
+    condenser = Condenser(language_model, CondenserShape(1, 1, True))
+    if kind == "query_as_context":
+        queries = PassageQueryDataModule(mixed_batches(folder), chosen.steps, workers)
+        return QueryAsContextModule(condenser, chosen, temperature=2.0, contrast_weight=0.5), queries
     module = CoCondenserModule if kind == "cocondenser" else CondenserModule
     data = SpanPairDataModule(span_batches(folder, pairs=kind == "cocondenser"), chosen.steps, workers)
-    return module(Condenser(language_model, CondenserShape(1, 1, True)), chosen), data
+    return module(condenser, chosen), data
 
 
 def sample(folder: Path) -> ValidationSample:

@@ -63,6 +63,10 @@ class PairConfig(PretrainMlmConfig):
             raise ValueError("mixed_context mixes passages into pairs with queries; name a stage in `queries`")
         return self
 
+    def lengths(self) -> dict[str, int]:
+        """Without queries theirs does not count."""
+        return {key: tokens for key, tokens in super().lengths().items() if self.queries or key != "query_length"}
+
 
 class PretrainCoCondenserConfig(PairConfig, PretrainCondenserConfig):
     """The contrast of a pair."""

@@ -45,6 +45,10 @@ class OptimisedStageConfig(StageConfig):
             raise ValueError("give either steps or epochs; add epochs=null (or steps=null) for it in the same way")
         return self
 
+    def lengths(self) -> dict[str, int]:
+        """How long inputs are, in tokens, by key."""
+        return {key: getattr(self, key) for key in LENGTHS if hasattr(self, key)}
+
     def settings(self, steps_an_epoch: int, stage: str) -> "TrainingSettings":
         """The settings of the training loop, with the number of steps worked out."""
         from condensery.training.settings import TrainingSettings, number_of_steps
@@ -72,8 +76,8 @@ class TrainingStageConfig(OptimisedStageConfig):
     @model_validator(mode="after")
     def _inputs_fit_the_backbone(self) -> Self:
         if self.backbone.name is None:  # a checkpoint tells its size only when it is loaded
-            for key in LENGTHS:
-                _check_length(key, getattr(self, key, 0), self.backbone.max_positions)
+            for key, tokens in self.lengths().items():
+                _check_length(key, tokens, self.backbone.max_positions)
         return self
 
     def identity(self) -> list[str]:
@@ -154,9 +158,9 @@ def _check_positions(module: "TrainingModule", config: OptimisedStageConfig, sta
     from condensery.models.encoder import Encoder
 
     for encoder in (part for part in module.modules() if isinstance(part, Encoder)):
-        for key in LENGTHS:
+        for key, tokens in config.lengths().items():
             try:
-                _check_length(key, getattr(config, key, 0), encoder.longest)
+                _check_length(key, tokens, encoder.longest)
             except ValueError as error:
                 raise UserError(f"stages.{stage}: {error}") from None
 
