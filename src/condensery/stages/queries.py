@@ -28,7 +28,7 @@ class QueryStageConfig(StageConfig):
 
 
 def write_queries(pairs: Iterable[Pair], context: Context, missing: str | None = None) -> dict[str, Any]:
-    """Write the artifact: queries.jsonl, queries.arrow and their tokens, first.npy, examples.md.
+    """Write the artifact: queries.jsonl (a line a passage), queries.arrow and their tokens, first.npy, examples.md.
 
     Empty queries and repetitions within a passage are left out. Passages without query are counted and said in a line;
     ``first`` gives them no query, and training leaves them out.
@@ -76,8 +76,7 @@ def _write_texts(context: Context, passages: Passages, queries: Iterator[list[st
             counts[row] = len(found)
             for query in found:
                 table.add((query,), len(query))
-            if found:
-                lines.write(json.dumps({"id": identifier, "queries": found}, ensure_ascii=False) + "\n")
+            lines.write(json.dumps({"id": identifier, "queries": found}, ensure_ascii=False) + "\n")
     return counts
 
 
