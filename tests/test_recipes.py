@@ -19,6 +19,7 @@ from small import (
     write_questions,
     write_text_files,
 )
+from small_t5 import save_small_t5
 
 CONF = PROJECT / "conf"
 RECIPES = sorted(
@@ -30,16 +31,23 @@ OPTIONS = [
     if path.parent.name not in ("experiment", "stage")
 ]
 TEXT = some_text(documents=24, seed=5)
-FEW = [  # steps for the recipes whose number of steps is their own
-    *(f"stage.{kind}.steps=3" for kind in ("pretrain_mlm", "pretrain_condenser", "pretrain_cocondenser", "finetune")),
-    *(
-        f"stage.{kind}.epochs=null"
-        for kind in ("pretrain_mlm", "pretrain_condenser", "pretrain_cocondenser", "finetune")
-    ),
-]
+TRAINING = (
+    *("pretrain_mlm", "pretrain_condenser", "pretrain_cocondenser", "pretrain_cotmae", "pretrain_retromae"),
+    *("pretrain_ict", "finetune", "finetune_generator"),
+)
+# steps for the recipes whose number of steps is their own
+FEW = [f"stage.{kind}.{key}" for kind in TRAINING for key in ("steps=3", "epochs=null")]
 MARCO_FILES = ["collection.tsv", "queries.train.tsv", "qrels.train.tsv", "queries.dev.small.tsv", "qrels.dev.small.tsv"]
 
 MARCO_ROWS = ["BM25", "BERT", "coCondenser", "coCondenser + hard negatives"]
+ON_MARCO = [name for name in RECIPES if name.endswith("_msmarco")]
+ON_WEB = [name for name in ON_MARCO if name not in ("cocondenser_msmarco", "condenser_ct_msmarco")]
+ABLATIONS = {  # how many jobs each is
+    "ablation/pretraining": 2,
+    "ablation/mixed_context": 2 * 2,
+    "ablation/query_number": 4 * 2,
+}
+GIVEN = {"condenser_ct_msmarco": ["backbone.name=a/condenser"]}  # what else must be given
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +56,12 @@ def roots(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("roots")
     judged = write_text_files(folder / "judged", TEXT)
     write_questions(judged, _by_paragraph(judged, TEXT))
+    marco, documents = write_marco(folder / "marco", TEXT), write_documents(folder / "documents", TEXT)
     return {
-        "cocondenser_msmarco": write_marco(folder / "marco", TEXT),
+        **dict.fromkeys(ON_MARCO, marco),
+        "ict_wikipedia": documents,
         "cocondenser_squad": write_beir(folder / "beir", TEXT),
-        "condenser_wikipedia": write_documents(folder / "documents", TEXT),
+        "condenser_wikipedia": documents,
         "cocondenser_local": write_text_files(folder / "text", TEXT),
         "cocondenser_local_queries": judged,
     }
@@ -76,9 +86,31 @@ def test_the_recipes_that_the_readme_speaks_of_are_here() -> None:
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_every_recipe_composes_to_a_graph(recipe: str, roots: dict[str, Path], tmp_path: Path) -> None:
     given = [f"data.root={roots[recipe]}"] if recipe in roots else []
+    given += GIVEN.get(recipe, [])
     done = door(f"experiment={recipe}", *given, "dry_run=true", f"output_root={tmp_path}").sound()
     assert re.search(r"corpus .* miss", done.out)
     assert not list(tmp_path.iterdir()), "a dry run writes nothing"
+
+
+@pytest.mark.parametrize("recipe", [name for name in RECIPES if name.startswith("ablation/")])
+@pytest.mark.parametrize("data", ["pydocs_stdlib", "squad"])
+def test_every_ablation_is_a_sweep_over_any_collection(
+    recipe: str, data: str, roots: dict[str, Path], tmp_path: Path
+) -> None:
+    given = [f"data.root={roots['cocondenser_squad']}"] if data == "squad" else []
+    done = door("-m", f"experiment={recipe}", f"data={data}", *given, "dry_run=true", f"output_root={tmp_path}").sound()
+    assert len(re.findall("^== job ", done.out, re.MULTILINE)) == ABLATIONS[recipe]
+    kinds = {"queries": 1, "mlm_start": 2, "condenser_start": 2}  # one generation; a start for each seed
+    for stage, number in kinds.items():
+        assert len(set(re.findall(rf" {stage} .* ([0-9a-f]{{16}}) ", done.out))) == number, stage
+
+
+def test_the_pretraining_ablation_has_all_objectives(tmp_path: Path) -> None:
+    done = door("experiment=ablation/pretraining", "--cfg", "job").sound()
+    for kind in ("mlm", "condenser", "cocondenser", "cotmae", "retromae", "ict"):
+        assert f"stage: pretrain_{kind}\n" in done.out
+    assert "mixed_context: 0.5" in done.out
+    assert "init: backbone" in done.out
 
 
 @pytest.mark.parametrize("option", OPTIONS)
@@ -143,6 +175,23 @@ def test_msmarco_without_data_names_each_missing_file_and_where_to_get_it(tmp_pa
         assert "https://microsoft.github.io/msmarco/" in done.err
         assert "collectionandqueries.tar.gz" in done.err
     assert not list(tmp_path.glob("out/*")), "nothing was begun"
+
+
+@pytest.mark.parametrize("recipe", ON_WEB)
+def test_recipes_on_the_web_documents_name_what_is_missing(recipe: str, tmp_path: Path) -> None:
+    (tmp_path / "marco").mkdir()
+    done = door(f"experiment={recipe}", f"data.root={tmp_path / 'marco'}", f"output_root={tmp_path / 'out'}")
+    assert done.code == 1
+    assert done.err.startswith("error: data.root=")
+    assert done.err.count("\n") == 1
+    assert all(name in done.err for name in [*MARCO_FILES, "msmarco-docs.tsv"])
+    assert not list(tmp_path.glob("out/*")), "nothing was begun"
+
+
+def test_a_condenser_to_continue_must_be_given(roots: dict[str, Path], tmp_path: Path) -> None:
+    recipe = "condenser_ct_msmarco"
+    done = door(f"experiment={recipe}", f"data.root={roots[recipe]}", f"output_root={tmp_path}")
+    assert done.err == "error: backbone.tokenizer: ./condenser: no such folder\n"
 
 
 def test_msmarco_names_what_is_missing_of_the_optional_files_too(roots: dict[str, Path], tmp_path: Path) -> None:
@@ -256,3 +305,79 @@ def test_wikipedia_goes_on_from_a_checkpoint_in_a_folder(roots: dict[str, Path],
     ).sound()
     assert done.computed == ["corpus", "tokenizer", "tokens", "condenser"]
     assert (done.folder / "stages" / "condenser" / "condenser_head.safetensors").is_file()
+
+
+def two_rounds(*names: str) -> list[str]:
+    return ["BM25", *(name + end for end in ("", " + hard negatives") for name in names)]
+
+
+@pytest.fixture(scope="module")
+def marco(roots: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """MS MARCO in native files, a small model, and a T5 with its words in the folder ``t5`` beside the outputs."""
+    folder = tmp_path_factory.mktemp("marco")
+    given = [f"data.root={roots['bm25_msmarco']}", f"output_root={folder / 'out'}", "logger=csv", *MODEL]
+    done = door("experiment=bm25_msmarco", *given, "backbone.max_positions=160").sound()
+    assert list(metrics_of(done.folder)) == ["BM25"]
+    save_small_t5(folder / "t5", (done.folder / "stages" / "tokenizer").resolve())
+    few = [f"stage.pretrain_{kind}.steps=2" for kind in ("cocondenser", "cotmae")]
+    few += ["stage.finetune.steps=2", "stage.finetune.epochs=null", "stage.pretrain_retromae.epochs=1"]
+    writing = [f"stage.generate_queries.model={folder / 't5'}", "stage.generate_queries.max_tokens=8"]
+    return [*given, "backbone.max_positions=160", *few, *writing]
+
+
+def test_query_as_context_on_msmarco_runs_to_its_table(marco: list[str]) -> None:
+    from condensery.stages.texts import Queries
+
+    done = door("experiment=query_as_context_msmarco", *marco).sound()
+    rows = two_rounds("coCondenser", "query-as-context")
+    assert list(metrics_of(done.folder)) == rows
+    assert Queries((done.folder / "stages" / "queries").resolve()).counts.max() == 5
+    again = door("experiment=query_as_context_msmarco", *marco, "stages.query_as_context.candidates=1").sound()
+    assert "queries" not in again.computed, "fewer candidates are drawn from the same generation"
+    assert {"query_as_context", "queries_round2"} <= set(again.computed)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "rows"),
+    [
+        ("query_as_context_cotmae_msmarco", [*two_rounds("CoT-MAE"), *two_rounds("query-as-context")[1:]]),
+        ("retromae_msmarco", two_rounds("RetroMAE")),
+    ],
+)
+def test_auto_encoders_on_msmarco_run_to_their_tables(recipe: str, rows: list[str], marco: list[str]) -> None:
+    assert list(metrics_of(door(f"experiment={recipe}", *marco).sound().folder)) == rows
+
+
+def test_a_condenser_goes_on_with_msmarco(marco: list[str], roots: dict[str, Path], tmp_path: Path) -> None:
+    first = door(
+        "experiment=cocondenser_local", "data=documents", f"data.root={roots['condenser_wikipedia']}",
+        f"output_root={tmp_path}", "logger=csv", *MODEL, *FEW,
+    ).sound()  # fmt: skip
+    start = (first.folder / "stages" / "condenser").resolve()
+    given = [one for one in marco if not one.startswith("backbone")]
+    models = [f"backbone.name={start}", f"backbone.tokenizer={start}", "stages.continued.epochs=1"]
+    done = door("experiment=condenser_ct_msmarco", *given, *models).sound()
+    assert list(metrics_of(done.folder)) == ["BM25", "Condenser", "Condenser, continued"]
+
+
+def test_ict_on_wikipedia_gives_a_checkpoint(roots: dict[str, Path], tmp_path: Path) -> None:
+    root = roots["ict_wikipedia"]
+    done = door(
+        "experiment=ict_wikipedia", f"data.root={root}", f"output_root={tmp_path}", "logger=csv", *MODEL
+    ).sound()
+    assert (done.folder / "stages" / "ict" / "model.safetensors").is_file()
+
+
+@pytest.mark.slow
+def test_all_objectives_and_seeds_end_in_one_table(roots: dict[str, Path], tmp_path: Path) -> None:
+    given = ["data=squad", f"data.root={roots['cocondenser_squad']}", f"output_root={tmp_path}", "logger=csv"]
+    names = ("mlm_start", "condenser_start", "query_as_context", "query_as_context_cotmae", "mixed")
+    few = [*FEW, *(f"stages.{name}.steps=3" for name in names)]
+    done = door("-m", "experiment=ablation/pretraining", *given, *MODEL, *few).sound()
+    rows = json.loads((done.folder / "results.json").read_text())
+    seeds: dict[str, set[int]] = {}
+    for row in rows:
+        seeds.setdefault(row["row"], set()).add(row["seed"])
+    assert len(seeds) == 12
+    assert all(found == {1, 2} for name, found in seeds.items() if name != "BM25")
+    assert "± is the standard deviation over 2 seeds." in (done.folder / "table.md").read_text()

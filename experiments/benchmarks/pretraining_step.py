@@ -24,16 +24,14 @@ import os
 import resource
 import statistics
 import sys
-import time
-from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 import numpy as np
 import torch
+from sizes import SHAPES, VOCABULARY, Shape, cpu_seconds, language_model, matmul_rate
 from torch import Tensor, nn
-from transformers import BertConfig, BertForMaskedLM
 
 from condensery import memory
 from condensery.models.condenser import Condenser, CondenserShape
@@ -41,21 +39,7 @@ from condensery.objectives.contrast import span_contrast
 from condensery.objectives.mlm import MaskedPrediction
 from condensery.tokens.batches import chunks
 
-VOCABULARY, LENGTH, MASK_RATE, MASK = 30_522, 128, 0.15, 103
-
-
-@dataclass(frozen=True)
-class Shape:
-    """One size of model and batch; ``chunk`` is in spans of 128 tokens."""
-
-    layers: int
-    hidden: int
-    heads: int
-    spans: int
-    chunk: int
-
-
-SHAPES = {"A": Shape(12, 768, 12, 16, 8), "B": Shape(4, 256, 4, 64, 16)}
+LENGTH, MASK_RATE, MASK = 128, 0.15, 103
 
 
 @dataclass
@@ -83,18 +67,7 @@ def make_batch(shape: Shape, seed: int = 0) -> Batch:
 
 def make_model(shape: Shape, dropout: float, attention: str) -> Condenser:
     """The model of this shape; the same weights whenever it is called."""
-    torch.manual_seed(1)
-    config = BertConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=shape.hidden,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        intermediate_size=4 * shape.hidden,
-        hidden_dropout_prob=dropout,
-        attention_probs_dropout_prob=dropout,
-        attn_implementation=attention,
-    )
-    return Condenser(BertForMaskedLM(config), CondenserShape(2, shape.layers // 2, True)).train()
+    return Condenser(language_model(shape, dropout, attention), CondenserShape(2, shape.layers // 2, True)).train()
 
 
 def our_gradients(model: Condenser, batch: Batch, shape: Shape, precision: str) -> float:
@@ -181,20 +154,6 @@ def useful_flops(shape: Shape, batch: Batch) -> float:
     projection = 2 * masked.sum() * 2 * d * (VOCABULARY + d)
     trained = (shape.layers - 1) * whole + layer(masked + 1) + heads + projection
     return cached + 3 * trained
-
-
-def matmul_rate(precision: str) -> float:
-    """Operations per CPU-second of a large matrix product in this precision."""
-    kind = torch.bfloat16 if precision == "bf16" else torch.float32
-    left, right = torch.randn(2, 2048, 2048).to(kind)
-    return 2 * 2048.0**3 / statistics.median(cpu_seconds(lambda: left @ right) for _ in range(7))
-
-
-def cpu_seconds(work: Callable[[], object]) -> float:
-    """CPU-seconds of all threads of this process while ``work`` runs."""
-    start = time.process_time()
-    work()
-    return time.process_time() - start
 
 
 def gradient_error(shape: Shape, batch: Batch, precision: str) -> float:

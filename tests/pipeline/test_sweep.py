@@ -1,12 +1,14 @@
 """Sweeps: one joined table, shared stages computed once, a failed job beside the results of the others."""
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 from toy_commands import Command
 
-from condensery.pipeline.sweep import labels_of, without_seed
+from condensery.pipeline.sweep import distinct_rows, labels_of, without_seed
+from condensery.reporting.results import Row
 
 
 def test_jobs_share_stages_and_end_in_one_table(
@@ -19,12 +21,20 @@ def test_jobs_share_stages_and_end_in_one_table(
     assert [ran.count(stage) for stage in ("corpus", "bm25", "plain", "round2")] == [1, 1, 2, 4]
     folder = tmp_path / "out" / "sweeps" / "toy"
     rows = json.loads((folder / "results.json").read_text())
-    assert len(rows) == 16
+    assert Counter(row["row"] for row in rows) == {
+        "BM25": 1,  # the same in all jobs, as in those of a seed what precedes round2
+        "plain": 2,
+        "better": 2,
+        "steps=1 · round2": 2,
+        "steps=2 · round2": 2,
+    }
     assert {row["seed"] for row in rows} == {1, 2}
     table = (folder / "table.md").read_text()
     assert "steps=1 · round2" in table
     assert "steps=2 · round2" in table
     assert "±" in table
+    assert "± is the standard deviation over 2 seeds." in table
+    assert "† differs from plain: " in table
     assert done.stdout.rstrip().endswith(str(folder))
 
 
@@ -44,3 +54,30 @@ def test_a_label_is_what_tells_the_jobs_apart() -> None:
     assert labels_of(jobs) == ["steps=1", "steps=2"]
     assert labels_of([["experiment=x"]]) == [""]
     assert without_seed("steps=1 seed=3") == "steps=1"
+
+
+def test_a_row_is_named_after_its_job_only_where_the_sweep_made_a_difference() -> None:
+    def row(name: str, seed: int, artifact: str) -> Row:
+        return Row(name, "toys", "test", {"MRR@10": 0.5}, seed=seed, artifact=artifact)
+
+    jobs = [("n=1 seed=1", 1, "a"), ("n=1 seed=2", 2, "b"), ("n=2 seed=1", 1, "c"), ("n=2 seed=2", 2, "d")]
+    found = [
+        (label, one)
+        for label, seed, mine in jobs
+        for one in (row("BM25", seed, "lexical"), row("shared", seed, f"s{seed}"), row("tuned", seed, mine))
+    ]
+    assert [(one.name, one.artifact) for one in distinct_rows(found)] == [
+        ("BM25", "lexical"), ("shared", "s1"), ("n=1 · tuned", "a"), ("shared", "s2"), ("n=1 · tuned", "b"),
+        ("n=2 · tuned", "c"), ("n=2 · tuned", "d"),
+    ]  # fmt: skip
+    alone = distinct_rows([("seed=1", row("tuned", 1, "a")), ("seed=2", row("tuned", 2, "b"))])
+    assert [one.name for one in alone] == ["tuned", "tuned"], "of a sweep over seeds nothing needs to be told"
+
+
+def test_a_sweep_may_stand_in_the_recipe(command: Command, tmp_path: Path) -> None:
+    done = command("-m", recipe="seeds")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((tmp_path / "out" / "sweeps" / "seeds" / "results.json").read_text())
+    assert Counter(row["row"] for row in rows) == {"BM25": 1, "plain": 2, "better": 2, "round2": 2}
+    table = (tmp_path / "out" / "sweeps" / "seeds" / "table.md").read_text()
+    assert table.count("±") == 3 * 2 + 1, "three rows of two metrics, and the note"

@@ -82,13 +82,17 @@ def with_queries(row: "Row", folder: Path) -> "Row":
     return replace(row, per_query=found.per_query, query_ids=found.query_ids)
 
 
-def joined(rows: "Sequence[Row]", folder: Path, title: str) -> None:
-    """Write and print one table over the jobs of a sweep: ``results.json`` and ``table.md`` in ``folder``."""
+def joined(rows: "Sequence[Row]", folder: Path, title: str, baseline: str | None = None) -> None:
+    """Write and print one table over the jobs of a sweep: ``results.json`` and ``table.md`` in ``folder``.
+
+    The others are tested against ``baseline`` where a row has this very name: where the sweep made no difference to it.
+    """
     from condensery.reporting.results import write_results
-    from condensery.reporting.table import build_table
+    from condensery.reporting.table import Significance, build_table
 
     write_results(folder / "results.json", rows)
-    table = build_table(rows, title=title)
+    known = baseline is not None and any(row.name == baseline for row in rows)
+    table = build_table(rows, None, Significance(str(baseline)) if known else None, title)
     table.write(folder / "table.md")
     print(flush=True)
     table.show()

@@ -9,11 +9,14 @@ import shutil
 import sys
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
+
+if TYPE_CHECKING:
+    from condensery.reporting.results import Row
 
 FOLDER = "CONDENSERY_SWEEP"  # environment variable: where the jobs of this sweep leave their records
 failed: list[str] = []  # of the last sweep in this process: the labels of the jobs that failed
@@ -63,6 +66,7 @@ class JoinedTable(Callback):
                 for label, record in zip(labels, records, strict=True)
                 if record["folder"]
             ],
+            OmegaConf.select(config, "table.baseline"),
         )
         failed.extend(label or "all" for label, record in zip(labels, records, strict=True) if record["error"])
         if failed:
@@ -71,21 +75,38 @@ class JoinedTable(Callback):
             )
 
 
-def _join(folder: Path, runs: list[tuple[str, Path]]) -> None:
+def _join(folder: Path, runs: list[tuple[str, Path]], baseline: str | None) -> None:
     """One table over the run folders; lines that differ in nothing but the seed become one, with their spread."""
-    from dataclasses import replace
-
-    from condensery.pipeline.report import joined
+    from condensery.pipeline.report import joined, with_queries
     from condensery.reporting.results import read_results
 
-    rows = [
-        replace(row, name=" · ".join(part for part in (without_seed(label), row.name) if part))
+    found = [
+        (label, with_queries(row, run.parents[1] / "artifacts" / row.artifact))
         for label, run in runs
         for row in read_results(run / "results.json")
     ]
-    if rows:
-        joined(rows, folder, folder.name)
+    if found:
+        joined(distinct_rows(found), folder, folder.name, baseline)
         print(f"\n{folder}", flush=True)
+
+
+def distinct_rows(found: "list[tuple[str, Row]]") -> "list[Row]":
+    """The rows of (label of the job, row), each artifact once, named after its job where the sweep made a difference.
+
+    A row that the jobs of a seed have in common, such as BM25's, keeps its own name.
+    """
+    from dataclasses import replace
+
+    made: dict[tuple[str, int | None], set[str]] = {}  # (row, seed) -> its artifacts
+    for _, row in found:
+        made.setdefault((row.name, row.seed), set()).add(row.artifact)
+    single = len({without_seed(label) for label, _ in found}) == 1  # its label, if any, tells what did not fail
+    swept = {name for (name, _), artifacts in made.items() if single or len(artifacts) > 1}
+    rows: dict[tuple[str, str], Row] = {}
+    for label, row in found:
+        name = " · ".join(part for part in (without_seed(label) if row.name in swept else "", row.name) if part)
+        rows.setdefault((name, row.artifact), replace(row, name=name))
+    return list(rows.values())
 
 
 def labels_of(jobs: list[list[str]]) -> list[str]:

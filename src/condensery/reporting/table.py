@@ -145,8 +145,9 @@ def build_table(
         labels=labels,
     )
     _mark_best(cells)
-    if any(len(seeds) > 1 for seeds in groups.values()):
-        table.notes.append("± is the standard deviation over seeds.")
+    numbers = sorted({len(seeds) for seeds in groups.values() if len(seeds) > 1})
+    if numbers:
+        table.notes.append(f"± is the standard deviation over {' or '.join(map(str, numbers))} seeds.")
     if significance:
         _mark_significant(table, groups, columns, significance)
     return table

@@ -1,0 +1,55 @@
+"""What the benchmarks share: sizes of models and batches, and how CPU time is counted."""
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from transformers import BertConfig, BertForMaskedLM
+
+VOCABULARY = 30_522
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One size of model and batch; ``chunk`` is in spans of 128 tokens."""
+
+    layers: int
+    hidden: int
+    heads: int
+    spans: int
+    chunk: int
+
+
+SHAPES = {"A": Shape(12, 768, 12, 16, 8), "B": Shape(4, 256, 4, 64, 16)}
+
+
+def language_model(shape: Shape, dropout: float, attention: str) -> BertForMaskedLM:
+    """A BERT of this shape; the same weights whenever it is called."""
+    torch.manual_seed(1)
+    config = BertConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=shape.hidden,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        intermediate_size=4 * shape.hidden,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+        attn_implementation=attention,
+    )
+    return BertForMaskedLM(config)
+
+
+def matmul_rate(precision: str) -> float:
+    """Operations per CPU-second of a large matrix product in this precision."""
+    kind = torch.bfloat16 if precision == "bf16" else torch.float32
+    left, right = torch.randn(2, 2048, 2048).to(kind)
+    return 2 * 2048.0**3 / statistics.median(cpu_seconds(lambda: left @ right) for _ in range(7))
+
+
+def cpu_seconds(work: Callable[[], object]) -> float:
+    """CPU-seconds of all threads of this process while ``work`` runs."""
+    start = time.process_time()
+    work()
+    return time.process_time() - start
