@@ -20,13 +20,18 @@ class _CheapDropout(torch.autograd.Function):
         keep = bits >= dropped - _LEVELS // 2
         ctx.save_for_backward(keep)
         ctx.scale = _LEVELS / (_LEVELS - dropped)  # type: ignore[attr-defined]
-        return torch.ops.aten.native_dropout_backward(values, keep, ctx.scale)  # type: ignore[attr-defined]
+        return _drop(values, keep, ctx.scale)  # type: ignore[attr-defined]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, None]:
         (keep,) = ctx.saved_tensors  # type: ignore[attr-defined]
-        return torch.ops.aten.native_dropout_backward(gradient, keep, ctx.scale), None  # type: ignore[attr-defined]
+        return _drop(gradient, keep, ctx.scale), None  # type: ignore[attr-defined]
+
+
+def _drop(values: Tensor, keep: Tensor, scale: float) -> Tensor:
+    """Without temporaries: torch's own operator for this makes two more tensors of the same size."""
+    return torch.where(keep, values, values.new_zeros(())).mul_(scale)
 
 
 def dropout(values: Tensor, p: float, training: bool) -> Tensor:
