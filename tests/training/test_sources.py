@@ -140,6 +140,9 @@ def test_a_sentence_and_the_rest_are_its_span_or_the_span_keeps_it(kind: str, ke
             inside += begin not in spans.store.sentences.tolist() and number == 0
     assert np.mean(kept) == pytest.approx(keep, abs=4 * (keep * (1 - keep) / len(kept)) ** 0.5)
     assert np.mean(places) == pytest.approx(0.5, abs=0.04)
+    for which in (True, False):  # which sentence it is has nothing to do with whether it stays
+        chosen = [place for place, stays in zip(places, kept, strict=True) if stays == which]
+        assert not chosen or np.mean(chosen) == pytest.approx(0.5, abs=0.05)
     assert min(places) == pytest.approx(1 - max(places)), "begin and end of the longest spans are drawn alike"
     assert cut, "no sentence was longer than its row"
     assert (inside > 0) == (kind == "windows"), "spans that begin inside of a sentence"
