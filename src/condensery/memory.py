@@ -10,7 +10,7 @@ No tensor outlives its chunk, and yet a process grew by half from 4 chunks to 50
   of the same size does not fit in. Without those lists slivers join their hole again. The list of each thread
   (tcache) can only be switched off before a process starts: ``PROCESS``, which run.py starts itself again with.
 - What goes back to the operating system has to be fetched again, page by page: 0.2 ms of copying then cost 4 ms. So nothing
-  goes back by itself, and large blocks come from the heap as well; ``give_back`` is for a place where it is worth it.
+  goes back by itself, and large blocks come from the heap as well; ``give_back`` is for where flatness is worth it.
 """
 
 import ctypes

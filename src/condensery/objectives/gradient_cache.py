@@ -10,8 +10,9 @@ One graph is in memory at a time, and a batch that is one chunk is encoded once.
 step 3 is left: that is gradient accumulation.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -21,7 +22,7 @@ from condensery import memory
 from condensery.objectives.contrast import Contrast
 from condensery.tokens.batches import Chunk
 
-_MANY = 16  # chunks; a batch of more gives free memory back after each, which costs up to a tenth of its time
+_MANY = 16  # chunks; a batch of more gives free memory back twice a chunk, which costs it a tenth of its time
 
 memory.keep_flat()
 
@@ -43,18 +44,31 @@ def _wide(vectors: Tensor) -> Tensor:
     return vectors if vectors.dtype == torch.float64 else vectors.float()
 
 
-class _Replay:
-    """The state of the random number generators before a chunk, so that its second pass draws the same dropout."""
+class _Replays:
+    """The state of the random number generators before each chunk, so that its second pass draws the same dropout.
 
-    def __init__(self, device: torch.device) -> None:
+    In one block of memory: a small one made amid the tensors of each chunk would keep the room around it from being used
+    as a whole again.
+    """
+
+    def __init__(self, chunks: int, device: torch.device) -> None:
         self.device = device
-        self.cpu = torch.get_rng_state()
-        self.cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+        self.cpu = torch.get_rng_state().new_empty((chunks, len(torch.get_rng_state())))
+        self.cuda = None
+        if device.type == "cuda":
+            self.cuda = self.cpu.new_empty((chunks, len(torch.cuda.get_rng_state(device))))
 
-    def restore(self) -> None:
-        torch.set_rng_state(self.cpu)
+    def save(self, chunk: int) -> None:
+        """Before the first pass of this chunk."""
+        self.cpu[chunk] = torch.get_rng_state()
         if self.cuda is not None:
-            torch.cuda.set_rng_state(self.cuda, self.device)
+            self.cuda[chunk] = torch.cuda.get_rng_state(self.device)
+
+    def restore(self, chunk: int) -> None:
+        """Before its second pass."""
+        torch.set_rng_state(self.cpu[chunk].clone())
+        if self.cuda is not None:
+            torch.cuda.set_rng_state(self.cuda[chunk].clone(), self.device)
 
 
 def backpropagate(
@@ -79,36 +93,42 @@ def backpropagate(
     losses: dict[str, Tensor] = {}
     kept = [model.encode(chunks[0])]
     gradient: Tensor | None = None
-    replays: list[_Replay] = []
+    replays: _Replays | None = None
     if contrast is not None:
         losses["contrast"], gradient, replays = _vector_gradients(model, kept[0][0].detach(), chunks, contrast)
-    for index, chunk in _flat(chunks):
-        if index > 0 and replays:
-            replays[index - 1].restore()
+    for index, chunk in enumerate(chunks):
+        if index > 0 and replays is not None:
+            replays.restore(index)
         with nullcontext() if index + 1 == len(chunks) else unsynchronised():
-            _add(
-                losses,
-                _back_propagate_chunk(
-                    *(kept.pop() if index == 0 else model.encode(chunk)),
-                    None if gradient is None else gradient[chunk.rows],
-                    backward,
-                ),
+            _give_back(chunks)
+            part = _back_propagate_chunk(
+                kept.pop if index == 0 else partial(model.encode, chunk),
+                None if gradient is None else gradient[chunk.rows],
+                backward,
+                partial(_give_back, chunks),
             )
+        _add(losses, part)
     return losses
 
 
-def _flat(chunks: Sequence[Chunk]) -> Iterator[tuple[int, Chunk]]:
-    """Enumerate the chunks of a pass; what each leaves behind is given back where there are many."""
-    for index, chunk in enumerate(chunks):
-        if len(chunks) > _MANY and chunk.input_ids.device.type == "cpu":
-            memory.give_back()
-        yield index, chunk
+def _give_back(chunks: Sequence[Chunk]) -> None:
+    """Where a CPU has many chunks before it, let none inherit the free memory in which those before it left holes."""
+    if len(chunks) > _MANY and chunks[0].input_ids.device.type == "cpu":
+        memory.give_back()
 
 
 def _back_propagate_chunk(
-    vectors: Tensor, own: dict[str, Tensor], gradient: Tensor | None, backward: Callable[[Tensor], None]
+    encode: Callable[[], tuple[Tensor, dict[str, Tensor]]],
+    gradient: Tensor | None,
+    backward: Callable[[Tensor], None],
+    encoded: Callable[[], None],
 ) -> dict[str, Tensor]:
-    """Step 3 for one encoded chunk, whose own losses are returned. Nothing of its graph outlives the call."""
+    """Step 3 for one chunk, whose own losses are returned. Nothing of its graph outlives the call.
+
+    ``encoded`` is called between the two passes, when the memory is at its fullest.
+    """
+    vectors, own = encode()
+    encoded()
     # (v . h).sum() back-propagates v into h
     start = vectors.sum() * 0.0 if gradient is None else (_wide(vectors) * gradient).sum()
     backward(sum(own.values(), start))
@@ -117,25 +137,22 @@ def _back_propagate_chunk(
 
 def _vector_gradients(
     model: ChunkEncoder, first: Tensor, chunks: Sequence[Chunk], contrast: Contrast
-) -> tuple[Tensor, Tensor, list[_Replay]]:
-    """Steps 1 and 2: the contrastive loss, its gradient (n, d) by vector, and what replays each other chunk's dropout.
+) -> tuple[Tensor, Tensor, _Replays]:
+    """Steps 1 and 2: the contrastive loss, its gradient (n, d) by vector, and what replays each chunk's dropout.
 
     ``first``: the vectors of the first chunk, which is encoded already.
     """
-    replays = []
-    encoded = [_wide(first)]
+    replays = _Replays(len(chunks), first.device)
+    vectors = _wide(first).new_empty((sum(map(len, chunks)), first.shape[1]))
     with torch.no_grad():
-        for index, chunk in _flat(chunks):
-            if index == 0:
-                continue
-            replays.append(_Replay(chunk.input_ids.device))
-            encoded.append(_wide(model.vectors(chunk)))
+        for index, chunk in enumerate(chunks):
+            _give_back(chunks)
+            replays.save(index)
+            vectors[chunk.rows] = _wide(first if index == 0 else model.vectors(chunk))
     if any(chunk.tower != chunks[0].tower for chunk in chunks):
         # some releases of torch keep, for the second pass, casts made without a graph: here of another tower's weights
         torch.clear_autocast_cache()
-    rows = torch.cat([chunk.rows for chunk in chunks])
-    vectors = torch.cat(encoded)
-    vectors = torch.empty_like(vectors).index_copy_(0, rows, vectors).requires_grad_()
+    vectors.requires_grad_()
     with torch.enable_grad(), torch.autocast(vectors.device.type, enabled=False):
         loss = contrast(vectors)
         (gradient,) = torch.autograd.grad(loss, vectors)
@@ -144,4 +161,7 @@ def _vector_gradients(
 
 def _add(total: dict[str, Tensor], part: dict[str, Tensor]) -> None:
     for name, value in part.items():
-        total[name] = total[name] + value.detach() if name in total else value.detach()
+        if name in total:
+            total[name] += value.detach()
+        else:
+            total[name] = value.detach().clone()
