@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from condensery.stages.base import Context, stage
-from condensery.stages.queries import QueryStageConfig
+from condensery.stages.query_config import QueryStageConfig
 
 
 class ExtractQueriesConfig(QueryStageConfig):

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from condensery.stages.base import Context, Input, Operational, stage
 from condensery.stages.checks import check_folder
-from condensery.stages.queries import QueryStageConfig
+from condensery.stages.query_config import QueryStageConfig
 from condensery.text.hashes import content_hashes
 
 

@@ -1,13 +1,13 @@
-"""What all stages that make queries for passages share: their keys, and the artifact that they write."""
+"""The artifact that all stages write which make queries for passages."""
 
 import json
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from condensery.errors import UserError
-from condensery.stages.base import Context, Input, StageConfig
+from condensery.stages.base import Context
 from condensery.stages.texts import Passages
 from condensery.text.queries import Pair, QuerySorter
 from condensery.text.table import TableWriter, TextTable
@@ -18,13 +18,6 @@ if TYPE_CHECKING:
 EXAMPLES = 10
 WORKERS = 2  # processes that tokenise the queries
 _READ = 4096
-
-
-class QueryStageConfig(StageConfig):
-    """The passages that queries are made for; ``tokenizer`` reads the queries as it read the passages."""
-
-    passages: Annotated[str, Input("passages")]
-    tokenizer: Annotated[str, Input("tokenizer")]
 
 
 def write_queries(pairs: Iterable[Pair], context: Context, missing: str | None = None) -> dict[str, Any]:

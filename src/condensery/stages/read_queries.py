@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from condensery.stages.base import Context, Operational, stage
-from condensery.stages.queries import QueryStageConfig
+from condensery.stages.query_config import QueryStageConfig
 from condensery.text.hashes import content_hashes
 
 
