@@ -1,8 +1,9 @@
-"""A small BEIR folder and finished runs over it, made once for all tests of whole recipes."""
+"""What tests of stages and of whole recipes have in common: a small BEIR folder, finished runs over it, passages."""
 
 from pathlib import Path
 
 import pytest
+from alone import inputs, run_stage
 from small import Done, door, some_text, write_beir
 
 
@@ -22,3 +23,12 @@ def on_beir(beir: Path) -> list[str]:
 def finished(tmp_path_factory: pytest.TempPathFactory, on_beir: list[str]) -> Done:
     """The recipe ``tiny``, run without interruption, one stage after the other."""
     return door("experiment=tiny", *on_beir, f"output_root={tmp_path_factory.mktemp('finished')}").sound()
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The folders of a corpus, its tokenizer and its passages, by the fields of the stages that read them."""
+    folder = tmp_path_factory.mktemp("made")
+    found = inputs(folder)
+    run_stage("passages", folder / "passages", found, length=48, workers=1)
+    return {**found, "passages": folder / "passages"}

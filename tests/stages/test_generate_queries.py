@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from alone import inputs, run_stage
+from alone import run_stage
 from small_t5 import save_small_t5
 
 from condensery.errors import UserError
@@ -15,14 +15,6 @@ from condensery.stages.texts import Queries
 
 SETTINGS = {"number": 3, "max_tokens": 10, "batch_size": 4, "shard_size": 8}
 FILES = ("queries.jsonl", "first.npy", "examples.md", "queries/tokens.bin", "queries/starts.npy")
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("made")
-    found = inputs(folder)
-    run_stage("passages", folder / "passages", found, length=48, workers=1)
-    return {**found, "passages": folder / "passages"}
 
 
 @pytest.fixture(scope="module")

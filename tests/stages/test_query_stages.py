@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from alone import inputs, run_stage
+from alone import run_stage
 from pydantic import ValidationError
 from small import write
 
@@ -13,14 +13,6 @@ from condensery.errors import UserError
 from condensery.stages.finetune_generator import FinetuneGeneratorConfig
 from condensery.stages.texts import Passages, Queries
 from condensery.tokens.workers import read_tokenizer
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("made")
-    found = inputs(folder)
-    run_stage("passages", folder / "passages", found, length=48, workers=1)
-    return {**found, "passages": folder / "passages"}
 
 
 def test_queries_that_are_read_become_text_tokens_offsets_and_examples(

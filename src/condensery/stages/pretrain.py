@@ -1,5 +1,6 @@
 """The stages ``pretrain_...``: an encoder from text alone, or from text and queries that were made for it."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -9,6 +10,7 @@ from condensery.stages.base import Artifact, Context, Input, stage
 from condensery.stages.training import Count, Share, TrainingStageConfig, run_training
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from condensery.models.condenser import Condenser
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
     from condensery.tokens.spans import SpanSet
     from condensery.tokens.vocabulary import Vocabulary
     from condensery.training.batches import ContextMasking, SpanBatches
-    from condensery.training.modules import TrainingModule
+    from condensery.training.modules import CondenserModule, TrainingModule
+    from condensery.training.settings import TrainingSettings
     from condensery.training.sources import Source
 
 Rate = Annotated[float, Field(gt=0, le=1)]
@@ -113,45 +116,50 @@ class PretrainIctConfig(SpanConfig):
 @stage("pretrain_mlm", version=3, makes="encoder", cost=20.0)
 def pretrain_mlm(config: PretrainMlmConfig, context: Context) -> dict[str, Any]:
     """Plain masked language modelling: the baseline."""
-    return _pretrain_condenser(config, context, head_layers=0)
+    from condensery.training.modules import CondenserModule
+
+    tokens, source = _single_spans(config, context)
+    return _pretrain_condenser(config, context, tokens, source, 0, CondenserModule)
 
 
 @stage("pretrain_condenser", version=3, makes="encoder", cost=30.0)
 def pretrain_condenser(config: PretrainCondenserConfig, context: Context) -> dict[str, Any]:
     """Condenser (C §3); from another stage's weights and with a low rate it is continued training (E §5.4)."""
-    return _pretrain_condenser(config, context, config.head_layers)
-
-
-def _pretrain_condenser(config: PretrainMlmConfig, context: Context, head_layers: int) -> dict[str, Any]:
-    from condensery.models.checkpoint import save_condenser
-    from condensery.stages.texts import Tokens
     from condensery.training.modules import CondenserModule
-    from condensery.training.sources import SingleSpans
 
-    tokens = Tokens(context.input("tokens"))
-    source = SingleSpans(_spans(config, tokens), tokens.vocabulary)
-    batches = _batches(config, source, tokens.vocabulary, config.mask_rate, config.whole_word)
-    model = _condenser(config, context, tokens.vocabulary, head_layers)
-    module = CondenserModule(model, config.settings(batches.steps_an_epoch(), context.stage_name), config.mlm_weight)
-    values = _fit(module, batches, config, context)
-    save_condenser(model, context.folder, context.input("tokenizer"), config.length)
-    return values
+    tokens, source = _single_spans(config, context)
+    return _pretrain_condenser(config, context, tokens, source, config.head_layers, CondenserModule)
 
 
 @stage("pretrain_cocondenser", version=4, makes="encoder", cost=30.0)
 def pretrain_cocondenser(config: PretrainCoCondenserConfig, context: Context) -> dict[str, Any]:
     """coCondenser (CO §3): Condenser plus the contrast of pairs; with ``queries`` query-as-context (Q §3.1)."""
-    from condensery.models.checkpoint import save_condenser
     from condensery.stages.texts import Tokens
     from condensery.training.modules import CoCondenserModule, QueryAsContextModule
 
     tokens = Tokens(context.input("tokens"))
-    batches = _batches(config, _pairs(config, context, tokens), tokens.vocabulary, config.mask_rate, config.whole_word)
-    model = _condenser(config, context, tokens.vocabulary, config.head_layers)
+    kind = partial(
+        QueryAsContextModule if config.queries else CoCondenserModule,
+        temperature=config.temperature,
+        contrast_weight=config.contrast_weight,
+    )
+    return _pretrain_condenser(config, context, tokens, _pairs(config, context, tokens), config.head_layers, kind)
+
+
+def _pretrain_condenser(
+    config: PretrainMlmConfig,
+    context: Context,
+    tokens: "Tokens",
+    source: "Source",
+    head_layers: int,
+    kind: "Callable[[Condenser, TrainingSettings, float], CondenserModule]",
+) -> dict[str, Any]:
+    from condensery.models.checkpoint import save_condenser
+
+    batches = _batches(config, source, tokens.vocabulary, config.mask_rate, config.whole_word)
+    model = _condenser(config, context, tokens.vocabulary, head_layers)
     settings = config.settings(batches.steps_an_epoch(), context.stage_name)
-    kind = QueryAsContextModule if config.queries else CoCondenserModule
-    module = kind(model, settings, config.mlm_weight, config.temperature, config.contrast_weight)
-    values = _fit(module, batches, config, context)
+    values = _fit(kind(model, settings, config.mlm_weight), batches, config, context)
     save_condenser(model, context.folder, context.input("tokenizer"), config.length)
     return values
 
@@ -171,12 +179,9 @@ def pretrain_cotmae(config: PretrainCotmaeConfig, context: Context) -> dict[str,
 @stage("pretrain_retromae", version=1, makes="encoder", cost=25.0)
 def pretrain_retromae(config: PretrainRetromaeConfig, context: Context) -> dict[str, Any]:
     """RetroMAE (Xiao et al. 2022): a decoder fills in the text itself with the help of its vector."""
-    from condensery.stages.texts import Tokens
     from condensery.training.batches import ContextMasking
-    from condensery.training.sources import SingleSpans
 
-    tokens = Tokens(context.input("tokens"))
-    source = SingleSpans(_spans(config, tokens), tokens.vocabulary)
+    tokens, source = _single_spans(config, context)
     masking = ContextMasking("same", both=True, rate=config.decoder_mask_rate if config.decoder == "masked" else None)
     return _pretrain_autoencoder(config, context, tokens.vocabulary, source, masking)
 
@@ -225,6 +230,15 @@ def _spans(config: SpanConfig, tokens: "Tokens") -> "SpanSet":
     if config.spans == "windows":
         return RandomWindows(tokens.documents, config.length, config.seed, config.minimum)
     return SentencePacked(tokens.documents, config.length, config.short_probability, config.seed, config.minimum)
+
+
+def _single_spans(config: SpanConfig, context: Context) -> tuple["Tokens", "Source"]:
+    """The tokens, and every span of them once an epoch."""
+    from condensery.stages.texts import Tokens
+    from condensery.training.sources import SingleSpans
+
+    tokens = Tokens(context.input("tokens"))
+    return tokens, SingleSpans(_spans(config, tokens), tokens.vocabulary)
 
 
 def _pairs(config: PairConfig, context: Context, tokens: "Tokens") -> "Source":
