@@ -42,10 +42,11 @@ MARCO_FILES = ["collection.tsv", "queries.train.tsv", "qrels.train.tsv", "querie
 MARCO_ROWS = ["BM25", "BERT", "coCondenser", "coCondenser + hard negatives"]
 ON_MARCO = [name for name in RECIPES if name.endswith("_msmarco")]
 ON_WEB = [name for name in ON_MARCO if name not in ("cocondenser_msmarco", "condenser_ct_msmarco")]
-ABLATIONS = {  # how many jobs each is
-    "ablation/pretraining": 2,
-    "ablation/mixed_context": 2 * 2,
-    "ablation/query_number": 4 * 2,
+ABLATIONS = {  # settings and seeds of each
+    "ablation/pretraining": (1, 2),
+    "ablation/mixed_context": (2, 2),
+    "ablation/query_number": (4, 2),
+    "ablation/query_source": (1, 3),
 }
 GIVEN = {"condenser_ct_msmarco": ["backbone.name=a/condenser"]}  # what else must be given
 
@@ -96,8 +97,9 @@ def test_every_recipe_composes_to_a_graph(recipe: str, roots: dict[str, Path], t
 def test_every_ablation_is_a_sweep_over_any_collection(recipe: str, roots: dict[str, Path], tmp_path: Path) -> None:
     given = ["data=squad", f"data.root={roots['cocondenser_squad']}", "dry_run=true", f"output_root={tmp_path}"]
     done = door("-m", f"experiment={recipe}", *given).sound()
-    assert len(re.findall("^== job ", done.out, re.MULTILINE)) == ABLATIONS[recipe]
-    kinds = {"queries": 1, "mlm_start": 2, "condenser_start": 2}  # one generation; a start for each seed
+    settings, seeds = ABLATIONS[recipe]
+    assert len(re.findall("^== job ", done.out, re.MULTILINE)) == settings * seeds
+    kinds = {"queries": 1, "mlm_start": seeds, "condenser_start": seeds}  # one generation; a start for each seed
     for stage, number in kinds.items():
         assert len(set(re.findall(rf" {stage} .* ([0-9a-f]{{16}}) ", done.out))) == number, stage
 

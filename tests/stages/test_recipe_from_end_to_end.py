@@ -102,7 +102,7 @@ def test_every_way_to_pretrain_on_contexts_leaves_its_losses_and_a_retriever(nam
     folder = contexts.folder / "stages" / name
     header, *lines = (folder / "logs" / "metrics.csv").read_text().splitlines()
     logged = {column.removeprefix("train/") for column in header.split(",") if column.startswith("train/")}
-    assert logged == LOSSES[name] | {"loss", "lr", "grad_norm", "tokens_per_s"}
+    assert logged == LOSSES[name] | {"loss", "lr", "grad_norm", "tokens_per_s", "tokens"}
     assert "val/mrr@10" in header
     assert len(lines) >= 6
     metrics = read_json(folder / "manifest.json")["metrics"]

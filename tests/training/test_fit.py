@@ -45,7 +45,7 @@ def test_every_part_of_the_loss_and_of_the_course_is_logged(kind: str, parts: se
     module, data = tiny.run(kind, tmp_path)
     values = fit(module, data, tmp_path / "run", kind, sample=tiny.sample(tmp_path))
     curves = _curves(tmp_path / "run")
-    names = {f"train/{name}" for name in {"loss", "lr", "grad_norm", "tokens_per_s", *parts}}
+    names = {f"train/{name}" for name in {"loss", "lr", "grad_norm", "tokens_per_s", "tokens", *parts}}
     assert curves.keys() - {"epoch"} == names | {"val/mrr@10"}
     for name in names:
         assert list(curves[name]) == list(range(12)), name
@@ -57,6 +57,8 @@ def test_every_part_of_the_loss_and_of_the_course_is_logged(kind: str, parts: se
         assert curves["train/lr"][step] == pytest.approx(1e-3 * tiny.settings().rate_at(step))
         assert curves["train/grad_norm"][step] > 0
         assert curves["train/tokens_per_s"][step] > 0
+        read = sum(data.batches.batch(earlier).tokens for earlier in range(step + 1))
+        assert curves["train/tokens"][step] == read
     assert values.keys() == names | {"val/mrr@10"}
     assert values["train/loss"] == pytest.approx(curves["train/loss"][11], rel=1e-5)
     assert not (tmp_path / "run" / "checkpoints").exists()

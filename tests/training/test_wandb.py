@@ -28,7 +28,7 @@ def test_each_stage_writes_and_closes_an_offline_run_and_a_failing_one_too(
         assert wandb.run is None, "the run of the stage is still open"
     (one,) = (tmp_path / "wandb").glob("offline-run-*-id-one/run-id-one.wandb")
     assert list((tmp_path / "wandb").glob("offline-run-*-id-two/run-id-two.wandb"))
-    wanted = {"loss", "mlm_head", "mlm_late", "contrast", "lr", "grad_norm", "tokens_per_s"}
+    wanted = {"loss", "mlm_head", "mlm_late", "contrast", "lr", "grad_norm", "tokens_per_s", "tokens"}
     written = one.read_bytes()  # records in protobuf, not compressed
     for name in {f"train/{name}" for name in wanted} | {"val/mrr@10"}:
         assert name.encode() in written, name

@@ -20,15 +20,22 @@ from condensery.training.modules import TrainingModule
 
 
 class Throughput(pl.Callback):
-    """Shows steps done, loss, tokens/s and time left; logs tokens/s."""
+    """Shows steps done, loss, tokens/s and time left; logs tokens/s and the tokens read since the first step."""
 
     def __init__(self, label: str, steps: int, every: int) -> None:
         self.label, self.steps, self.every = label, steps, every
+        self.tokens = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"tokens": self.tokens}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.tokens = state_dict["tokens"]
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.bar = progress(self.label, self.steps, "steps", done=trainer.global_step)
         self.task = self.bar.__enter__()
-        self.tokens, self.since = 0, time.perf_counter()
+        self.before, self.since = self.tokens, time.perf_counter()
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -38,9 +45,10 @@ class Throughput(pl.Callback):
         if last:
             trainer.should_stop = True  # it would end here anyway; so it also logs this step, whatever `every` is
         if last or trainer.global_step % self.every == 0:
-            rate = self.tokens / (time.perf_counter() - self.since)
-            self.tokens, self.since = 0, time.perf_counter()
+            rate = (self.tokens - self.before) / (time.perf_counter() - self.since)
+            self.before, self.since = self.tokens, time.perf_counter()
             pl_module.log("train/tokens_per_s", rate, batch_size=1)
+            pl_module.log("train/tokens", float(self.tokens), batch_size=1)
             loss = trainer.callback_metrics.get("train/loss", torch.tensor(float("nan")))
             self.task.note(f"loss {float(loss):.3f} · {rate:,.0f} tokens/s")
         self.task.advance()
