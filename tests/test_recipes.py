@@ -36,7 +36,7 @@ TRAINING = (
     *("pretrain_ict", "finetune", "finetune_generator"),
 )
 # steps for the recipes whose number of steps is their own
-FEW = [f"stage.{kind}.{key}" for kind in TRAINING for key in ("steps=3", "epochs=null")]
+FEW = [f"stage.{kind}.{key}" for kind in TRAINING for key in ("steps=3", "epochs=null", "token_budget=null")]
 MARCO_FILES = ["collection.tsv", "queries.train.tsv", "qrels.train.tsv", "queries.dev.small.tsv", "qrels.dev.small.tsv"]
 
 MARCO_ROWS = ["BM25", "BERT", "coCondenser", "coCondenser + hard negatives"]
@@ -370,9 +370,12 @@ def test_ict_on_wikipedia_gives_a_checkpoint(roots: dict[str, Path], tmp_path: P
 @pytest.mark.slow
 def test_all_objectives_and_seeds_end_in_one_table(roots: dict[str, Path], tmp_path: Path) -> None:
     given = ["data=squad", f"data.root={roots['cocondenser_squad']}", f"output_root={tmp_path}", "logger=csv"]
-    names = ("mlm_start", "condenser_start", "query_as_context", "query_as_context_cotmae", "mixed")
-    few = [*FEW, *(f"stages.{name}.steps=3" for name in names)]
-    done = door("-m", "experiment=ablation/pretraining", *given, *MODEL, *few).sound()
+    pretraining = [f"stage.{kind}" for kind in TRAINING if kind.startswith("pretrain")]
+    few = [f"{name}.token_budget=20000" for name in (*pretraining, "stages.mlm_start", "stages.condenser_start")]
+    done = door("-m", "experiment=ablation/pretraining", *given, *MODEL, *few, "stage.finetune.steps=3").sound()
+    for manifest in tmp_path.glob("artifacts/pretrain_*/*/manifest.json"):
+        metrics = json.loads(manifest.read_text())["metrics"]
+        assert metrics["train/tokens"] == pytest.approx(20000, rel=0.1), manifest
     rows = json.loads((done.folder / "results.json").read_text())
     seeds: dict[str, set[int]] = {}
     for row in rows:

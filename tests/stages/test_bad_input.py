@@ -343,8 +343,14 @@ BAD_CONFIGS: dict[str, tuple[list[str], list[str]]] = {
     "an unknown option": (["backbone=huge"], ["backbone=huge: there is no such option"]),
     "an unknown recipe": (["experiment=huge"], ["experiment=huge: there is no such option"]),
     "no value": (["stages.x={stage: mine}"], ["stages.x.retriever: needs a value"]),
-    "steps and epochs": (["stages.round1.epochs=1"], ["stages.round1", "either steps or epochs"]),
-    "neither steps nor epochs": (["stages.round1.steps=null"], ["stages.round1", "either steps or epochs"]),
+    "steps and epochs": (
+        ["stages.round1.epochs=1"],
+        ["stages.round1", "one of steps, epochs, token_budget", "got steps and epochs"],
+    ),
+    "neither steps nor epochs": (
+        ["stages.round1.steps=null"],
+        ["stages.round1", "one of steps, epochs, token_budget", "all are null"],
+    ),
     "split of fine-tuning": (["stages.round1.split=valid"], ["stages.round1.split", "valid"]),
     "metrics beyond the depth": (["table.metrics=[Recall@1000]"], ["stage.evaluate.depth", "1000"]),
     "split that the collection lacks": (

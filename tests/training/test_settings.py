@@ -1,10 +1,7 @@
-"""The learning rate and the number of steps."""
+"""The learning rate."""
 
 import pytest
 import tiny
-
-from condensery.errors import UserError
-from condensery.training.settings import number_of_steps
 
 
 @pytest.mark.parametrize(("steps", "warmup"), [(100, 0.1), (7, 0.3), (10, 0.0), (1, 0.1), (5, 1.0), (1000, 0.0005)])
@@ -24,12 +21,3 @@ def test_the_rates_are_those_of_a_linear_schedule() -> None:
     assert [settings.rate_at(step) for step in range(4)] == pytest.approx([0.2, 0.4, 0.6, 0.8])
     assert settings.rate_at(4) == 1.0
     assert [settings.rate_at(step) for step in (8, 12, 19, 20)] == pytest.approx([12 / 16, 8 / 16, 1 / 16, 0.0])
-
-
-def test_steps_come_from_either_steps_or_epochs() -> None:
-    assert number_of_steps(30, None, 7, "stages.x") == 30
-    assert number_of_steps(None, 2.5, 8, "stages.x") == 20
-    assert number_of_steps(None, 0.001, 8, "stages.x") == 1
-    for both in ((None, None), (3, 1.0)):
-        with pytest.raises(UserError, match=r"^stages\.x: give either steps or epochs"):
-            number_of_steps(*both, 8, "stages.x")

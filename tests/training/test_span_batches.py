@@ -9,7 +9,7 @@ import textbook
 import tiny
 import torch
 
-from condensery.training.batches import SpanBatch, StepSampler
+from condensery.training.batches import SpanBatch, StepSampler, steps_of_epochs, steps_of_tokens
 
 
 def _same(one: SpanBatch, other: SpanBatch) -> bool:
@@ -98,3 +98,17 @@ def test_no_chunk_holds_more_than_the_budget(tmp_path: Path) -> None:
 def test_what_a_worker_process_is_sent_gives_the_same_batches(tmp_path: Path) -> None:
     batches = tiny.span_batches(tmp_path)
     assert _same(pickle.loads(pickle.dumps(batches)).batch(3), batches.batch(3))
+
+
+def test_steps_follow_from_epochs_and_from_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("condensery.training.batches._COUNTED", 20_000)
+    batches = tiny.span_batches(tmp_path, batch_size=4)
+    assert steps_of_epochs(batches, 2.5) == round(2.5 * batches.steps_an_epoch())
+    assert steps_of_epochs(batches, 1e-6) == steps_of_tokens(batches, 1) == 1
+    for steps in (1, 2, 7, 31):
+        tokens = sum(batches.batch(step).tokens for step in range(steps))
+        assert steps_of_tokens(batches, tokens) == steps
+    beyond = 100_000
+    mean = beyond / steps_of_tokens(batches, beyond)
+    epoch = range(batches.steps_an_epoch())
+    assert mean == pytest.approx(np.mean([batches.batch(step).tokens for step in epoch]), rel=0.01)

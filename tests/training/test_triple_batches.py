@@ -8,14 +8,14 @@ import tiny
 import torch
 
 from condensery.models.biencoder import PASSAGE, QUERY
-from condensery.training.batches import TrainingQueries, TripleBatch, TripleBatches, _items
+from condensery.training.batches import TrainingQueries, TripleBatch, TripleBatches, items_of_step
 
 NEGATIVES = 3
 
 
 def _chosen(batches: TripleBatches, step: int) -> np.ndarray:
     """Which queries the batch of a step is of; the order of queries is the batches' own."""
-    return _items(step, batches.batch_size, len(batches.training.rows), batches.seed)[1]
+    return items_of_step(step, batches.batch_size, len(batches.training.rows), batches.seed)[1]
 
 
 def _drawn(batches: TripleBatches, step: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -58,7 +58,7 @@ def finetune(config: FinetuneConfig, context: Context) -> dict[str, Any]:
         budget=config.chunk_tokens,
         seed=config.seed,
     )
-    settings = config.settings(batches.steps_an_epoch(), context.stage_name)
+    settings = config.settings(batches)
     model = initial_towers(config, context, tokens.vocabulary, config.towers == "separate")
     module = BiEncoderModule(model, settings, config.mask_known_positives, config.temperature)
     data = TripleDataModule(batches, settings.steps, context.runtime.workers)

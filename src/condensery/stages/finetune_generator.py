@@ -90,10 +90,10 @@ def finetune_generator(config: FinetuneGeneratorConfig, context: Context) -> dic
         budget=config.chunk_tokens,
         seed=config.seed,
     )
-    settings = config.settings(batches.steps_an_epoch(), context.stage_name)
+    settings = config.settings(batches)
     module = GeneratorModule(generator.model.train(), settings)
     data = GeneratorDataModule(batches, settings.steps, context.runtime.workers)
-    values = run_training(module, data, config, context, None)  # type: ignore[arg-type]
+    values = run_training(module, data, config, context, None)
     save_generator(generator, context.folder)
     return {"pairs": len(pairs), **values}
 

@@ -158,7 +158,7 @@ def _pretrain_condenser(
 
     batches = _batches(config, source, tokens.vocabulary, config.mask_rate, config.whole_word)
     model = _condenser(config, context, tokens.vocabulary, head_layers)
-    settings = config.settings(batches.steps_an_epoch(), context.stage_name)
+    settings = config.settings(batches)
     values = _fit(kind(model, settings, config.mlm_weight), batches, config, context)
     save_condenser(model, context.folder, context.input("tokenizer"), config.length)
     return values
@@ -198,7 +198,7 @@ def _pretrain_autoencoder(
 
     batches = _batches(config, source, vocabulary, config.mask_rate, config.whole_word, masking)
     model = _autoencoder(config, context, vocabulary)
-    settings = config.settings(batches.steps_an_epoch(), context.stage_name)
+    settings = config.settings(batches)
     values = _fit(MaskedAutoEncoderModule(model, settings, config.mlm_weight), batches, config, context)
     save_masked_autoencoder(model, context.folder, context.input("tokenizer"), config.length)
     return values
@@ -218,7 +218,7 @@ def pretrain_ict(config: PretrainIctConfig, context: Context) -> dict[str, Any]:
     source = SentencePairs(spans, tokens.vocabulary, config.query_length, *draws)
     batches = _batches(config, source, tokens.vocabulary, None, whole_word=False)
     model = initial_towers(config, context, tokens.vocabulary, separate=False)
-    settings = config.settings(batches.steps_an_epoch(), context.stage_name)
+    settings = config.settings(batches)
     values = _fit(InverseClozeModule(model, settings, config.temperature), batches, config, context)
     save_retriever(Retriever(model, config.query_length, config.length), context.folder, context.input("tokenizer"))
     return values

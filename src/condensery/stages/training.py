@@ -13,13 +13,15 @@ from condensery.stages.checks import check_folder
 if TYPE_CHECKING:
     from condensery.models.biencoder import BiEncoder
     from condensery.tokens.vocabulary import Vocabulary
+    from condensery.training.batches import Batches
     from condensery.training.callbacks import ValidationSample
-    from condensery.training.data import SpanPairDataModule, TripleDataModule
+    from condensery.training.data import StepDataModule
     from condensery.training.modules import TrainingModule
     from condensery.training.settings import TrainingSettings
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(gt=0)]
+RUN_LENGTHS = ("steps", "epochs", "token_budget")  # fields that say how long training runs
 LENGTHS = ("length", "query_length", "passage_length")  # fields that say how long inputs are, in tokens
 
 
@@ -30,6 +32,7 @@ class OptimisedStageConfig(StageConfig):
     chunk_tokens: Count
     steps: Count | None
     epochs: Annotated[float, Field(gt=0)] | None
+    token_budget: Count | None
     learning_rate: Annotated[float, Field(gt=0)]
     warmup: Share
     weight_decay: Annotated[float, Field(ge=0)]
@@ -40,21 +43,29 @@ class OptimisedStageConfig(StageConfig):
     log_every: Annotated[int, Field(ge=1), Operational()]
 
     @model_validator(mode="after")
-    def _steps_or_epochs(self) -> Self:
-        if (self.steps is None) == (self.epochs is None):
-            raise ValueError("give either steps or epochs; add epochs=null (or steps=null) for it in the same way")
+    def _one_length(self) -> Self:
+        given = [key for key in RUN_LENGTHS if getattr(self, key) is not None]
+        if len(given) != 1:
+            found = f"got {' and '.join(given)}" if given else "all are null"
+            raise ValueError(f"give one of {', '.join(RUN_LENGTHS)} and set the others to null; {found}")
         return self
 
     def lengths(self) -> dict[str, int]:
         """How long inputs are, in tokens, by key."""
         return {key: getattr(self, key) for key in LENGTHS if hasattr(self, key)}
 
-    def settings(self, steps_an_epoch: int, stage: str) -> "TrainingSettings":
+    def settings(self, batches: "Batches") -> "TrainingSettings":
         """The settings of the training loop, with the number of steps worked out."""
-        from condensery.training.settings import TrainingSettings, number_of_steps
+        from condensery.training.batches import steps_of_epochs, steps_of_tokens
+        from condensery.training.settings import TrainingSettings
 
+        if self.steps is not None:
+            steps = self.steps
+        elif self.epochs is not None:
+            steps = steps_of_epochs(batches, self.epochs)
+        else:
+            steps = steps_of_tokens(batches, self.token_budget or 0)
         shared = TrainingSettings.__dataclass_fields__.keys() - {"steps", "validate_every"}
-        steps = number_of_steps(self.steps, self.epochs, steps_an_epoch, f"stages.{stage}")
         validate_every = getattr(self, "validate_every", 0)  # only retrievers are validated on the way
         return TrainingSettings(
             steps=steps, validate_every=validate_every, **{name: getattr(self, name) for name in shared}
@@ -89,7 +100,7 @@ class TrainingStageConfig(OptimisedStageConfig):
 
 def run_training(
     module: "TrainingModule",
-    data: "SpanPairDataModule | TripleDataModule",
+    data: "StepDataModule",
     config: OptimisedStageConfig,
     context: Context,
     lengths: tuple[int, int] | None,

@@ -1,7 +1,7 @@
 """Batches as a function of the step: nothing is remembered, so a resumed run sees what an uninterrupted one sees."""
 
 from bisect import insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, Protocol
@@ -22,6 +22,7 @@ from condensery.tokens.vocabulary import Vocabulary
 from condensery.training.sources import Rows, Source
 
 Ids = NDArray[np.int64]
+_COUNTED = 1_000_000  # tokens of the first batches, to say how many steps a larger number is
 
 
 @dataclass(frozen=True)
@@ -67,14 +68,46 @@ class TripleBatch:
         return replace(self, chunks=moved, positive=self.positive.to(device), known=self.known.to(device))
 
 
+class Batch(Protocol):
+    """What is trained on in one step."""
+
+    @property
+    def chunks(self) -> Sequence[Chunk]:
+        """Together they hold all rows of the batch."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the whole batch, padding not counted."""
+
+    def to(self, device: torch.device) -> "Batch":
+        """The same batch on ``device``."""
+
+
 class Batches(Protocol):
     """Makes the batch of a step."""
 
     def steps_an_epoch(self) -> int:
         """Batches until every item was seen once; the last may be short."""
 
-    def batch(self, step: int) -> SpanBatch | TripleBatch:
+    def batch(self, step: int) -> Batch:
         """The batch of step ``step``, from 0."""
+
+
+def steps_of_epochs(batches: Batches, epochs: float) -> int:
+    """Optimisation steps in so many passes over the items, one at least."""
+    return max(1, round(epochs * batches.steps_an_epoch()))
+
+
+def steps_of_tokens(batches: Batches, tokens: int) -> int:
+    """Optimisation steps that read about ``tokens`` tokens in all, one at least.
+
+    The first million is counted, batch by batch; what is beyond it is taken to be alike.
+    """
+    steps = counted = 0
+    while counted < min(tokens, _COUNTED):
+        counted += batches.batch(steps).tokens
+        steps += 1
+    return max(1, round(steps * tokens / counted))
 
 
 @lru_cache(maxsize=2)
@@ -83,7 +116,7 @@ def _order(seed: int, epoch: int, items: int) -> Ids:
     return generator(seed, "order", epoch).permutation(items)
 
 
-def _items(step: int, batch_size: int, items: int, seed: int) -> tuple[int, Ids]:
+def items_of_step(step: int, batch_size: int, items: int, seed: int) -> tuple[int, Ids]:
     """The epoch of a step and the items of its batch."""
     epoch, position = divmod(step, -(-items // batch_size))
     return epoch, _order(seed, epoch, items)[position * batch_size : (position + 1) * batch_size]
@@ -140,7 +173,7 @@ class SpanBatches:
 
     def batch(self, step: int) -> SpanBatch:
         """See ``Batches``."""
-        epoch, chosen = _items(step, self.batch_size, self.source.items, self.seed)
+        epoch, chosen = items_of_step(step, self.batch_size, self.source.items, self.seed)
         rows = self.source.rows(step, epoch, chosen)
         context, read = None, 0
         if self.context is not None:
@@ -232,7 +265,7 @@ class TripleBatches:
 
     def batch(self, step: int) -> TripleBatch:
         """See ``Batches``."""
-        epoch, chosen = _items(step, self.batch_size, len(self.training.rows), self.seed)
+        epoch, chosen = items_of_step(step, self.batch_size, len(self.training.rows), self.seed)
         positive = self._positives(epoch, chosen)
         hard = self._hard_negatives(epoch, chosen, positive)
         passages, place = np.unique(np.concatenate([positive, hard.reshape(-1)]), return_inverse=True)
@@ -309,7 +342,7 @@ def _others(draws: NDArray[np.float64], taken: Ids, items: int, otherwise: int) 
     return found
 
 
-class StepDataset(Dataset[SpanBatch | TripleBatch]):
+class StepDataset(Dataset[Batch]):
     """The batches of a training run by step; what PyTorch's loader and its workers read."""
 
     def __init__(self, batches: Batches, steps: int) -> None:
@@ -318,7 +351,7 @@ class StepDataset(Dataset[SpanBatch | TripleBatch]):
     def __len__(self) -> int:
         return self.steps
 
-    def __getitem__(self, step: int) -> SpanBatch | TripleBatch:
+    def __getitem__(self, step: int) -> Batch:
         return self.batches.batch(step)
 
 

@@ -4,17 +4,17 @@ import pytorch_lightning as pl
 import torch
 from torch.utils.data import DataLoader
 
-from condensery.training.batches import SpanBatch, SpanBatches, StepDataset, StepSampler, TripleBatch, TripleBatches
+from condensery.training.batches import Batch, Batches, StepDataset, StepSampler
 
 
-class _StepDataModule(pl.LightningDataModule):
+class StepDataModule(pl.LightningDataModule):
     """Hands the batch of each step to the trainer, from the step at which the trainer stands."""
 
-    def __init__(self, batches: SpanBatches | TripleBatches, steps: int, workers: int) -> None:
+    def __init__(self, batches: Batches, steps: int, workers: int = 0) -> None:
         super().__init__()
         self.batches, self.steps, self.workers = batches, steps, workers
 
-    def train_dataloader(self) -> DataLoader[SpanBatch | TripleBatch]:
+    def train_dataloader(self) -> DataLoader[Batch]:
         first = self.trainer.global_step if self.trainer else 0
         return DataLoader(
             StepDataset(self.batches, self.steps),
@@ -25,25 +25,17 @@ class _StepDataModule(pl.LightningDataModule):
             persistent_workers=False,
         )
 
-    def transfer_batch_to_device(
-        self, batch: SpanBatch | TripleBatch, device: torch.device, dataloader_idx: int
-    ) -> SpanBatch | TripleBatch:
+    def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
         return batch.to(device)
 
 
-class SpanPairDataModule(_StepDataModule):
+class SpanPairDataModule(StepDataModule):
     """Masked spans for Condenser and MLM, pairs of spans for coCondenser and CoT-MAE, sentences and passages for ICT."""
-
-    def __init__(self, batches: SpanBatches, steps: int, workers: int = 0) -> None:
-        super().__init__(batches, steps, workers)
 
 
 class PassageQueryDataModule(SpanPairDataModule):
     """Passages with one of their queries each, for query-as-context pre-training."""
 
 
-class TripleDataModule(_StepDataModule):
+class TripleDataModule(StepDataModule):
     """Queries with a positive and hard negatives each, for the bi-encoder."""
-
-    def __init__(self, batches: TripleBatches, steps: int, workers: int = 0) -> None:
-        super().__init__(batches, steps, workers)

@@ -13,8 +13,8 @@ from condensery.objectives.contrast import Contrast
 from condensery.objectives.gradient_cache import ChunkEncoder
 from condensery.text.table import TextTable
 from condensery.tokens.batches import Chunk
-from condensery.training.batches import _items
-from condensery.training.data import _StepDataModule
+from condensery.training.batches import items_of_step
+from condensery.training.data import StepDataModule
 from condensery.training.modules import TrainingModule
 
 IGNORED = -100  # the label of padding
@@ -97,7 +97,7 @@ class GeneratorBatches:
 
     def batch(self, step: int) -> PairBatch:
         """See ``Batches``."""
-        _, chosen = _items(step, self.batch_size, len(self.pairs), self.seed)
+        _, chosen = items_of_step(step, self.batch_size, len(self.pairs), self.seed)
         rows = self.pairs[chosen]
         texts = [self.prefix + text for text in self.passages.full_texts(rows[:, 0], self.titles)]
         read = self._ids(texts, self.max_input_tokens)
@@ -132,11 +132,8 @@ def _padded(rows: Sequence[Sequence[int]], filler: int) -> Tensor:
     return torch.from_numpy(padded)
 
 
-class GeneratorDataModule(_StepDataModule):
+class GeneratorDataModule(StepDataModule):
     """Pairs of a passage and a query."""
-
-    def __init__(self, batches: GeneratorBatches, steps: int, workers: int = 0) -> None:
-        super().__init__(batches, steps, workers)  # type: ignore[arg-type]
 
 
 class _Writing:

@@ -13,7 +13,7 @@ from pytorch_lightning.loggers import Logger
 
 from condensery.errors import UserError
 from condensery.training.callbacks import AtomicCheckpointIO, Throughput, Validation, ValidationSample
-from condensery.training.data import SpanPairDataModule, TripleDataModule
+from condensery.training.data import StepDataModule
 from condensery.training.logs import close_wandb, csv_logger, last_values, merge_parts
 from condensery.training.modules import TrainingModule
 
@@ -23,7 +23,7 @@ _PRECISIONS: dict[str, Any] = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": 
 
 def fit(
     module: TrainingModule,
-    data: SpanPairDataModule | TripleDataModule,
+    data: StepDataModule,
     folder: Path,
     label: str,
     *,

@@ -19,7 +19,7 @@ from condensery.objectives.gradient_cache import ChunkEncoder, backpropagate
 from condensery.objectives.mlm import MaskedPrediction
 from condensery.randomness import hash64
 from condensery.tokens.batches import Chunk
-from condensery.training.batches import SpanBatch, TripleBatch
+from condensery.training.batches import Batch, SpanBatch, TripleBatch
 from condensery.training.settings import TrainingSettings
 
 
@@ -57,7 +57,7 @@ class TrainingModule(pl.LightningModule):
         schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, settings.rate_at)
         return {"optimizer": optimiser, "lr_scheduler": schedule}
 
-    def training_step(self, batch: SpanBatch | TripleBatch, batch_idx: int) -> None:
+    def training_step(self, batch: Batch, batch_idx: int) -> None:
         """One optimisation step: back-propagate through the gradient cache, clip, step."""
         # dropout is a function of (seed, step), so that a resumed run draws what an uninterrupted one draws
         torch.manual_seed(hash64(self.settings.seed, "dropout", self.global_step) >> 1)

@@ -4,8 +4,6 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from condensery.errors import UserError
-
 Precision = Literal["fp32", "bf16", "fp16"]
 
 
@@ -41,10 +39,3 @@ class TrainingSettings:
         if step < rising:
             return (step + 1) / math.ceil(rising + 1e-9)
         return max(0.0, (self.steps - step) / max(1.0, self.steps - rising))
-
-
-def number_of_steps(steps: int | None, epochs: float | None, steps_an_epoch: int, key: str) -> int:
-    """Steps from whichever of the two is given. ``key`` names the stage in the error when both or none are."""
-    if (steps is None) == (epochs is None):
-        raise UserError(f"{key}: give either steps or epochs, and set the other to null")
-    return steps if steps is not None else max(1, round((epochs or 0) * steps_an_epoch))
