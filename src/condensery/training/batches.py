@@ -185,13 +185,15 @@ class TrainingQueries:
         rows: (q,) row of each query in the collection, ascending.
         positives: (j,) judged relevant passages of query 0, then of query 1, ...
         starts: (q + 1,) where each query's begin.
-        negatives: (q, m) hard negatives, padded with -1 behind; m may be 0.
+        negatives: (q, m) hard negatives, -1 = none; m may be 0.
+        weights: (q, m) > 0, how likely each is drawn against the others of its query; None = all alike.
     """
 
     rows: Ids
     positives: Ids
     starts: Ids
     negatives: NDArray[np.int32]
+    weights: NDArray[np.float64] | None = None
 
 
 class TripleBatches:
@@ -281,7 +283,9 @@ class TripleBatches:
             pool[row, np.isin(pool[row], relevant)] = -1
         places = np.arange(pool.shape[1])[None, :]
         draws = uniforms(self.seed, "negative", epoch, index=chosen[:, None], second=places)
-        order = np.argsort(np.where(pool >= 0, draws, 2.0), axis=1, kind="stable")[:, : self.negatives]
+        if self.training.weights is not None:
+            draws = -np.log1p(-draws) / self.training.weights[chosen]  # smallest first (Efraimidis and Spirakis 2006)
+        order = np.argsort(np.where(pool >= 0, draws, np.inf), axis=1, kind="stable")[:, : self.negatives]
         found = np.take_along_axis(pool, order, axis=1)
         missing = self.negatives - found.shape[1]
         found = np.pad(found, ((0, 0), (0, missing)), constant_values=-1)
