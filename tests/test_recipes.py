@@ -47,7 +47,10 @@ ABLATIONS = {  # settings and seeds of each
     "ablation/mixed_context": (2, 2),
     "ablation/query_number": (4, 2),
     "ablation/query_source": (1, 3),
+    "ablation/low_data": (3, 2),
+    "ablation/hard_negatives": (1, 2),
 }
+OF_QUICKSTART = ("ablation/low_data", "ablation/hard_negatives")  # what these have in common with it is its own
 GIVEN = {"condenser_ct_msmarco": ["backbone.name=a/condenser"]}  # what else must be given
 
 
@@ -100,6 +103,8 @@ def test_every_ablation_is_a_sweep_over_any_collection(recipe: str, roots: dict[
     settings, seeds = ABLATIONS[recipe]
     assert len(re.findall("^== job ", done.out, re.MULTILINE)) == settings * seeds
     kinds = {"queries": 1, "mlm_start": seeds, "condenser_start": seeds}  # one generation; a start for each seed
+    if recipe in OF_QUICKSTART:
+        kinds = {"bm25_negatives": 1, "mlm": seeds, "cocondenser": seeds}
     for stage, number in kinds.items():
         assert len(set(re.findall(rf" {stage} .* ([0-9a-f]{{16}}) ", done.out))) == number, stage
 
@@ -263,6 +268,26 @@ def test_squad_runs_to_its_table(roots: dict[str, Path], tmp_path: Path) -> None
     done = door(*recipe, *MODEL, *FEW, "logger=csv").sound()
     rows = ["BM25", "random init", "MLM", "Condenser", "coCondenser", "coCondenser + hard negatives"]
     assert list(metrics_of(done.folder)) == rows
+
+
+def test_fewer_queries_train_from_the_same_checkpoints(roots: dict[str, Path], tmp_path: Path) -> None:
+    given = ["data=squad", f"data.root={roots['cocondenser_squad']}", f"output_root={tmp_path}", "logger=csv"]
+    sizes = ["++stage.finetune.train_queries=6,null", "seed=1"]
+    done = door("-m", "experiment=ablation/low_data", *given, *sizes, *MODEL, *FEW).sound()
+    assert done.computed.count("cocondenser") == 1
+    assert done.computed.count("round1") == 2
+    rows = ["random init", "MLM", "Condenser", "coCondenser", "coCondenser + hard negatives"]
+    swept = [f"train_queries={size} · {row}" for size in ("6", "null") for row in rows]
+    assert sorted(metrics_of(done.folder)) == sorted(["BM25", *swept])
+
+
+def test_rounds_and_pools_of_hard_negatives_run_to_their_table(roots: dict[str, Path], tmp_path: Path) -> None:
+    given = ["data=squad", f"data.root={roots['cocondenser_squad']}", f"output_root={tmp_path}", "logger=csv"]
+    few = [*FEW, "stages.half_way.steps=2", "stages.refreshed.steps=2"]
+    done = door("experiment=ablation/hard_negatives", *given, *few, *MODEL).sound()
+    assert len(metrics_of(done.folder)) == 11
+    order = [done.computed.index(name) for name in ("round1", "mined", "half_way", "mined_again", "refreshed")]
+    assert order == sorted(order), "each round mines with the retriever of the last"
 
 
 def test_local_text_becomes_a_checkpoint_that_loads(roots: dict[str, Path], tmp_path: Path) -> None:
