@@ -48,11 +48,10 @@ def read_sts(path: Path) -> Iterator[ScoredPair]:
 
 
 def _pair(row: list[str], place: str) -> ScoredPair:
+    if row[0].startswith("{") or any("\t" in field for field in row):
+        raise UserError(f"{place}: this file must be {EXPECTED}; {OTHERS}")
     if len(row) != len(HEADER):
-        advice = (
-            OTHERS if row[0].startswith("{") or any("\t" in field for field in row) else "quote sentences with commas"
-        )
-        raise UserError(f"{place}: {len(row)} columns; the file is {EXPECTED} ({advice})")
+        raise UserError(f"{place}: {len(row)} columns; the file is {EXPECTED}: quote sentences with commas")
     first, second, written = (field.strip() for field in row)
     if not first or not second:
         raise UserError(f"{place}: a sentence is empty")
