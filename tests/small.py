@@ -193,6 +193,29 @@ def write_documents(root: Path, text: Text, name: str = "documents.jsonl") -> Pa
     return root
 
 
+def write_articles(root: Path, text: Text, name: str = "documents.jsonl") -> Path:
+    """Whole documents with the heading of each passage's section; the first stands before any heading."""
+    write_documents(root, text, name)
+    records = [json.loads(line) for line in (root / name).read_text().splitlines()]
+    for one in records:
+        one["headings"] = ["", *(f"part {number // 2}" for number in range(len(one["passages"]) - 1))]
+    write(root / name, map(json.dumps, records))
+    return root
+
+
+def write_stsb(root: Path, text: Text, pairs: int = 24) -> Path:
+    """Pairs of sentences with a score, as the files of STS-b have them; some sentences have commas and quotes."""
+    draw = random.Random(3)
+    sentences = [sentence for _, _, words, _ in text.passages for sentence in words.split(". ")]
+    for split in ("train", "dev", "test"):
+        lines = ["sentence1,sentence2,score"]
+        for number in range(pairs):
+            first, second = draw.sample(sentences, 2)
+            lines.append(f'"{first}, he said",""" {second}""",{number * 5 / pairs:.3f}')
+        write(root / f"{split}.csv", lines)
+    return root
+
+
 def write_text_files(root: Path, text: Text) -> Path:
     """One file a document with blank lines between its paragraphs, every third one in a folder below."""
     documents: dict[str, list[str]] = {}

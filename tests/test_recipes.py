@@ -13,10 +13,12 @@ from small import (
     metrics_of,
     some_text,
     splits_of,
+    write_articles,
     write_beir,
     write_documents,
     write_marco,
     write_questions,
+    write_stsb,
     write_text_files,
 )
 from small_t5 import save_small_t5
@@ -31,9 +33,10 @@ OPTIONS = [
     if path.parent.name not in ("experiment", "stage")
 ]
 TEXT = some_text(documents=24, seed=5)
+ARTICLES = some_text(documents=30, paragraphs=6, seed=5)
 TRAINING = (
     *("pretrain_mlm", "pretrain_condenser", "pretrain_cocondenser", "pretrain_cotmae", "pretrain_retromae"),
-    *("pretrain_ict", "finetune", "finetune_generator"),
+    *("pretrain_ict", "finetune", "finetune_generator", "finetune_sentences"),
 )
 # steps for the recipes whose number of steps is their own
 FEW = [f"stage.{kind}.{key}" for kind in TRAINING for key in ("steps=3", "epochs=null", "token_budget=null")]
@@ -47,7 +50,13 @@ ABLATIONS = {  # settings and seeds of each
     "ablation/mixed_context": (2, 2),
     "ablation/query_number": (4, 2),
     "ablation/query_source": (1, 3),
+    "ablation/low_data": (3, 2),
+    "ablation/hard_negatives": (1, 2),
+    "ablation/stsb": (3, 2),
+    "ablation/wiki_sections": (3, 2),
 }
+ON_SENTENCES = ("condenser_stsb", "condenser_wiki_sections", "ablation/stsb", "ablation/wiki_sections")
+OF_QUICKSTART = ("ablation/low_data", "ablation/hard_negatives")  # what these have in common with it is its own
 GIVEN = {"condenser_ct_msmarco": ["backbone.name=a/condenser"]}  # what else must be given
 
 
@@ -58,9 +67,11 @@ def roots(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     judged = write_text_files(folder / "judged", TEXT)
     write_questions(judged, _by_paragraph(judged, TEXT))
     marco, documents = write_marco(folder / "marco", TEXT), write_documents(folder / "documents", TEXT)
+    write_stsb(folder / "articles", ARTICLES)
     return {
         **dict.fromkeys(ON_MARCO, marco),
         "ict_wikipedia": documents,
+        **dict.fromkeys((*ON_SENTENCES[:2], "ablation/wiki_sections"), write_articles(folder / "articles", ARTICLES)),
         "cocondenser_squad": write_beir(folder / "beir", TEXT),
         "condenser_wikipedia": documents,
         "cocondenser_local": write_text_files(folder / "text", TEXT),
@@ -84,10 +95,18 @@ def test_the_recipes_that_the_readme_speaks_of_are_here() -> None:
     assert {"cocondenser_local", "cocondenser_local_queries"} <= set(RECIPES)
 
 
+def sentences_of(recipe: str, roots: dict[str, Path]) -> list[str]:
+    """The overrides that say where the examples of a sentence task lie."""
+    if recipe not in ON_SENTENCES:
+        return []
+    articles = roots["condenser_wiki_sections"]
+    return [f"stage.read_sts.root={articles}", f"stage.section_triplets.path={articles}/documents.jsonl"]
+
+
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_every_recipe_composes_to_a_graph(recipe: str, roots: dict[str, Path], tmp_path: Path) -> None:
     given = [f"data.root={roots[recipe]}"] if recipe in roots else []
-    given += GIVEN.get(recipe, [])
+    given += [*GIVEN.get(recipe, []), *sentences_of(recipe, roots)]
     done = door(f"experiment={recipe}", *given, "dry_run=true", f"output_root={tmp_path}").sound()
     assert re.search(r"corpus .* miss", done.out)
     assert not list(tmp_path.iterdir()), "a dry run writes nothing"
@@ -96,10 +115,14 @@ def test_every_recipe_composes_to_a_graph(recipe: str, roots: dict[str, Path], t
 @pytest.mark.parametrize("recipe", [name for name in RECIPES if name.startswith("ablation/")])
 def test_every_ablation_is_a_sweep_over_any_collection(recipe: str, roots: dict[str, Path], tmp_path: Path) -> None:
     given = ["data=squad", f"data.root={roots['cocondenser_squad']}", "dry_run=true", f"output_root={tmp_path}"]
-    done = door("-m", f"experiment={recipe}", *given).sound()
+    done = door("-m", f"experiment={recipe}", *given, *sentences_of(recipe, roots)).sound()
     settings, seeds = ABLATIONS[recipe]
     assert len(re.findall("^== job ", done.out, re.MULTILINE)) == settings * seeds
     kinds = {"queries": 1, "mlm_start": seeds, "condenser_start": seeds}  # one generation; a start for each seed
+    if recipe in OF_QUICKSTART:
+        kinds = {"bm25_negatives": 1, "mlm": seeds, "cocondenser": seeds}
+    elif recipe in ON_SENTENCES:
+        kinds = {"sentences": 1, "mlm": seeds, "cocondenser": seeds}
     for stage, number in kinds.items():
         assert len(set(re.findall(rf" {stage} .* ([0-9a-f]{{16}}) ", done.out))) == number, stage
 
@@ -263,6 +286,60 @@ def test_squad_runs_to_its_table(roots: dict[str, Path], tmp_path: Path) -> None
     done = door(*recipe, *MODEL, *FEW, "logger=csv").sound()
     rows = ["BM25", "random init", "MLM", "Condenser", "coCondenser", "coCondenser + hard negatives"]
     assert list(metrics_of(done.folder)) == rows
+
+
+def test_fewer_queries_train_from_the_same_checkpoints(roots: dict[str, Path], tmp_path: Path) -> None:
+    given = ["data=squad", f"data.root={roots['cocondenser_squad']}", f"output_root={tmp_path}", "logger=csv"]
+    sizes = ["++stage.finetune.train_queries=6,null", "seed=1"]
+    done = door("-m", "experiment=ablation/low_data", *given, *sizes, *MODEL, *FEW).sound()
+    assert done.computed.count("cocondenser") == 1
+    assert done.computed.count("round1") == 2
+    rows = ["random init", "MLM", "Condenser", "coCondenser", "coCondenser + hard negatives"]
+    swept = [f"train_queries={size} · {row}" for size in ("6", "null") for row in rows]
+    assert sorted(metrics_of(done.folder)) == sorted(["BM25", *swept])
+
+
+def test_rounds_and_pools_of_hard_negatives_run_to_their_table(roots: dict[str, Path], tmp_path: Path) -> None:
+    given = ["data=squad", f"data.root={roots['cocondenser_squad']}", f"output_root={tmp_path}", "logger=csv"]
+    few = [*FEW, "stages.half_way.steps=2", "stages.refreshed.steps=2"]
+    done = door("experiment=ablation/hard_negatives", *given, *few, *MODEL).sound()
+    assert len(metrics_of(done.folder)) == 11
+    order = [done.computed.index(name) for name in ("round1", "mined", "half_way", "mined_again", "refreshed")]
+    assert order == sorted(order), "each round mines with the retriever of the last"
+
+
+@pytest.mark.parametrize("recipe", ON_SENTENCES[:2])
+def test_sentence_tasks_run_to_their_table(recipe: str, roots: dict[str, Path], tmp_path: Path) -> None:
+    given = [f"data.root={roots[recipe]}", *sentences_of(recipe, roots), f"output_root={tmp_path}", "logger=csv"]
+    whole = [f"stages.{name}.{key}" for name in ("condenser", "cocondenser") for key in ("steps=2", "epochs=null")]
+    done = door(f"experiment={recipe}", *given, *MODEL, *whole).sound()
+    metric = "Spearman" if recipe == "condenser_stsb" else "Accuracy"
+    found = metrics_of(done.folder)
+    assert list(found) == ["random init", "BERT", "Condenser", "coCondenser"]
+    assert all(list(values) == [metric] for values in found.values())
+    assert ("differs from BERT" in (done.folder / "table.md").read_text()) == (metric == "Accuracy")
+
+
+def test_a_sweep_over_the_size_of_a_sentence_task_is_one_table(roots: dict[str, Path], tmp_path: Path) -> None:
+    recipe = "ablation/wiki_sections"
+    given = [f"data.root={roots[recipe]}", f"output_root={tmp_path}", "logger=csv", "seed=1"]
+    sizes = "++stage.finetune_sentences.examples=8,null"
+    done = door("-m", f"experiment={recipe}", *given, sizes, *MODEL, *FEW).sound()
+    assert done.computed.count("cocondenser") == 1
+    assert done.computed.count("sentences") == 1
+    rows = [
+        f"examples={size} · {row}" for size in (8, "null") for row in ("random init", "MLM", "Condenser", "coCondenser")
+    ]
+    assert sorted(metrics_of(done.folder)) == sorted(rows)
+
+
+def test_stsb_and_its_missing_files(roots: dict[str, Path], tmp_path: Path) -> None:
+    root = roots["condenser_stsb"]
+    done = door(
+        "experiment=condenser_stsb", f"data.root={root}", f"output_root={tmp_path}", f"stage.read_sts.root={tmp_path}"
+    )
+    assert done.err.startswith(f"error: {tmp_path}/train.csv: no such file")
+    assert done.err.count("\n") == 1
 
 
 def test_local_text_becomes_a_checkpoint_that_loads(roots: dict[str, Path], tmp_path: Path) -> None:

@@ -45,3 +45,13 @@ def uniforms(*keys: Key, index: ArrayLike, second: ArrayLike | None = None) -> N
 def generator(*keys: Key) -> np.random.Generator:
     """A NumPy generator of its own for these keys."""
     return np.random.Generator(np.random.Philox(key=hash64(*keys)))
+
+
+def nested_subset(seed: int, items: int, number: int | None) -> NDArray[np.int64]:
+    """``number`` of the items 0 .. ``items`` - 1, ascending; None = all. A smaller subset lies in every larger one.
+
+    They are the first of a permutation that depends on the seed and on ``items`` alone. *Shape:* (number,).
+    """
+    if number is None:
+        return np.arange(items)
+    return np.sort(generator(seed, "subset").permutation(items)[:number])

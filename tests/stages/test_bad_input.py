@@ -366,6 +366,12 @@ BAD_CONFIGS: dict[str, tuple[list[str], list[str]]] = {
         ["backbone.name=/nix/weights"],
         ["backbone.name: /nix/weights: no such folder"],
     ),
+    "a depth too many": (
+        ["stages.round1.negative_depths=[3,4,5]"],
+        ["stages.round1.negative_depths: 3 numbers for", "sources of negatives; give one for each, or null"],
+    ),
+    "a weight of nothing": (["stages.round1.negative_weights=[0]"], ["stages.round1.negative_weights", "must be > 0"]),
+    "no queries": (["stage.finetune.train_queries=0"], ["stage.finetune.train_queries: must be > 0, got 0"]),
     "split of mining": (["stages.mined.split=valid"], ["stages.mined.split", "valid"]),
     "triples: no file": (["stages.x={stage: triples, file: /nix/triples.tsv}"], ["/nix/triples.tsv: no such file"]),
     "tokenizer: a folder that is not there": (

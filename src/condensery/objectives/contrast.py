@@ -51,3 +51,17 @@ def retrieval_contrast(
         others[torch.arange(len(queries), device=others.device), positive] = False
         scores = scores.masked_fill(others, -torch.inf)
     return nn.functional.cross_entropy(scores, positive)
+
+
+def known_positives(judged: Tensor, passages: Tensor, queries: int) -> Tensor:
+    """Which passages of a batch are judged relevant to which of its ``queries``: (q, p) bool.
+
+    Args:
+        judged: (j, 2) query, from 0, and row in the collection of a passage judged relevant to it.
+        passages: (p,) the rows in the collection of the batch's passages, ascending.
+    """
+    column = torch.searchsorted(passages, judged[:, 1].contiguous()).clamp(max=len(passages) - 1)
+    here = passages[column] == judged[:, 1]
+    known = torch.zeros(queries, len(passages), dtype=torch.bool, device=passages.device)
+    known[judged[here, 0], column[here]] = True
+    return known

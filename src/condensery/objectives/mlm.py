@@ -1,14 +1,11 @@
 """Masked language modelling (Devlin et al. 2019): cross-entropy at the masked tokens and nowhere else."""
 
 from collections.abc import Mapping
-from typing import TypeVar
 
 from torch import Tensor
 
 from condensery.models.pretraining import PretrainingModel
 from condensery.tokens.batches import Chunk
-
-Number = TypeVar("Number", int, float)
 
 
 class MaskedPrediction:
@@ -20,14 +17,14 @@ class MaskedPrediction:
     def __init__(
         self,
         model: PretrainingModel,
-        masked: int | Mapping[str, int],
+        masked: float | Mapping[str, float],
         weight: float | Mapping[str, float] = 1.0,
     ) -> None:
         """One number for all losses of the model, or each by its name.
 
         Args:
             model: gives the losses.
-            masked: predicted tokens in the batch.
+            masked: predicted tokens in the batch; with several processes the mean of their numbers.
             weight: multiplies the losses (1 in the papers).
         """
         self.model = model
@@ -43,8 +40,8 @@ class MaskedPrediction:
         return vectors, {name: loss.sum() * self._scale(name) for name, loss in losses.items()}
 
     def _scale(self, name: str) -> float:
-        return _of(self.weight, name) / max(_of(self.masked, name), 1)
+        return _of(self.weight, name) / (_of(self.masked, name) or 1)
 
 
-def _of(number: Number | Mapping[str, Number], name: str) -> Number:
+def _of(number: float | Mapping[str, float], name: str) -> float:
     return number[name] if isinstance(number, Mapping) else number

@@ -55,16 +55,17 @@ def _show_audits(graph: Graph, store: Store) -> None:
 
 
 def row_of(graph: Graph, label: str, evaluation: Artifact) -> "Row":
-    """One row of the table, from the artifact of an ``evaluate`` stage."""
+    """One row of the table, from the artifact of a stage that evaluates; it may say what was measured on."""
     from condensery.reporting.results import Row
 
-    corpus = evaluation.ancestor("corpus")
+    found, corpus = read_json(evaluation.path / "metrics.json"), evaluation.ancestor("corpus")
+    searched = read_json(corpus.path / "collection.json")["name"] if corpus else ""
     return with_queries(
         Row(
             name=label,
-            collection=read_json(corpus.path / "collection.json")["name"] if corpus else "",
+            collection=found.get("collection", searched),
             split=graph.root.table.split,
-            metrics=read_json(evaluation.path / "metrics.json")["metrics"],
+            metrics=found["metrics"],
             seed=graph.root.seed,
             artifact=f"{evaluation.kind}/{evaluation.id}",
         ),

@@ -26,3 +26,9 @@ def check_folder(name: str | None, key: str) -> None:
     """Raise ``UserError`` where ``name`` can only be a folder, not a name on the hub, and is not there."""
     if name and name.startswith(("/", ".", "~")) and not Path(name).expanduser().is_dir():
         raise UserError(f"{key}: {name}: no such folder")
+
+
+def check_subset(number: int | None, items: int, key: str, what: str) -> None:
+    """Raise ``UserError`` where a subset of the training set is larger than the set."""
+    if number is not None and number > items:
+        raise UserError(f"{key}={number}: there are only {items:,} {what}; null takes all")

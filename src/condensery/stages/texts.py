@@ -3,12 +3,13 @@
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from condensery.files import read_json
 from condensery.text.collection import Collection
 from condensery.text.table import Column, TextTable
 
@@ -86,6 +87,29 @@ class Passages(_Stores):
     def store(self) -> "TokenStore":
         """The texts, without titles, with sentences and documents."""
         return self._store("texts")
+
+
+@dataclass(frozen=True)
+class Sentences(_Stores):
+    """The artifact of the stages that make the examples of a sentence task: distinct sentences, and rows of them."""
+
+    @cached_property
+    def about(self) -> dict[str, Any]:
+        """``name`` of the data, and ``task``: similarity = pairs with scores, triplets = anchor, positive, negative."""
+        return dict(read_json(self.folder / "sentences.json"))
+
+    @cached_property
+    def store(self) -> "TokenStore":
+        """The tokens of all sentences."""
+        return self._store("texts")
+
+    def rows(self, split: str) -> np.ndarray:
+        """(n, k) int64 rows in ``store`` of the k = 2 or 3 sentences of each example."""
+        return np.asarray(np.load(self.folder / f"rows-{split}.npy"))
+
+    def scores(self, split: str) -> np.ndarray:
+        """(n,) float32 from 0 to 1; zeros for triplets."""
+        return np.asarray(np.load(self.folder / f"scores-{split}.npy"))
 
 
 @dataclass(frozen=True)

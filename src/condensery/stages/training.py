@@ -72,17 +72,12 @@ class OptimisedStageConfig(StageConfig):
         )
 
 
-class TrainingStageConfig(OptimisedStageConfig):
-    """The keys of every stage that trains a retriever; ``conf/stage/`` explains each."""
+class EncoderStageConfig(OptimisedStageConfig):
+    """The keys of every stage that trains an encoder of texts; ``conf/stage/`` explains each."""
 
-    corpus: Annotated[str, Input("corpus")]
     tokenizer: Annotated[str, Input("tokenizer")]
-    tokens: Annotated[str, Input("tokens")]
     init: Annotated[str, Input("encoder", literal=("backbone",))]
     backbone: BackboneConfig
-    validate_every: Annotated[int, Field(ge=0), Operational()]
-    validation_queries: Annotated[int, Field(ge=0), Operational()]
-    validation_passages: Annotated[int, Field(ge=0), Operational()]
 
     @model_validator(mode="after")
     def _inputs_fit_the_backbone(self) -> Self:
@@ -96,6 +91,16 @@ class TrainingStageConfig(OptimisedStageConfig):
         if self.init == "backbone":
             check_folder(self.backbone.name, "backbone.name")
         return []
+
+
+class TrainingStageConfig(EncoderStageConfig):
+    """The keys of every stage that trains a retriever on a collection."""
+
+    corpus: Annotated[str, Input("corpus")]
+    tokens: Annotated[str, Input("tokens")]
+    validate_every: Annotated[int, Field(ge=0), Operational()]
+    validation_queries: Annotated[int, Field(ge=0), Operational()]
+    validation_passages: Annotated[int, Field(ge=0), Operational()]
 
 
 def run_training(
@@ -143,7 +148,7 @@ def run_training(
 
 
 def initial_towers(
-    config: TrainingStageConfig, context: Context, vocabulary: "Vocabulary", separate: bool
+    config: EncoderStageConfig, context: Context, vocabulary: "Vocabulary", separate: bool
 ) -> "BiEncoder":
     """The towers before the first step: from scratch, from a checkpoint, or from the artifact of another stage."""
     import copy

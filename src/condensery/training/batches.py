@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 
 from condensery.models.biencoder import PASSAGE, QUERY
+from condensery.objectives.contrast import known_positives
 from condensery.randomness import generator, uniforms
 from condensery.tokens.batches import Chunk, Context, chunks, text_rows
 from condensery.tokens.masking import mask_spans
@@ -55,17 +56,22 @@ class TripleBatch:
         positive: (q,) which of the p passages is each query's positive.
         known: (q, p) True where a passage is judged relevant to the query.
         tokens: tokens of the whole batch, padding not counted.
+        passages: (p,) the rows of the passages in the collection, ascending.
+        judged: (j, 2) query of the batch, and row in the collection of a passage judged relevant to it.
     """
 
     chunks: list[Chunk]
     positive: Tensor
     known: Tensor
     tokens: int
+    passages: Tensor
+    judged: Tensor
 
     def to(self, device: torch.device) -> "TripleBatch":
         """The same batch on ``device``."""
         moved = [chunk.to(device, non_blocking=True) for chunk in self.chunks]
-        return replace(self, chunks=moved, positive=self.positive.to(device), known=self.known.to(device))
+        tables = {name: getattr(self, name).to(device) for name in ("positive", "known", "passages", "judged")}
+        return replace(self, chunks=moved, **tables)
 
 
 class Batch(Protocol):
@@ -212,13 +218,15 @@ class TrainingQueries:
         rows: (q,) row of each query in the collection, ascending.
         positives: (j,) judged relevant passages of query 0, then of query 1, ...
         starts: (q + 1,) where each query's begin.
-        negatives: (q, m) hard negatives, padded with -1 behind; m may be 0.
+        negatives: (q, m) hard negatives, -1 = none; m may be 0.
+        weights: (q, m) > 0, how likely each is drawn against the others of its query; None = all alike.
     """
 
     rows: Ids
     positives: Ids
     starts: Ids
     negatives: NDArray[np.int32]
+    weights: NDArray[np.float64] | None = None
 
 
 class TripleBatches:
@@ -265,7 +273,10 @@ class TripleBatches:
 
     def batch(self, step: int) -> TripleBatch:
         """See ``Batches``."""
-        epoch, chosen = items_of_step(step, self.batch_size, len(self.training.rows), self.seed)
+        return self.batch_of(*items_of_step(step, self.batch_size, len(self.training.rows), self.seed))
+
+    def batch_of(self, epoch: int, chosen: Ids) -> TripleBatch:
+        """The batch of any queries (b,), numbered as in ``training``, with what is drawn for them in an epoch."""
         positive = self._positives(epoch, chosen)
         hard = self._hard_negatives(epoch, chosen, positive)
         passages, place = np.unique(np.concatenate([positive, hard.reshape(-1)]), return_inverse=True)
@@ -277,11 +288,12 @@ class TripleBatches:
         first = 0
         for tower, store, rows, length, titles in sides:
             flat, starts = text_rows(store, rows, self.vocabulary, length, titles)
-            names = np.arange(first, first + len(rows))
-            parts += chunks(flat, starts, self.budget, self.vocabulary.pad, tower=tower, rows=names)
+            places = np.arange(first, first + len(rows))
+            parts += chunks(flat, starts, self.budget, self.vocabulary.pad, tower=tower, rows=places)
             first, tokens = first + len(rows), tokens + len(flat)
-        known = self._known(chosen, passages)
-        return TripleBatch(parts, torch.from_numpy(place[: len(chosen)]), torch.from_numpy(known), tokens)
+        judged, names = torch.from_numpy(self._judged(chosen)), torch.from_numpy(passages)
+        known = known_positives(judged, names, len(chosen))
+        return TripleBatch(parts, torch.from_numpy(place[: len(chosen)]), known, tokens, names, judged)
 
     def _positives(self, epoch: int, chosen: Ids) -> Ids:
         """(b,) one judged relevant passage of each query."""
@@ -304,7 +316,9 @@ class TripleBatches:
             pool[row, np.isin(pool[row], relevant)] = -1
         places = np.arange(pool.shape[1])[None, :]
         draws = uniforms(self.seed, "negative", epoch, index=chosen[:, None], second=places)
-        order = np.argsort(np.where(pool >= 0, draws, 2.0), axis=1, kind="stable")[:, : self.negatives]
+        if self.training.weights is not None:
+            draws = -np.log1p(-draws) / self.training.weights[chosen]  # smallest first (Efraimidis and Spirakis 2006)
+        order = np.argsort(np.where(pool >= 0, draws, np.inf), axis=1, kind="stable")[:, : self.negatives]
         found = np.take_along_axis(pool, order, axis=1)
         missing = self.negatives - found.shape[1]
         found = np.pad(found, ((0, 0), (0, missing)), constant_values=-1)
@@ -315,17 +329,12 @@ class TripleBatches:
             found[row, gaps] = _others(draws[row, gaps], taken, len(self.passages), positive[row])
         return found
 
-    def _known(self, chosen: Ids, passages: Ids) -> NDArray[np.bool_]:
-        """(b, p) True where one of the batch's ``passages`` (sorted) is judged relevant to the query."""
+    def _judged(self, chosen: Ids) -> Ids:
+        """(j, 2) each of the batch's queries with each passage judged relevant to it."""
         starts = self.training.starts
         numbers = starts[chosen + 1] - starts[chosen]
-        judged = self.training.positives[ranges(starts[chosen], numbers)]
-        query = np.repeat(np.arange(len(chosen)), numbers)
-        column = np.minimum(np.searchsorted(passages, judged), len(passages) - 1)
-        here = passages[column] == judged
-        known = np.zeros((len(chosen), len(passages)), dtype=np.bool_)
-        known[query[here], column[here]] = True
-        return known
+        passages = self.training.positives[ranges(starts[chosen], numbers)]
+        return np.stack([np.repeat(np.arange(len(chosen)), numbers), passages], axis=1)
 
 
 def _others(draws: NDArray[np.float64], taken: Ids, items: int, otherwise: int) -> list[int]:

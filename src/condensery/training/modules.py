@@ -15,6 +15,14 @@ from condensery.models.biencoder import BiEncoder
 from condensery.models.condenser import Condenser
 from condensery.models.masked_autoencoder import MaskedAutoEncoder
 from condensery.objectives.contrast import Contrast, retrieval_contrast, span_contrast, weighted
+from condensery.objectives.cross_batch import (
+    across_processes,
+    gathered,
+    joined_passages,
+    processes,
+    share_of,
+    to_be_averaged,
+)
 from condensery.objectives.gradient_cache import ChunkEncoder, backpropagate
 from condensery.objectives.mlm import MaskedPrediction
 from condensery.randomness import hash64
@@ -104,7 +112,8 @@ class TrainingModule(pl.LightningModule):
 class CondenserModule(TrainingModule):
     """Condenser pre-training (C §3), and plain MLM where the model has no head.
 
-    A batch larger than a chunk is gradient accumulation; the MLM means are over the masked tokens of the whole batch.
+    A batch larger than a chunk is gradient accumulation; the MLM means are over the masked tokens of the whole batch,
+    that of all processes.
     """
 
     model: Condenser
@@ -115,7 +124,8 @@ class CondenserModule(TrainingModule):
 
     def objective(self, batch: SpanBatch) -> tuple[ChunkEncoder, Contrast | None]:
         """MLM of head and backbone."""
-        return MaskedPrediction(self.model, batch.masked, self.mlm_weight), None
+        masked = share_of(batch.masked, batch.chunks[0].input_ids.device)
+        return MaskedPrediction(self.model, masked, self.mlm_weight), None
 
     def embed(self, chunk: Chunk) -> Tensor:
         """Late CLS vectors."""
@@ -123,7 +133,7 @@ class CondenserModule(TrainingModule):
 
 
 class CoCondenserModule(CondenserModule):
-    """coCondenser pre-training (CO eq. 7): MLM plus the contrast of the two texts of each pair.
+    """coCondenser pre-training (CO eq. 7): MLM plus the contrast of the two texts of each pair, of all processes.
 
     Args:
         model, settings, mlm_weight: see ``CondenserModule``.
@@ -145,7 +155,8 @@ class CoCondenserModule(CondenserModule):
     def objective(self, batch: SpanBatch) -> tuple[ChunkEncoder, Contrast | None]:
         """MLM of head and backbone, and contrast."""
         encoder, _ = super().objective(batch)
-        return encoder, weighted(partial(span_contrast, temperature=self.temperature), self.contrast_weight)
+        contrast = weighted(partial(span_contrast, temperature=self.temperature), self.contrast_weight)
+        return encoder, across_processes(contrast)
 
 
 class QueryAsContextModule(CoCondenserModule):
@@ -166,7 +177,8 @@ class MaskedAutoEncoderModule(TrainingModule):
 
     def objective(self, batch: SpanBatch) -> tuple[ChunkEncoder, Contrast | None]:
         """MLM of encoder and decoder, each a mean over its own tokens."""
-        counts = {"mlm_late": batch.masked, "mlm_context": batch.context_masked}
+        device = batch.chunks[0].input_ids.device
+        counts = {"mlm_late": share_of(batch.masked, device), "mlm_context": share_of(batch.context_masked, device)}
         return MaskedPrediction(self.model, counts, {"mlm_late": self.mlm_weight, "mlm_context": 1.0}), None
 
     def embed(self, chunk: Chunk) -> Tensor:
@@ -187,8 +199,8 @@ class InverseClozeModule(TrainingModule):
         self.temperature = temperature
 
     def objective(self, batch: SpanBatch) -> tuple[ChunkEncoder, Contrast | None]:
-        """InfoNCE over the passages of the batch."""
-        return self.model, self._contrast
+        """InfoNCE over the passages of the batch, of all processes."""
+        return self.model, across_processes(self._contrast)
 
     def embed(self, chunk: Chunk) -> Tensor:
         """CLS vectors."""
@@ -202,6 +214,8 @@ class InverseClozeModule(TrainingModule):
 
 class BiEncoderModule(TrainingModule):
     """Fine-tuning of the bi-encoder (SPEC §4): negative log-likelihood of the positive.
+
+    With several processes the passages of all are the negatives (RocketQA's cross-batch negatives).
 
     Args:
         model: the towers.
@@ -224,12 +238,16 @@ class BiEncoderModule(TrainingModule):
         self.mask_known_positives, self.temperature = mask_known_positives, temperature
 
     def objective(self, batch: TripleBatch) -> tuple[ChunkEncoder, Contrast | None]:
-        """InfoNCE over the passages of the batch."""
+        """InfoNCE over the passages of the batch, of all processes."""
         number = len(batch.positive)
-        known = batch.known if self.mask_known_positives else None
 
         def contrast(vectors: Tensor) -> Tensor:
-            return retrieval_contrast(vectors[:number], vectors[number:], batch.positive, known, self.temperature)
+            queries, passages, positive, known = vectors[:number], vectors[number:], batch.positive, batch.known
+            if processes() > 1:
+                queries = gathered(queries)
+                passages, positive, known = joined_passages(passages, batch.passages, positive, batch.judged)
+            masked = known if self.mask_known_positives else None
+            return to_be_averaged(retrieval_contrast(queries, passages, positive, masked, self.temperature))
 
         return self.model, contrast
 

@@ -1,0 +1,50 @@
+"""Stage ``finetune_sentences``: the bi-encoder on STS-b or on Wikipedia's sections (C §4.2, SPEC §4)."""
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from condensery.randomness import nested_subset
+from condensery.stages.base import Context, Input, stage
+from condensery.stages.checks import check_subset
+from condensery.stages.training import Count, EncoderStageConfig, initial_towers, run_training
+
+
+class FinetuneSentencesConfig(EncoderStageConfig):
+    """``batch_size`` counts pairs or triplets, ``examples`` how many of them are trained on (null: all)."""
+
+    sentences: Annotated[str, Input("sentences")]
+    examples: Count | None
+    length: Annotated[int, Field(ge=4)]
+    margin: Annotated[float, Field(gt=0)]
+
+
+@stage("finetune_sentences", version=1, makes="encoder", cost=5.0)
+def finetune_sentences(config: FinetuneSentencesConfig, context: Context) -> dict[str, Any]:
+    """Train one encoder for all sentences and save it as a checkpoint; the last step's weights are the result."""
+    from condensery.models.checkpoint import Retriever, save_retriever
+    from condensery.stages.texts import Sentences
+    from condensery.training.sentences import SentenceBatches, SentenceDataModule, SentenceModule
+
+    sentences = Sentences(context.input("sentences"))
+    rows, scores = sentences.rows("train"), sentences.scores("train")
+    key = f"stages.{context.stage_name}.examples"
+    check_subset(config.examples, len(rows), key, f"training examples of {sentences.about['name']}")
+    chosen = nested_subset(config.seed, len(rows), config.examples)
+    batches = SentenceBatches(
+        sentences.store,
+        sentences.vocabulary,
+        rows[chosen],
+        scores[chosen],
+        batch_size=config.batch_size,
+        length=config.length,
+        budget=config.chunk_tokens,
+        seed=config.seed,
+    )
+    settings = config.settings(batches)
+    model = initial_towers(config, context, sentences.vocabulary, separate=False)
+    module = SentenceModule(model, settings, config.margin)
+    data = SentenceDataModule(batches, settings.steps, context.runtime.workers)
+    values = run_training(module, data, config, context, None)
+    save_retriever(Retriever(model, config.length, config.length), context.folder, context.input("tokenizer"))
+    return {"examples": len(chosen), **values}

@@ -1,0 +1,113 @@
+"""Training on sentence tasks: pairs of sentences with a score, or triplets."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from condensery.models.biencoder import BiEncoder
+from condensery.objectives.contrast import Contrast
+from condensery.objectives.gradient_cache import ChunkEncoder
+from condensery.objectives.sentences import cosine_regression, triplet_margin
+from condensery.tokens.batches import Chunk, chunks, text_rows
+from condensery.tokens.store import TokenStore
+from condensery.tokens.vocabulary import Vocabulary
+from condensery.training.batches import items_of_step
+from condensery.training.data import StepDataModule
+from condensery.training.modules import TrainingModule
+from condensery.training.settings import TrainingSettings
+
+
+@dataclass(frozen=True)
+class SentenceBatch:
+    """Examples of k sentences each.
+
+    Attributes:
+        chunks: together they hold rows 0 .. k b - 1: the first sentence of every example, then the second, ...
+        scores: (b,) of each example.
+        tokens: tokens of the whole batch, padding not counted.
+    """
+
+    chunks: list[Chunk]
+    scores: Tensor
+    tokens: int
+
+    def to(self, device: torch.device) -> "SentenceBatch":
+        """The same batch on ``device``."""
+        moved = [chunk.to(device, non_blocking=True) for chunk in self.chunks]
+        return replace(self, chunks=moved, scores=self.scores.to(device))
+
+
+class SentenceBatches:
+    """The examples in another order each epoch.
+
+    Args:
+        sentences: the store of all sentences.
+        vocabulary: of the tokens.
+        rows: (n, k) the sentences of each example.
+        scores: (n,) of each example.
+        batch_size: examples a step.
+        length: longest input in tokens, with [CLS] and [SEP].
+        budget: padded tokens a chunk may hold.
+        seed: of the order.
+    """
+
+    def __init__(
+        self,
+        sentences: TokenStore,
+        vocabulary: Vocabulary,
+        rows: NDArray[np.int64],
+        scores: NDArray[np.float32],
+        *,
+        batch_size: int,
+        length: int,
+        budget: int,
+        seed: int,
+    ) -> None:
+        self.sentences, self.vocabulary, self.rows, self.scores = sentences, vocabulary, rows, scores
+        self.batch_size, self.length, self.budget, self.seed = batch_size, length, budget, seed
+
+    def steps_an_epoch(self) -> int:
+        """See ``Batches``."""
+        return -(-len(self.rows) // self.batch_size)
+
+    def batch(self, step: int) -> SentenceBatch:
+        """See ``Batches``."""
+        _, chosen = items_of_step(step, self.batch_size, len(self.rows), self.seed)
+        flat, starts = text_rows(self.sentences, self.rows[chosen].T.reshape(-1), self.vocabulary, self.length)
+        parts = chunks(flat, starts, self.budget, self.vocabulary.pad)
+        return SentenceBatch(parts, torch.from_numpy(self.scores[chosen]), len(flat))
+
+
+class SentenceDataModule(StepDataModule):
+    """Pairs or triplets of sentences."""
+
+
+class SentenceModule(TrainingModule):
+    """The bi-encoder on pairs (regression on the cosine) or triplets (margin between distances; SPEC §4).
+
+    ``margin`` is that of triplets.
+    """
+
+    model: BiEncoder
+
+    def __init__(self, model: BiEncoder, settings: TrainingSettings, margin: float = 1.0) -> None:
+        super().__init__(model, settings)
+        self.margin = margin
+
+    def objective(self, batch: SentenceBatch) -> tuple[ChunkEncoder, Contrast | None]:
+        """The mean over the examples of the batch."""
+
+        def loss(vectors: Tensor) -> Tensor:
+            first, second, *others = vectors.unflatten(0, (-1, len(batch.scores)))  # k of (b, d)
+            if others:
+                return triplet_margin(first, second, others[0], self.margin)
+            return cosine_regression(first, second, batch.scores.to(vectors.dtype))
+
+        return self.model, loss
+
+    def embed(self, chunk: Chunk) -> Tensor:
+        """CLS vectors."""
+        return self.model.vectors(chunk)

@@ -1,0 +1,227 @@
+"""Two processes that share their negatives give the gradient of one process with the joined batch."""
+
+import sys
+from collections.abc import Callable, Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import textbook
+import torch
+from torch import Tensor, distributed, multiprocessing, nn
+
+from condensery.models.biencoder import BiEncoder
+from condensery.models.condenser import Condenser, CondenserShape
+from condensery.models.encoder import Encoder
+from condensery.objectives.contrast import retrieval_contrast
+from condensery.objectives.cross_batch import gathered, joined_passages, share_of, to_be_averaged
+from condensery.objectives.gradient_cache import backpropagate
+from condensery.tokens.batches import Chunk
+from condensery.training.batches import SpanBatch, TrainingQueries, TripleBatch, TripleBatches
+from condensery.training.modules import BiEncoderModule, CoCondenserModule, InverseClozeModule, TrainingModule
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
+import tiny
+
+PROCESSES = 2
+# Queries of each rank. 0 and 3 are judged for passage 2 as well, 1 has the same positive as 4.
+SHARES: dict[str, list[list[int]]] = {
+    "as many": [[0, 2], [3, 4]],
+    "unequal": [[0, 1, 2, 5], [3, 4]],
+    "one": [[4], [0, 1]],
+}
+SHARES["swapped"] = SHARES["unequal"][::-1]
+
+
+def triples(folder: Path, negatives: int) -> TripleBatches:
+    """Six queries; a passage may be a positive on one process and another's, or the same query's, on the other."""
+    positives = [[2, 7], [9], [11, 12], [2, 14], [9], [20]]
+    pools = np.array([[14, 3, 4], [11, 5, 6], [3, 8, 20], [12, 7, 3], [11, 4, 21], [9, 2, 22]], np.int32)
+    starts = np.concatenate([[0], np.cumsum([len(found) for found in positives])])
+    known = TrainingQueries(np.arange(6) * 2, np.concatenate(positives), starts, pools)
+    return tiny.triple_batches(folder, known, negatives=negatives)
+
+
+class Words(nn.Module):
+    """The sum of a text's word vectors: in float32 it rounds by less than a Transformer, so that 1e-6 can be asked of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(textbook.SIZE, 8)
+
+    def vectors(self, chunk: Chunk) -> Tensor:
+        return (self.words(chunk.input_ids) * chunk.attention_mask[:, :, None]).sum(dim=1)
+
+    def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
+        return self.vectors(chunk), {}
+
+
+def module_of(kind: str, masked: bool = True) -> TrainingModule:
+    """A small model without dropout, the same in every process: ``words`` in float32, the others in float64."""
+    torch.manual_seed(1)
+    if kind == "words":
+        return BiEncoderModule(Words(), tiny.settings(), masked, temperature=9.0)  # type: ignore[arg-type]
+    language_model = textbook.language_model()
+    if kind == "cocondenser":
+        condenser = Condenser(language_model, CondenserShape(1, 1, True)).double()
+        return CoCondenserModule(condenser, tiny.settings(), 0.7, 0.9, 0.8)
+    model = BiEncoder(Encoder(language_model.base_model))
+    if kind == "ict":
+        return InverseClozeModule(model, tiny.settings())
+    return BiEncoderModule(model, tiny.settings(), masked, temperature=0.5)
+
+
+def gradient_of(module: TrainingModule, batch: SpanBatch | TripleBatch) -> tuple[dict[str, float], Tensor]:
+    """The losses, and the gradient of all weights in one row."""
+    encoder, contrast = module.objective(batch)
+    losses = backpropagate(encoder, batch.chunks, contrast)
+    parts = [torch.zeros_like(w) if w.grad is None else w.grad for w in module.parameters()]
+    return {name: float(loss) for name, loss in losses.items()}, nn.utils.parameters_to_vector(parts)
+
+
+def _of(module: TrainingModule, batch: Any) -> tuple[Any, Any, Any]:
+    encoder, contrast = module.objective(batch)
+    return encoder, batch.chunks, contrast
+
+
+def cases(folder: Path) -> Iterator[tuple[str, TrainingModule, list[Any], Any]]:
+    """Name, module, batch of each process, joined batch."""
+    settings = [("words", *one) for one in product(SHARES, (0, 2), (True, False))]
+    for kind, name, negatives, masked in [*settings, ("biencoder", "unequal", 2, True)]:
+        batches, shares = triples(folder, negatives), SHARES[name]
+        own = [batches.batch_of(0, np.array(share)) for share in shares]
+        joined = batches.batch_of(0, np.concatenate(shares))
+        yield f"{kind}, {name}, {negatives}, {masked}", module_of(kind, masked), own, joined
+    for kind, make in (("cocondenser", tiny.span_batches), ("ict", tiny.sentence_batches)):
+        parts = [np.array([1, 4, 6]), np.array([0, 2])]
+        own, joined = [spans(folder, make, part) for part in parts], spans(folder, make, np.concatenate(parts))
+        yield kind, module_of(kind), own, joined
+
+
+def spans(folder: Path, make: Callable[..., Any], chosen: np.ndarray) -> SpanBatch:
+    """The batch of these items of a source."""
+    batches = make(folder, batch_size=len(chosen))
+    batches.source = _Chosen(batches.source, chosen)
+    batch: SpanBatch = batches.batch(0)
+    return batch
+
+
+class _Chosen:
+    """The items that a test wants, as the only step of an epoch."""
+
+    def __init__(self, source: Any, chosen: np.ndarray) -> None:
+        self.source, self.chosen, self.items = source, chosen, len(chosen)
+
+    def rows(self, step: int, epoch: int, chosen: np.ndarray) -> Any:
+        return self.source.rows(step, epoch, self.chosen)
+
+
+def child(rank: int, folder: str) -> None:
+    """One of the processes: what it back-propagates in every case, averaged as DDP does, and what it gathers."""
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=PROCESSES)
+    found: dict[str, Any] = {}
+    for name, module, own, _ in cases(Path(folder)):
+        losses, gradient = gradient_of(module, own[rank])
+        distributed.all_reduce(gradient)
+        found[name] = losses, gradient / PROCESSES
+    for sizes in ((1, 3), (2, 0)):
+        rows = torch.arange(sizes[rank] * 2.0).view(-1, 2) + 10 * rank
+        rows.requires_grad_()
+        together = gathered(rows)
+        (together * together).sum().backward()
+        found[f"gathered {sizes}"] = together.detach(), rows.grad
+    found["share"] = share_of([3, 8][rank], torch.device("cpu"))
+    value = torch.tensor(2.0, requires_grad=True)
+    to_be_averaged(value * 3).backward()
+    found["averaged"] = to_be_averaged(value * 3).item(), value.grad
+    torch.save(found, f"{folder}/{rank}.pt")
+    distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    """What each process saved."""
+    folder = tmp_path_factory.mktemp("processes")
+    list(cases(folder))  # the stores are written once
+    multiprocessing.spawn(child, (str(folder),), nprocs=PROCESSES)
+    return folder, [torch.load(folder / f"{rank}.pt") for rank in range(PROCESSES)]
+
+
+def test_the_mean_over_processes_is_the_gradient_of_the_joined_batch(found: tuple[Path, list[dict[str, Any]]]) -> None:
+    folder, ranks = found
+    names = []
+    for name, module, own, joined in cases(folder):
+        names.append(name)
+        rounding = 1e-6 if name.startswith("words") else 1e-11
+        losses, gradient = gradient_of(module, joined)
+        for rank in ranks:
+            assert float((rank[name][1] - gradient).norm() / gradient.norm()) < rounding, name
+            assert rank[name][0]["contrast"] == pytest.approx(losses["contrast"], rel=rounding), name
+        for loss in losses.keys() - {"contrast"}:
+            assert np.mean([rank[name][0][loss] for rank in ranks]) == pytest.approx(losses[loss], rel=1e-11), name
+        module.zero_grad()
+        gradient_of(module, own[0])
+        alone = gradient_of(module, own[1])[1] / PROCESSES  # adds to it
+        assert float((alone - gradient).norm() / gradient.norm()) > 1e-2, "sharing makes no difference"
+    assert len(names) == 19
+
+
+def test_the_cases_have_what_is_easily_got_wrong(tmp_path: Path) -> None:
+    batches = triples(tmp_path, negatives=2)
+    first, second = (batches.batch_of(0, np.array(share)) for share in SHARES["unequal"])
+    assert len(first.passages) != len(second.passages)
+    assert set(first.passages.tolist()) & set(second.passages.tolist()), "a passage of both"
+    elsewhere = {(int(q), int(p)) for q, p in first.judged if p in second.passages and p not in first.passages}
+    assert elsewhere, "a query's other positive is a passage of the other process alone"
+
+
+@pytest.mark.parametrize("fault", ["labels of the other rank", "no shift of the judgements", "no mask"])
+def test_faults_of_one_rank_would_show(fault: str, found: tuple[Path, list[dict[str, Any]]]) -> None:
+    batches = triples(found[0], negatives=2)
+    own = [batches.batch_of(0, np.array(share)) for share in SHARES["unequal"]]
+    joined = batches.batch_of(0, np.concatenate(SHARES["unequal"]))
+    positive, known = joined.positive.clone(), joined.known.clone()
+    if fault == "labels of the other rank":
+        positive = torch.cat([joined.positive[-2:], joined.positive[:-2]])
+    elif fault == "no shift of the judgements":
+        known[:] = False
+        for part in own:
+            for query, passage in part.judged:
+                known[query, torch.searchsorted(joined.passages, passage)] |= passage in joined.passages
+    else:
+        known[:] = False
+    words, number = Words(), len(positive)
+    words.load_state_dict(module_of("words").model.state_dict())
+    backpropagate(words, joined.chunks, lambda v: retrieval_contrast(v[:number], v[number:], positive, known, 9.0))
+    assert words.words.weight.grad is not None
+    wrong, right = words.words.weight.grad.flatten(), found[1][0]["words, unequal, 2, True"][1]
+    assert float((wrong - right).norm() / right.norm()) > 1e-3
+
+
+def test_rows_are_gathered_in_the_order_of_the_ranks_and_only_own_ones_have_a_gradient(
+    found: tuple[Path, list[dict[str, Any]]],
+) -> None:
+    for sizes in ((1, 3), (2, 0)):
+        expected = torch.cat([torch.arange(size * 2.0).view(-1, 2) + 10 * rank for rank, size in enumerate(sizes)])
+        for rank, part in enumerate(found[1]):
+            together, gradient = part[f"gathered {sizes}"]
+            assert torch.equal(together, expected)
+            assert torch.equal(gradient, 2 * (torch.arange(sizes[rank] * 2.0).view(-1, 2) + 10 * rank))
+    assert [part["share"] for part in found[1]] == [5.5, 5.5]
+    assert [part["averaged"] for part in found[1]] == [(6.0, 6.0)] * 2
+
+
+def test_one_process_shares_nothing(tmp_path: Path) -> None:
+    rows = torch.ones(2, 3, requires_grad=True)
+    assert gathered(rows) is rows
+    assert to_be_averaged(rows) is rows
+    assert share_of(7, torch.device("cpu")) == 7
+    batch = triples(tmp_path, 2).batch_of(0, np.array([0, 2, 3]))
+    vectors = torch.randn(len(batch.passages), 4)
+    passages, positive, known = joined_passages(vectors, batch.passages, batch.positive, batch.judged)
+    assert torch.equal(passages, vectors)
+    assert torch.equal(positive, batch.positive)
+    assert torch.equal(known, batch.known)
