@@ -7,6 +7,7 @@ import pytest
 import yaml
 from small import PROJECT, Done, artifact_files, door, half_written, metrics_of, write
 from test_query_recipe import KINDS as OF_QUERIES  # kinds that the recipe there runs
+from test_sentence_stages import KINDS as OF_SENTENCES
 
 from condensery.files import read_json
 from condensery.stages.texts import Passages, Queries
@@ -43,7 +44,7 @@ def contexts(done: Done, recipe: list[str]) -> Done:
 def test_every_kind_of_stage_is_run_and_the_corpus_of_another_recipe_reused(done: Done, contexts: Done) -> None:
     kinds = {path.stem for path in (PROJECT / "conf" / "stage").glob("*.yaml")}
     artifacts = done.folder.parents[1] / "artifacts"
-    assert {path.parents[1].name for path in artifacts.glob("*/*/manifest.json")} | OF_QUERIES == kinds
+    assert {path.parents[1].name for path in artifacts.glob("*/*/manifest.json")} | OF_QUERIES | OF_SENTENCES == kinds
     assert "corpus" not in done.computed
     assert not {"corpus", "tokenizer", "tokens", "condenser"} & set(contexts.computed)
     assert not half_written(done.folder.parents[1])

@@ -14,6 +14,7 @@ from condensery.stages.texts import Sentences
 from condensery.text.table import TextTable
 
 TEXT = some_text(documents=24, paragraphs=6)
+KINDS = {"read_sts", "section_triplets", "finetune_sentences", "evaluate_sentences"}  # each is run here
 
 
 @pytest.fixture(scope="module")
