@@ -17,8 +17,8 @@ quickstart: .venv/.installed ## from docstrings to a comparison table, without a
 smoke: .venv/.installed ## the same on the standard library with a few steps: does it run?
 	$(BIN)/python run.py experiment=smoke
 
-test: .venv/.installed-dev ## all tests but the slow ones
-	$(BIN)/python -m pytest
+test: .venv/.installed-dev ## all tests but the slow ones, a process a core
+	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile
 
 test-slow: .venv/.installed-dev ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow
