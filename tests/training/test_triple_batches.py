@@ -9,6 +9,7 @@ import torch
 
 from condensery.models.biencoder import PASSAGE, QUERY
 from condensery.training.batches import TrainingQueries, TripleBatch, TripleBatches, items_of_step
+from condensery.training.scheduling import drawn_positives
 
 NEGATIVES = 3
 
@@ -22,7 +23,7 @@ def _drawn(batches: TripleBatches, step: int) -> tuple[np.ndarray, np.ndarray, n
     """Queries, positives (b,) and hard negatives (b, n) of a step."""
     epoch = step // batches.steps_an_epoch()
     chosen = _chosen(batches, step)
-    positive = batches._positives(epoch, chosen)
+    positive = drawn_positives(batches.training.positives, batches.training.starts, chosen, batches.seed, epoch)
     return chosen, positive, batches._hard_negatives(epoch, chosen, positive)
 
 
