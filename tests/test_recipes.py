@@ -41,12 +41,17 @@ MARCO_FILES = ["collection.tsv", "queries.train.tsv", "qrels.train.tsv", "querie
 
 MARCO_ROWS = ["BM25", "BERT", "coCondenser", "coCondenser + hard negatives"]
 ON_MARCO = [name for name in RECIPES if name.endswith("_msmarco")]
-ON_WEB = [name for name in ON_MARCO if name not in ("cocondenser_msmarco", "condenser_ct_msmarco")]
+ON_WEB = [name for name in ON_MARCO if name not in ("cocondenser_msmarco", "condenser_ct_msmarco", "abs_msmarco")]
 ABLATIONS = {  # settings and seeds of each
     "ablation/pretraining": (1, 2),
     "ablation/mixed_context": (2, 2),
     "ablation/query_number": (4, 2),
     "ablation/query_source": (1, 3),
+    "ablation/batch_scheduling": (1, 2),
+}
+SHARED = {  # stages that jobs share, and how many of them there are: one generation, a start for each seed
+    **{name: {"queries": 1, "mlm_start": seeds, "condenser_start": seeds} for name, (_, seeds) in ABLATIONS.items()},
+    "ablation/batch_scheduling": {"cocondenser": 1, "random": 2, "abs_encoder": 2},
 }
 GIVEN = {"condenser_ct_msmarco": ["backbone.name=a/condenser"]}  # what else must be given
 
@@ -99,8 +104,7 @@ def test_every_ablation_is_a_sweep_over_any_collection(recipe: str, roots: dict[
     done = door("-m", f"experiment={recipe}", *given).sound()
     settings, seeds = ABLATIONS[recipe]
     assert len(re.findall("^== job ", done.out, re.MULTILINE)) == settings * seeds
-    kinds = {"queries": 1, "mlm_start": seeds, "condenser_start": seeds}  # one generation; a start for each seed
-    for stage, number in kinds.items():
+    for stage, number in SHARED[recipe].items():
         assert len(set(re.findall(rf" {stage} .* ([0-9a-f]{{16}}) ", done.out))) == number, stage
 
 
@@ -304,6 +308,33 @@ def test_wikipedia_goes_on_from_a_checkpoint_in_a_folder(roots: dict[str, Path],
     ).sound()
     assert done.computed == ["corpus", "tokenizer", "tokens", "condenser"]
     assert (done.folder / "stages" / "condenser" / "condenser_head.safetensors").is_file()
+
+
+BATCHING = ["BM25", "sequential", "random", "ABS, BM25", "ABS, encoder", "ABS, encoder, beam search"]
+
+
+def test_adaptive_batches_on_msmarco_run_to_their_table(roots: dict[str, Path], tmp_path: Path) -> None:
+    root = roots["abs_msmarco"]
+    given = [f"data.root={root}", f"output_root={tmp_path}", "logger=csv", *MODEL]
+    few = ["stage.pretrain_condenser.steps=2", "stage.pretrain_condenser.epochs=null", "stage.finetune.epochs=2"]
+    done = door("experiment=abs_msmarco", *given, *few).sound()
+    assert list(metrics_of(done.folder)) == BATCHING
+    weights = {name: _weights(done.folder, name) for name in ("random", "sequential", "abs_bm25", "abs_encoder")}
+    assert len(set(weights.values())) == 4, "the batches differ"
+    assert not list(done.folder.glob("stages/abs_*/schedule")), "what was needed meanwhile is gone"
+
+
+def _weights(run: Path, stage: str) -> bytes:
+    return (run / "stages" / stage / "model.safetensors").read_bytes()
+
+
+def test_the_ablation_of_batches_ends_in_one_table(roots: dict[str, Path], tmp_path: Path) -> None:
+    given = ["data=squad", f"data.root={roots['cocondenser_squad']}", f"output_root={tmp_path}", "logger=csv"]
+    few = [f"stage.pretrain_{kind}.steps=2" for kind in ("condenser", "cocondenser")]
+    done = door("-m", "experiment=ablation/batch_scheduling", *given, *MODEL, *few).sound()
+    rows = json.loads((done.folder / "results.json").read_text())
+    assert {row["row"] for row in rows} == set(BATCHING)
+    assert "± is the standard deviation over 2 seeds." in (done.folder / "table.md").read_text()
 
 
 def two_rounds(*names: str) -> list[str]:

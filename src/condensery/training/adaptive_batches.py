@@ -2,7 +2,6 @@
 
 import multiprocessing
 import threading
-from multiprocessing.connection import wait
 from typing import Any
 
 import numpy as np
