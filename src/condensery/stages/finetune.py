@@ -42,6 +42,7 @@ class FinetuneConfig(TrainingStageConfig):
     passage_length: Annotated[int, Field(ge=4)]
     mask_known_positives: bool
     temperature: Annotated[float, Field(gt=0)]
+    loss: Literal["contrastive", "ltr"]
     batching: Literal["random", "sequential", "adaptive"]
     adaptive: AdaptiveConfig
 
@@ -82,7 +83,7 @@ def finetune(config: FinetuneConfig, context: Context) -> dict[str, Any]:
     order = _order(config, context, training)
     batches = make(order=order)
     model = initial_towers(config, context, tokens.vocabulary, config.towers == "separate")
-    module = BiEncoderModule(model, settings, config.mask_known_positives, config.temperature)
+    module = BiEncoderModule(model, settings, config.mask_known_positives, config.temperature, config.loss == "ltr")
     data = TripleDataModule(batches, settings.steps, context.runtime.workers)
     callbacks = [AdaptiveBatches(order, batches, settings.steps)] if isinstance(order, AdaptiveOrder) else []
     values = run_training(module, data, config, context, (config.query_length, config.passage_length), callbacks)
