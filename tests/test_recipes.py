@@ -316,18 +316,42 @@ BATCHING = ["BM25", "sequential", "random", "ABS, BM25", "ABS, encoder", "ABS, e
 def test_adaptive_batches_on_msmarco_run_to_their_table(roots: dict[str, Path], tmp_path: Path) -> None:
     root = roots["abs_msmarco"]
     given = [f"data.root={root}", f"output_root={tmp_path}", "logger=csv", *MODEL]
-    few = ["stage.pretrain_condenser.steps=2", "stage.pretrain_condenser.epochs=null", "stage.finetune.epochs=2"]
-    done = door("experiment=abs_msmarco", *given, *few).sound()
+    done = door("experiment=abs_msmarco", *given, "stage.finetune.epochs=2").sound()
     assert list(metrics_of(done.folder)) == BATCHING
     weights = {name: _weights(done.folder, name) for name in ("random", "sequential", "abs_bm25", "abs_encoder")}
     assert len(set(weights.values())) == 4, "the batches differ"
     assert not list(done.folder.glob("stages/abs_*/schedule")), "what was needed meanwhile is gone"
+    sample = [f"stage.evaluate.{key}" for key in ("candidates=bm25", "candidates_number=9", "candidates_depth=40")]
+    again = door("experiment=abs_msmarco", *given, "stage.finetune.epochs=2", *sample).sound()
+    assert {name.partition(".")[2] for name in again.computed} == {"evaluation"}
+    whole, sampled = metrics_of(done.folder), metrics_of(again.folder)
+    assert all(sampled[row]["MRR@100"] > whole[row]["MRR@100"] for row in BATCHING[1:]), "ten are fewer than all"
+    assert all(values["Recall@100"] == 1.0 for values in sampled.values())
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("stage.finetune.batching=hard", "stage.finetune.batching: must be 'random', 'sequential' or 'adaptive'"),
+        ("stage.finetune.adaptive.beam=0", "stage.finetune.adaptive.beam: must be >= 1, got 0"),
+        ("+stages.round1.adaptive.width=2", "stages.round1.adaptive.width: unknown key"),
+        (
+            "stage.evaluate.candidates=bm52",
+            "stage.evaluate.candidates: no stage is named 'bm52' (did you mean 'bm25'?)",
+        ),
+    ],
+)
+def test_a_wrong_way_of_batching_is_named(override: str, message: str, tmp_path: Path) -> None:
+    done = door("experiment=quickstart", override, "dry_run=true", f"output_root={tmp_path}")
+    assert done.err.startswith(f"error: {message}"), done.err
+    assert done.err.count("\n") == 1
 
 
 def _weights(run: Path, stage: str) -> bytes:
     return (run / "stages" / stage / "model.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 def test_the_ablation_of_batches_ends_in_one_table(roots: dict[str, Path], tmp_path: Path) -> None:
     given = ["data=squad", f"data.root={roots['cocondenser_squad']}", f"output_root={tmp_path}", "logger=csv"]
     few = [f"stage.pretrain_{kind}.steps=2" for kind in ("condenser", "cocondenser")]

@@ -196,6 +196,21 @@ class BM25Index:
         self._score(texts, count, progress)
         return ranks
 
+    def scores(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
+        """The scores of some passages (n, c) of queries (n,) of the collection; 0 where no term is shared."""
+        if self.collection is None:
+            raise ValueError("a BM25Index without a collection knows no query rows")
+        found = np.zeros(passage_rows.shape, np.float32)
+
+        def keep(i: int, scores: NDArray[np.float32], rows: NDArray[np.int32]) -> None:
+            if len(rows):
+                order = np.argsort(rows)
+                place = order[np.minimum(np.searchsorted(rows, passage_rows[i], sorter=order), len(rows) - 1)]
+                found[i] = np.where(rows[place] == passage_rows[i], scores[place], 0.0)
+
+        self._score(self.collection.queries.column("text").take(query_rows), keep, None)
+        return found
+
     def neighbours(self, texts: Sequence[str], k: int, progress: Task | None = None) -> tuple[Ranking, Ranking]:
         """The k best passages of each text (n, k), and the other way round the k best texts of each passage.
 
