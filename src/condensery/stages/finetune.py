@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from condensery.errors import UserError
 from condensery.stages.base import Context, Input, StageConfig, stage
@@ -21,10 +21,8 @@ if TYPE_CHECKING:
 SCHEDULE = "schedule"  # what adaptive batches need meanwhile, in the stage's folder
 
 
-class AdaptiveConfig(BaseModel):
-    """How ``batching: adaptive`` finds queries and passages that are hard to tell apart (SPEC §5)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class AdaptiveConfig(StageConfig):
+    """How ``batching: adaptive`` finds pairs that are hard to tell apart (A §3.2); see ``Scheduler``."""
 
     similarity: Literal["bm25", "encoder", "bm25_then_encoder"]
     neighbours: Annotated[int, Field(ge=1)]

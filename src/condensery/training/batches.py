@@ -277,7 +277,7 @@ class TripleBatches:
     def batch(self, step: int) -> TripleBatch:
         """See ``Batches``."""
         epoch, chosen = self.order(step)
-        positive = drawn_positives(self.training.positives, self.training.starts, chosen, self.seed, epoch)
+        positive = self._positives(epoch, chosen)
         hard = self._hard_negatives(epoch, chosen, positive)
         passages, place = np.unique(np.concatenate([positive, hard.reshape(-1)]), return_inverse=True)
         parts, tokens = [], 0
@@ -293,6 +293,10 @@ class TripleBatches:
             first, tokens = first + len(rows), tokens + len(flat)
         known = self._known(chosen, passages)
         return TripleBatch(parts, torch.from_numpy(place[: len(chosen)]), torch.from_numpy(known), tokens)
+
+    def _positives(self, epoch: int, chosen: Ids) -> Ids:
+        """(b,) one judged relevant passage of each query."""
+        return drawn_positives(self.training.positives, self.training.starts, chosen, self.seed, epoch)
 
     def _hard_negatives(self, epoch: int, chosen: Ids, positive: Ids) -> Ids:
         """(b, negatives) passages from each query's pool, or from the corpus where the pool has too few.

@@ -49,8 +49,8 @@ def hardness(similarity: sparse.csr_matrix, passage: Ids, batch: Ids) -> float:
 class Scheduler:
     """Makes the batches of one epoch: random pairs, then swaps that make the batch harder until there is none.
 
-    Every pair comes once; the last batch may be short. Two pairs with the same passage are kept out of one batch where
-    that is possible, for there the one's passage is no negative of the other. Ties go to the first pair.
+    Every pair comes once; the last batch may be short. Two pairs with the same passage, which is no negative of either, are
+    kept out of one batch as long as a neighbour can take the place of one. Ties go to the first pair.
 
     Args:
         similarity: (t, u) of queries and passages; what is not stored is 0. A passage that is relevant to a query is no
@@ -69,7 +69,7 @@ class Scheduler:
         self.passage, self.batch_size, self.beam = passage, batch_size, beam
         self.seed, self.epoch = seed, epoch
         values = similarity.data.astype(np.float64)
-        whole = np.rint(values / max(np.abs(values).max(initial=0.0), 1e-30) * SCALE).astype(np.int64)
+        whole = np.rint(values / max(np.abs(values).max(initial=0.0), 1e-30) * SCALE).astype(np.int32)
         self._listed = sparse.csr_matrix((whole, similarity.indices, similarity.indptr), shape=similarity.shape)
         self._asked = self._listed.tocsc()
         self._pairs = np.argsort(passage, kind="stable")  # by passage
