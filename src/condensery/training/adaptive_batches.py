@@ -21,7 +21,7 @@ _BLOCK = 4096  # texts that are sorted by length together when they are encoded
 
 
 class AdaptiveBatches(pl.Callback):
-    """Starts the process that makes the batches, and renews the vectors after each epoch."""
+    """Starts the process that makes the batches, and renews the vectors after each epoch; of several trainers, the first."""
 
     def __init__(self, order: AdaptiveOrder, batches: TripleBatches, steps: int) -> None:
         self.order, self.batches, self.steps = order, batches, steps
@@ -29,6 +29,8 @@ class AdaptiveBatches(pl.Callback):
         self.watch = threading.Thread(target=self._watch, daemon=True)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if not trainer.is_global_zero:
+            return
         epoch, position = divmod(trainer.global_step, self.batches.steps_an_epoch())
         vectors = self.order.vectors(epoch)
         if vectors and position and not vectors.exists():
@@ -45,7 +47,7 @@ class AdaptiveBatches(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         epoch, position = divmod(trainer.global_step, self.batches.steps_an_epoch())
-        if position == 0 and trainer.global_step < self.steps:
+        if position == 0 and trainer.global_step < self.steps and trainer.is_global_zero:
             self._encode(trainer, pl_module, epoch)
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
