@@ -44,7 +44,7 @@ MARCO_FILES = ["collection.tsv", "queries.train.tsv", "qrels.train.tsv", "querie
 
 MARCO_ROWS = ["BM25", "BERT", "coCondenser", "coCondenser + hard negatives"]
 ON_MARCO = [name for name in RECIPES if name.endswith("_msmarco")]
-ON_WEB = [name for name in ON_MARCO if name not in ("cocondenser_msmarco", "condenser_ct_msmarco")]
+ON_WEB = [name for name in ON_MARCO if name not in ("cocondenser_msmarco", "condenser_ct_msmarco", "abs_msmarco")]
 ABLATIONS = {  # settings and seeds of each
     "ablation/pretraining": (1, 2),
     "ablation/mixed_context": (2, 2),
@@ -54,9 +54,18 @@ ABLATIONS = {  # settings and seeds of each
     "ablation/hard_negatives": (1, 2),
     "ablation/stsb": (3, 2),
     "ablation/wiki_sections": (3, 2),
+    "ablation/batch_scheduling": (1, 2),
+}
+SHARED = {  # stages that jobs share, and how many of them there are: one generation, a start for each seed
+    **{name: {"queries": 1, "mlm_start": seeds, "condenser_start": seeds} for name, (_, seeds) in ABLATIONS.items()},
+    **{
+        key: {"bm25_negatives": 1, "mlm": 2, "cocondenser": 2}
+        for key in ("ablation/low_data", "ablation/hard_negatives")
+    },
+    **{key: {"sentences": 1, "mlm": 2, "cocondenser": 2} for key in ("ablation/stsb", "ablation/wiki_sections")},
+    "ablation/batch_scheduling": {"cocondenser": 1, "random": 2, "abs_encoder": 2},
 }
 ON_SENTENCES = ("condenser_stsb", "condenser_wiki_sections", "ablation/stsb", "ablation/wiki_sections")
-OF_QUICKSTART = ("ablation/low_data", "ablation/hard_negatives")  # what these have in common with it is its own
 GIVEN = {"condenser_ct_msmarco": ["backbone.name=a/condenser"]}  # what else must be given
 
 
@@ -118,12 +127,7 @@ def test_every_ablation_is_a_sweep_over_any_collection(recipe: str, roots: dict[
     done = door("-m", f"experiment={recipe}", *given, *sentences_of(recipe, roots)).sound()
     settings, seeds = ABLATIONS[recipe]
     assert len(re.findall("^== job ", done.out, re.MULTILINE)) == settings * seeds
-    kinds = {"queries": 1, "mlm_start": seeds, "condenser_start": seeds}  # one generation; a start for each seed
-    if recipe in OF_QUICKSTART:
-        kinds = {"bm25_negatives": 1, "mlm": seeds, "cocondenser": seeds}
-    elif recipe in ON_SENTENCES:
-        kinds = {"sentences": 1, "mlm": seeds, "cocondenser": seeds}
-    for stage, number in kinds.items():
+    for stage, number in SHARED[recipe].items():
         assert len(set(re.findall(rf" {stage} .* ([0-9a-f]{{16}}) ", done.out))) == number, stage
 
 
@@ -381,6 +385,57 @@ def test_wikipedia_goes_on_from_a_checkpoint_in_a_folder(roots: dict[str, Path],
     ).sound()
     assert done.computed == ["corpus", "tokenizer", "tokens", "condenser"]
     assert (done.folder / "stages" / "condenser" / "condenser_head.safetensors").is_file()
+
+
+BATCHING = ["BM25", "sequential", "random", "ABS, BM25", "ABS, encoder", "ABS, encoder, beam search"]
+
+
+def test_adaptive_batches_on_msmarco_run_to_their_table(roots: dict[str, Path], tmp_path: Path) -> None:
+    root = roots["abs_msmarco"]
+    given = [f"data.root={root}", f"output_root={tmp_path}", "logger=csv", *MODEL]
+    done = door("experiment=abs_msmarco", *given, "stage.finetune.epochs=2").sound()
+    assert list(metrics_of(done.folder)) == BATCHING
+    weights = {name: _weights(done.folder, name) for name in ("random", "sequential", "abs_bm25", "abs_encoder")}
+    assert len(set(weights.values())) == 4, "the batches differ"
+    assert not list(done.folder.glob("stages/abs_*/schedule")), "what was needed meanwhile is gone"
+    sample = [f"stage.evaluate.{key}" for key in ("candidates=bm25", "candidates_number=9", "candidates_depth=40")]
+    again = door("experiment=abs_msmarco", *given, "stage.finetune.epochs=2", *sample).sound()
+    assert {name.partition(".")[2] for name in again.computed} == {"evaluation"}
+    whole, sampled = metrics_of(done.folder), metrics_of(again.folder)
+    assert all(sampled[row]["MRR@100"] > whole[row]["MRR@100"] for row in BATCHING[1:]), "ten are fewer than all"
+    assert all(values["Recall@100"] == 1.0 for values in sampled.values())
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("stage.finetune.batching=hard", "stage.finetune.batching: must be 'random', 'sequential' or 'adaptive'"),
+        ("stage.finetune.adaptive.beam=0", "stage.finetune.adaptive.beam: must be >= 1, got 0"),
+        ("+stages.round1.adaptive.width=2", "stages.round1.adaptive.width: unknown key"),
+        (
+            "stage.evaluate.candidates=bm52",
+            "stage.evaluate.candidates: no stage is named 'bm52' (did you mean 'bm25'?)",
+        ),
+    ],
+)
+def test_a_wrong_way_of_batching_is_named(override: str, message: str, tmp_path: Path) -> None:
+    done = door("experiment=quickstart", override, "dry_run=true", f"output_root={tmp_path}")
+    assert done.err.startswith(f"error: {message}"), done.err
+    assert done.err.count("\n") == 1
+
+
+def _weights(run: Path, stage: str) -> bytes:
+    return (run / "stages" / stage / "model.safetensors").read_bytes()
+
+
+@pytest.mark.slow
+def test_the_ablation_of_batches_ends_in_one_table(roots: dict[str, Path], tmp_path: Path) -> None:
+    given = ["data=squad", f"data.root={roots['cocondenser_squad']}", f"output_root={tmp_path}", "logger=csv"]
+    few = [f"stage.pretrain_{kind}.steps=2" for kind in ("condenser", "cocondenser")]
+    done = door("-m", "experiment=ablation/batch_scheduling", *given, *MODEL, *few).sound()
+    rows = json.loads((done.folder / "results.json").read_text())
+    assert {row["row"] for row in rows} == set(BATCHING)
+    assert "± is the standard deviation over 2 seeds." in (done.folder / "table.md").read_text()
 
 
 def two_rounds(*names: str) -> list[str]:

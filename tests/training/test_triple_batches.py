@@ -1,5 +1,6 @@
 """Batches for fine-tuning: positives, hard negatives, what is known, each passage once."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import tiny
 import torch
 
 from condensery.models.biencoder import PASSAGE, QUERY
-from condensery.training.batches import TrainingQueries, TripleBatch, TripleBatches, items_of_step
+from condensery.training.batches import TrainingQueries, TripleBatch, TripleBatches, items_in_sequence, items_of_step
 
 NEGATIVES = 3
 
@@ -62,6 +63,17 @@ def test_every_query_comes_once_an_epoch_and_the_last_batch_is_short(tmp_path: P
         assert sizes == [5, 5, 3]
         seen = np.concatenate([_chosen(batches, 3 * epoch + step) for step in range(3)])
         assert sorted(seen) == list(range(13))
+
+
+def test_queries_may_come_as_they_stand(tmp_path: Path) -> None:
+    order = partial(items_in_sequence, batch_size=5, items=13)
+    batches = tiny.triple_batches(tmp_path, order=order)
+    for step in range(6):
+        epoch, chosen = order(step)
+        assert (epoch, chosen.tolist()) == (step // 3, [*range(13)][step % 3 * 5 :][:5])
+        queries = _texts(batches.batch(step), QUERY)
+        for row, query in enumerate(chosen):
+            assert queries[row][1:-1] == batches.queries.text(batches.training.rows[query])[:5].tolist()
 
 
 def test_rows_hold_the_queries_and_passages_that_were_drawn_each_passage_once(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock
 from types import SimpleNamespace
 from typing import Any
 
@@ -195,6 +196,37 @@ class BM25Index:
         self._score(texts, count, progress)
         return ranks
 
+    def scores(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
+        """The scores of some passages (n, c) of queries (n,) of the collection; 0 where no term is shared."""
+        if self.collection is None:
+            raise ValueError("a BM25Index without a collection knows no query rows")
+        found = np.zeros(passage_rows.shape, np.float32)
+
+        def keep(i: int, scores: NDArray[np.float32], rows: NDArray[np.int32]) -> None:
+            if len(rows):
+                order = np.argsort(rows)
+                place = order[np.minimum(np.searchsorted(rows, passage_rows[i], sorter=order), len(rows) - 1)]
+                found[i] = np.where(rows[place] == passage_rows[i], scores[place], 0.0)
+
+        self._score(self.collection.queries.column("text").take(query_rows), keep, None)
+        return found
+
+    def neighbours(self, texts: Sequence[str], k: int, progress: Task | None = None) -> tuple[Ranking, Ranking]:
+        """The k best passages of each text (n, k), and the other way round the k best texts of each passage.
+
+        Both as ``Retriever.search`` gives them; the second (passages, k) holds rows of ``texts``.
+        """
+        best: Keys = np.full((len(texts), k), EMPTY, np.int64)
+        asked, lock = _BestTexts(self.passages, k), Lock()
+
+        def keep(i: int, scores: NDArray[np.float32], rows: NDArray[np.int32]) -> None:
+            best[i] = top(pack(scores, rows), k)
+            with lock:
+                asked.add(i, scores, rows)
+
+        self._score(texts, keep, progress)
+        return unpack(best), unpack(asked.keys())
+
     def _score(self, texts: Sequence[str], take: Take, progress: Task | None) -> None:
         """Give ``take``, for each text, its place, the scores above zero and their passages; several threads do so."""
         queries = self._matrix(texts)
@@ -232,3 +264,43 @@ class BM25Index:
             stop = min(max(stop, first + 1), total)
             yield first, stop
             first = stop
+
+
+class _BestTexts:
+    """The k best texts of every passage, of texts that come one by one, in the memory of a few times that many."""
+
+    def __init__(self, passages: int, k: int) -> None:
+        self.k = k
+        self.least: Keys = np.full(passages, EMPTY, np.int64)  # a key below it is not among the k best
+        self.rows, self.found = [np.empty(0, np.int32)], [np.empty(0, np.int64)]
+        self.waiting, self.room = 0, max(passages * k, POSTINGS // 4)
+
+    def add(self, text: int, scores: NDArray[np.float32], rows: NDArray[np.int32]) -> None:
+        """One text and the passages that it scores."""
+        keys = pack(scores, np.full(1, text))
+        good = keys > self.least[rows]
+        self.rows.append(rows[good])
+        self.found.append(keys[good])
+        self.waiting += int(good.sum())
+        if self.waiting > self.room:
+            self._sift()
+
+    def _sift(self) -> tuple[NDArray[np.int32], Keys, NDArray[np.int64]]:
+        """Keep the k best of each passage: passages, keys and the place of each key among its passage's."""
+        rows, keys = np.concatenate(self.rows), np.concatenate(self.found)
+        order = np.lexsort((-keys, rows))
+        rows, keys = rows[order], keys[order]
+        place = np.arange(len(rows)) - np.searchsorted(rows, rows)
+        kept = place < self.k
+        rows, keys, place = rows[kept], keys[kept], place[kept]
+        last = place == self.k - 1
+        self.least[rows[last]] = keys[last]
+        self.rows, self.found, self.waiting = [rows], [keys], 0
+        return rows, keys, place
+
+    def keys(self) -> Keys:
+        """The best keys so far, (passages, k)."""
+        rows, keys, place = self._sift()
+        best: Keys = np.full((len(self.least), self.k), EMPTY, np.int64)
+        best[rows, place] = keys
+        return best

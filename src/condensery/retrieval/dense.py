@@ -62,6 +62,18 @@ class DenseIndex:
                 progress.advance(len(queries))
         return unpack(np.concatenate(parts) if parts else np.empty((0, k), np.int64))
 
+    def scores(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
+        """Inner products of queries (n,) with some passages of each (n, c); 0 for row -1."""
+        queries, found = self.query_vectors(query_rows), np.zeros(passage_rows.shape, np.float32)
+        for number, (first, stop) in enumerate(self.shards):
+            shard = np.load(shard_path(self.folder, number), mmap_mode="r")
+            places = np.argwhere((passage_rows >= first) & (passage_rows < stop))
+            for at in range(0, len(places), BLOCK):
+                query, column = places[at : at + BLOCK].T
+                passages = shard[passage_rows[query, column] - first].astype(np.float32)
+                found[query, column] = np.einsum("id,id->i", queries[query], passages)
+        return found
+
     def _search_group(self, queries: NDArray[np.float32], k: int) -> Keys:
         blocks = self.blocks(min(BLOCK, max(1, self.memory // (4 * 4 * self.dim))))
         if self.device == "cpu":

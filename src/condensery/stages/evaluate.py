@@ -1,7 +1,7 @@
 """Stage ``evaluate``: a retriever's run over one split, and its metrics per query."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -10,15 +10,26 @@ from condensery.evaluation.names import split_metric
 from condensery.stages.base import Context, Input, StageConfig, stage
 from condensery.stages.checks import Split, missing_split
 
+if TYPE_CHECKING:
+    from condensery.retrieval.index import Retriever
+    from condensery.text.collection import Collection
+
 
 class EvaluateConfig(StageConfig):
-    """``depth``: passages ranked for each query; at least the largest cutoff of ``metrics``."""
+    """``depth``: passages ranked for each query; at least the largest cutoff of ``metrics``.
+
+    ``candidates``: whose ``candidates_depth`` best passages ``candidates_number`` are drawn from, to be ranked with one
+    positive instead of all passages (A §4.1).
+    """
 
     index: Annotated[str, Input("index")]
     corpus: Annotated[str, Input("corpus")]
     split: Split
     metrics: Annotated[list[str], Field(min_length=1)]
     depth: Annotated[int, Field(gt=0)]
+    candidates: Annotated[str | None, Input("index")]
+    candidates_number: Annotated[int, Field(gt=0)]
+    candidates_depth: Annotated[int, Field(gt=0)]
 
     @field_validator("metrics")
     @classmethod
@@ -56,6 +67,8 @@ def evaluate(config: EvaluateConfig, context: Context) -> dict[str, Any]:
     collection = Collection(context.input("corpus"))
     queries = collection.qrels(config.split).query_set.astype("int64")
     retriever = open_index(context.input("index"), collection, context.runtime.threads)
+    if config.candidates is not None:
+        retriever = _sampled(retriever, config, context, collection)
     with progress(context.stage_name, len(queries), "queries") as task:
         scores, rows = retriever.search(queries, min(config.depth, len(retriever)), task)
     run = Run(queries, rows, scores)
@@ -64,3 +77,15 @@ def evaluate(config: EvaluateConfig, context: Context) -> dict[str, Any]:
     evaluation.save(context.folder / "evaluation.npz")
     write_json(context.folder / "metrics.json", {"metrics": evaluation.metrics})
     return evaluation.metrics
+
+
+def _sampled(ranker: "Retriever", config: EvaluateConfig, context: Context, collection: "Collection") -> "Retriever":
+    """The retriever on a sample of candidates. ``UserError`` where it cannot score passages that it did not find."""
+    from condensery.retrieval.index import open_index
+    from condensery.retrieval.sampling import SampledCandidates
+
+    if not hasattr(ranker, "scores"):
+        raise UserError(f"stages.{context.stage_name}.candidates: {config.index} scores no passages but its own")
+    pool = open_index(context.input("candidates"), collection, context.runtime.threads)
+    positives = collection.qrels(config.split).positives()
+    return SampledCandidates(ranker, pool, positives, config.candidates_number, config.candidates_depth)  # type: ignore[arg-type]

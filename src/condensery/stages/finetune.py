@@ -1,6 +1,8 @@
 """Stage ``finetune``: the bi-encoder on judged queries (SPEC §4), with hard negatives from any number of sources."""
 
+import shutil
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -15,7 +17,18 @@ from condensery.stages.training import Count, TrainingStageConfig, initial_tower
 
 if TYPE_CHECKING:
     from condensery.text.collection import Collection
-    from condensery.training.batches import TrainingQueries
+    from condensery.training.batches import Order, TrainingQueries
+
+
+SCHEDULE = "schedule"  # what adaptive batches need meanwhile, in the stage's folder
+
+
+class AdaptiveConfig(StageConfig):
+    """How ``batching: adaptive`` finds pairs that are hard to tell apart (A §3.2); see ``Scheduler``."""
+
+    similarity: Literal["bm25", "encoder", "bm25_then_encoder"]
+    neighbours: Annotated[int, Field(ge=1)]
+    beam: Annotated[int, Field(ge=1)]
 
 
 class FinetuneConfig(TrainingStageConfig):
@@ -32,6 +45,9 @@ class FinetuneConfig(TrainingStageConfig):
     passage_length: Annotated[int, Field(ge=4)]
     mask_known_positives: bool
     temperature: Annotated[float, Field(gt=0)]
+    loss: Literal["contrastive", "ltr"]
+    batching: Literal["random", "sequential", "adaptive"]
+    adaptive: AdaptiveConfig
 
     @field_validator("negative_depths", "negative_weights")
     @classmethod
@@ -54,13 +70,16 @@ def finetune(config: FinetuneConfig, context: Context) -> dict[str, Any]:
     from condensery.models.checkpoint import Retriever, save_retriever
     from condensery.stages.texts import Tokens
     from condensery.text.collection import Collection
+    from condensery.training.adaptive import AdaptiveOrder
+    from condensery.training.adaptive_batches import AdaptiveBatches
     from condensery.training.batches import TripleBatches
     from condensery.training.data import TripleDataModule
     from condensery.training.modules import BiEncoderModule
 
     collection, tokens = Collection(context.input("corpus")), Tokens(context.input("tokens"))
     training = training_queries(config, context, collection)
-    batches = TripleBatches(
+    make = partial(
+        TripleBatches,
         tokens.queries,
         tokens.passages,
         tokens.titles,
@@ -73,14 +92,38 @@ def finetune(config: FinetuneConfig, context: Context) -> dict[str, Any]:
         budget=config.chunk_tokens,
         seed=config.seed,
     )
-    settings = config.settings(batches)
+    settings = config.settings(make())  # in any order: the true one may need a process that runs beside the training
+    order = _order(config, context, training)
+    batches = make(order=order)
     model = initial_towers(config, context, tokens.vocabulary, config.towers == "separate")
-    module = BiEncoderModule(model, settings, config.mask_known_positives, config.temperature)
+    module = BiEncoderModule(model, settings, config.mask_known_positives, config.temperature, config.loss == "ltr")
     data = TripleDataModule(batches, settings.steps, context.runtime.workers)
-    values = run_training(module, data, config, context, (config.query_length, config.passage_length))
+    callbacks = [AdaptiveBatches(order, batches, settings.steps)] if isinstance(order, AdaptiveOrder) else []
+    values = run_training(module, data, config, context, (config.query_length, config.passage_length), callbacks)
+    shutil.rmtree(context.folder / SCHEDULE, ignore_errors=True)
     retriever = Retriever(model, config.query_length, config.passage_length)
     save_retriever(retriever, context.folder, context.input("tokenizer"))
     return {"queries": len(training.rows), **values}
+
+
+def _order(config: FinetuneConfig, context: Context, training: "TrainingQueries") -> "Order | None":
+    """Which queries a step is of; None = in random order."""
+    from condensery.stages.batching import adaptive_order
+    from condensery.training.batches import items_in_sequence
+
+    if config.batching == "random":
+        return None
+    if config.batching == "sequential":
+        return partial(items_in_sequence, batch_size=config.batch_size, items=len(training.rows))
+    return adaptive_order(
+        context.folder / SCHEDULE,
+        context.input("corpus"),
+        training,
+        batch_size=config.batch_size,
+        seed=config.seed,
+        threads=context.runtime.threads,
+        **config.adaptive.model_dump(),
+    )
 
 
 def training_queries(config: FinetuneConfig, context: Context, collection: "Collection") -> "TrainingQueries":

@@ -1,6 +1,6 @@
 """What all training stages share: the settings of a run, validation, the model that they start from."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -11,6 +11,8 @@ from condensery.stages.base import Context, Input, Operational, StageConfig
 from condensery.stages.checks import check_folder
 
 if TYPE_CHECKING:
+    from pytorch_lightning.callbacks import Callback
+
     from condensery.models.biencoder import BiEncoder
     from condensery.tokens.vocabulary import Vocabulary
     from condensery.training.batches import Batches
@@ -109,6 +111,7 @@ def run_training(
     config: OptimisedStageConfig,
     context: Context,
     lengths: tuple[int, int] | None,
+    callbacks: "Sequence[Callback]" = (),
 ) -> Mapping[str, Any]:
     """Run the training loop of a stage; the last logged values go into the manifest.
 
@@ -143,6 +146,7 @@ def run_training(
         accelerator=runtime.accelerator,
         loggers=loggers,
         sample=sample,
+        callbacks=callbacks,
     )
     return {"steps": module.settings.steps, **values}
 

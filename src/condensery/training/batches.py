@@ -1,9 +1,9 @@
 """Batches as a function of the step: nothing is remembered, so a resumed run sees what an uninterrupted one sees."""
 
 from bisect import insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Literal, Protocol
 
 import numpy as np
@@ -20,9 +20,11 @@ from condensery.tokens.masking import mask_spans
 from condensery.tokens.ranges import ranges
 from condensery.tokens.store import TokenStore
 from condensery.tokens.vocabulary import Vocabulary
+from condensery.training.scheduling import drawn_positives
 from condensery.training.sources import Rows, Source
 
 Ids = NDArray[np.int64]
+Order = Callable[[int], tuple[int, Ids]]  # step -> its epoch and the items of its batch
 _COUNTED = 1_000_000  # tokens of the first batches, to say how many steps a larger number is
 
 
@@ -126,6 +128,12 @@ def items_of_step(step: int, batch_size: int, items: int, seed: int) -> tuple[in
     """The epoch of a step and the items of its batch."""
     epoch, position = divmod(step, -(-items // batch_size))
     return epoch, _order(seed, epoch, items)[position * batch_size : (position + 1) * batch_size]
+
+
+def items_in_sequence(step: int, batch_size: int, items: int) -> tuple[int, Ids]:
+    """As ``items_of_step``, in the order in which the items stand."""
+    epoch, position = divmod(step, -(-items // batch_size))
+    return epoch, np.arange(position * batch_size, min((position + 1) * batch_size, items))
 
 
 @dataclass(frozen=True)
@@ -245,6 +253,7 @@ class TripleBatches:
         query_length, passage_length: longest inputs in tokens, with [CLS] and [SEP].
         budget: padded tokens a chunk may hold.
         seed: of order, positives and negatives.
+        order: which queries a step is of; None = all in random order, anew each epoch.
     """
 
     def __init__(
@@ -261,11 +270,13 @@ class TripleBatches:
         passage_length: int,
         budget: int,
         seed: int,
+        order: Order | None = None,
     ) -> None:
         self.queries, self.passages, self.titles, self.vocabulary = queries, passages, titles, vocabulary
         self.training, self.batch_size, self.negatives = training, batch_size, negatives
         self.query_length, self.passage_length = query_length, passage_length
         self.budget, self.seed = budget, seed
+        self.order = order or partial(items_of_step, batch_size=batch_size, items=len(training.rows), seed=seed)
 
     def steps_an_epoch(self) -> int:
         """See ``Batches``."""
@@ -273,7 +284,7 @@ class TripleBatches:
 
     def batch(self, step: int) -> TripleBatch:
         """See ``Batches``."""
-        return self.batch_of(*items_of_step(step, self.batch_size, len(self.training.rows), self.seed))
+        return self.batch_of(*self.order(step))
 
     def batch_of(self, epoch: int, chosen: Ids) -> TripleBatch:
         """The batch of any queries (b,), numbered as in ``training``, with what is drawn for them in an epoch."""
@@ -297,10 +308,7 @@ class TripleBatches:
 
     def _positives(self, epoch: int, chosen: Ids) -> Ids:
         """(b,) one judged relevant passage of each query."""
-        starts = self.training.starts
-        draws = uniforms(self.seed, "positive", epoch, index=chosen)
-        numbers = starts[chosen + 1] - starts[chosen]
-        return self.training.positives[starts[chosen] + (draws * numbers).astype(np.int64)]
+        return drawn_positives(self.training.positives, self.training.starts, chosen, self.seed, epoch)
 
     def _hard_negatives(self, epoch: int, chosen: Ids, positive: Ids) -> Ids:
         """(b, negatives) passages from each query's pool, or from the corpus where the pool has too few.

@@ -2,6 +2,8 @@
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
@@ -62,6 +64,16 @@ class Throughput(pl.Callback):
         self.teardown(trainer, pl_module, "fit")
 
 
+@contextmanager
+def evaluating(trainer: pl.Trainer, module: pl.LightningModule) -> Iterator[None]:
+    """In the middle of training: dropout off, no gradients, the precision of the run."""
+    training = module.training
+    module.eval()
+    with torch.no_grad(), trainer.precision_plugin.forward_context():
+        yield
+    module.train(training)
+
+
 @dataclass(frozen=True)
 class ValidationSample:
     """A few queries and a small corpus that holds their positives.
@@ -96,14 +108,10 @@ class Validation(pl.Callback):
                 logger.log_metrics({"val/mrr@10": value}, trainer.global_step - 1)
                 logger.save()
 
-    @torch.no_grad()
     def mean_reciprocal_rank(self, module: TrainingModule, trainer: pl.Trainer) -> float:
         """MRR@10 over the sample, dropout off."""
-        training = module.training
-        module.eval()
-        with trainer.precision_plugin.forward_context():
+        with evaluating(trainer, module):
             queries, passages = (self._embed(module, part) for part in (self.sample.queries, self.sample.passages))
-        module.train(training)
         relevant = torch.from_numpy(self.sample.relevant).to(queries.device)
         best = (queries @ passages.T).topk(min(10, len(passages)), dim=1).indices  # (q, 10)
         hits = relevant.gather(1, best)

@@ -3,6 +3,7 @@
 import logging
 import shutil
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ def fit(
     accelerator: str = "cpu",
     loggers: list[Logger] | None = None,
     sample: ValidationSample | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> dict[str, float]:
     """Train ``module`` for its settings' number of steps, from the last checkpoint in ``folder`` where there is one.
 
@@ -41,6 +43,7 @@ def fit(
         accelerator: cpu, gpu or auto.
         loggers: besides the CSV.
         sample: for validation; None = no validation.
+        callbacks: besides the loop's own, called before them.
 
     Returns:
         the last logged values: losses, validation.
@@ -54,11 +57,11 @@ def fit(
     _quieten()
     checkpoint = last_checkpoint(folder)
     first_step = _step_of(checkpoint) if checkpoint else 0
-    callbacks: list[Callback] = [Throughput(label, settings.steps, max(1, settings.log_every))]
+    called = [*callbacks, Throughput(label, settings.steps, max(1, settings.log_every))]
     if settings.checkpoint_every:
-        callbacks.append(_checkpoints(folder, settings.checkpoint_every))
+        called.append(_checkpoints(folder, settings.checkpoint_every))
     if sample is not None and settings.validate_every:
-        callbacks.append(Validation(sample, settings.validate_every, settings.steps))
+        called.append(Validation(sample, settings.validate_every, settings.steps))
     try:
         trainer = pl.Trainer(
             max_steps=settings.steps,
@@ -66,7 +69,7 @@ def fit(
             devices=1,
             precision=_PRECISIONS[settings.precision],
             logger=[csv_logger(folder, first_step), *(loggers or [])],
-            callbacks=callbacks,
+            callbacks=called,
             plugins=[AtomicCheckpointIO()],
             log_every_n_steps=max(1, settings.log_every),
             enable_checkpointing=bool(settings.checkpoint_every),

@@ -24,6 +24,7 @@ from condensery.objectives.cross_batch import (
     to_be_averaged,
 )
 from condensery.objectives.gradient_cache import ChunkEncoder, backpropagate
+from condensery.objectives.learning_to_rank import LearnedScore, learning_to_rank
 from condensery.objectives.mlm import MaskedPrediction
 from condensery.randomness import hash64
 from condensery.tokens.batches import Chunk
@@ -223,6 +224,7 @@ class BiEncoderModule(TrainingModule):
         mask_known_positives: leave out passages of the batch that are judged relevant to the query but are not the
             drawn positive. The papers' code counts them as negatives.
         temperature: divides the inner products.
+        learned_score: A's learning-to-rank loss instead (A eq. 14).
     """
 
     model: BiEncoder
@@ -233,13 +235,17 @@ class BiEncoderModule(TrainingModule):
         settings: TrainingSettings,
         mask_known_positives: bool = True,
         temperature: float = 1.0,
+        learned_score: bool = False,
     ) -> None:
         super().__init__(model, settings)
         self.mask_known_positives, self.temperature = mask_known_positives, temperature
+        size = model.passage.model.config.hidden_size
+        self.score = LearnedScore(model, size, settings.seed) if learned_score else None
 
     def objective(self, batch: TripleBatch) -> tuple[ChunkEncoder, Contrast | None]:
         """InfoNCE over the passages of the batch, of all processes."""
         number = len(batch.positive)
+        loss = learning_to_rank if self.score else retrieval_contrast
 
         def contrast(vectors: Tensor) -> Tensor:
             queries, passages, positive, known = vectors[:number], vectors[number:], batch.positive, batch.known
@@ -247,9 +253,9 @@ class BiEncoderModule(TrainingModule):
                 queries = gathered(queries)
                 passages, positive, known = joined_passages(passages, batch.passages, positive, batch.judged)
             masked = known if self.mask_known_positives else None
-            return to_be_averaged(retrieval_contrast(queries, passages, positive, masked, self.temperature))
+            return to_be_averaged(loss(queries, passages, positive, masked, self.temperature))
 
-        return self.model, contrast
+        return self.score or self.model, contrast
 
     def embed(self, chunk: Chunk) -> Tensor:
         """Vectors by the tower of the chunk."""

@@ -1,0 +1,73 @@
+"""How similar queries and passages are, as far as they are near each other: sparse, from lists of nearest neighbours.
+
+A pair is listed where the passage is among the k best of the query or the query among the k best of the passage (A §3.2).
+The similarity of every other pair is taken to be the usual one, and written as 0: BM25 is 0 where no term is shared, and
+of inner products their mean over all pairs is taken off, which makes all batches of one size harder by the same number.
+What is below the usual one is 0 as well, so that nothing is negative.
+
+Letters: t queries, u passages, k neighbours, d dimensions.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sparse
+from numpy.typing import NDArray
+
+from condensery.retrieval.bm25 import BM25Index, index_texts
+from condensery.retrieval.ranking import Ranking
+
+BLOCK = 65_536  # vectors searched at a time, at most
+BM25 = {"k1": 0.9, "b": 0.4, "stopwords": "english", "stemmer": "porter"}  # Anserini's, as in conf/stage/bm25.yaml
+
+Vectors = NDArray[np.float32]
+
+
+def lexical_neighbours(
+    queries: Sequence[str], passages: Sequence[str], k: int, folder: Path, threads: int = 1
+) -> sparse.csr_matrix:
+    """BM25 of queries and passages, (t, u); ``folder`` gets the index. ``UserError`` where no passage has a word."""
+    index_texts(passages, len(passages), folder, **BM25, what="the positives")  # type: ignore[arg-type]
+    found = BM25Index(folder, threads=threads).neighbours(queries, min(k, len(passages)))
+    return _joined(*found, usual=0.0)
+
+
+def dense_neighbours(queries: Vectors, passages: Vectors, k: int, threads: int = 1) -> sparse.csr_matrix:
+    """Inner products of query vectors (t, d) and passage vectors (u, d) above their mean, (t, u).
+
+    Searched exactly, by FAISS on a CPU and by torch on a GPU where there is one.
+    """
+    mean = queries.mean(axis=0, dtype=np.float64) @ passages.mean(axis=0, dtype=np.float64)
+    found = _nearest(queries, passages, k, threads), _nearest(passages, queries, k, threads)
+    return _joined(*found, usual=float(mean))
+
+
+def _nearest(asked: Vectors, searched: Vectors, k: int, threads: int) -> Ranking:
+    import torch
+
+    from condensery.retrieval.dense import faiss_search, torch_search
+    from condensery.retrieval.ranking import unpack
+
+    k = min(k, len(searched))
+    if torch.cuda.is_available():
+        return unpack(torch_search(asked, _blocks(searched), k, "cuda"))
+    return unpack(faiss_search(asked, _blocks(searched), k, threads))
+
+
+def _blocks(vectors: Vectors) -> Iterator[tuple[int, Vectors]]:
+    return ((first, vectors[first : first + BLOCK]) for first in range(0, len(vectors), BLOCK))
+
+
+def _joined(passages: Ranking, queries: Ranking, usual: float) -> sparse.csr_matrix:
+    """The neighbours of the queries (t, k) and those of the passages (u, k) as one matrix (t, u), less ``usual``."""
+    shape = len(passages[0]), len(queries[0])
+    one, other = _listed(*passages, shape[1], usual), _listed(*queries, shape[0], usual)
+    return one.maximum(other.T.tocsr())  # a pair in both lists has one similarity, up to rounding
+
+
+def _listed(scores: NDArray[np.float32], rows: NDArray[np.int64], columns: int, usual: float) -> sparse.csr_matrix:
+    values = np.maximum(scores - np.float32(usual), 0.0)
+    kept = (rows >= 0) & (values > 0)
+    starts = np.concatenate([[0], np.cumsum(kept.sum(axis=1))])
+    return sparse.csr_matrix((values[kept], rows[kept], starts), shape=(len(scores), columns))

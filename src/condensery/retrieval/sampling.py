@@ -1,0 +1,71 @@
+"""The development protocol of A (§4.1): one positive among passages drawn from the best 1,000 of a first retriever.
+
+Far cheaper than a ranking of all passages, and its numbers are far higher: it shows which model is better, no more.
+
+Letters: n queries, k results, c candidates of a query.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condensery.progress import Task
+from condensery.randomness import uniforms
+from condensery.retrieval.index import Retriever
+from condensery.retrieval.ranking import EMPTY, Ranking, pack, top, unpack
+
+
+class Scorer(Retriever, Protocol):
+    """A retriever that can be asked for the score of any passage."""
+
+    def scores(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
+        """The scores of passages (n, c) of queries (n,); those of row -1 say nothing."""
+
+
+class SampledCandidates:
+    """Ranks one positive and some passages from a pool, and finds nothing else. A ``Retriever``.
+
+    The sample depends on the query, its judgements and the pool alone, so every ranker sees the same.
+
+    Args:
+        ranker: gives the order.
+        pool: gives the passages.
+        positives: query row -> its relevant passages; of several, one is drawn, and none is a candidate besides.
+        number: passages besides the positive; fewer where the pool finds fewer.
+        depth: best passages of the pool that they are drawn from.
+    """
+
+    def __init__(
+        self, ranker: Scorer, pool: Retriever, positives: Mapping[int, NDArray[np.integer]], number: int, depth: int
+    ) -> None:
+        self.ranker, self.pool, self.positives = ranker, pool, positives
+        self.number, self.depth = number, depth
+
+    def __len__(self) -> int:
+        return len(self.ranker)
+
+    def search(self, query_rows: NDArray[np.integer], k: int, progress: Task | None = None) -> Ranking:
+        """As ``Retriever.search``."""
+        rows = self.candidates(query_rows)
+        scores = self.ranker.scores(query_rows, rows)
+        keys = np.where(rows < 0, EMPTY, pack(np.where(rows < 0, np.float32(0), scores), np.maximum(rows, 0)))
+        if progress:
+            progress.advance(len(query_rows))
+        return unpack(top(keys, k))
+
+    def candidates(self, query_rows: NDArray[np.integer]) -> NDArray[np.int64]:
+        """(n, 1 + number) the positive, then the others in random order; -1 where there is none."""
+        relevant = [self.positives.get(int(row), np.empty(0, np.int64)) for row in query_rows]
+        found = np.full((len(relevant), 1 + self.number), -1, np.int64)
+        draws = uniforms("candidates", "positive", index=query_rows)
+        _, ranked = self.pool.search(query_rows, min(self.depth, len(self.pool)))
+        for place, (row, positives, best) in enumerate(zip(query_rows.tolist(), relevant, ranked, strict=True)):
+            if len(positives):
+                found[place, 0] = positives[int(draws[place] * len(positives))]
+            others = best[(best >= 0) & ~np.isin(best, positives)]
+            order = np.argsort(uniforms("candidates", "others", row, index=others), kind="stable")
+            chosen = others[order[: self.number]]
+            found[place, 1 : 1 + len(chosen)] = chosen
+        return found

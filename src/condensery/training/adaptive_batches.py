@@ -1,0 +1,105 @@
+"""The trainer's part in adaptive batches (A §3.2): it starts the process that makes them, and renews the vectors."""
+
+import multiprocessing
+import threading
+from typing import Any
+
+import numpy as np
+import pytorch_lightning as pl
+
+from condensery.errors import UserError
+from condensery.files import atomic
+from condensery.models.biencoder import PASSAGE, QUERY
+from condensery.tokens.batches import chunks, text_rows
+from condensery.tokens.store import TokenStore
+from condensery.training.adaptive import AdaptiveOrder, Vectors, make_all
+from condensery.training.batches import Ids, TripleBatches
+from condensery.training.callbacks import evaluating
+from condensery.training.modules import TrainingModule
+
+_BLOCK = 4096  # texts that are sorted by length together when they are encoded
+
+
+class AdaptiveBatches(pl.Callback):
+    """Starts the process that makes the batches, and renews the vectors after each epoch; of several trainers, the first."""
+
+    def __init__(self, order: AdaptiveOrder, batches: TripleBatches, steps: int) -> None:
+        self.order, self.batches, self.steps = order, batches, steps
+        self.process: multiprocessing.process.BaseProcess | None = None
+        self.watch = threading.Thread(target=self._watch, daemon=True)
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if not trainer.is_global_zero:
+            return
+        epoch, position = divmod(trainer.global_step, self.batches.steps_an_epoch())
+        vectors = self.order.vectors(epoch)
+        if vectors and position and not vectors.exists():
+            raise UserError(f"{vectors}: gone, and training is past the step that made it; delete the checkpoints")
+        self.order.begin()
+        self._encode(trainer, pl_module, epoch)
+        epochs = range(epoch, -(-self.steps // self.batches.steps_an_epoch()))
+        context = multiprocessing.get_context("spawn")
+        self.process = context.Process(target=make_all, args=(self.order, epochs), daemon=True)
+        self.process.start()
+        self.watch.start()
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        epoch, position = divmod(trainer.global_step, self.batches.steps_an_epoch())
+        if position == 0 and trainer.global_step < self.steps and trainer.is_global_zero:
+            self._encode(trainer, pl_module, epoch)
+
+    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        if self.process is not None:
+            process, self.process = self.process, None
+            process.kill()
+            self.watch.join()
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        self.teardown(trainer, pl_module, "fit")
+
+    def _watch(self) -> None:
+        """Without this, those who wait would wait for ever for a process that was killed."""
+        process = self.process
+        assert process is not None
+        process.join()
+        if self.process is process and process.exitcode:
+            self.order.fail(
+                f"the process that makes them died (exit code {process.exitcode}), perhaps for want of memory"
+            )
+
+    def _encode(self, trainer: pl.Trainer, module: pl.LightningModule, epoch: int) -> None:
+        """Write the vectors for an epoch with the weights as they are now, where they are needed and not there."""
+        path = self.order.vectors(epoch)
+        if path is None or path.exists():
+            return
+        batches = self.batches
+        with evaluating(trainer, module):
+            queries = self._vectors(module, QUERY, batches.queries, batches.training.rows, batches.query_length, None)
+            passages = self._vectors(
+                module, PASSAGE, batches.passages, self.order.passages, batches.passage_length, batches.titles
+            )
+        with atomic(path) as temporary, open(temporary, "wb") as stream:
+            np.savez(stream, queries=queries, passages=passages)
+
+    def _vectors(
+        self,
+        module: pl.LightningModule,
+        tower: int,
+        store: TokenStore,
+        rows: Ids,
+        length: int,
+        titles: TokenStore | None,
+    ) -> Vectors:
+        """The vectors of the texts ``rows`` (n,) of a store, (n, d)."""
+        assert isinstance(module, TrainingModule)
+        vocabulary, parts = self.batches.vocabulary, []
+        for first in range(0, len(rows), _BLOCK):
+            flat, starts = text_rows(store, rows[first : first + _BLOCK], vocabulary, length, titles)
+            found: dict[int, Vectors] = {}
+            for chunk in chunks(flat, starts, self.batches.budget, vocabulary.pad, tower=tower):
+                vectors = module.embed(chunk.to(module.device)).float().cpu().numpy()
+                found |= dict(zip(chunk.rows.tolist(), vectors, strict=True))
+            parts += [found[row] for row in range(len(found))]
+        return np.stack(parts)

@@ -1,0 +1,167 @@
+"""Adaptive batch scheduling (A §3.2): training pairs that are hard to tell apart are put into one batch.
+
+A training pair i is a query and its positive passage. Its weight beside a pair j is w_ij = s_ij + s_ji, where
+s_ij = sim(query i, passage j). The hardness of a batch is h(B) = sum over i != j in B of s_ij (A eq. 1), which is half
+of the sum of the members' gains g_i = sum over j in B of w_ij. Hence, with the gains of all pairs at hand:
+
+    argmax h(B - r)     is the member r with the smallest gain                                     (A eq. 3)
+    argmax h(B - r + a) is the pair a with the largest g_a - w_ra, and h grows by that less g_r    (A eq. 4)
+
+and a swap changes only the gains of the neighbours of the two pairs. Similarities are sparse: what is not listed counts
+as 0. So a pair that is no neighbour of a member has the gain 0, and the search looks at neighbours alone. As long as no
+similarity is negative this leaves nothing out: what it finds is the maximum over all unused pairs.
+
+Letters: t training pairs, u passages that are the positive of some pair, n pairs of a batch.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import scipy.sparse as sparse
+from numpy.typing import NDArray
+
+from condensery.randomness import generator, uniforms
+from condensery.tokens.ranges import ranges
+
+Ids = NDArray[np.int64]
+
+SCALE = 1 << 20  # the largest similarity as a whole number: sums of whole numbers are exact in any order
+APART = 1 << 40  # more than any gain: the price of a passage that is in a batch twice
+TAKEN = 1 << 61  # more than all prices
+
+
+def drawn_positives(positives: Ids, starts: Ids, chosen: Ids, seed: int, epoch: int) -> Ids:
+    """(b,) the passage that makes a pair of each query ``chosen`` (b,) in an epoch, drawn from its relevant ones.
+
+    ``positives`` and ``starts`` as in ``TrainingQueries``.
+    """
+    draws = uniforms(seed, "positive", epoch, index=chosen)
+    numbers = starts[chosen + 1] - starts[chosen]
+    return positives[starts[chosen] + (draws * numbers).astype(np.int64)]
+
+
+def hardness(similarity: sparse.csr_matrix, passage: Ids, batch: Ids) -> float:
+    """h(B), A eq. 1: the sum of the similarities (t, u) of each query of ``batch`` (n,) and the others' passages."""
+    among = similarity[batch][:, passage[batch]]
+    return float(among.sum() - among.diagonal().sum())
+
+
+class Scheduler:
+    """Makes the batches of one epoch: random pairs, then swaps that make the batch harder until there is none.
+
+    Every pair comes once; the last batch may be short. Two pairs with the same passage, which is no negative of either, are
+    kept out of one batch as long as a neighbour can take the place of one. Ties go to the first pair.
+
+    Args:
+        similarity: (t, u) of queries and passages; what is not stored is 0. A passage that is relevant to a query is no
+            negative and should not be stored for it.
+        passage: (t,) the positive of each pair, as a column of ``similarity``.
+        batch_size: pairs of a batch.
+        beam: members that are tried in turn as the one to leave, those with the smallest gains; the best swap is made.
+            1 is the greedy search. A's beam search looks at the ``beam`` best pairs to enter for each of them; the best
+            swap is always with the first of these, so the others need not be looked at.
+        seed, epoch: of the random pairs that each batch begins with.
+    """
+
+    def __init__(
+        self, similarity: sparse.csr_matrix, passage: Ids, batch_size: int, beam: int, seed: int, epoch: int
+    ) -> None:
+        self.passage, self.batch_size, self.beam = passage, batch_size, beam
+        self.seed, self.epoch = seed, epoch
+        values = similarity.data.astype(np.float64)
+        whole = np.rint(values / max(np.abs(values).max(initial=0.0), 1e-30) * SCALE).astype(np.int32)
+        self._listed = sparse.csr_matrix((whole, similarity.indices, similarity.indptr), shape=similarity.shape)
+        self._asked = self._listed.tocsc()
+        self._pairs = np.argsort(passage, kind="stable")  # by passage
+        self._first = np.searchsorted(passage[self._pairs], np.arange(similarity.shape[1] + 1))
+        pairs = len(passage)
+        self._used = np.zeros(pairs, bool)
+        # What is known during the search for one batch: its neighbourhood, the pairs whose gain is not simply 0.
+        self._size = 0
+        self._place = np.full(pairs, -1, np.int64)  # (t,) where a pair stands in the next two, or -1
+        self._near = np.empty(pairs, np.int64)  # (size,) the pairs
+        self._gains = np.empty(pairs, np.int64)  # (size,) their gains, less TAKEN for members
+        self._weights: dict[int, tuple[Ids, Ids]] = {}  # member -> places of its neighbours, and its weights with them
+
+    def batches(self, done: Ids) -> Iterator[Ids]:
+        """The batches behind those that hold the pairs ``done``, (n,) each, ascending.
+
+        A batch depends on which pairs are done and on how many, not on when the search was begun.
+        """
+        self._used[:] = False
+        self._used[done] = True
+        unused = np.flatnonzero(~self._used)
+        number = len(done) // self.batch_size
+        while len(unused):
+            size = min(self.batch_size, len(unused))
+            random = generator(self.seed, "schedule", self.epoch, number)
+            batch = np.sort(self._hardened(random.choice(unused, size, replace=False)))
+            self._used[batch] = True
+            unused = unused[~self._used[unused]]
+            number += 1
+            yield batch
+
+    def _hardened(self, batch: Ids) -> Ids:
+        """Swap members for unused pairs as long as the batch becomes harder."""
+        for pair in batch.tolist():
+            self._enter(pair)
+        while (swap := self._best_swap()) is not None:
+            self._leave(swap[0])
+            self._enter(swap[1])
+        members = np.fromiter(self._weights, np.int64)
+        self._place[self._near[: self._size]] = -1
+        self._size = 0
+        self._weights.clear()
+        return members
+
+    def _best_swap(self) -> tuple[int, int] | None:
+        """Who leaves and who enters, or None where no swap that is looked at makes the batch harder."""
+        members = np.fromiter(self._weights, np.int64)
+        gains = self._gains[self._place[members]] + TAKEN
+        best, swap = 0, None
+        for i in np.lexsort((members, gains))[: self.beam].tolist():
+            rest = self._gains[: self._size].copy()  # the gains beside the batch without this member
+            np.subtract.at(rest, *self._weights[int(members[i])])
+            top = rest.max()
+            if top - gains[i] > best:
+                best = top - gains[i]
+                swap = int(members[i]), int(self._near[: self._size][rest == top].min())
+        return swap
+
+    def _enter(self, pair: int) -> None:
+        """A pair becomes a member: its neighbours gain by their weights with it."""
+        parts = [(np.array([pair]), np.zeros(1, np.int64)), *self._neighbours(pair)]
+        for neighbours, _ in parts:
+            new = neighbours[self._place[neighbours] < 0]
+            stop = self._size + len(new)
+            self._place[new] = np.arange(self._size, stop)
+            self._near[self._size : stop], self._gains[self._size : stop] = new, 0
+            self._size = stop
+        neighbours, weights = (np.concatenate(part) for part in zip(*parts, strict=True))
+        places = self._place[neighbours]
+        np.add.at(self._gains, places, weights)
+        self._gains[self._place[pair]] -= TAKEN
+        self._weights[pair] = places, weights
+
+    def _leave(self, pair: int) -> None:
+        np.subtract.at(self._gains, *self._weights.pop(pair))
+        self._gains[self._place[pair]] += TAKEN
+
+    def _neighbours(self, pair: int) -> Iterator[tuple[Ids, Ids]]:
+        """The unused neighbours of a pair and their weights, in parts: a pair comes once in each, and in each counts."""
+        listed, asked = self._listed, self._asked
+        own = self.passage[pair]
+        row = slice(listed.indptr[pair], listed.indptr[pair + 1])
+        column = slice(asked.indptr[own], asked.indptr[own + 1])
+        passages = listed.indices[row]
+        numbers = self._first[passages + 1] - self._first[passages]
+        near = self._pairs[ranges(self._first[passages], numbers)]
+        same = self._pairs[self._first[own] : self._first[own + 1]]
+        parts = (
+            (near, np.repeat(listed.data[row], numbers)),  # s of this query and their passages
+            (asked.indices[column], asked.data[column]),  # s of their queries and this passage
+            (same, np.full(len(same), -APART)),
+        )
+        for neighbours, weights in parts:
+            there = ~self._used[neighbours] & (neighbours != pair)
+            yield neighbours[there], weights[there]

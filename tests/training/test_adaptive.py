@@ -1,0 +1,198 @@
+"""Adaptive batches while training runs: made of BM25 and of the encoder as it is, and the same after a kill."""
+
+import os
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sparse
+import textbook
+import tiny
+import torch
+from pytorch_lightning.loggers import CSVLogger
+from words import Words
+
+from condensery.errors import UserError
+from condensery.models.biencoder import PASSAGE, QUERY, BiEncoder
+from condensery.models.encoder import Encoder
+from condensery.retrieval.neighbours import dense_neighbours
+from condensery.tokens.batches import chunks, text_rows
+from condensery.training.adaptive import AdaptiveOrder
+from condensery.training.adaptive_batches import AdaptiveBatches
+from condensery.training.batches import TripleBatches
+from condensery.training.data import TripleDataModule
+from condensery.training.loop import fit
+from condensery.training.modules import BiEncoderModule
+from condensery.training.scheduling import Scheduler, drawn_positives
+
+STEPS, EPOCH = 11, 3  # 13 queries, 5 a batch; the last epoch is cut short
+
+
+def order(folder: Path, similarity: Any = "bm25_then_encoder", broken: str = "") -> AdaptiveOrder:
+    known = tiny.training_queries()
+    words, dense = Words(len(np.unique(known.positives)), broken), partial(dense_neighbours, k=4)
+    return AdaptiveOrder(folder, known.positives, known.starts, 5, 1, 5, similarity, words, dense)
+
+
+def run(
+    root: Path, name: str, loggers: Any = None, workers: int = 0, **changes: Any
+) -> tuple[AdaptiveOrder, BiEncoderModule]:
+    """Train from what lies in the run's folder."""
+    made = order(root / name / "schedule", **changes)
+    batches = tiny.triple_batches(root, order=made)
+    model = BiEncoder(Encoder(textbook.language_model(dropout=0.1).float().base_model))
+    module = BiEncoderModule(model, tiny.settings(steps=STEPS, checkpoint_every=4))
+    data = TripleDataModule(batches, STEPS, workers)
+    fit(module, data, root / name, name, loggers=loggers, callbacks=[AdaptiveBatches(made, batches, STEPS)])
+    return made, module
+
+
+class Stop(CSVLogger):
+    """Ends the process without a word once step ``at`` is logged."""
+
+    def __init__(self, folder: Path, at: int) -> None:
+        super().__init__(folder / "stop")
+        self.at = at
+
+    def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
+        if step == self.at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def same(one: BiEncoderModule, other: BiEncoderModule) -> bool:
+    mine, its = one.state_dict(), other.state_dict()
+    return mine.keys() == its.keys() and all(torch.equal(value, its[name]) for name, value in mine.items())
+
+
+def files(made: AdaptiveOrder) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in made.folder.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, AdaptiveOrder, BiEncoderModule]:
+    """A run that nothing interrupts."""
+    root = tmp_path_factory.mktemp("whole")
+    return root, *run(root, "whole")
+
+
+def test_every_epoch_has_every_query_once_and_the_vectors_are_gone(
+    whole: tuple[Path, AdaptiveOrder, BiEncoderModule],
+) -> None:
+    _, made, _ = whole
+    assert sorted(files(made)) == [f"0000{epoch}.batches" for epoch in range(4)]
+    for epoch in range(4):
+        chosen = [made(EPOCH * epoch + step) for step in range(EPOCH)]
+        assert [(number, len(found)) for number, found in chosen] == [(epoch, 5), (epoch, 5), (epoch, 3)]
+        assert sorted(np.concatenate([found for _, found in chosen])) == list(range(13))
+
+
+def encoded(module: BiEncoderModule, batches: TripleBatches, rows: np.ndarray, tower: int) -> np.ndarray:
+    store, length = (batches.queries, 7) if tower == QUERY else (batches.passages, 12)
+    flat, starts = text_rows(store, rows, batches.vocabulary, length)
+    vectors = np.empty((len(rows), 16), np.float32)
+    for chunk in chunks(flat, starts, 60, textbook.PAD, tower=tower):
+        vectors[chunk.rows.numpy()] = module.embed(chunk).detach().float().numpy()
+    return vectors
+
+
+def test_batches_are_those_of_bm25_and_then_of_the_encoder_at_the_begin_of_each_epoch(
+    whole: tuple[Path, AdaptiveOrder, BiEncoderModule], tmp_path: Path
+) -> None:
+    root, made, _ = whole
+    known, batches = tiny.training_queries(), tiny.triple_batches(root)
+    relevant = [known.positives[known.starts[query] : known.starts[query + 1]] for query in range(13)]
+    for epoch in (0, 1, 2):
+        if epoch == 0:
+            similarity = made.lexical().toarray()
+        else:  # train by the same batches up to here
+            model = BiEncoder(Encoder(textbook.language_model(dropout=0.1).float().base_model))
+            module = BiEncoderModule(model, tiny.settings(steps=STEPS, checkpoint_every=0))
+            data = TripleDataModule(tiny.triple_batches(root, order=made), STEPS)
+            with pytest.raises(KeyboardInterrupt):
+                fit(module, data, tmp_path / str(epoch), "x", callbacks=[_StopAt(EPOCH * epoch)])
+            module.eval()
+            vectors = [encoded(module, batches, *which) for which in ((known.rows, QUERY), (made.passages, PASSAGE))]
+            similarity = dense_neighbours(*vectors, k=4).toarray()
+        for query in range(13):
+            similarity[query, np.searchsorted(made.passages, relevant[query])] = 0.0
+        drawn = drawn_positives(known.positives, known.starts, np.arange(13), 5, epoch)
+        passage = np.searchsorted(made.passages, drawn)
+        scheduler = Scheduler(sparse.csr_matrix(similarity), passage, 5, 1, 5, epoch)
+        wanted = [batch.tolist() for batch in scheduler.batches(np.empty(0, np.int64))]
+        assert [made(EPOCH * epoch + step)[1].tolist() for step in range(EPOCH)] == wanted
+
+
+class _StopAt(AdaptiveBatches):
+    """Ends the training behind so many steps."""
+
+    def __init__(self, step: int) -> None:
+        self.step, self.process = step, None
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None: ...
+
+    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+        trainer.should_stop = trainer.global_step == self.step
+
+
+@pytest.mark.parametrize("at", [9, *(pytest.param(at, marks=pytest.mark.slow) for at in (2, 6))])
+def test_a_killed_run_ends_bit_identical(
+    at: int, whole: tuple[Path, AdaptiveOrder, BiEncoderModule], tmp_path: Path
+) -> None:
+    script = (
+        "import sys; from pathlib import Path; from test_adaptive import Stop, run; root = Path(sys.argv[1]);"
+        "run(root, 'parts', loggers=[Stop(root, int(sys.argv[2]))])"
+    )
+    here = Path(__file__).parent
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here), str(here.parent)])}
+    command = [sys.executable, "-c", script, str(tmp_path), str(at)]
+    done = subprocess.run(command, env=environment, capture_output=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    path = tmp_path / "parts" / "schedule" / f"0000{at // EPOCH}.batches"
+    assert path.exists(), "the batches of the epoch in which it was killed"
+    with open(path, "r+b") as stream:  # as if it had been killed while it made them
+        stream.truncate(4 * 5 + 4 * 2)
+    made, module = run(tmp_path, "parts")
+    assert same(module, whole[2])
+    assert files(made) == files(whole[1])
+
+
+@pytest.mark.slow
+def test_processes_that_prepare_batches_change_nothing(
+    whole: tuple[Path, AdaptiveOrder, BiEncoderModule], tmp_path: Path
+) -> None:
+    made, module = run(tmp_path, "workers", workers=2)
+    assert same(module, whole[2])
+    assert files(made) == files(whole[1])
+
+
+def test_the_encoder_alone_begins_with_the_weights_that_it_has(tmp_path: Path) -> None:
+    made, _ = run(tmp_path, "encoder", similarity="encoder", broken="crash")  # BM25 is not asked
+    assert len(files(made)) == 4
+
+
+@pytest.mark.parametrize(
+    ("broken", "why"),
+    [("user", "corpus.jsonl:3: no words"), ("crash", "ZeroDivisionError: by zero"), ("kill", r"died \(exit code -9\)")],
+)
+def test_a_process_that_makes_no_batches_is_one_line(broken: str, why: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"^adaptive batches: .*{why}") as raised:
+        run(tmp_path, "broken", similarity="bm25", broken=broken)
+    assert "\n" not in str(raised.value)
+
+
+def test_vectors_that_were_removed_are_not_made_of_other_weights(tmp_path: Path) -> None:
+    made = order(tmp_path / "run" / "schedule")
+    batches = tiny.triple_batches(tmp_path, order=made)
+    model = BiEncoder(Encoder(textbook.language_model(dropout=0.1).float().base_model))
+    module = BiEncoderModule(model, tiny.settings(steps=STEPS, checkpoint_every=4))
+    callbacks = [AdaptiveBatches(made, batches, STEPS), _StopAt(4)]
+    with pytest.raises(KeyboardInterrupt):
+        fit(module, TripleDataModule(batches, STEPS), tmp_path / "run", "x", callbacks=callbacks)
+    (tmp_path / "run" / "schedule" / "00001.batches").unlink()
+    with pytest.raises(UserError, match=r"00001\.vectors\.npz: gone, .*; delete the checkpoints"):
+        run(tmp_path, "run")
