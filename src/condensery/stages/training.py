@@ -61,17 +61,14 @@ class OptimisedStageConfig(StageConfig):
         )
 
 
-class TrainingStageConfig(OptimisedStageConfig):
-    """The keys of every stage that trains a retriever; ``conf/stage/`` explains each."""
+class BackboneStageConfig(OptimisedStageConfig):
+    """The keys of every stage that trains a model on a backbone, on the tokens of a collection."""
 
     corpus: Annotated[str, Input("corpus")]
     tokenizer: Annotated[str, Input("tokenizer")]
     tokens: Annotated[str, Input("tokens")]
     init: Annotated[str, Input("encoder", literal=("backbone",))]
     backbone: BackboneConfig
-    validate_every: Annotated[int, Field(ge=0), Operational()]
-    validation_queries: Annotated[int, Field(ge=0), Operational()]
-    validation_passages: Annotated[int, Field(ge=0), Operational()]
 
     @model_validator(mode="after")
     def _inputs_fit_the_backbone(self) -> Self:
@@ -85,6 +82,14 @@ class TrainingStageConfig(OptimisedStageConfig):
         if self.init == "backbone":
             check_folder(self.backbone.name, "backbone.name")
         return []
+
+
+class TrainingStageConfig(BackboneStageConfig):
+    """The keys of every stage that trains a retriever; ``conf/stage/`` explains each."""
+
+    validate_every: Annotated[int, Field(ge=0), Operational()]
+    validation_queries: Annotated[int, Field(ge=0), Operational()]
+    validation_passages: Annotated[int, Field(ge=0), Operational()]
 
 
 def run_training(

@@ -232,9 +232,7 @@ class TripleBatches:
 
     def batch(self, step: int) -> TripleBatch:
         """See ``Batches``."""
-        epoch, chosen = _items(step, self.batch_size, len(self.training.rows), self.seed)
-        positive = self._positives(epoch, chosen)
-        hard = self._hard_negatives(epoch, chosen, positive)
+        chosen, positive, hard = self.draw(step)
         passages, place = np.unique(np.concatenate([positive, hard.reshape(-1)]), return_inverse=True)
         parts, tokens = [], 0
         sides = (
@@ -249,6 +247,12 @@ class TripleBatches:
             first, tokens = first + len(rows), tokens + len(flat)
         known = self._known(chosen, passages)
         return TripleBatch(parts, torch.from_numpy(place[: len(chosen)]), torch.from_numpy(known), tokens)
+
+    def draw(self, step: int) -> tuple[Ids, Ids, Ids]:
+        """The queries of a step (b,), as places in ``training``, a positive (b,) and hard negatives (b, negatives)."""
+        epoch, chosen = _items(step, self.batch_size, len(self.training.rows), self.seed)
+        positive = self._positives(epoch, chosen)
+        return chosen, positive, self._hard_negatives(epoch, chosen, positive)
 
     def _positives(self, epoch: int, chosen: Ids) -> Ids:
         """(b,) one judged relevant passage of each query."""
