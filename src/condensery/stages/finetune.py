@@ -20,6 +20,7 @@ class FinetuneConfig(TrainingStageConfig):
     """``batch_size`` counts queries; each brings one positive and ``negatives_per_query`` hard negatives."""
 
     negatives: Annotated[list[str], Input("negatives")]
+    labels: Annotated[list[str], Input("labels")]
     split: Split
     towers: Literal["shared", "separate"]
     negatives_per_query: Annotated[int, Field(ge=0)]
@@ -69,7 +70,7 @@ def finetune(config: FinetuneConfig, context: Context) -> dict[str, Any]:
 
 
 def training_queries(collection: "Collection", split: str, context: Context, hard: bool) -> "TrainingQueries":
-    """The judged queries of a split, their positives, and the pooled negatives of all sources.
+    """The queries of a split and those that ``labels`` adds, their positives, and the pooled negatives of all sources.
 
     Raises:
         UserError: a judged query has no positive, or no query of the split has negatives.
@@ -86,16 +87,23 @@ def training_queries(collection: "Collection", split: str, context: Context, har
             f"qrels of the split {split!r}: query {name!r} has no positive (no judgement above 0), nor have"
             f" {len(without) - 1} others; remove them from the qrels"
         )
+    labels = [artifact.path / "labels.jsonl" for artifact in context.made_from.get("labels", ())]
+    labels = [path for path in labels if path.stat().st_size]  # it may be that nothing could be labelled
+    for path in labels:
+        found = read_negatives(path, collection, "positive_ids")
+        kept = (passages[passages >= 0] for passages in found.passage_rows)
+        positives = dict(zip(found.query_rows.tolist(), kept, strict=True)) | positives
+    positives = dict(sorted(positives.items()))
     rows = np.fromiter(positives, np.int64)
     starts = np.concatenate([[0], np.cumsum([len(found) for found in positives.values()])]).astype(np.int64)
     pools = []
-    for folder in context.inputs("negatives") if hard else ():
-        found = read_negatives(folder / "negatives.jsonl", collection)
+    for path in [*(folder / "negatives.jsonl" for folder in context.inputs("negatives")), *labels] if hard else ():
+        found = read_negatives(path, collection)
         pool = np.full((len(rows), found.passage_rows.shape[1]), -1, np.int32)
         place = np.searchsorted(rows, found.query_rows)
         known = (place < len(rows)) & (rows[np.minimum(place, len(rows) - 1)] == found.query_rows)
         if not known.any():
-            raise UserError(f"{folder / 'negatives.jsonl'}: no query of the split {split!r} is in it")
+            raise UserError(f"{path}: no query of the split {split!r} is in it")
         pool[place[known]] = found.passage_rows[known]
         pools.append(pool)
     negatives = _without_repeats(np.concatenate(pools, axis=1)) if pools else np.empty((len(rows), 0), np.int32)

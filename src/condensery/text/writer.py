@@ -219,8 +219,8 @@ class CollectionWriter:
         """Take the judgements of ``unlabelled_queries`` train queries away."""
         if isinstance(self.unlabelled_queries, int) and self.unlabelled_queries and "train" in qrels:
             aside = self._drawn(qrels["train"], "unlabelled", self.unlabelled_queries, 2)
-            elsewhere = np.concatenate([rows[:, 0] for split, rows in qrels.items() if split != "train"] or [[]])
-            aside &= ~np.isin(qrels["train"][:, 0], elsewhere)  # another split judges it, so it is not unlabelled
+            for rows in (rows for split, rows in qrels.items() if split != "train"):
+                aside &= ~np.isin(qrels["train"][:, 0], rows[:, 0])  # another split judges it too
             self.dropped["labels_set_aside"] += int(aside.sum())
             qrels["train"] = qrels["train"][~aside]
 
