@@ -62,13 +62,13 @@ class Reranker:
     """A cross-encoder as it was saved.
 
     Attributes:
-        query_length, passage_length: the longest texts that it was trained with, see ``PairReader``.
+        query_length, length: the longest queries and rows that it was trained with, see ``PairReader``.
         separators: [SEP] tokens between the two.
     """
 
     model: CrossEncoder
     query_length: int
-    passage_length: int
+    length: int
     separators: int
 
 
@@ -123,12 +123,12 @@ def save_cross_encoder(reranker: Reranker, folder: Path, tokenizer: Path | str) 
     with quiet():
         classifier.save_pretrained(folder)
     saved = load_tokenizer(tokenizer)
-    saved.model_max_length = reranker.query_length + reranker.passage_length + reranker.separators - 2
-    if classifier.config.type_vocab_size == 1:
-        saved.model_input_names = [name for name in saved.model_input_names if name != "token_type_ids"]
+    saved.model_max_length = reranker.length
+    if classifier.config.type_vocab_size == 1:  # else the library would give it types
+        saved.init_kwargs["model_input_names"] = saved.model_input_names = ["input_ids", "attention_mask"]
     saved.save_pretrained(folder)
-    lengths = {"query_length": reranker.query_length, "passage_length": reranker.passage_length}
-    write_json(folder / ABOUT, {**lengths, "separators": reranker.separators})
+    about = {"query_length": reranker.query_length, "length": reranker.length, "separators": reranker.separators}
+    write_json(folder / ABOUT, about)
 
 
 def load_reranker(folder: Path) -> Reranker:

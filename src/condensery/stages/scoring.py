@@ -61,23 +61,14 @@ def _scorer(made: Artifact, collection: "Collection", config: ScoringStageConfig
     """A cross-encoder on the tokens that it was trained with: those of an ensemble may have different tokenizers."""
     from condensery.models.cross_encoder import load_reranker
     from condensery.retrieval.reranking import Scorer
-    from condensery.stages.texts import Tokens
-    from condensery.tokens.pairs import PairReader
+    from condensery.stages.texts import Tokens, pair_reader
 
     tokens, reranker = Tokens(made.input("tokens").path), load_reranker(made.path)
     if (len(tokens.queries), len(tokens.passages)) != (len(collection.queries), len(collection.passages)):
         raise UserError(
             f"stages.{context.stage_name}.cross_encoders: {made.kind}/{made.id} was trained on another collection"
         )
-    reader = PairReader(
-        tokens.queries,
-        tokens.passages,
-        tokens.titles,
-        tokens.vocabulary,
-        reranker.query_length,
-        reranker.passage_length,
-        reranker.separators,
-    )
+    reader = pair_reader(tokens, reranker.query_length, reranker.length, reranker.separators)
     return Scorer(reader, _score(reranker.model, config.precision, context.runtime.accelerator))
 
 

@@ -1,9 +1,9 @@
 """Stage ``train_cross_encoder``: the model that reads query and passage together (RocketQA, SPEC §6; CO §4.3)."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from condensery.errors import UserError
 from condensery.stages.base import Context, Input, StageConfig, stage
@@ -23,12 +23,14 @@ class TrainCrossEncoderConfig(BackboneStageConfig):
     split: Split
     negatives_per_query: Annotated[int, Field(gt=0)]
     query_length: Annotated[int, Field(ge=4)]
-    passage_length: Annotated[int, Field(ge=4)]
+    length: Annotated[int, Field(ge=8)]
     loss: Literal["pointwise", "listwise"]
 
-    def lengths(self) -> dict[str, int]:
-        """A row holds both."""
-        return {"query_length + passage_length": self.query_length + self.passage_length}
+    @model_validator(mode="after")
+    def _room_for_a_passage(self) -> Self:
+        if self.query_length > self.length - 4:
+            raise ValueError(f"query_length={self.query_length} leaves no room for a passage in length={self.length}")
+        return self
 
     def misfit(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
         """A split that the collection does not have."""
@@ -39,7 +41,7 @@ class TrainCrossEncoderConfig(BackboneStageConfig):
 def train_cross_encoder(config: TrainCrossEncoderConfig, context: Context) -> dict[str, Any]:
     """Train the cross-encoder and save it as a checkpoint; the last step's weights are the result."""
     from condensery.models.cross_encoder import Reranker, pair_separators, save_cross_encoder
-    from condensery.stages.texts import Tokens
+    from condensery.stages.texts import Tokens, pair_reader
     from condensery.text.collection import Collection
     from condensery.training.batches import TripleBatches
     from condensery.training.cross_encoder import CrossEncoderModule, ListBatches, ListDataModule
@@ -61,17 +63,18 @@ def train_cross_encoder(config: TrainCrossEncoderConfig, context: Context) -> di
         batch_size=config.batch_size,
         negatives=config.negatives_per_query,
         query_length=config.query_length,
-        passage_length=config.passage_length,
+        passage_length=config.length,
         budget=config.chunk_tokens,
         seed=config.seed,
     )
     separators = pair_separators(context.input("tokenizer"))
+    reader = pair_reader(tokens, config.query_length, config.length, separators)
     settings = config.settings(triples.steps_an_epoch(), context.stage_name)
     model = _initial(config, context, tokens.vocabulary)
-    data = ListDataModule(ListBatches(triples, separators), settings.steps, context.runtime.workers)
+    data = ListDataModule(ListBatches(triples, reader), settings.steps, context.runtime.workers)
     module = CrossEncoderModule(model, settings, config.loss)
     values = run_training(module, data, config, context, None)  # type: ignore[arg-type]
-    reranker = Reranker(model, config.query_length, config.passage_length, separators)
+    reranker = Reranker(model, config.query_length, config.length, separators)
     save_cross_encoder(reranker, context.folder, context.input("tokenizer"))
     return {"queries": len(training.rows), **values}
 

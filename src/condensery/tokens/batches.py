@@ -223,11 +223,12 @@ def text_rows(
     store: TokenStore,
     rows: ArrayLike,
     vocabulary: Vocabulary,
-    length: int,
+    length: int | Ids,
     titles: TokenStore | None = None,
     hidden: Ids | None = None,
 ) -> tuple[Ids, Ids]:
-    """[CLS] text [SEP], or [CLS] title [SEP] text [SEP], of the texts ``rows`` (n,), each cut to ``length`` tokens.
+    """[CLS] text [SEP], or [CLS] title [SEP] text [SEP], of the texts ``rows`` (n,), each cut to ``length`` tokens (one
+    number, or (n,)).
 
     A row whose title is empty is written as if there were no titles.
 
@@ -238,13 +239,14 @@ def text_rows(
     Returns:
         The flat ids and their starts (n + 1,).
     """
-    chosen, room = np.asarray(rows, dtype=np.int64), length - 2
+    chosen = np.asarray(rows, dtype=np.int64)
+    room = np.broadcast_to(np.asarray(length, dtype=np.int64) - 2, chosen.shape)
     first, counts = store.starts[chosen][:, None], store.lengths[chosen][:, None]  # (n, pieces of the text)
     if hidden is not None:
         part = np.where(hidden[:, :1] < 0, np.concatenate([first, np.zeros_like(first)], axis=1), hidden)
         first, counts = around(first[:, 0], counts[:, 0], part[:, 0], part[:, 1])
     if titles is None:
-        counts = first_of(counts, np.full(len(chosen), room))
+        counts = first_of(counts, room)
         return framed(store.tokens[ranges(first, counts)], counts.sum(axis=1), vocabulary)
     title_counts = np.minimum(titles.lengths[chosen], room)
     separators = np.minimum((title_counts > 0).astype(np.int64), room - title_counts)

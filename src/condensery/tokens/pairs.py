@@ -21,7 +21,8 @@ class PairReader:
     Attributes:
         queries, passages: token stores; ``titles`` of the passages or None.
         vocabulary: of the tokens.
-        query_length, passage_length: longest texts in tokens, each counted with [CLS] and [SEP] as if it stood alone.
+        query_length: tokens of the longest query, counted with [CLS] and [SEP].
+        length: tokens of the longest row; the passage is cut to what the query leaves.
         separators: [SEP] between the two: 1, or 2 where the tokenizer writes pairs so (RoBERTa's).
     """
 
@@ -30,15 +31,17 @@ class PairReader:
     titles: TokenStore | None
     vocabulary: Vocabulary
     query_length: int
-    passage_length: int
+    length: int
     separators: int = 1
 
     def rows(self, queries: ArrayLike, passages: ArrayLike) -> tuple[Ids, Ids, Ids]:
         """The pairs of queries (n,) and passages (n,): flat ids, starts (n + 1,), where the second texts begin (n,)."""
         asked, asked_starts = text_rows(self.queries, queries, self.vocabulary, self.query_length)
-        read, read_starts = text_rows(self.passages, passages, self.vocabulary, self.passage_length, self.titles)
+        before, shared = np.diff(asked_starts), 2 - self.separators
+        room = self.length - before + shared
+        read, read_starts = text_rows(self.passages, passages, self.vocabulary, room, self.titles)
         read[read_starts[:-1]] = self.vocabulary.sep  # in place of [CLS]
-        before, behind = np.diff(asked_starts), np.diff(read_starts) - (2 - self.separators)
+        behind = np.diff(read_starts) - shared
         # two stretches a pair, out of all queries and then all passages
         counts = np.column_stack([before, behind])
         first = np.column_stack([asked_starts[:-1], len(asked) + read_starts[1:] - behind])

@@ -42,20 +42,11 @@ class ListBatches:
 
     Args:
         triples: draws them.
-        separators: [SEP] tokens between query and passage.
+        reader: writes the pairs.
     """
 
-    def __init__(self, triples: TripleBatches, separators: int) -> None:
-        self.triples = triples
-        self.reader = PairReader(
-            triples.queries,
-            triples.passages,
-            triples.titles,
-            triples.vocabulary,
-            triples.query_length,
-            triples.passage_length,
-            separators,
-        )
+    def __init__(self, triples: TripleBatches, reader: PairReader) -> None:
+        self.triples, self.reader = triples, reader
 
     def steps_an_epoch(self) -> int:
         """See ``Batches``."""
