@@ -19,6 +19,7 @@ from transformers import (
 
 from condensery.files import read_json, write_json
 from condensery.models.backbone import checkpoint_config, dropouts, quiet, readable
+from condensery.models.checkpoint import ABOUT
 from condensery.models.encoder import Encoder
 from condensery.tokens.batches import Chunk
 from condensery.tokens.tokenizer import load_tokenizer
@@ -28,7 +29,6 @@ FAMILIES: dict[str, Any] = {
     "roberta": RobertaForSequenceClassification,
     "xlm-roberta": XLMRobertaForSequenceClassification,
 }
-ABOUT = "condensery.json"
 # how sentence-transformers finds the score itself, where its own default is the sigmoid
 _PLAIN = {"activation_fn": "torch.nn.modules.linear.Identity"}
 
