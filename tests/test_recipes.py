@@ -36,7 +36,7 @@ TEXT = some_text(documents=24, seed=5)
 ARTICLES = some_text(documents=30, paragraphs=6, seed=5)
 TRAINING = (
     *("pretrain_mlm", "pretrain_condenser", "pretrain_cocondenser", "pretrain_cotmae", "pretrain_retromae"),
-    *("pretrain_ict", "finetune", "finetune_generator", "finetune_sentences"),
+    *("pretrain_ict", "finetune", "finetune_generator", "finetune_sentences", "train_cross_encoder"),
 )
 # steps for the recipes whose number of steps is their own
 FEW = [f"stage.{kind}.{key}" for kind in TRAINING for key in ("steps=3", "epochs=null", "token_budget=null")]
@@ -44,7 +44,8 @@ MARCO_FILES = ["collection.tsv", "queries.train.tsv", "qrels.train.tsv", "querie
 
 MARCO_ROWS = ["BM25", "BERT", "coCondenser", "coCondenser + hard negatives"]
 ON_MARCO = [name for name in RECIPES if name.endswith("_msmarco")]
-ON_WEB = [name for name in ON_MARCO if name not in ("cocondenser_msmarco", "condenser_ct_msmarco", "abs_msmarco")]
+ON_PASSAGES = ("cocondenser_msmarco", "condenser_ct_msmarco", "rocketqa_msmarco", "rerank_msmarco", "abs_msmarco")
+ON_WEB = [name for name in ON_MARCO if name not in ON_PASSAGES]
 ABLATIONS = {  # settings and seeds of each
     "ablation/pretraining": (1, 2),
     "ablation/mixed_context": (2, 2),
@@ -55,6 +56,7 @@ ABLATIONS = {  # settings and seeds of each
     "ablation/stsb": (3, 2),
     "ablation/wiki_sections": (3, 2),
     "ablation/batch_scheduling": (1, 2),
+    "ablation/rocketqa": (1, 2),
 }
 SHARED = {  # stages that jobs share, and how many of them there are: one generation, a start for each seed
     **{name: {"queries": 1, "mlm_start": seeds, "condenser_start": seeds} for name, (_, seeds) in ABLATIONS.items()},
@@ -64,8 +66,11 @@ SHARED = {  # stages that jobs share, and how many of them there are: one genera
     },
     **{key: {"sentences": 1, "mlm": 2, "cocondenser": 2} for key in ("ablation/stsb", "ablation/wiki_sections")},
     "ablation/batch_scheduling": {"cocondenser": 1, "random": 2, "abs_encoder": 2},
+    "ablation/rocketqa": {"corpus": 1, "mlm": 2, "cross_encoder": 2},
 }
 ON_SENTENCES = ("condenser_stsb", "condenser_wiki_sections", "ablation/stsb", "ablation/wiki_sections")
+ROCKETQA = ["cross-batch negatives", "+ hard negatives", "+ denoising", "+ augmentation"]
+CROSS = ["stage.train_cross_encoder.steps=2", "stage.train_cross_encoder.epochs=null"]
 GIVEN = {"condenser_ct_msmarco": ["backbone.name=a/condenser"]}  # what else must be given
 
 
@@ -515,3 +520,39 @@ def test_all_objectives_and_seeds_end_in_one_table(roots: dict[str, Path], tmp_p
     assert len(seeds) == 12
     assert all(found == {1, 2} for name, found in seeds.items() if name != "BM25")
     assert "± is the standard deviation over 2 seeds." in (done.folder / "table.md").read_text()
+
+
+def test_rocketqa_on_msmarco_runs_to_its_table(marco: list[str], roots: dict[str, Path], tmp_path: Path) -> None:
+    root = write_marco(tmp_path / "marco", TEXT)
+    with open(root / "queries.train.tsv", "a") as stream:  # queries that nobody judged, as the official file has them
+        stream.writelines(
+            f"x{at}\twhat about {words.split()[0]}\n" for at, (_, _, words, _) in enumerate(TEXT.passages)
+        )
+    small = ["stage.finetune.batch_size=8", "stages.cross_batch.batch_size=8", "stages.cross_batch.epochs=null"]
+    sure = [
+        "stage.denoise.below=1",
+        "stage.augment.positive=0.01",
+        "stage.augment.negative=0",
+        "stage.train_cross_encoder.length=100",
+    ]
+    done = door("experiment=rocketqa_msmarco", *marco, f"data.root={root}", *small, *sure, *CROSS).sound()
+    assert list(metrics_of(done.folder)) == ["BM25", *ROCKETQA]
+    labels = (done.folder / "stages" / "augmented" / "labels.jsonl").read_text().splitlines()
+    assert len(labels) == len(TEXT.passages), "the queries that nobody judged, and no others"
+    assert all('{"query_id": "x' in line for line in labels)
+
+
+def test_reranking_on_msmarco_runs_to_its_table(marco: list[str]) -> None:
+    done = door(
+        "experiment=rerank_msmarco", *marco, "stages.cocondenser.epochs=null", "stage.rerank.depth=20", *CROSS
+    ).sound()
+    rows = ["BM25 + cross-encoder", "coCondenser + cross-encoder", "coCondenser + ensemble"]
+    assert list(metrics_of(done.folder)) == [*MARCO_ROWS, *rows]
+
+
+@pytest.mark.slow
+def test_the_eight_rows_of_the_comparison_are_filled(roots: dict[str, Path], tmp_path: Path) -> None:
+    given = ["data=squad", f"data.root={roots['cocondenser_squad']}", f"output_root={tmp_path}", "logger=csv"]
+    done = door("experiment=ablation/rocketqa", *given, "data.unlabelled_queries=10", *MODEL, *FEW).sound()
+    others = ["Condenser", "Condenser + hard negatives", "coCondenser", "coCondenser + hard negatives"]
+    assert list(metrics_of(done.folder)) == [*(f"RocketQA: {step}" for step in ROCKETQA), *others]

@@ -15,7 +15,8 @@ from small import PROJECT
 from condensery.errors import UserError
 from condensery.randomness import nested_subset
 from condensery.stages.base import Artifact, Context, Runtime, Wandb
-from condensery.stages.finetune import FinetuneConfig, training_queries
+from condensery.stages.finetune import FinetuneConfig
+from condensery.stages.training_queries import training_queries
 from condensery.text.collection import Collection
 from condensery.training.batches import TrainingQueries
 

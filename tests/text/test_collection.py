@@ -146,6 +146,44 @@ def test_dev_queries_come_out_of_train_where_there_is_no_dev_split(tmp_path: Pat
     assert len(written(tmp_path / "c", count=100, dev_queries=5000).qrels("dev").query_set) == 8  # a tenth of 80
 
 
+def test_train_queries_whose_judgements_are_set_aside_stay_in_the_collection(tmp_path: Path) -> None:
+    plain = written(tmp_path / "a", count=100)
+    assert plain.unjudged().tolist() == []
+    collection = written(tmp_path / "b", count=100, unlabelled_queries=30)
+    unjudged, train = collection.unjudged(), collection.qrels("train").query_set
+    assert len(unjudged) == 30
+    assert len(collection.queries) == 100
+    assert sorted([*unjudged, *train]) == plain.qrels("train").query_set.tolist()
+    assert collection.qrels("test").query_set.tolist() == plain.qrels("test").query_set.tolist()
+    assert collection.description["dropped"] == {"labels_set_aside": 30}
+    fewer = written(tmp_path / "c", count=100, unlabelled_queries=10).unjudged()
+    assert set(fewer) < set(unjudged), "nested"
+    assert len(written(tmp_path / "d", count=100, unlabelled_queries=5000).unjudged()) == 40  # half of 80
+    with_dev = written(tmp_path / "e", count=100, unlabelled_queries=30, dev_queries=5)
+    assert not set(with_dev.unjudged()) & set(with_dev.qrels("dev").query_set)
+
+
+def test_a_query_that_another_split_judges_is_not_without_label(tmp_path: Path) -> None:
+    with CollectionWriter(tmp_path, "small", unlabelled_queries=10) as writer:
+        for at in range(10):
+            writer.add_judgement("train", f"q{at}", f"p{at}", 1)
+            writer.add_judgement("test" if at < 5 else "dev", f"q{at}", f"p{at}", 1)
+            writer.add_passage(Passage(f"p{at}", "", f"text of {at}"))
+            writer.add_query(Query(f"q{at}", f"question {at}"))
+    assert len(Collection(tmp_path).unjudged()) == 0
+
+
+def test_queries_that_nobody_judged_are_kept_on_demand(tmp_path: Path) -> None:
+    for wanted, kept in ((0, 0), ("unjudged", 3)):
+        folder = tmp_path / str(wanted)
+        with CollectionWriter(folder, "small", unlabelled_queries=wanted) as writer:
+            writer.add_judgement("train", "q0", "p0", 1)
+            writer.add_passage(Passage("p0", "", "text"))
+            for at in range(4):
+                writer.add_query(Query(f"q{at}", f"question {at}"))
+        assert Collection(folder).unjudged().tolist() == [1, 2, 3][:kept]
+
+
 def test_the_content_hash_follows_content_and_order_only(tmp_path: Path) -> None:
     def made(name: str, *passages: tuple[str, str], grade: int = 1) -> str:
         with CollectionWriter(tmp_path / name, name) as writer:

@@ -51,6 +51,7 @@ def stdlib(tmp_path_factory: pytest.TempPathFactory, project: Path) -> Collectio
         workers=2,
         empty_passages="error",
         dev_queries=0,
+        unlabelled_queries=0,
     )
     return read_collection(made, tmp_path_factory.mktemp("stdlib"))
 

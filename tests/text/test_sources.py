@@ -36,6 +36,8 @@ def test_every_shipped_description_is_tested(project: Path) -> None:
     [
         ({"rot": "x"}, "rot"),
         ({"dev_queries": "many"}, "dev_queries"),
+        ({"unlabelled_queries": "many"}, "unlabelled_queries"),
+        ({"unlabelled_queries": -1}, "unlabelled_queries"),
         ({"splits": {"train": "a"}}, "test"),
         ({"root": ""}, "root"),
     ],
@@ -53,6 +55,7 @@ def test_the_identity_is_that_of_the_content_not_of_the_place(
     (tmp_path / "input").rename(tmp_path / "elsewhere")
     assert config("beir", root=tmp_path / "elsewhere").fingerprint() == first
     assert config("beir", root=tmp_path / "elsewhere", dev_queries=1).fingerprint() != first
+    assert config("beir", root=tmp_path / "elsewhere", unlabelled_queries=1).fingerprint() != first
     corpus = tmp_path / "elsewhere" / "corpus.jsonl"
     corpus.write_text(corpus.read_text().replace("Dogs", "Cats"))  # the same size
     assert config("beir", root=tmp_path / "elsewhere").fingerprint() != first

@@ -200,3 +200,20 @@ def test_titles_stand_before_texts_and_all_is_cut_as_one(
             if chosen is not None and len(titles.text(row)):
                 body = [*titles.text(row).tolist(), vocabulary.sep, *body]
             assert flat[a:b].tolist() == with_special(body, vocabulary, length).tolist()
+
+
+@pytest.mark.parametrize("budget", [1, 60, 150, 10_000])
+def test_rows_that_belong_together_stay_in_one_chunk(budget: int) -> None:
+    flat, starts = rows_of(seed=1, number=40)
+    made = chunks(flat, starts, budget, pad_id=0, together=4)
+    seen = []
+    for chunk in made:
+        assert chunk.tokens <= budget or len(chunk) == 4
+        groups = chunk.rows.reshape(-1, 4)
+        assert (groups % 4 == torch.arange(4)).all()
+        assert (groups // 4 == groups[:, :1] // 4).all()
+        seen += chunk.rows.tolist()
+        for ids, mask, row in zip(chunk.input_ids, chunk.attention_mask, chunk.rows.tolist(), strict=True):
+            assert ids[mask].tolist() == flat[starts[row] : starts[row + 1]].tolist()
+    assert sorted(seen) == list(range(40))
+    assert (len(made) == 1) == (budget == 10_000)

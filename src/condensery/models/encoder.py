@@ -130,14 +130,17 @@ class Encoder(nn.Module):
         return hidden, early
 
     def embed(self, layout: Layout) -> Tensor:
-        """The embedding layer: words, positions and all else, normalised, (n, d). Errors as above."""
+        """The embedding layer: words, positions, types and all else, normalised, (n, d). Errors as above."""
         if layout.tokens.width > self.longest:
             raise UserError(
                 f"a row of {layout.tokens.width} tokens does not fit a backbone with {self.longest}"
                 " positions; lower length (or query_length, passage_length), or raise backbone.max_positions"
             )
+        types = None
+        if layout.types is not None and self.model.config.type_vocab_size > 1:  # RoBERTa tells no types apart
+            types = layout.types[None]
         return self.model.embeddings(  # (n, d)
-            input_ids=layout.input_ids[None], position_ids=layout.positions[None] + self.offset
+            input_ids=layout.input_ids[None], position_ids=layout.positions[None] + self.offset, token_type_ids=types
         )[0]
 
     def cls(self, chunk: Chunk) -> Tensor:

@@ -93,6 +93,7 @@ class Layout:
 
     Attributes:
         input_ids, positions: (n,) the packed tokens and where each stands in its row.
+        types: (n,) which text of its row each is of, 0 or 1; None where every row is one text.
         tokens: how they stand in the (b, t) of the chunk.
         padding: (b, 1, 1, t) True at real tokens; None where the rows have one length, so that attention needs no mask.
         cls: the first token of each row, to be read.
@@ -110,6 +111,10 @@ class Layout:
         every = torch.arange(b * t, device=device) if places is None else places
         self.input_ids = chunk.input_ids.flatten()[every]
         self.positions = every % t
+        self.types = None
+        if chunk.second is not None:
+            row = torch.div(every, t, rounding_mode="floor")
+            self.types = (self.positions >= chunk.second[row]).long()
 
         def packed(flat: Tensor) -> Tensor:
             return flat if places is None else torch.searchsorted(places, flat)

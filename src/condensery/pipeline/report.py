@@ -111,6 +111,8 @@ class Found:
 def retriever_of(graph: Graph, store: Store, row: str) -> Found:
     """The artifacts behind a row of the table, found through the manifests."""
     index = store.artifact(graph.nodes[graph.rows[row]]).ancestor("index")
+    while index and index.kind == "rerank":  # it knows a few queries alone: what it reranked is searched
+        index = index.input("retriever")
     collection = index.ancestor("corpus") if index else None
     if index is None or collection is None:
         raise UserError(f"ask: the row {row!r} of the table has no index to search")

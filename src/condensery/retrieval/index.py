@@ -1,4 +1,7 @@
-"""An index is a folder that a retriever searches: BM25 postings or dense vectors, told apart by its ``index.json``."""
+"""An index is a folder that a retriever searches: BM25 postings, dense vectors, or the reranked candidates of some queries.
+
+Its ``index.json`` says which.
+"""
 
 from pathlib import Path
 from typing import Any, Protocol
@@ -52,4 +55,8 @@ def open_index(
         from condensery.retrieval.dense import DenseIndex
 
         return DenseIndex(folder, threads=threads, memory=memory, device=device)
-    raise UserError(f"{folder / 'index.json'}: unknown method {about.get('method')!r}, expected bm25 or dense")
+    if about.get("method") == "rerank":
+        from condensery.retrieval.reranking import RerankedIndex
+
+        return RerankedIndex(folder, collection)
+    raise UserError(f"{folder / 'index.json'}: unknown method {about.get('method')!r}, expected bm25, dense or rerank")

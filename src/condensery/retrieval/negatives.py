@@ -50,8 +50,8 @@ def format_line(query_id: str, negative_ids: Sequence[str], scores: NDArray[np.f
     return json.dumps(line, ensure_ascii=False) + "\n"
 
 
-def read_negatives(path: Path, collection: Collection) -> Negatives:
-    """Read negatives (plain or .gz).
+def read_negatives(path: Path, collection: Collection, field: str = "negative_ids") -> Negatives:
+    """Read negatives (plain or .gz), or the passages that another ``field`` of each line lists (``positive_ids``).
 
     Raises ``UserError`` with the line number: broken JSON, a missing or mistyped field, an unknown id, a query twice.
     """
@@ -59,7 +59,7 @@ def read_negatives(path: Path, collection: Collection) -> Negatives:
     blocks: list[tuple[NDArray[np.int64], NDArray[np.int32]]] = []  # (counts, passage rows one behind the other)
     seen = np.zeros(len(collection.queries), bool)
     for first, lines in _line_blocks(path):
-        parsed = [_parse(line, f"{path}:{first + i}") for i, line in enumerate(lines)]
+        parsed = [_parse(line, f"{path}:{first + i}", field) for i, line in enumerate(lines)]
         rows = collection.queries.rows_of([query for query, _ in parsed])
         for i, row in enumerate(rows.tolist()):
             problem = "is unknown" if row < 0 else "has a line already" if seen[row] else ""
@@ -107,18 +107,18 @@ def _line_blocks(path: Path) -> Iterator[tuple[int, list[str]]]:
             yield number, lines
 
 
-def _parse(line: str, where: str) -> tuple[str, list[str]]:
+def _parse(line: str, where: str, field: str) -> tuple[str, list[str]]:
     try:
         value = json.loads(line)
     except json.JSONDecodeError as error:
         raise UserError(f"{where}: not valid JSON ({error.msg})") from None
     if not isinstance(value, dict):
-        raise UserError(f"{where}: expected an object with query_id and negative_ids")
-    query, ids = value.get("query_id"), value.get("negative_ids")
+        raise UserError(f"{where}: expected an object with query_id and {field}")
+    query, ids = value.get("query_id"), value.get(field)
     if not isinstance(query, str):
         raise UserError(f"{where}: query_id must be a string, found {query!r}")
     if not isinstance(ids, list) or not all(isinstance(one, str) for one in ids):
-        raise UserError(f"{where}: negative_ids must be a list of strings")
+        raise UserError(f"{where}: {field} must be a list of strings")
     return query, ids
 
 

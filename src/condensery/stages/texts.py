@@ -14,6 +14,7 @@ from condensery.text.collection import Collection
 from condensery.text.table import Column, TextTable
 
 if TYPE_CHECKING:
+    from condensery.tokens.pairs import PairReader
     from condensery.tokens.store import TokenStore
     from condensery.tokens.vocabulary import Vocabulary
 
@@ -72,6 +73,14 @@ class Tokens(_Stores):
     def documents(self) -> "TokenStore":
         """What is pre-trained on, grouped by document."""
         return self._store("documents") if (self.folder / "documents").is_dir() else self.passages
+
+
+def pair_reader(tokens: Tokens, query_length: int, length: int, separators: int) -> "PairReader":
+    """Pairs of a query and a passage of the collection; see ``PairReader``."""
+    from condensery.tokens.pairs import PairReader
+
+    stores = (tokens.queries, tokens.passages, tokens.titles)
+    return PairReader(*stores, tokens.vocabulary, query_length, length, separators)
 
 
 @dataclass(frozen=True)

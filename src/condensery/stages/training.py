@@ -95,11 +95,16 @@ class EncoderStageConfig(OptimisedStageConfig):
         return []
 
 
-class TrainingStageConfig(EncoderStageConfig):
-    """The keys of every stage that trains a retriever on a collection."""
+class CollectionStageConfig(EncoderStageConfig):
+    """The keys of every stage that trains on the texts of a collection."""
 
     corpus: Annotated[str, Input("corpus")]
     tokens: Annotated[str, Input("tokens")]
+
+
+class TrainingStageConfig(CollectionStageConfig):
+    """The keys of every stage that trains a retriever on a collection, which is validated on it."""
+
     validate_every: Annotated[int, Field(ge=0), Operational()]
     validation_queries: Annotated[int, Field(ge=0), Operational()]
     validation_passages: Annotated[int, Field(ge=0), Operational()]

@@ -16,6 +16,7 @@ def read_collection(config: "DataConfig", folder: Path) -> "Collection":
 
     config.check()
     source = getattr(config, "root", config.name)
-    with CollectionWriter(folder, config.name, source, config.empty_passages, config.dev_queries) as writer:
+    settings = (config.empty_passages, config.dev_queries, config.unlabelled_queries)
+    with CollectionWriter(folder, config.name, source, *settings) as writer:
         READERS[config.format](config, writer)
     return Collection(folder)

@@ -100,6 +100,11 @@ class Collection:
         changes = pc.not_equal(names.slice(1), names.slice(0, len(names) - 1)).to_numpy()
         return np.concatenate([[0], np.flatnonzero(changes) + 1, [len(names)]]).astype(np.int64)
 
+    def unjudged(self) -> NDArray[np.int64]:
+        """The rows of the queries that no split judges, ascending; see ``data.unlabelled_queries``."""
+        judged = [self.qrels(split).query_rows for split in self.splits]
+        return np.setdiff1d(np.arange(len(self.queries)), np.concatenate([np.empty(0, np.int32), *judged]))
+
     def qrels(self, split: str) -> Qrels:
         """The judgements of ``split``; ``UserError`` when the collection has no such split."""
         if split not in self.splits:

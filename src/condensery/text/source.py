@@ -4,7 +4,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -53,6 +53,7 @@ class Source(BaseModel):
     name: str = Field(min_length=1)
     empty_passages: Literal["error", "drop"]
     dev_queries: int = Field(ge=0)
+    unlabelled_queries: Annotated[int, Field(ge=0)] | Literal["unjudged"]
 
     def input_files(self) -> list[InputFile]:
         """Every file that ``read`` will open, in a fixed order."""
@@ -78,7 +79,9 @@ class Source(BaseModel):
         return self._digest([[file.role, found] for file, found in zip(files, hashes, strict=True)])
 
     def _digest(self, content: Any) -> str:
-        identity = [self.model_dump(mode="json", exclude=self.outside_identity), content]
+        # a key that came later: at 0 the collections of before are still known
+        later = set() if self.unlabelled_queries else {"unlabelled_queries"}
+        identity = [self.model_dump(mode="json", exclude=self.outside_identity | later), content]
         return hashlib.blake2b(json.dumps(identity, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 

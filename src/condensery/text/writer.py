@@ -19,6 +19,7 @@ from condensery.text.places import Places
 from condensery.text.records import Document, Passage, Query
 from condensery.text.table import TableWriter
 
+UNJUDGED = "unjudged"  # what keeps the queries that no split judges
 HELD_OUT_SHARE = 10  # of the train queries at most one in so many becomes dev
 
 
@@ -58,20 +59,29 @@ class CollectionWriter:
         empty_passages: ``error`` refuses a passage without text and title, ``drop`` leaves it and its judgements out.
         dev_queries: when there are train judgements and no dev ones, so many train queries (at most a tenth of them,
             chosen by the hash of their id) become dev.
+        unlabelled_queries: so many of the train queries that are left (at most half, by hash) lose their judgements and
+            stay in the collection; ``unjudged`` keeps the queries that no split judges instead.
 
     A passage with a title and without text becomes its title. Judgements are to be added before queries: queries that
-    no split judges are then left out (counted as ``unjudged_queries``). Every fault of the input is a ``UserError``
+    no split judges are then left out (counted as ``unjudged_queries``) or kept. Every fault of the input is a ``UserError``
     naming its place; those that need the whole (repeated or unknown ids, queries without positives): ``close``.
     """
 
     def __init__(
-        self, folder: Path, name: str, source: str = "", empty_passages: str = "error", dev_queries: int = 0
+        self,
+        folder: Path,
+        name: str,
+        source: str = "",
+        empty_passages: str = "error",
+        dev_queries: int = 0,
+        unlabelled_queries: int | str = 0,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for stale in [DESCRIPTION, "documents.arrow", *(f"qrels-{split}.npy" for split in SPLITS)]:
             (folder / stale).unlink(missing_ok=True)
         self.folder, self.name, self.source = folder, name, source or name
         self.empty_passages, self.dev_queries = empty_passages, dev_queries
+        self.unlabelled_queries = unlabelled_queries
         self.dropped: Counter[str] = Counter()
         self.warnings: list[str] = []
         self._passages = _Rows(folder, "passages", ("id", "title", "text", "document"))
@@ -121,8 +131,8 @@ class CollectionWriter:
         self._document = document or ""
 
     def add_query(self, query: Query, where: str = "") -> None:
-        """Append a query, if a split judges it. Raises ``UserError`` for an empty text or a bad id."""
-        if self._judged and id_hash(query.id) not in self._judged:
+        """Append a query, if a split judges it or all are kept. Raises ``UserError`` for an empty text or a bad id."""
+        if self._judged and self.unlabelled_queries != UNJUDGED and id_hash(query.id) not in self._judged:
             self.dropped["unjudged_queries"] += 1
             return
         _check_id(query.id, "query id", where)
@@ -173,6 +183,7 @@ class CollectionWriter:
             raise UserError(f"{self.source}: queries are judged, but the file of the queries holds none")
         qrels = self._resolve(queries, passages)
         self._hold_out(qrels)
+        self._set_aside(qrels)
         self._write_qrels(qrels)
         self._describe(qrels)
 
@@ -200,14 +211,25 @@ class CollectionWriter:
         """Move ``dev_queries`` train queries to dev where the source has no dev split."""
         if not self.dev_queries or "dev" in qrels or "train" not in qrels:
             return
-        train = qrels["train"]
+        held_out = self._drawn(qrels["train"], "dev", self.dev_queries, HELD_OUT_SHARE)
+        if held_out.any():
+            qrels["train"], qrels["dev"] = qrels["train"][~held_out], qrels["train"][held_out]
+
+    def _set_aside(self, qrels: dict[str, NDArray[np.int32]]) -> None:
+        """Take the judgements of ``unlabelled_queries`` train queries away."""
+        if isinstance(self.unlabelled_queries, int) and self.unlabelled_queries and "train" in qrels:
+            aside = self._drawn(qrels["train"], "unlabelled", self.unlabelled_queries, 2)
+            for rows in (rows for split, rows in qrels.items() if split != "train"):
+                aside &= ~np.isin(qrels["train"][:, 0], rows[:, 0])  # another split judges it too
+            self.dropped["labels_set_aside"] += int(aside.sum())
+            qrels["train"] = qrels["train"][~aside]
+
+    def _drawn(self, train: NDArray[np.int32], what: str, number: int, share: int) -> NDArray[np.bool_]:
+        """(n,) True at the judgements of ``number`` queries, at most one in ``share``, chosen by the hash of their id."""
         queries = np.unique(train[:, 0])
         hashes = np.frombuffer(self._queries.hashes, np.uint64)[queries]
-        order = sorted(range(len(queries)), key=lambda at: hash64("dev", int(hashes[at])))
-        chosen = queries[order[: min(self.dev_queries, len(queries) // HELD_OUT_SHARE)]]
-        held_out = np.isin(train[:, 0], chosen)
-        if held_out.any():
-            qrels["train"], qrels["dev"] = train[~held_out], train[held_out]
+        order = sorted(range(len(queries)), key=lambda at: hash64(what, int(hashes[at])))
+        return np.isin(train[:, 0], queries[order[: min(number, len(queries) // share)]])
 
     def _write_qrels(self, qrels: dict[str, NDArray[np.int32]]) -> None:
         for split in SPLITS:

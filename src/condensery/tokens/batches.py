@@ -31,6 +31,8 @@ class Chunk:
         masked: (m,) int64, ascending positions into the flattened (b * t), or None where nothing is to be predicted.
         targets: (m,) int64, the ids that stood at ``masked``, or None.
         tower: which encoder reads it: 0 the first (passages, or both), 1 the second.
+        second: (b,) int64, where the second text of each row begins (its tokens are of type 1), or None where a row is
+            one text.
         context: b rows that a decoder fills in with the help of the encoder's vectors, row i with that of row i here;
             or None. Not sorted by their own lengths.
     """
@@ -42,6 +44,7 @@ class Chunk:
     targets: torch.Tensor | None = None
     tower: int = 0
     context: "Chunk | None" = None
+    second: torch.Tensor | None = None
 
     @property
     def attention_mask(self) -> torch.Tensor:
@@ -70,6 +73,7 @@ class Chunk:
             masked=move(self.masked),
             targets=move(self.targets),
             context=None if self.context is None else self.context.to(device, non_blocking),
+            second=move(self.second),
         )
 
 
@@ -93,6 +97,7 @@ def chunks(
     tower: int = 0,
     rows: ArrayLike | None = None,
     context: Context | None = None,
+    together: int = 1,
 ) -> list[Chunk]:
     """Cut a batch into chunks of at most ``budget`` padded tokens (one row at least), longest rows first.
 
@@ -110,6 +115,8 @@ def chunks(
         tower: copied into each chunk.
         rows: (n,) identity of each row; by default 0 .. n - 1.
         context: n rows that become the context of theirs.
+        together: rows that stay in one chunk, each ``together`` of them in their order (n is a multiple of it); they are
+            as long as the longest of them.
 
     Raises:
         ValueError: when ``budget`` is not positive, only one of ``masked`` and ``targets`` is given, or the context has
@@ -124,8 +131,9 @@ def chunks(
         if len(sides[1].lengths) != len(own.lengths):
             raise ValueError(f"a context of {len(sides[1].lengths)} rows for {len(own.lengths)}")
     lengths = np.max([side.lengths for side in sides], axis=0)
+    lengths = np.repeat(lengths.reshape(-1, together).max(axis=1, initial=0), together)
     order = np.argsort(-lengths, kind="stable")
-    cuts = _cuts(_rounded(lengths)[order], budget)
+    cuts = together * _cuts(_rounded(lengths)[order][::together], budget // together)
     names = order if rows is None else np.asarray(rows, dtype=np.int64)[order]
     made = [side.chunks(order, cuts, names, pad_id) for side in sides]
     return made[0] if context is None else [replace(a, context=b) for a, b in zip(*made, strict=True)]
@@ -215,11 +223,12 @@ def text_rows(
     store: TokenStore,
     rows: ArrayLike,
     vocabulary: Vocabulary,
-    length: int,
+    length: int | Ids,
     titles: TokenStore | None = None,
     hidden: Ids | None = None,
 ) -> tuple[Ids, Ids]:
-    """[CLS] text [SEP], or [CLS] title [SEP] text [SEP], of the texts ``rows`` (n,), each cut to ``length`` tokens.
+    """[CLS] text [SEP], or [CLS] title [SEP] text [SEP], of the texts ``rows`` (n,), each cut to ``length`` tokens (one
+    number, or (n,)).
 
     A row whose title is empty is written as if there were no titles.
 
@@ -230,13 +239,14 @@ def text_rows(
     Returns:
         The flat ids and their starts (n + 1,).
     """
-    chosen, room = np.asarray(rows, dtype=np.int64), length - 2
+    chosen = np.asarray(rows, dtype=np.int64)
+    room = np.broadcast_to(np.asarray(length, dtype=np.int64) - 2, chosen.shape)
     first, counts = store.starts[chosen][:, None], store.lengths[chosen][:, None]  # (n, pieces of the text)
     if hidden is not None:
         part = np.where(hidden[:, :1] < 0, np.concatenate([first, np.zeros_like(first)], axis=1), hidden)
         first, counts = around(first[:, 0], counts[:, 0], part[:, 0], part[:, 1])
     if titles is None:
-        counts = first_of(counts, np.full(len(chosen), room))
+        counts = first_of(counts, room)
         return framed(store.tokens[ranges(first, counts)], counts.sum(axis=1), vocabulary)
     title_counts = np.minimum(titles.lengths[chosen], room)
     separators = np.minimum((title_counts > 0).astype(np.int64), room - title_counts)

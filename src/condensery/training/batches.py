@@ -288,8 +288,7 @@ class TripleBatches:
 
     def batch_of(self, epoch: int, chosen: Ids) -> TripleBatch:
         """The batch of any queries (b,), numbered as in ``training``, with what is drawn for them in an epoch."""
-        positive = self._positives(epoch, chosen)
-        hard = self._hard_negatives(epoch, chosen, positive)
+        positive, hard = self.draw(epoch, chosen)
         passages, place = np.unique(np.concatenate([positive, hard.reshape(-1)]), return_inverse=True)
         parts, tokens = [], 0
         sides = (
@@ -305,6 +304,11 @@ class TripleBatches:
         judged, names = torch.from_numpy(self._judged(chosen)), torch.from_numpy(passages)
         known = known_positives(judged, names, len(chosen))
         return TripleBatch(parts, torch.from_numpy(place[: len(chosen)]), known, tokens, names, judged)
+
+    def draw(self, epoch: int, chosen: Ids) -> tuple[Ids, Ids]:
+        """A positive (b,) and hard negatives (b, negatives) of the queries ``chosen`` (b,) in an epoch."""
+        positive = self._positives(epoch, chosen)
+        return positive, self._hard_negatives(epoch, chosen, positive)
 
     def _positives(self, epoch: int, chosen: Ids) -> Ids:
         """(b,) one judged relevant passage of each query."""

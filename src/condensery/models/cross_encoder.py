@@ -1,0 +1,137 @@
+"""The cross-encoder: a query and a passage are read together and give one score (RocketQA; reranking, CO §4.3).
+
+What is saved is a Hugging Face checkpoint for sequence classification with one label, which sentence-transformers' class
+``CrossEncoder`` reads as well; ``condensery.json`` says how long its inputs are.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import (
+    BertForSequenceClassification,
+    PreTrainedModel,
+    RobertaForSequenceClassification,
+    XLMRobertaForSequenceClassification,
+)
+
+from condensery.files import read_json, write_json
+from condensery.models.backbone import checkpoint_config, dropouts, quiet, readable
+from condensery.models.checkpoint import ABOUT
+from condensery.models.encoder import Encoder
+from condensery.tokens.batches import Chunk
+from condensery.tokens.tokenizer import load_tokenizer
+
+FAMILIES: dict[str, Any] = {
+    "bert": BertForSequenceClassification,
+    "roberta": RobertaForSequenceClassification,
+    "xlm-roberta": XLMRobertaForSequenceClassification,
+}
+# how sentence-transformers finds the score itself, where its own default is the sigmoid
+_PLAIN = {"activation_fn": "torch.nn.modules.linear.Identity"}
+
+
+class CrossEncoder(nn.Module):
+    """A backbone with the library's head for classification on its CLS state: (query, passage) -> one logit.
+
+    Attributes:
+        classifier: the library's model; its parts are used, the backbone by our own forward pass.
+        encoder: its backbone.
+    """
+
+    classifier: Any  # a PreTrainedModel; its parts are reached by name
+
+    def __init__(self, classifier: PreTrainedModel) -> None:
+        super().__init__()
+        backbone: Any = classifier.base_model
+        self.encoder = Encoder(backbone)
+        self.classifier = classifier
+
+    def scores(self, chunk: Chunk) -> Tensor:
+        """The logits (b,) of a chunk of pairs; their sigmoid is the probability that the passage is relevant."""
+        cls = self.encoder.cls(chunk)[:, None]  # (b, 1, d)
+        if self.classifier.config.model_type == "bert":
+            cls = self.classifier.dropout(self.classifier.bert.pooler(cls))
+        return self.classifier.classifier(cls)[:, 0]
+
+
+@dataclass(frozen=True)
+class Reranker:
+    """A cross-encoder as it was saved.
+
+    Attributes:
+        query_length, length: the longest queries and rows that it was trained with, see ``PairReader``.
+        separators: [SEP] tokens between the two.
+    """
+
+    model: CrossEncoder
+    query_length: int
+    length: int
+    separators: int
+
+
+def pair_separators(tokenizer: Path | str) -> int:
+    """How many [SEP] a tokenizer writes between the texts of a pair: BERT's one, RoBERTa's two."""
+    return int(load_tokenizer(tokenizer).num_special_tokens_to_add(pair=True)) - 2
+
+
+def new_cross_encoder(language_model: PreTrainedModel, seed: int) -> CrossEncoder:
+    """A cross-encoder on the backbone of a masked language model; the head has random weights."""
+    language_model.config.num_labels = 1
+    torch.manual_seed(seed)
+    classifier = FAMILIES[language_model.config.model_type](language_model.config)
+    classifier.base_model.load_state_dict(language_model.base_model.state_dict(), strict=False)  # it has no pooler
+    return CrossEncoder(classifier)
+
+
+def load_cross_encoder(
+    source: Path | str, seed: int = 0, dropout: float | None = None, revision: str | None = None
+) -> CrossEncoder:
+    """A cross-encoder that starts from a checkpoint of the BERT family, in fp32.
+
+    Args:
+        source: folder, ours (an encoder, a cross-encoder) or not, or hub name; its head is kept where it has one with
+            one label, otherwise it has random weights.
+        seed: of these.
+        dropout: of hidden states and attention; None = as the checkpoint says.
+        revision: commit, tag or branch on the hub.
+
+    Raises:
+        UserError: no checkpoint can be loaded, or its head has other than one label.
+    """
+    torch.manual_seed(seed)
+    with readable(source):
+        family = FAMILIES[checkpoint_config(source, revision).model_type]
+        classifier = family.from_pretrained(
+            source,
+            revision=revision,
+            num_labels=1,
+            dtype=torch.float32,
+            attn_implementation="eager",
+            **dropouts(dropout),
+        )
+    return CrossEncoder(classifier)
+
+
+def save_cross_encoder(reranker: Reranker, folder: Path, tokenizer: Path | str) -> None:
+    """Save a cross-encoder as ``AutoModelForSequenceClassification`` and sentence-transformers' ``CrossEncoder``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    classifier = reranker.model.classifier
+    classifier.config.sentence_transformers = _PLAIN
+    with quiet():
+        classifier.save_pretrained(folder)
+    saved = load_tokenizer(tokenizer)
+    saved.model_max_length = reranker.length
+    if classifier.config.type_vocab_size == 1:  # else the library would give it types
+        saved.init_kwargs["model_input_names"] = saved.model_input_names = ["input_ids", "attention_mask"]
+    saved.save_pretrained(folder)
+    about = {"query_length": reranker.query_length, "length": reranker.length, "separators": reranker.separators}
+    write_json(folder / ABOUT, about)
+
+
+def load_reranker(folder: Path) -> Reranker:
+    """Load what ``save_cross_encoder`` saved. Raises ``UserError`` where there is no such thing."""
+    about = read_json(folder / ABOUT)
+    return Reranker(load_cross_encoder(folder), **about)

@@ -1,0 +1,83 @@
+"""What the scores of a cross-encoder make of candidates: denoised negatives, labels for queries that have none.
+
+Shapes: n queries, k candidates of each.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condensery.files import atomic
+from condensery.retrieval.negatives import format_line
+from condensery.text.collection import Collection
+
+Rows = NDArray[np.integer]
+Scores = NDArray[np.float32]
+BLOCK = 1024  # queries worked on at a time
+
+
+def probabilities(scores: Scores) -> Scores:
+    """How probable the cross-encoder finds it that each pair is relevant: the sigmoid of its logit; 0 for -inf."""
+    wide = scores.astype(np.float64)
+    return (0.5 * (1.0 + np.tanh(0.5 * wide))).astype(np.float32)
+
+
+def _by_query(
+    query_rows: Rows, candidates: Rows, scores: Scores
+) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.float32]]]:
+    """For each query its candidates in their order and how probable each is."""
+    for first in range(0, len(query_rows), BLOCK):
+        part = slice(first, first + BLOCK)
+        rows, likely = np.asarray(candidates[part], np.int64), probabilities(np.asarray(scores[part]))
+        for query, found, values in zip(query_rows[part].tolist(), rows, likely, strict=True):
+            yield query, found[found >= 0], values[found >= 0]
+
+
+def write_denoised(
+    path: Path, collection: Collection, query_rows: Rows, candidates: Rows, scores: Scores, below: float
+) -> dict[str, Any]:
+    """Keep the negatives whose probability is lower than ``below`` (RocketQA, Qu et al. 2021, §4.3), in their order.
+
+    Writes the file as ``mine`` does; its scores are the probabilities. Returns counts for the manifest.
+    """
+    query_ids, passage_ids = collection.queries.ids, collection.passages.ids
+    read = kept = without = 0
+    with atomic(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as stream:
+        for query, rows, likely in _by_query(query_rows, candidates, scores):
+            keep = likely < below
+            read, kept, without = read + len(rows), kept + int(keep.sum()), without + int(not keep.any())
+            names = [passage_ids[row] for row in rows[keep].tolist()]
+            stream.write(format_line(query_ids[query], names, likely[keep]))
+    return {"queries": len(query_rows), "negatives": kept, "left_out": read - kept, "queries_without": without}
+
+
+def write_labels(
+    path: Path,
+    collection: Collection,
+    query_rows: Rows,
+    candidates: Rows,
+    scores: Scores,
+    above: float,
+    below: float,
+) -> dict[str, Any]:
+    """Label the candidates of unlabelled queries (RocketQA §4.4): positive above one probability, negative below another.
+
+    A line a query: {"query_id": ..., "positive_ids": [...], "negative_ids": [...]}, each in the order of the candidates.
+    Queries without a positive are left out. Returns counts for the manifest.
+    """
+    query_ids, passage_ids = collection.queries.ids, collection.passages.ids
+    labelled = positives = negatives = 0
+    with atomic(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as stream:
+        for query, rows, likely in _by_query(query_rows, candidates, scores):
+            good, bad = rows[likely > above].tolist(), rows[likely < below].tolist()
+            if good:
+                labelled, positives, negatives = labelled + 1, positives + len(good), negatives + len(bad)
+                names = {"positive_ids": good, "negative_ids": bad}
+                line = {name: [passage_ids[row] for row in found] for name, found in names.items()}
+                stream.write(json.dumps({"query_id": query_ids[query], **line}, ensure_ascii=False) + "\n")
+    counts = {"queries": labelled, "left_out": len(query_rows) - labelled}
+    return {**counts, "positives": positives, "negatives": negatives}

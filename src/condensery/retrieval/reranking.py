@@ -1,0 +1,146 @@
+"""Scores of cross-encoders for candidates, and the ranking that they make.
+
+Queries are scored in shards that are written whole, so that the work can be resumed. Inside a shard the pairs are sorted
+by length and cut into chunks of a token budget.
+
+Shapes: n queries, k candidates of each.
+"""
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib.format import open_memmap
+from numpy.typing import NDArray
+from torch import Tensor
+
+from condensery.errors import UserError
+from condensery.files import atomic, read_json, write_json
+from condensery.progress import Task, progress
+from condensery.retrieval.dense import shard_path
+from condensery.retrieval.encoding import join_shards, prepare, shard_ranges
+from condensery.retrieval.index import Retriever
+from condensery.retrieval.mining import BLOCK
+from condensery.retrieval.ranking import EMPTY, Ranking, pack, top, unpack
+from condensery.text.collection import Collection
+from condensery.tokens.batches import Chunk
+from condensery.tokens.pairs import PairReader
+
+Rows = NDArray[np.integer]
+Scores = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """A cross-encoder at work: how it reads pairs, and the logits (b,) that it gives a chunk of them."""
+
+    reader: PairReader
+    score: Callable[[Chunk], Tensor]
+
+
+def search_candidates(retriever: Retriever, query_rows: Rows, depth: int, path: Path, label: str) -> Rows:
+    """The passages (n, k) that a retriever ranks highest, kept in ``path``; what lies there is taken as it is."""
+    k = min(depth, len(retriever))
+    if not path.exists():
+        with atomic(path) as temporary, progress(f"{label}: search", len(query_rows), "queries") as task:
+            found = open_memmap(temporary, mode="w+", dtype=np.int32, shape=(len(query_rows), k))
+            for first in range(0, len(query_rows), BLOCK):
+                found[first : first + BLOCK] = retriever.search(query_rows[first : first + BLOCK], k, task)[1]
+            found.flush()
+    return np.load(path, mmap_mode="r")
+
+
+def score_candidates(
+    scorers: Sequence[Scorer],
+    query_rows: Rows,
+    candidates: Rows,
+    path: Path,
+    *,
+    shard_size: int,
+    budget: int,
+    label: str,
+) -> Scores:
+    """The scores (n, k) of candidates (n, k): the mean of the logits of all ``scorers``; -inf where there is none (-1).
+
+    They are kept in ``path``, memory-mapped. Whole shards of ``shard_size`` queries that an interrupted call has left
+    are taken as they are. Raises ``UserError`` where a score is not finite.
+    """
+    parts = path.with_suffix(".parts")
+    if not path.exists():
+        plan = shard_ranges(len(query_rows), shard_size)
+        prepare(parts, {"queries": len(query_rows), "candidates": candidates.shape[1], "shard_size": shard_size})
+        with progress(label, int((candidates >= 0).sum()) * len(scorers), "pairs") as task:
+            for number, (first, stop) in enumerate(plan):
+                shard = shard_path(parts, number)
+                if shard.exists():
+                    task.advance(int((candidates[first:stop] >= 0).sum()) * len(scorers))
+                    continue
+                scores = _score(scorers, query_rows[first:stop], np.asarray(candidates[first:stop]), budget, task)
+                with atomic(shard) as temporary, open(temporary, "wb") as stream:
+                    np.save(stream, scores)
+        with atomic(path) as temporary:
+            join_shards(parts, plan, temporary)
+    shutil.rmtree(parts, ignore_errors=True)
+    return np.load(path, mmap_mode="r")
+
+
+def _score(scorers: Sequence[Scorer], query_rows: Rows, candidates: Rows, budget: int, task: Task) -> Scores:
+    """The mean scores of one shard."""
+    filled = candidates >= 0
+    queries, passages = np.repeat(query_rows, filled.sum(axis=1)), candidates[filled]
+    total = np.zeros(len(passages), np.float32)
+    for scorer in scorers:
+        for chunk in scorer.reader.chunks(queries, passages, budget) if len(passages) else ():
+            total[chunk.rows.numpy()] += scorer.score(chunk).detach().float().cpu().numpy()
+            task.advance(len(chunk))
+    if not np.isfinite(total).all():
+        raise UserError("a score of the cross-encoder is not finite; it diverged in training, or needs precision fp32")
+    scores = np.full(candidates.shape, -np.inf, np.float32)
+    scores[filled] = total / np.float32(len(scorers))
+    return scores
+
+
+class RerankedIndex:
+    """The candidates of some queries in the order of their scores: a retriever of these queries alone."""
+
+    def __init__(self, folder: Path, collection: Collection) -> None:
+        self.folder, self.collection = folder, collection
+        self.about: dict[str, Any] = read_json(folder / "index.json")
+        self.query_rows = np.load(folder / "queries.npy")
+        self.candidates = np.load(folder / "candidates.npy", mmap_mode="r")
+        self.scores = np.load(folder / "scores.npy", mmap_mode="r")
+
+    def __len__(self) -> int:
+        return int(self.about["passages"])
+
+    def search(self, query_rows: Rows, k: int, progress: Task | None = None) -> Ranking:
+        """As ``Retriever.search``; no more than the candidates are found. ``UserError`` for a query without any."""
+        place = np.minimum(np.searchsorted(self.query_rows, query_rows), len(self.query_rows) - 1)
+        strange = np.flatnonzero(self.query_rows[place] != query_rows)
+        if len(strange):
+            name = self.collection.queries.column("id")[int(query_rows[strange[0]])]
+            raise UserError(
+                f"{self.folder}: query {name!r} was not reranked (those of the split {self.about['split']!r} were);"
+                " set the key split of the stage that reranks"
+            )
+        if progress:
+            progress.advance(len(place))
+        return ordered(self.scores[place], self.candidates[place], k)
+
+
+def ordered(scores: Scores, candidates: Rows, k: int) -> Ranking:
+    """Candidates (n, m) by score, then by row; the k best of each query, padded as ``Retriever.search`` does."""
+    return unpack(top(np.where(candidates >= 0, pack(scores, candidates), EMPTY), k))
+
+
+def write_reranked(folder: Path, collection: Collection, query_rows: Rows, depth: int, split: str) -> dict[str, Any]:
+    """Write what makes candidates.npy and scores.npy in ``folder`` an index; returns what ``index.json`` says."""
+    with atomic(folder / "queries.npy") as temporary, open(temporary, "wb") as stream:
+        np.save(stream, query_rows)
+    about = {"method": "rerank", "passages": len(collection.passages), "split": split}
+    about |= {"queries": len(query_rows), "depth": depth}
+    write_json(folder / "index.json", about)
+    return about

@@ -1,0 +1,39 @@
+"""Stage ``denoise``: hard negatives without those that a cross-encoder takes for relevant (RocketQA's third step)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from condensery.stages.base import Context, Input, StageConfig, stage
+from condensery.stages.scoring import ScoringStageConfig, no_probability, scored
+from condensery.stages.training import Share
+
+
+class DenoiseConfig(ScoringStageConfig):
+    """Negatives whose probability of relevance is lower than ``below`` are kept."""
+
+    negatives: Annotated[str, Input("negatives")]
+    below: Share
+
+    def misfit(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
+        """Scores that are no probabilities."""
+        return no_probability(inputs)
+
+
+@stage("denoise", version=1, makes="negatives", cost=5.0)
+def denoise(config: DenoiseConfig, context: Context) -> dict[str, Any]:
+    """Write negatives.jsonl as ``mine`` does; the manifest names the negatives' artifact and the cross-encoders'."""
+    from condensery.retrieval.labelling import write_denoised
+    from condensery.retrieval.negatives import read_negatives
+    from condensery.text.collection import Collection
+
+    collection = Collection(context.input("corpus"))
+    found = read_negatives(context.input("negatives") / "negatives.jsonl", collection)
+    scores = scored(config, context, found.query_rows, found.passage_rows)
+    path = context.folder / "negatives.jsonl"
+    counts = write_denoised(path, collection, found.query_rows, found.passage_rows, scores, config.below)
+    print(
+        f"[{context.stage_name}] {counts['negatives']:,} negatives are kept, {counts['left_out']:,} left out;"
+        f" {counts['queries_without']:,} of {counts['queries']:,} queries have none left and get passages drawn at random",
+        flush=True,
+    )
+    return counts

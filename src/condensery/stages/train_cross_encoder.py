@@ -1,0 +1,92 @@
+"""Stage ``train_cross_encoder``: the model that reads query and passage together (RocketQA, SPEC §6; CO §4.3)."""
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from condensery.errors import UserError
+from condensery.stages.base import Context, stage
+from condensery.stages.training import CollectionStageConfig, run_training
+from condensery.stages.training_queries import QueriesConfig, training_queries
+
+if TYPE_CHECKING:
+    from condensery.models.cross_encoder import CrossEncoder
+    from condensery.tokens.vocabulary import Vocabulary
+
+
+class TrainCrossEncoderConfig(QueriesConfig, CollectionStageConfig):
+    """``batch_size`` counts queries; each brings one positive and ``negatives_per_query`` negatives."""
+
+    negatives_per_query: Annotated[int, Field(gt=0)]
+    query_length: Annotated[int, Field(ge=4)]
+    length: Annotated[int, Field(ge=8)]
+    loss: Literal["pointwise", "listwise"]
+
+    @model_validator(mode="after")
+    def _room_for_a_passage(self) -> Self:
+        if self.query_length > self.length - 4:
+            raise ValueError(f"query_length={self.query_length} leaves no room for a passage in length={self.length}")
+        return self
+
+
+@stage("train_cross_encoder", version=1, makes="cross_encoder", cost=10.0)
+def train_cross_encoder(config: TrainCrossEncoderConfig, context: Context) -> dict[str, Any]:
+    """Train the cross-encoder and save it as a checkpoint; the last step's weights are the result."""
+    from condensery.models.cross_encoder import Reranker, pair_separators, save_cross_encoder
+    from condensery.stages.texts import Tokens, pair_reader
+    from condensery.text.collection import Collection
+    from condensery.training.batches import TripleBatches
+    from condensery.training.cross_encoder import CrossEncoderModule, ListBatches, ListDataModule
+
+    collection, tokens = Collection(context.input("corpus")), Tokens(context.input("tokens"))
+    training = training_queries(config, context, collection)
+    needed = config.negatives_per_query + int((training.starts[1:] - training.starts[:-1]).max())
+    if len(collection.passages) < needed:
+        raise UserError(
+            f"stages.{context.stage_name}: negatives_per_query={config.negatives_per_query}, but the collection has"
+            f" {len(collection.passages)} passages; a query needs {needed}"
+        )
+    triples = TripleBatches(
+        tokens.queries,
+        tokens.passages,
+        tokens.titles,
+        tokens.vocabulary,
+        training,
+        batch_size=config.batch_size,
+        negatives=config.negatives_per_query,
+        query_length=config.query_length,
+        passage_length=config.length,
+        budget=config.chunk_tokens,
+        seed=config.seed,
+    )
+    separators = pair_separators(context.input("tokenizer"))
+    reader = pair_reader(tokens, config.query_length, config.length, separators)
+    batches = ListBatches(triples, reader)
+    settings = config.settings(batches)
+    model = _initial(config, context, tokens.vocabulary)
+    data = ListDataModule(batches, settings.steps, context.runtime.workers)
+    module = CrossEncoderModule(model, settings, config.loss)
+    values = run_training(module, data, config, context, None)
+    reranker = Reranker(model, config.query_length, config.length, separators)
+    save_cross_encoder(reranker, context.folder, context.input("tokenizer"))
+    return {"queries": len(training.rows), **values}
+
+
+def _initial(config: TrainCrossEncoderConfig, context: Context, vocabulary: "Vocabulary") -> "CrossEncoder":
+    """The cross-encoder before the first step: from scratch, from a checkpoint, or from another stage's encoder."""
+    from condensery.models.backbone import masked_language_model
+    from condensery.models.cross_encoder import load_cross_encoder, new_cross_encoder
+
+    backbone = config.backbone
+    if config.init != "backbone":
+        return load_cross_encoder(context.input("init"), config.seed, backbone.dropout)
+    if backbone.name is None:
+        return new_cross_encoder(masked_language_model(backbone, vocabulary, config.seed), config.seed)
+    model = load_cross_encoder(backbone.name, config.seed, backbone.dropout, backbone.revision)
+    known = model.classifier.config.vocab_size
+    if known < vocabulary.size:
+        raise UserError(
+            f"{backbone.name}: the model knows {known} tokens, the tokenizer {vocabulary.size};"
+            " set backbone.tokenizer to the checkpoint's own"
+        )
+    return model

@@ -1,0 +1,148 @@
+"""What stages train on that learn from judged queries: the queries, their positives, and pools of hard negatives."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+from pydantic import Field, ValidationInfo, field_validator
+
+from condensery.errors import UserError
+from condensery.randomness import nested_subset
+from condensery.stages.base import Context, Input, StageConfig
+from condensery.stages.checks import Split, check_subset, missing_split
+from condensery.stages.training import Count
+
+if TYPE_CHECKING:
+    from condensery.text.collection import Collection
+    from condensery.training.batches import TrainingQueries
+
+
+class QueriesConfig(StageConfig):
+    """Which queries are trained on, and where their negatives come from."""
+
+    negatives: Annotated[list[str], Input("negatives")]
+    negative_depths: list[Count] | None
+    negative_weights: list[Annotated[float, Field(gt=0)]] | None
+    labels: Annotated[list[str], Input("labels")]
+    split: Split
+    train_queries: Count | None
+    negatives_per_query: Annotated[int, Field(ge=0)]
+    seed: Annotated[int, Field(ge=0)]
+
+    @field_validator("negative_depths", "negative_weights")
+    @classmethod
+    def _one_a_source(cls, values: list[Any] | None, info: ValidationInfo) -> list[Any] | None:
+        sources = info.data.get("negatives", [])
+        if values is not None and len(values) != len(sources):
+            raise ValueError(
+                f"{len(values)} numbers for {len(sources)} sources of negatives; give one for each, or null"
+            )
+        return values
+
+    def misfit(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
+        """A split that the collection does not have."""
+        return missing_split(self.split, inputs["corpus"])
+
+
+def training_queries(config: QueriesConfig, context: Context, collection: "Collection") -> "TrainingQueries":
+    """The judged queries of a split, or a subset of them, and those that ``labels`` adds; their positives and negatives.
+
+    Raises:
+        UserError: a judged query has no positive, there are fewer queries than asked for, or a source has none of them.
+    """
+    from condensery.training.batches import TrainingQueries
+
+    qrels = collection.qrels(config.split)
+    positives = qrels.positives()
+    without = [row for row in qrels.query_set.tolist() if row not in positives]
+    if without:
+        name = collection.queries.column("id")[without[0]]
+        raise UserError(
+            f"qrels of the split {config.split!r}: query {name!r} has no positive (no judgement above 0), nor have"
+            f" {len(without) - 1} others; remove them from the qrels"
+        )
+    what = f"judged queries in the split {config.split!r}"
+    check_subset(config.train_queries, len(positives), f"stages.{context.stage_name}.train_queries", what)
+    judged = np.fromiter(positives, np.int64)
+    judged = judged[nested_subset(config.seed, len(judged), config.train_queries)]
+    labels = _labels(context)
+    relevant = _labelled(labels, collection) | {row: positives[row] for row in judged.tolist()}
+    relevant = dict(sorted(relevant.items()))
+    rows = np.fromiter(relevant, np.int64)
+    starts = np.concatenate([[0], np.cumsum([len(found) for found in relevant.values()])]).astype(np.int64)
+    pool, weights = _pooled(config, context, collection, rows, labels)
+    return TrainingQueries(rows, np.concatenate(list(relevant.values())).astype(np.int64), starts, pool, weights)
+
+
+def _labels(context: Context) -> list[Path]:
+    """The files of labels that hold any: it may be that nothing could be labelled."""
+    paths = (artifact.path / "labels.jsonl" for artifact in context.made_from.get("labels", ()))
+    return [path for path in paths if path.stat().st_size]
+
+
+def _labelled(labels: Sequence[Path], collection: "Collection") -> dict[int, np.ndarray]:
+    """The passages that were labelled positive, by query."""
+    from condensery.retrieval.negatives import read_negatives
+
+    positives: dict[int, np.ndarray] = {}
+    for path in labels:
+        found = read_negatives(path, collection, "positive_ids")
+        kept = (passages[passages >= 0] for passages in found.passage_rows)
+        positives |= dict(zip(found.query_rows.tolist(), kept, strict=True))
+    return positives
+
+
+def _pooled(
+    config: QueriesConfig, context: Context, collection: "Collection", rows: np.ndarray, labels: Sequence[Path]
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """The negatives of the queries ``rows`` (q,), and their weights where they have any: (q, m) each, -1 = none."""
+    folders = context.inputs("negatives") if config.negatives_per_query else []
+    paths = [*(folder / "negatives.jsonl" for folder in folders), *(labels if config.negatives_per_query else [])]
+    if not paths:
+        return np.empty((len(rows), 0), np.int32), None
+    pools = [_pool(path, config, collection, rows) for path in paths]
+    if config.negative_depths:
+        depths = [*config.negative_depths, *(None for _ in labels)]
+        pools = [pool[:, :depth] for pool, depth in zip(pools, depths, strict=True)]
+    pool = np.concatenate(pools, axis=1)
+    weights = None
+    if config.negative_weights:
+        shares = [
+            np.broadcast_to(weight / np.maximum((one >= 0).sum(axis=1, keepdims=True), 1), one.shape)
+            for one, weight in zip(pools, [*config.negative_weights, *(1.0 for _ in labels)], strict=True)
+        ]
+        weights = _added_up(pool, np.concatenate(shares, axis=1))
+    return _without_repeats(pool), weights
+
+
+def _pool(path: Path, config: QueriesConfig, collection: "Collection", rows: np.ndarray) -> np.ndarray:
+    """The negatives of one source for the queries ``rows``: (q, m), best first, padded with -1."""
+    from condensery.retrieval.negatives import read_negatives
+
+    found = read_negatives(path, collection)
+    pool = np.full((len(rows), found.passage_rows.shape[1]), -1, np.int32)
+    place = np.searchsorted(rows, found.query_rows)
+    known = (place < len(rows)) & (rows[np.minimum(place, len(rows) - 1)] == found.query_rows)
+    if not known.any():
+        raise UserError(f"{path}: no query of the split {config.split!r} is in it")
+    pool[place[known]] = found.passage_rows[known]
+    return pool
+
+
+def _without_repeats(pool: np.ndarray) -> np.ndarray:
+    """(q, m) with each passage at most once a row: a later occurrence becomes -1."""
+    order = np.argsort(pool, axis=1, kind="stable")
+    ascending = np.take_along_axis(pool, order, axis=1)
+    repeated = np.zeros(pool.shape, dtype=bool)
+    np.put_along_axis(repeated, order[:, 1:], ascending[:, 1:] == ascending[:, :-1], axis=1)
+    return np.where(repeated, -1, pool)
+
+
+def _added_up(pool: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """(q, m) the sum of a passage's weights in its row, wherever it stands there."""
+    total = np.empty(pool.shape)
+    for row, (passages, own) in enumerate(zip(pool, weights, strict=True)):
+        _, place = np.unique(passages, return_inverse=True)
+        total[row] = np.bincount(place, own)[place]
+    return total

@@ -1,0 +1,84 @@
+"""Training of the cross-encoder: queries, each with a positive and negatives, which are scored one pair at a time."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from condensery.models.cross_encoder import CrossEncoder
+from condensery.objectives.contrast import Contrast
+from condensery.objectives.gradient_cache import ChunkEncoder
+from condensery.objectives.relevance import Loss, RelevanceOfLists
+from condensery.tokens.batches import Chunk
+from condensery.tokens.pairs import PairReader
+from condensery.training.batches import TripleBatches
+from condensery.training.data import StepDataModule
+from condensery.training.modules import TrainingModule
+from condensery.training.settings import TrainingSettings
+
+
+@dataclass(frozen=True)
+class ListBatch:
+    """Lists of pairs, one list a query.
+
+    Attributes:
+        chunks: of whole lists. Rows i * size to (i + 1) * size - 1 are those of query i, its positive first.
+        lists, size: queries, and passages of each.
+        tokens: of the whole batch, padding not counted.
+    """
+
+    chunks: list[Chunk]
+    lists: int
+    size: int
+    tokens: int
+
+    def to(self, device: torch.device) -> "ListBatch":
+        """The same batch on ``device``."""
+        return replace(self, chunks=[chunk.to(device, non_blocking=True) for chunk in self.chunks])
+
+
+class ListBatches:
+    """The queries, positives and hard negatives of the bi-encoder's batches, as lists of pairs.
+
+    Args:
+        triples: draws them.
+        reader: writes the pairs.
+    """
+
+    def __init__(self, triples: TripleBatches, reader: PairReader) -> None:
+        self.triples, self.reader = triples, reader
+
+    def steps_an_epoch(self) -> int:
+        """See ``Batches``."""
+        return self.triples.steps_an_epoch()
+
+    def batch(self, step: int) -> ListBatch:
+        """See ``Batches``."""
+        epoch, chosen = self.triples.order(step)
+        positive, hard = self.triples.draw(epoch, chosen)
+        passages = np.column_stack([positive, hard])  # (lists, size)
+        queries = np.repeat(self.triples.training.rows[chosen], passages.shape[1])
+        parts = self.reader.chunks(queries, passages.reshape(-1), self.triples.budget, together=passages.shape[1])
+        lists, size = passages.shape
+        return ListBatch(parts, lists, size, sum(int(chunk.lengths.sum()) for chunk in parts))
+
+
+class ListDataModule(StepDataModule):
+    """Queries with a positive and negatives each, for the cross-encoder."""
+
+
+class CrossEncoderModule(TrainingModule):
+    """Relevance of pairs (RocketQA): every pair for itself, or the positive among the passages of its query.
+
+    A batch larger than a chunk is gradient accumulation.
+    """
+
+    model: CrossEncoder
+
+    def __init__(self, model: CrossEncoder, settings: TrainingSettings, loss: Loss = "pointwise") -> None:
+        super().__init__(model, settings)
+        self.loss = loss
+
+    def objective(self, batch: ListBatch) -> tuple[ChunkEncoder, Contrast | None]:
+        """The loss of the lists."""
+        return RelevanceOfLists(self.model, batch.lists, batch.size, self.loss), None

@@ -1,0 +1,80 @@
+"""The cross-encoder learns from lists of pairs, and goes on where it was stopped."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import textbook
+import tiny
+import torch
+from pytorch_lightning.loggers import CSVLogger
+
+from condensery.models.cross_encoder import new_cross_encoder
+from condensery.tokens.pairs import PairReader
+from condensery.training.cross_encoder import CrossEncoderModule, ListBatches, ListDataModule
+from condensery.training.loop import fit, last_checkpoint
+
+
+def list_batches(folder: Path, **changes: Any) -> ListBatches:
+    """5 queries a batch with a positive and 3 negatives each."""
+    triples = tiny.triple_batches(folder, **changes)
+    return ListBatches(triples, PairReader(triples.queries, triples.passages, None, textbook.vocabulary(), 7, 16))
+
+
+def run(folder: Path, loss: str = "pointwise", **changes: Any) -> tuple[CrossEncoderModule, ListDataModule]:
+    settings = tiny.settings(**{"validate_every": 0, **changes})
+    model = new_cross_encoder(textbook.language_model(dropout=0.1).float(), seed=1).train()
+    data = ListDataModule(list_batches(folder), settings.steps)
+    return CrossEncoderModule(model, settings, loss), data  # type: ignore[arg-type]
+
+
+def test_a_list_is_the_query_with_its_positive_first_and_its_negatives(tmp_path: Path) -> None:
+    batches = list_batches(tmp_path)
+    triples, reader = batches.triples, batches.reader
+    for step in range(4):
+        epoch, chosen = triples.order(step)
+        positive, hard = triples.draw(epoch, chosen)
+        batch = batches.batch(step)
+        assert (batch.lists, batch.size) == (len(chosen), 4)
+        texts = {}
+        for chunk in batch.chunks:
+            for row, ids, length in zip(chunk.rows.tolist(), chunk.input_ids, chunk.lengths, strict=True):
+                texts[row] = ids[:length].tolist()
+        assert batch.tokens == sum(map(len, texts.values()))
+        for place, query in enumerate(triples.training.rows[chosen]):
+            for column, passage in enumerate([positive[place], *hard[place]]):
+                flat, _, _ = reader.rows([query], [passage])
+                assert texts[4 * place + column] == flat.tolist()
+        judged = [set(triples.training.positives[slice(*triples.training.starts[q : q + 2])]) for q in chosen]
+        assert all(one in known for one, known in zip(positive, judged, strict=True))
+        assert not any(known & set(row) for row, known in zip(hard, judged, strict=True))
+
+
+@pytest.mark.parametrize("loss", ["pointwise", "listwise"])
+def test_it_learns_to_tell_the_positives(loss: str, tmp_path: Path) -> None:
+    module, data = run(tmp_path, loss, steps=1)
+    before = fit(module, data, tmp_path / "one", "x")[f"train/{loss}"]
+    module, data = run(tmp_path, loss, steps=200, learning_rate=5e-3, checkpoint_every=0)
+    after = fit(module, data, tmp_path / "many", "x")[f"train/{loss}"]
+    assert after < {"pointwise": 0.5, "listwise": 1.1}[loss] < before  # the share of positives alone gives 0.56
+
+
+class Stop(CSVLogger):
+    """Stops the run once step 8 is logged."""
+
+    def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
+        if step == 8:
+            raise InterruptedError
+
+
+def test_a_run_stopped_after_a_checkpoint_ends_bit_identical(tmp_path: Path) -> None:
+    whole, data = run(tmp_path)
+    fit(whole, data, tmp_path / "whole", "x")
+    module, data = run(tmp_path)
+    with pytest.raises(InterruptedError):
+        fit(module, data, tmp_path / "parts", "x", loggers=[Stop(tmp_path / "stop")])
+    assert last_checkpoint(tmp_path / "parts") == tmp_path / "parts/checkpoints/step=5.ckpt"
+    resumed, data = run(tmp_path)
+    fit(resumed, data, tmp_path / "parts", "x")
+    other = resumed.state_dict()
+    assert all(torch.equal(value, other[name]) for name, value in whole.state_dict().items())
