@@ -15,7 +15,10 @@ from condensery.text import hashes
 from .conftest import Make, Write
 
 Files = dict[str, str | bytes]
-CHOICES = ["beir", "documents", "msmarco", "msmarco_documents", "pydocs", "pydocs_stdlib", "squad", "text"]
+CHOICES = [
+    *("beir", "documents", "dpr", "msmarco", "msmarco_documents", "nq", "pydocs", "pydocs_stdlib", "squad", "tevatron"),
+    *("text", "triviaqa"),
+]
 
 
 @pytest.mark.parametrize("choice", CHOICES)

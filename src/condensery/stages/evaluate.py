@@ -8,7 +8,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from condensery.errors import UserError
 from condensery.evaluation.names import split_metric
 from condensery.stages.base import Context, Input, StageConfig, stage
-from condensery.stages.checks import Split, missing_split
+from condensery.stages.checks import Split, unmeasurable
 
 
 class EvaluateConfig(StageConfig):
@@ -39,8 +39,8 @@ class EvaluateConfig(StageConfig):
         return depth
 
     def misfit(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-        """A split that the collection does not have."""
-        return missing_split(self.split, inputs["corpus"])
+        """A split that the collection does not have, or metrics that it has not what it takes for."""
+        return unmeasurable(self.metrics, self.split, inputs["corpus"])
 
 
 @stage("evaluate", version=1, makes="evaluation", adapts="index")
@@ -54,7 +54,7 @@ def evaluate(config: EvaluateConfig, context: Context) -> dict[str, Any]:
     from condensery.text.collection import Collection
 
     collection = Collection(context.input("corpus"))
-    queries = collection.qrels(config.split).query_set.astype("int64")
+    queries = collection.questions(config.split)
     retriever = open_index(context.input("index"), collection, context.runtime.threads)
     with progress(context.stage_name, len(queries), "queries") as task:
         scores, rows = retriever.search(queries, min(config.depth, len(retriever)), task)
