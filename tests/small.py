@@ -228,6 +228,20 @@ def write_marco(root: Path, text: Text, gz: bool = False) -> Path:
     return root
 
 
+def write_marco_documents(root: Path, text: Text) -> Path:
+    """The document collection of MS MARCO in its native files, with the graded judgements of TREC DL 2019."""
+    write_marco(root, text)
+    of = {name: document for name, _, _, document in text.passages}
+    asked = splits_of(text)
+    for stem, questions in (("doctrain", asked["train"]), ("docdev", asked["test"])):
+        write(root / f"msmarco-{stem}-queries.tsv", (f"{name}\t{words}" for name, words, _ in questions))
+        write(root / f"msmarco-{stem}-qrels.tsv", (f"{name} 0 {of[passage]} 1" for name, _, passage in questions))
+    write(root / "msmarco-test2019-queries.tsv", (f"{name}\t{words}" for name, words, _ in asked["dev"]))
+    graded = ((name, at % 3 + 1, of[passage]) for at, (name, _, passage) in enumerate(asked["dev"]))
+    write(root / "2019qrels-docs.txt", (f"{name} Q0 {document} {grade}" for name, grade, document in graded))
+    return root
+
+
 def write_dpr(root: Path, text: Text, dataset: str = "nq", gz: bool = False) -> Path:
     """DPR's files: passages, judged questions of train and dev, and questions of test with answers alone.
 

@@ -16,7 +16,7 @@ from .conftest import Make, Write
 
 Files = dict[str, str | bytes]
 CHOICES = [
-    *("beir", "documents", "dpr", "msmarco", "msmarco_documents", "nq", "pydocs", "pydocs_stdlib", "squad", "tevatron"),
+    *("beir", "documents", "msmarco", "msmarco_documents", "nq", "pydocs", "pydocs_stdlib", "squad", "tevatron"),
     *("text", "triviaqa"),
 ]
 

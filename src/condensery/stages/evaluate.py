@@ -1,24 +1,34 @@
 """Stage ``evaluate``: a retriever's run over one split, and its metrics per query."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from condensery.errors import UserError
 from condensery.evaluation.names import split_metric
-from condensery.stages.base import Context, Input, StageConfig, stage
+from condensery.stages.base import Context, Input, StageConfig, retriever_name, stage
 from condensery.stages.checks import Split, unmeasurable
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from condensery.retrieval.ranking import Ranking
 
 
 class EvaluateConfig(StageConfig):
-    """``depth``: passages ranked for each query; at least the largest cutoff of ``metrics``."""
+    """``depth``: passages ranked for each query; at least the largest cutoff of ``metrics``.
+
+    ``ignore_identical_ids``: a passage that has the id of the query is not ranked, as in BEIR's own evaluation.
+    """
 
     index: Annotated[str, Input("index")]
     corpus: Annotated[str, Input("corpus")]
     split: Split
     metrics: Annotated[list[str], Field(min_length=1)]
     depth: Annotated[int, Field(gt=0)]
+    ignore_identical_ids: bool
 
     @field_validator("metrics")
     @classmethod
@@ -43,24 +53,35 @@ class EvaluateConfig(StageConfig):
         return unmeasurable(self.metrics, self.split, inputs["corpus"])
 
 
-@stage("evaluate", version=1, makes="evaluation", adapts="index")
+@stage("evaluate", version=2, makes="evaluation", adapts="index")
 def evaluate(config: EvaluateConfig, context: Context) -> dict[str, Any]:
-    """Write run.trec.gz, evaluation.npz (per query) and metrics.json."""
+    """Write run.trec.gz, evaluation.npz (per query) and metrics.json; whole shards of queries are kept on a restart."""
+    import shutil
+
     from condensery.evaluation.metrics import evaluate as evaluate_run
     from condensery.files import write_json
     from condensery.progress import progress
     from condensery.retrieval.index import open_index
-    from condensery.retrieval.runs import Run, write_run
+    from condensery.retrieval.runs import write_run
+    from condensery.retrieval.shards import padded, rank_in_shards, without
     from condensery.text.collection import Collection
 
     collection = Collection(context.input("corpus"))
     queries = collection.questions(config.split)
     retriever = open_index(context.input("index"), collection, context.runtime.threads)
+    depth, scratch = min(config.depth, len(retriever)), context.folder / "ranking"
+
+    def rank(rows: "NDArray[np.int64]") -> "Ranking":
+        if not config.ignore_identical_ids:
+            return retriever.search(rows, depth, task)
+        own = list(collection.passages.rows_of(collection.queries.ids_at(rows))[:, None])
+        return padded(without(retriever.search(rows, min(depth + 1, len(retriever)), task), own), depth)
+
     with progress(context.stage_name, len(queries), "queries") as task:
-        scores, rows = retriever.search(queries, min(config.depth, len(retriever)), task)
-    run = Run(queries, rows, scores)
-    write_run(context.folder / "run.trec.gz", run, collection)
+        run = rank_in_shards(rank, queries, depth, scratch, task)
+    write_run(context.folder / "run.trec.gz", run, collection, retriever_name(context.artifact("index")))
     evaluation = evaluate_run(run, collection, config.split, config.metrics)
     evaluation.save(context.folder / "evaluation.npz")
     write_json(context.folder / "metrics.json", {"metrics": evaluation.metrics})
+    shutil.rmtree(scratch)
     return evaluation.metrics

@@ -74,7 +74,7 @@ def training_queries(collection: "Collection", split: str, context: Context, har
     Raises:
         UserError: a judged query has no positive, or no query of the split has negatives.
     """
-    from condensery.retrieval.negatives import read_negatives
+    from condensery.retrieval.negatives import NegativePool, open_negatives
     from condensery.training.batches import TrainingQueries
 
     qrels = collection.qrels(split)
@@ -88,24 +88,10 @@ def training_queries(collection: "Collection", split: str, context: Context, har
         )
     rows = np.fromiter(positives, np.int64)
     starts = np.concatenate([[0], np.cumsum([len(found) for found in positives.values()])]).astype(np.int64)
-    pools = []
+    sources = []
     for folder in context.inputs("negatives") if hard else ():
-        found = read_negatives(folder / "negatives.jsonl", collection)
-        pool = np.full((len(rows), found.passage_rows.shape[1]), -1, np.int32)
-        place = np.searchsorted(rows, found.query_rows)
-        known = (place < len(rows)) & (rows[np.minimum(place, len(rows) - 1)] == found.query_rows)
-        if not known.any():
-            raise UserError(f"{folder / 'negatives.jsonl'}: no query of the split {split!r} is in it")
-        pool[place[known]] = found.passage_rows[known]
-        pools.append(pool)
-    negatives = _without_repeats(np.concatenate(pools, axis=1)) if pools else np.empty((len(rows), 0), np.int32)
-    return TrainingQueries(rows, np.concatenate(list(positives.values())).astype(np.int64), starts, negatives)
-
-
-def _without_repeats(pool: np.ndarray) -> np.ndarray:
-    """(q, m) with each passage at most once a row: a later occurrence becomes -1."""
-    order = np.argsort(pool, axis=1, kind="stable")
-    ascending = np.take_along_axis(pool, order, axis=1)
-    repeated = np.zeros(pool.shape, dtype=bool)
-    np.put_along_axis(repeated, order[:, 1:], ascending[:, 1:] == ascending[:, :-1], axis=1)
-    return np.where(repeated, -1, pool)
+        sources.append(open_negatives(folder, collection))
+        if not np.isin(sources[-1].query_rows, rows).any():
+            raise UserError(f"{folder}: no query of the split {split!r} is in these negatives")
+    pool = NegativePool(sources, rows)
+    return TrainingQueries(rows, np.concatenate(list(positives.values())).astype(np.int64), starts, pool)

@@ -171,6 +171,12 @@ class SpanBatches:
         return Context(ids, rows.starts, masked, targets), len(masked)
 
 
+class Pool(Protocol):
+    """Hard negatives of the training queries (q, m), an array or read from disk: ``pool[chosen]`` is (b, m)."""
+
+    def __getitem__(self, chosen: Ids, /) -> NDArray[np.int32]: ...
+
+
 @dataclass(frozen=True)
 class TrainingQueries:
     """What is known about the training queries.
@@ -179,13 +185,13 @@ class TrainingQueries:
         rows: (q,) row of each query in the collection, ascending.
         positives: (j,) judged relevant passages of query 0, then of query 1, ...
         starts: (q + 1,) where each query's begin.
-        negatives: (q, m) hard negatives, padded with -1 behind; m may be 0.
+        negatives: (q, m) hard negatives, padded with -1 anywhere; m may be 0.
     """
 
     rows: Ids
     positives: Ids
     starts: Ids
-    negatives: NDArray[np.int32]
+    negatives: Pool
 
 
 class TripleBatches:
