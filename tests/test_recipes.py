@@ -1,5 +1,6 @@
 """The shipped recipes: each composes, every key is explained, and each runs to its end on a small set of its format."""
 
+import gzip
 import json
 import re
 from pathlib import Path
@@ -218,7 +219,6 @@ def test_msmarco_names_what_is_missing_of_the_optional_files_too(roots: dict[str
 
 def marco_sample(folder: Path) -> Text:
     """120 passages and 60 real queries of MS MARCO."""
-    import gzip
 
     def objects(name: str) -> list[dict[str, str]]:
         with gzip.open(folder / name, "rt", encoding="utf-8") as stream:
@@ -411,6 +411,9 @@ def test_a_split_without_judgements_or_answers_is_told_at_once(roots: dict[str, 
         (["stages.bm25_negatives.without_answers=true"], "the split train of the collection msmarco has no answers"),
     ):
         assert said in door(*marco, *given).err
+    beir = ["experiment=cocondenser_beir", f"data.root={roots['cocondenser_beir']}", f"output_root={tmp_path}"]
+    done = door(*beir, "backbone.tokenizer=some/hub", "backbone.name=nowhere")
+    assert done.err == "error: stage.retriever.folder: nowhere: no such folder; it names a trained retriever\n"
     assert not list(tmp_path.iterdir()), "nothing was begun"
 
 
@@ -435,7 +438,9 @@ def test_a_retriever_is_measured_on_a_list_of_beir_folders(roots: dict[str, Path
         "logger=csv", "stages.round1={stage: finetune, init: condenser}", *MODEL, *FEW,
     ).sound()  # fmt: skip
     checkpoint = (trained.folder / "stages" / "round1").resolve()
-    second = write_beir(tmp_path / "nfcorpus", some_text(documents=12, seed=6))
+    text = some_text(documents=12, seed=6)
+    named = [(f"{int(passage) + 1}", words, passage) for _, words, passage in text.questions]  # also a passage's id
+    second = write_beir(tmp_path / "arguana", Text(text.passages, named))
     for root in (first, second):
         (root / "qrels" / "train.tsv").unlink()
     given = [f"output_root={tmp_path / 'out'}", "logger=csv", "trainer=cpu", "trainer.precision=fp32"]
@@ -443,9 +448,20 @@ def test_a_retriever_is_measured_on_a_list_of_beir_folders(roots: dict[str, Path
     done = door("-m", *recipe, f"data.root={first},{second}").sound()
     rows = json.loads((done.folder / "results.json").read_text())
     assert [(row["row"], row["collection"]) for row in rows] == [
-        (name, collection) for collection in ("scifact", "nfcorpus") for name in ("BM25", "coCondenser")
+        (name, collection) for collection in ("scifact", "arguana") for name in ("BM25", "coCondenser")
     ]
     assert done.computed.count("retriever") == 1
+    runs = {
+        row["artifact"]: gzip.decompress(
+            (tmp_path / "out" / "artifacts" / row["artifact"] / "run.trec.gz").read_bytes()
+        )
+        for row in rows
+    }
+    ranked = [line.split() for run in runs.values() for line in run.decode().splitlines()]
+    assert all(query != passage for query, _, passage, *_ in ranked), "BEIR ignores identical ids"
+    assert len(ranked[-1][-1].rpartition("/")[2]) == 16, "runs name their retriever"
+    taken = next((tmp_path / "out" / "artifacts" / "retriever").glob("*/model.safetensors"))
+    assert taken.read_bytes() == (checkpoint / "model.safetensors").read_bytes()
     lines = (done.folder / "table.md").read_text().splitlines()
     assert "| average test NDCG@10 " in lines[2]
     shown = [float(re.sub(r"[*†]", "", cell)) for cell in lines[4].split("|")[2:-1]]
