@@ -97,6 +97,12 @@ def test_collections_have_an_average_for_each_seed_and_for_systems_that_were_mea
     assert [cell.text for cell in table.cells[1]] == ["50.0", "–", "–"]
 
 
+def test_parts_of_a_collection_count_as_one_in_the_average() -> None:
+    levels = {"cqadupstack/tex": 0.1, "cqadupstack/unix": 0.3, "scifact": 0.6}
+    table = build_table([row("a", value, collection=name) for name, value in levels.items()], ["Recall@100"])
+    assert [cell.text for cell in table.cells[0]] == ["10.0", "30.0", "60.0", "40.0"]
+
+
 def test_a_wide_table_has_a_line_for_each_collection() -> None:
     rows = [
         row(name, value, collection=f"set{at}") for at in range(12) for name, value in (("a", 0.1), ("b", 0.1 * at))

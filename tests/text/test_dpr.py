@@ -176,6 +176,19 @@ def test_tevatron_lines_bring_their_passages_along(tmp_path: Path, config: Make,
     assert collection.given_negatives.tolist() == [[0, 1], [1, 0]]
 
 
+def test_a_dev_split_with_answers_alone_is_not_replaced_by_train_queries(
+    tmp_path: Path, config: Make, write: Write
+) -> None:
+    many = [{**QUERIES[0], "query_id": f"q{at}"} for at in range(20)]
+    root = write({"train.jsonl": lines(*many), "dev.jsonl": lines({"query_id": "d", "query": "x", "answers": ["y"]})})
+    splits = {"train": "train.jsonl", "dev": None, "test": None}
+    held_out = read_collection(config("tevatron", root=root, splits=splits), tmp_path / "1")
+    assert held_out.splits == ["train", "dev"]
+    collection = read_collection(config("tevatron", root=root, splits=splits | {"dev": "dev.jsonl"}), tmp_path / "2")
+    assert collection.splits == ["train"]
+    assert collection.questions("dev").tolist() == [20]
+
+
 def test_tevatron_passages_may_come_from_a_corpus(tmp_path: Path, config: Make, write: Write) -> None:
     corpus = lines(*(passage(name, "whole") for name in ("b", "a", 7, "c")))
     root = write({"train.jsonl": lines(*QUERIES), "corpus.jsonl": corpus})

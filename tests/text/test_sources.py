@@ -61,6 +61,14 @@ def test_the_identity_is_that_of_the_content_not_of_the_place(
     assert config("beir", root=tmp_path / "elsewhere").fingerprint() != first
 
 
+def test_a_beir_folder_without_a_name_is_called_like_its_folder(config: Make) -> None:
+    assert config("beir", name=None, root="data/beir/scifact/").name == "scifact"
+    assert config("beir", name=None, root="data/beir/cqadupstack/tex").name == "cqadupstack/tex"
+    assert config("beir", name="own", root="data/beir/scifact").name == "own"
+    with pytest.raises(ValidationError, match="name"):
+        config("text", name=None, root="data/beir/scifact")
+
+
 def test_a_hash_is_remembered_until_the_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Path] = []
     whole = hashes.content_hash

@@ -164,7 +164,10 @@ def build_table(
 
 
 def averages(rows: Sequence[Row]) -> list[Row]:
-    """For each system and seed the mean of its metrics over the collections, where it has the same split of them all."""
+    """For each system and seed the mean of its metrics over the collections, where it has the same split of them all.
+
+    Collections called ``whole/part`` count together as one, as BEIR has it with CQADupStack.
+    """
     collections = {row.collection for row in rows}
     measured: dict[tuple[str, str, int | None], dict[str, Row]] = {}
     for row in rows:
@@ -172,9 +175,14 @@ def averages(rows: Sequence[Row]) -> list[Row]:
     found = []
     for (name, split, seed), by_collection in measured.items():
         if len(collections) > 1 and by_collection.keys() == collections:
-            every = list(by_collection.values())
-            shared = [metric for metric in every[0].metrics if all(metric in row.metrics for row in every)]
-            means = {metric: float(np.mean([row.metrics[metric] for row in every])) for metric in shared}
+            shared = set.intersection(*(set(row.metrics) for row in by_collection.values()))
+            wholes: dict[str, list[Row]] = {}
+            for collection, row in by_collection.items():
+                wholes.setdefault(collection.partition("/")[0], []).append(row)
+            means = {
+                metric: float(np.mean([np.mean([row.metrics[metric] for row in parts]) for parts in wholes.values()]))
+                for metric in sorted(shared)
+            }
             found.append(Row(name, AVERAGE, split, means, seed=seed))
     return found
 

@@ -17,7 +17,7 @@ def missing_split(split: Split, corpus: Sequence[StageConfig]) -> tuple[str, str
     judged = data.judged_splits() if data else None
     if data is None or judged is None or split in judged:
         return None
-    if split == "dev" and "train" in judged and data.dev_queries:
+    if split == "dev" and "train" in judged and data.dev_queries and split not in data.answered_splits():
         return None
     if split in data.answered_splits():
         return "split", f"{split}, but this split of the collection {data.name} has answers and no judged passages"

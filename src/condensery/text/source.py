@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from condensery.errors import UserError
 from condensery.text.hashes import content_hashes
@@ -99,14 +99,6 @@ class FolderSource(Source):
     """An input that is a folder, given by ``data.root``."""
 
     root: str = Field(min_length=1)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _named_as_its_folder(cls, values: Any) -> Any:
-        """Where ``name`` is null, the name of the folder."""
-        if isinstance(values, dict) and values.get("name", "") is None and isinstance(values.get("root"), str):
-            return values | {"name": Path(values["root"]).expanduser().absolute().name}
-        return values
 
     @property
     def folder(self) -> Path:

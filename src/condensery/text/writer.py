@@ -238,7 +238,7 @@ class CollectionWriter:
 
     def _hold_out(self, qrels: dict[str, NDArray[np.int32]]) -> None:
         """Move ``dev_queries`` train queries to dev where the source has no dev split."""
-        if not self.dev_queries or "dev" in qrels or "train" not in qrels:
+        if not self.dev_queries or "dev" in qrels or "dev" in self._asked or "train" not in qrels:
             return
         train = qrels["train"]
         queries = np.unique(train[:, 0])
