@@ -1,6 +1,9 @@
 """DPR's files and Tevatron's become collections with judgements, answers and negatives; a fault is one clear line."""
 
+import csv
+import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +11,7 @@ import pytest
 
 from condensery.errors import UserError
 from condensery.text import read_collection
+from condensery.text.lines import read_objects
 
 from .conftest import Make, Write, lines
 
@@ -135,10 +139,37 @@ def test_a_fault_in_a_dpr_file_is_one_clear_line(
     assert "\n" not in str(caught.value)
 
 
-def test_a_broken_expression_names_its_line(tmp_path: Path, config: Make, write: Write, dpr_files: Files) -> None:
+def test_a_broken_expression_is_warned_of_with_its_line(
+    tmp_path: Path, config: Make, write: Write, dpr_files: Files
+) -> None:
     files = dpr_files | {"nq-test.qa.csv": "who\t['a.c']\nwhat\t['(']\n"}
-    with pytest.raises(UserError, match=r"nq-test\.qa\.csv:2: the answer '\(' is no regular expression"):
-        read_collection(config("nq", root=write(files), answers="regex"), tmp_path / "out")
+    collection = read_collection(config("nq", root=write(files), answers="regex"), tmp_path / "out")
+    assert collection.description["answers"] == "regex"
+    (warning,) = collection.description["warnings"]
+    assert warning.endswith("nq-test.qa.csv:2: the answer '(' is no regular expression, and so in no passage")
+    as_strings = read_collection(config("nq", root=write(files)), tmp_path / "strings")
+    assert (as_strings.description["answers"], as_strings.description["warnings"]) == ("string", [])
+
+
+@pytest.mark.parametrize("how", [repr, json.dumps])
+def test_real_questions_read_as_dpr_writes_them(
+    tmp_path: Path, config: Make, write: Write, dpr_files: Files, shared: Path, how: Callable[[Any], str]
+) -> None:
+    asked: dict[str, list[tuple[str, list[str]]]] = {}
+    for _, record in read_objects(shared / "data" / "qa-questions" / "queries.jsonl.gz"):
+        asked.setdefault(record["set"], []).append((record["text"], record["answers"]))
+    files = {"psgs_w100.tsv": PASSAGES}
+    for name in ("nq-test", "curated-test"):
+        stream = io.StringIO()
+        csv.writer(stream, delimiter="\t").writerows((question, how(answers)) for question, answers in asked[name])
+        splits = {"train": None, "dev": None, "test": f"{name}.qa.csv"}
+        root = write(files | {f"{name}.qa.csv": stream.getvalue()})
+        made = config("nq", root=root, splits=splits, answers="regex" if name == "curated-test" else "string")
+        collection = read_collection(made, tmp_path / name)
+        assert collection.answers is not None
+        found = zip(collection.queries.column("text"), collection.answers, strict=True)
+        assert list(found) == [(question.strip(), answers) for question, answers in asked[name]]
+        assert len(collection.description["warnings"]) == (3 if name == "curated-test" else 0)
 
 
 def test_missing_files_are_named_with_their_source(config: Make, write: Write, dpr_files: Files) -> None:

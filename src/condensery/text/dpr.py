@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from condensery.errors import UserError
-from condensery.text.answers import check_patterns
+from condensery.text.answers import is_pattern
 from condensery.text.arrays import read_array
 from condensery.text.lines import field, read_quoted
 from condensery.text.records import Passage, Query
@@ -107,7 +107,7 @@ def _read_json(path: Path, config: DprSource, split: str, writer: "CollectionWri
         identifier = f"{split}-{number}"
         for passage in dict.fromkeys(positives[:1] if config.positives == "first" else positives):
             writer.add_judgement(split, identifier, passage, 1, place)
-        answers = answers_in(record, place, writer.regex_answers)
+        answers = answers_in(record, place, writer)
         writer.add_query(Query(identifier, field(record, "question", place, str).strip(), answers), place)
         negatives = [one for one in _passages(record, "hard_negative_ctxs", place) if one not in positives]
         writer.add_negatives(identifier, list(dict.fromkeys(negatives)), place)
@@ -125,16 +125,17 @@ def _passages(record: dict[str, Any], name: str, place: str) -> list[str]:
     return found
 
 
-def answers_in(record: dict[str, Any], place: str, regex: bool) -> tuple[str, ...]:
+def answers_in(record: dict[str, Any], place: str, writer: "CollectionWriter") -> tuple[str, ...]:
     """The field ``answers`` of a question, none where it is missing; ``UserError`` where it is no list of strings."""
-    return _checked(field(record, "answers", place, list, []), place, regex)
+    return _checked(field(record, "answers", place, list, []), place, writer)
 
 
-def _checked(answers: Any, place: str, regex: bool) -> tuple[str, ...]:
+def _checked(answers: Any, place: str, writer: "CollectionWriter") -> tuple[str, ...]:
     if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
         raise UserError(f"{place}: the answers must be a list of strings")
-    if regex:
-        check_patterns(answers, place)
+    for answer in answers if writer.regex_answers else ():
+        if not is_pattern(answer):
+            writer.warnings.append(f"{place}: the answer {answer!r} is no regular expression, and so in no passage")
     return tuple(answers)
 
 
@@ -142,7 +143,7 @@ def _read_csv(path: Path, split: str, writer: "CollectionWriter") -> int:
     """Read questions with answers alone; returns how many there are."""
     number = -1
     for number, (place, (question, written)) in enumerate(read_quoted(path, ["question", "answers"])):
-        answers = _checked(_list(written, place), place, writer.regex_answers)
+        answers = _checked(_list(written, place), place, writer)
         if not any(answer.strip() for answer in answers):
             raise UserError(f"{place}: the question has no answer")
         writer.add_query(Query(f"{split}-{number}", question.strip(), answers), place, split)

@@ -89,7 +89,7 @@ def _read_query(
     """Take a query with what is known about it; returns its passages."""
     identifier, text = _identifier(record, "query_id", place), field(record, "query", place, str)
     positives, negatives = (_passages(record, name, place) for name in (POSITIVES, NEGATIVES))
-    query = Query(identifier, text, answers_in(record, place, writer.regex_answers))
+    query = Query(identifier, text, answers_in(record, place, writer))
     if judged != bool(positives):
         has = "no positive passages" if judged else "positive passages"
         raise UserError(f"{place}: the query has {has}, unlike the first one of this file")
