@@ -1,5 +1,6 @@
 """Mining: the passages that a retriever ranks high for a training query and that are not judged relevant to it."""
 
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def mine(
         k = min(wanted + max(map(len, judged)), len(retriever))
         found = without(retriever.search(rows, k, task), judged)
         if without_answers:
-            found = [(scores[keep], passages[keep]) for scores, passages, keep in _unanswered(collection, rows, found)]
+            found = _unanswered(collection, rows, found, skip_top + depth)
         return padded([(scores[skip_top:], passages[skip_top:]) for scores, passages in found], depth)
 
     with progress(f"mine {split}", len(query_rows), "queries") as task:
@@ -60,13 +61,18 @@ def mine(
 
 
 def _unanswered(
-    collection: Collection, rows: NDArray[np.int64], found: list[tuple[NDArray[np.float32], NDArray[np.int64]]]
-) -> list[tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.bool_]]]:
-    """For each ranking which of its passages hold no answer of the query."""
+    collection: Collection,
+    rows: NDArray[np.int64],
+    found: list[tuple[NDArray[np.float32], NDArray[np.int64]]],
+    wanted: int,
+) -> list[tuple[NDArray[np.float32], NDArray[np.int64]]]:
+    """Of each ranking the first ``wanted`` passages that hold no answer of the query."""
     assert collection.answers is not None
     texts, regex = collection.passages.column("text"), collection.description["answers"] == "regex"
-    marked = []
+    kept = []
     for row, (scores, passages) in zip(rows.tolist(), found, strict=True):
         holds = AnswerMatcher(collection.answers[row], regex)
-        marked.append((scores, passages, np.array([not holds(texts[one]) for one in passages.tolist()], bool)))
-    return marked
+        free = (at for at, passage in enumerate(passages.tolist()) if not holds(texts[passage]))
+        places = list(islice(free, wanted))
+        kept.append((scores[places], passages[places]))
+    return kept

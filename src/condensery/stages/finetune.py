@@ -92,6 +92,6 @@ def training_queries(collection: "Collection", split: str, context: Context, har
     for folder in context.inputs("negatives") if hard else ():
         sources.append(open_negatives(folder, collection))
         if not np.isin(sources[-1].query_rows, rows).any():
-            raise UserError(f"{folder}: no query of the split {split!r} is in these negatives")
+            raise UserError(f"{folder / 'negatives.jsonl'}: no query of the split {split!r} is in it")
     pool = NegativePool(sources, rows)
     return TrainingQueries(rows, np.concatenate(list(positives.values())).astype(np.int64), starts, pool)

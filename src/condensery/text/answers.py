@@ -7,11 +7,13 @@ in it one after the other; or, for regular expressions (CuratedTREC), if the exp
 
 import unicodedata
 from collections.abc import Iterable
+from functools import lru_cache
 
 import regex
 
 TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
 FLAGS = regex.IGNORECASE | regex.UNICODE | regex.MULTILINE
+REMEMBERED = 1 << 16  # texts whose tokens are kept
 GAP = " "  # a separator, hence part of no token
 
 
@@ -47,6 +49,7 @@ def is_pattern(answer: str) -> bool:
     return _compiled(answer) is not None
 
 
+@lru_cache(maxsize=REMEMBERED)  # neighbouring questions find the same passages
 def _sequence(text: str) -> str:
     """The tokens with a gap before, between and behind them, so that a part of the string is a run of whole tokens."""
     return GAP + "".join(token + GAP for token in answer_tokens(text))
