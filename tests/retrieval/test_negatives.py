@@ -10,7 +10,6 @@ import pytest
 from condensery.errors import UserError
 from condensery.retrieval import negatives
 from condensery.retrieval.negatives import (
-    NegativePool,
     Negatives,
     _Distinct,
     from_collection,
@@ -164,20 +163,3 @@ def test_saved_negatives_are_mapped_from_disk_and_so_in_other_processes(tmp_path
         np.testing.assert_array_equal(one.query_rows, made.query_rows)
     (tmp_path / "passages.npy").unlink()  # JSONL alone
     np.testing.assert_array_equal(open_negatives(tmp_path, collection).passage_rows, made.passage_rows)
-
-
-def test_a_pool_joins_its_sources_by_query_and_names_a_passage_once(tmp_path: Path, collection: Collection) -> None:
-    first = Negatives(np.array([9, 2, 5]), np.array([[1, 2], [3, 4], [5, -1]], np.int32))
-    second = Negatives(np.array([5, 7]), np.array([[6, 5, 8], [9, 9, -1]], np.int32))
-    save_negatives(tmp_path, first, collection, {})
-    pool = NegativePool([open_negatives(tmp_path, collection), second], np.array([2, 5, 7, 8]))
-    assert pool.shape == (4, 5)
-    assert pool[np.array([3, 1, 0, 2, 1])].tolist() == [
-        [-1, -1, -1, -1, -1],
-        [5, -1, 6, -1, 8],
-        [3, 4, -1, -1, -1],
-        [-1, -1, 9, -1, -1],
-        [5, -1, 6, -1, 8],
-    ]
-    assert pickle.loads(pickle.dumps(pool))[np.array([0])].tolist() == [[3, 4, -1, -1, -1]]
-    assert NegativePool([], np.array([2, 5]))[np.array([1])].shape == (1, 0)

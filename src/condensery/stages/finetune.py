@@ -74,7 +74,8 @@ def training_queries(collection: "Collection", split: str, context: Context, har
     Raises:
         UserError: a judged query has no positive, or no query of the split has negatives.
     """
-    from condensery.retrieval.negatives import NegativePool, open_negatives
+    from condensery.retrieval.negatives import open_negatives
+    from condensery.retrieval.pool import NegativePool
     from condensery.training.batches import TrainingQueries
 
     qrels = collection.qrels(split)
