@@ -249,3 +249,74 @@ def write_marco(root: Path, text: Text, gz: bool = False) -> Path:
     )
     write(root / f"qidpidtriples.train.full.2.tsv{end}", triples)
     return root
+
+
+def write_marco_documents(root: Path, text: Text) -> Path:
+    """The document collection of MS MARCO in its native files, with the graded judgements of TREC DL 2019."""
+    write_marco(root, text)
+    of = {name: document for name, _, _, document in text.passages}
+    asked = splits_of(text)
+    for stem, questions in (("doctrain", asked["train"]), ("docdev", asked["test"])):
+        write(root / f"msmarco-{stem}-queries.tsv", (f"{name}\t{words}" for name, words, _ in questions))
+        write(root / f"msmarco-{stem}-qrels.tsv", (f"{name} 0 {of[passage]} 1" for name, _, passage in questions))
+    write(root / "msmarco-test2019-queries.tsv", (f"{name}\t{words}" for name, words, _ in asked["dev"]))
+    graded = ((name, at % 3 + 1, of[passage]) for at, (name, _, passage) in enumerate(asked["dev"]))
+    write(root / "2019qrels-docs.txt", (f"{name} Q0 {document} {grade}" for name, grade, document in graded))
+    return root
+
+
+def write_dpr(root: Path, text: Text, dataset: str = "nq", gz: bool = False) -> Path:
+    """DPR's files: passages, judged questions of train and dev, and questions of test with answers alone.
+
+    The answer to a question is the first words of its passage. TriviaQA's files name passages in another way.
+    """
+    end = ".gz" if gz else ""
+    rows = (f'{name}\t"{words.replace(chr(34), chr(34) * 2)}"\t{title}' for name, title, words, _ in text.passages)
+    write(root / f"psgs_w100.tsv{end}", ["id\ttext\ttitle", *rows])
+    key = "passage_id" if dataset == "nq" else "psg_id"
+    known = {name: (title, words) for name, title, words, _ in text.passages}
+    names = list(known)
+
+    def context(name: str) -> dict[str, Any]:
+        title, words = known[name]
+        return {"title": title, "text": words, "score": 1.0, key: name}
+
+    for split, questions in splits_of(text).items():
+        answers = {name: [" ".join(known[passage][1].split()[:2]).upper()] for name, _, passage in questions}
+        if split == "test":
+            lines = (f"{words}\t{answers[name]!r}" for name, words, _ in questions)
+            write(root / f"{dataset}-test.qa.csv{end}", lines)
+            continue
+        entries = [
+            {
+                "dataset": f"{dataset}_{split}",
+                "question": words,
+                "answers": answers[name],
+                "positive_ctxs": [context(passage)],
+                "negative_ctxs": [],
+                "hard_negative_ctxs": [context(names[(at * 7 + step) % len(names)]) for step in range(1, 6)],
+            }
+            for at, (name, words, passage) in enumerate(questions)
+        ]
+        write(root / f"biencoder-{dataset}-{split}.json{end}", json.dumps(entries, indent=4).splitlines())
+    return root
+
+
+def write_tevatron(root: Path, text: Text) -> Path:
+    """Tevatron's training files for train and test; together they name every passage."""
+    known = {name: {"docid": name, "title": title, "text": words} for name, title, words, _ in text.passages}
+    names = list(known)
+    for split in ("train", "test"):
+        questions = splits_of(text)[split]
+        share = -(-len(names) // len(questions))
+        records = (
+            {
+                "query_id": name,
+                "query": words,
+                "positive_passages": [known[passage]],
+                "negative_passages": [known[one] for one in names[at * share : (at + 1) * share] if one != passage],
+            }
+            for at, (name, words, passage) in enumerate(questions)
+        )
+        write(root / f"{split}.jsonl", map(json.dumps, records))
+    return root

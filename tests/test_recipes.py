@@ -1,5 +1,6 @@
 """The shipped recipes: each composes, every key is explained, and each runs to its end on a small set of its format."""
 
+import gzip
 import json
 import re
 from pathlib import Path
@@ -16,9 +17,12 @@ from small import (
     write_articles,
     write_beir,
     write_documents,
+    write_dpr,
     write_marco,
+    write_marco_documents,
     write_questions,
     write_stsb,
+    write_tevatron,
     write_text_files,
 )
 from small_t5 import save_small_t5
@@ -71,7 +75,12 @@ SHARED = {  # stages that jobs share, and how many of them there are: one genera
 ON_SENTENCES = ("condenser_stsb", "condenser_wiki_sections", "ablation/stsb", "ablation/wiki_sections")
 ROCKETQA = ["cross-batch negatives", "+ hard negatives", "+ denoising", "+ augmentation"]
 CROSS = ["stage.train_cross_encoder.steps=2", "stage.train_cross_encoder.epochs=null"]
-GIVEN = {"condenser_ct_msmarco": ["backbone.name=a/condenser"]}  # what else must be given
+GIVEN = {  # what else must be given
+    "condenser_ct_msmarco": ["backbone.name=a/condenser"],
+    "cocondenser_beir": ["stages.retriever.folder=.", "backbone.tokenizer=a/retriever"],
+}
+OTHER_FORMATS = {f"data={name}" for name in ("beir", "squad", "msmarco", "msmarco_documents", "text")}
+OTHER_FORMATS |= {f"data={name}" for name in ("nq", "triviaqa", "tevatron")}
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +99,10 @@ def roots(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "condenser_wikipedia": documents,
         "cocondenser_local": write_text_files(folder / "text", TEXT),
         "cocondenser_local_queries": judged,
+        "cocondenser_nq": write_dpr(folder / "nq", TEXT),
+        "cocondenser_triviaqa": write_dpr(folder / "triviaqa", TEXT, "trivia", gz=True),
+        "cocondenser_msmarco_document": write_marco_documents(folder / "marco_documents", TEXT),
+        "cocondenser_beir": write_beir(folder / "scifact", TEXT),
     }
 
 
@@ -150,7 +163,7 @@ def test_every_option_composes(option: str, roots: dict[str, Path], tmp_path: Pa
     recipe = "condenser_wikipedia" if with_root else "quickstart"
     given = [f"data.root={roots[recipe]}"] if with_root else []
     done = door(f"experiment={recipe}", option, *given, "dry_run=true", f"output_root={tmp_path}")
-    if option in ("data=beir", "data=squad", "data=msmarco", "data=msmarco_documents", "data=text"):  # another format
+    if option in OTHER_FORMATS:
         assert re.fullmatch(r"error: .*(missing|no such file|no text files).*\n", done.err), done.err
     else:
         done.sound()
@@ -238,7 +251,6 @@ def test_msmarco_names_what_is_missing_of_the_optional_files_too(roots: dict[str
 
 def marco_sample(folder: Path) -> Text:
     """120 passages and 60 real queries of MS MARCO."""
-    import gzip
 
     def objects(name: str) -> list[dict[str, str]]:
         with gzip.open(folder / name, "rt", encoding="utf-8") as stream:
@@ -494,6 +506,117 @@ def test_a_condenser_goes_on_with_msmarco(marco: list[str], roots: dict[str, Pat
     models = [f"backbone.name={start}", f"backbone.tokenizer={start}", "stages.continued.epochs=1"]
     done = door("experiment=condenser_ct_msmarco", *given, *models).sound()
     assert list(metrics_of(done.folder)) == ["BM25", "Condenser", "Condenser, continued"]
+
+
+@pytest.mark.parametrize("recipe", ["cocondenser_nq", "cocondenser_triviaqa"])
+def test_open_domain_questions_run_to_their_table(recipe: str, roots: dict[str, Path], tmp_path: Path) -> None:
+    given = [f"data.root={roots[recipe]}", f"output_root={tmp_path}", "logger=csv", *MODEL]
+    short = [f"stage.finetune.{key}=64" for key in ("query_length", "passage_length")] + ["stage.finetune.epochs=3"]
+    done = door(f"experiment={recipe}", *given, *short).sound()
+    found = metrics_of(done.folder)
+    assert list(found) == ["BM25", "DPR", "coCondenser", "coCondenser + hard negatives"]
+    for values in found.values():
+        assert list(values) == ["Hit@5", "Hit@20", "Hit@100"]
+        assert values["Hit@5"] <= values["Hit@20"] <= values["Hit@100"]
+    assert found["BM25"]["Hit@5"] > 0.5, "the words of the questions come from their passages"
+    assert (done.folder / "stages" / "dpr" / "query_encoder").is_dir()
+    assert "† differs from DPR" in (done.folder / "table.md").read_text()
+    stages = done.folder / "stages"
+    mined = json.loads((stages / "mined" / "negatives.json").read_text())
+    assert mined["made_by"] == "/".join((stages / "round1").resolve().parts[-2:])
+    given_negatives = (stages / "bm25_negatives" / "negatives.jsonl").read_text().splitlines()
+    assert len(given_negatives) == len(splits_of(TEXT)["train"])
+
+
+def test_a_split_without_judgements_or_answers_is_told_at_once(roots: dict[str, Path], tmp_path: Path) -> None:
+    recipe = ["experiment=cocondenser_nq", f"data.root={roots['cocondenser_nq']}", f"output_root={tmp_path}"]
+    for given, said in (
+        (["table.metrics=[MRR@10,Hit@5]"], "MRR@10 needs judgements; the split test of the collection nq has answers"),
+        (["stages.round1.split=test"], "stages.round1.split: test, but this split of the collection nq has answers"),
+        (["data.splits.test=null"], "Hit@5 needs answers; the split test of the collection nq has none"),
+    ):
+        done = door(*recipe, *given)
+        assert said in done.err
+        assert done.err.count("\n") == 1
+    marco = ["experiment=bm25_msmarco", f"data.root={roots['bm25_msmarco']}", f"output_root={tmp_path}"]
+    for given, said in (
+        (["table.split=dl19"], "dl19, but the collection msmarco has no such split: set data.splits.dl19"),
+        (
+            ["stages.x={stage: triples}"],
+            "stage.triples.file: needs a file of triples; the files of the collection msmarco",
+        ),
+        (["stages.bm25_negatives.without_answers=true"], "the split train of the collection msmarco has no answers"),
+    ):
+        assert said in door(*marco, *given).err
+    beir = ["experiment=cocondenser_beir", f"data.root={roots['cocondenser_beir']}", f"output_root={tmp_path}"]
+    done = door(*beir, "backbone.tokenizer=some/hub", "backbone.name=nowhere")
+    assert done.err == "error: stage.retriever.folder: nowhere: no such folder; it names a trained retriever\n"
+    assert not list(tmp_path.iterdir()), "nothing was begun"
+
+
+def test_msmarco_documents_run_to_a_table_of_both_query_sets(roots: dict[str, Path], tmp_path: Path) -> None:
+    recipe = "cocondenser_msmarco_document"
+    given = [f"data.root={roots[recipe]}", f"output_root={tmp_path}", "logger=csv", *MODEL]
+    done = door("-m", f"experiment={recipe}", *given, "stage.finetune.passage_length=64").sound()
+    rows = json.loads((done.folder / "results.json").read_text())
+    assert {row["row"] for row in rows} == {"BM25", "BERT", "coCondenser", "coCondenser + hard negatives"}
+    assert {row["split"] for row in rows} == {"test", "dl19"}
+    assert done.computed.count("round2") == 1, "both splits share the training"
+    header = (done.folder / "table.md").read_text().splitlines()[2]
+    assert "msmarco-documents test MRR@100" in header
+    assert "msmarco-documents dl19 NDCG@10" in header
+    assert "average" not in header
+
+
+def test_a_retriever_is_measured_on_a_list_of_beir_folders(roots: dict[str, Path], tmp_path: Path) -> None:
+    first = roots["cocondenser_beir"]
+    trained = door(
+        "experiment=cocondenser_local", "data=squad", f"data.root={first}", f"output_root={tmp_path / 'trained'}",
+        "logger=csv", "stages.round1={stage: finetune, init: condenser}", *MODEL, *FEW,
+    ).sound()  # fmt: skip
+    checkpoint = (trained.folder / "stages" / "round1").resolve()
+    text = some_text(documents=12, seed=6)
+    named = [(f"{int(passage) + 1}", words, passage) for _, words, passage in text.questions]  # also a passage's id
+    second = write_beir(tmp_path / "arguana", Text(text.passages, named))
+    for root in (first, second):
+        (root / "qrels" / "train.tsv").unlink()
+    given = [f"output_root={tmp_path / 'out'}", "logger=csv", "trainer=cpu", "trainer.precision=fp32"]
+    recipe = ["experiment=cocondenser_beir", f"backbone.name={checkpoint}", *given]
+    done = door("-m", *recipe, f"data.root={first},{second}").sound()
+    rows = json.loads((done.folder / "results.json").read_text())
+    assert [(row["row"], row["collection"]) for row in rows] == [
+        (name, collection) for collection in ("scifact", "arguana") for name in ("BM25", "coCondenser")
+    ]
+    assert done.computed.count("retriever") == 1
+    runs = {
+        row["artifact"]: gzip.decompress(
+            (tmp_path / "out" / "artifacts" / row["artifact"] / "run.trec.gz").read_bytes()
+        )
+        for row in rows
+    }
+    ranked = [line.split() for run in runs.values() for line in run.decode().splitlines()]
+    assert all(query != passage for query, _, passage, *_ in ranked), "BEIR ignores identical ids"
+    assert len(ranked[-1][-1].rpartition("/")[2]) == 16, "runs name their retriever"
+    taken = next((tmp_path / "out" / "artifacts" / "retriever").glob("*/model.safetensors"))
+    assert taken.read_bytes() == (checkpoint / "model.safetensors").read_bytes()
+    lines = (done.folder / "table.md").read_text().splitlines()
+    assert "| average test NDCG@10 " in lines[2]
+    shown = [float(re.sub(r"[*†]", "", cell)) for cell in lines[4].split("|")[2:-1]]
+    mean = sum(row["metrics"]["NDCG@10"] for row in rows if row["row"] == "BM25") / 2
+    assert shown[4] == pytest.approx(100 * mean, abs=0.06)
+
+
+def test_tevatron_lines_run_to_a_table(tmp_path: Path) -> None:
+    root = write_tevatron(tmp_path / "tevatron", TEXT)
+    given = ["experiment=cocondenser_squad", "data=tevatron", f"data.root={root}", "data.splits.test=test.jsonl"]
+    given += ["stages.given={stage: triples}", f"output_root={tmp_path / 'out'}", "logger=csv"]
+    given += [f"stages.{name}.negatives=[given]" for name in ("random_tuned", "round1")]
+    given += ["stages.round2.negatives=[given,mined]", "~stages.bm25_negatives"]
+    given += [f"~stages.{name}" for name in ("mlm", "condenser", "cocondenser", "mlm_tuned", "condenser_tuned")]
+    given += ["~table.rows", "+table.rows={BM25: bm25, tuned: round1, twice: round2}", "table.baseline=tuned"]
+    given += ["stages.round1.init=backbone", "stages.round2.init=round1"]
+    done = door(*given, *MODEL, *FEW).sound()
+    assert list(metrics_of(done.folder)) == ["BM25", "tuned", "twice"]
 
 
 def test_ict_on_wikipedia_gives_a_checkpoint(roots: dict[str, Path], tmp_path: Path) -> None:

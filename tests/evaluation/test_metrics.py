@@ -8,9 +8,13 @@ import numpy as np
 import pytest
 
 from condensery.errors import UserError
+from condensery.evaluation import metrics
 from condensery.evaluation.metrics import Evaluation, evaluate, score
 from condensery.retrieval.runs import Run
+from condensery.text.answers import AnswerMatcher
 from condensery.text.collection import Collection, Qrels
+from condensery.text.records import Passage, Query
+from condensery.text.writer import CollectionWriter
 
 ALL = ["MRR@10", "MRR", "Recall@1", "R@100", "nDCG@10", "NDCG@3", "Success@1", "MAP", "P@5"]
 
@@ -91,7 +95,73 @@ def test_queries_without_judgements_are_ignored_and_negative_grades_are_irreleva
     assert found["NDCG@10"][0] == pytest.approx(1 / math.log2(3))
 
 
-@pytest.mark.parametrize("name", ["ERR@10", "MRR@0", "MRR@ten", "", "Recall", "MRR@10@5", "Success"])
+def test_metrics_without_grades_count_from_the_lowest_relevant_grade() -> None:
+    columns = (np.array(values, np.int32) for values in ([4, 4, 4], [1, 2, 3], [1, 3, 2]))
+    qrels = Qrels(*columns, relevant_from=2)  # type: ignore[arg-type]
+    found = score(np.array([4]), np.array([[1, 3, 9]]), qrels, ["MRR@10", "Recall@3", "P@1", "MAP", "NDCG@10"])
+    assert {name: values.item() for name, values in found.items()} == {
+        "MRR@10": 1 / 2,
+        "Recall@3": 1 / 2,
+        "P@1": 0.0,
+        "MAP": 1 / 4,
+        "NDCG@10": pytest.approx((1 + 2 / math.log2(3)) / (3 + 2 / math.log2(3) + 1 / 2)),
+    }
+
+
+@pytest.fixture
+def answered(tmp_path: Path) -> Collection:
+    """Two questions with answers and judgements, three of the split test with answers alone; passage 7 holds "seven"."""
+    with CollectionWriter(tmp_path / "answered", "answered") as writer:
+        for name, answers in (("d1", ("number 3", "seven")), ("d0", ("nowhere",))):
+            writer.add_judgement("dev", name, "p5", 1)
+            writer.add_query(Query(name, "question", answers))
+        for name, answers in (("t2", ("Seven",)), ("t0", ("number 1",)), ("t1", ("umber",))):
+            writer.add_query(Query(name, "question", answers), split="test")
+        for passage in range(30):
+            text = "seven" if passage == 7 else f"it is number {passage}"
+            writer.add_passage(Passage(f"p{passage}", "umber", text))
+    return Collection(tmp_path / "answered")
+
+
+def test_a_hit_is_an_answer_in_one_of_the_first_passages(answered: Collection) -> None:
+    rankings = {2: [1, 2, 7, 3], 3: [10, 11, 12, 1], 4: [0, 1, 2]}
+    found = evaluate(run_of(rankings), answered, "test", ["Hit@1", "Hit@3", "hit@100"])
+    assert found.query_ids == ["t0", "t1", "t2"]
+    assert {name: values.tolist() for name, values in found.per_query.items()} == {
+        "Hit@1": [0, 0, 0],  # number 10 is not number 1, and titles do not count
+        "Hit@3": [0, 0, 1],
+        "hit@100": [1, 0, 1],
+    }
+
+
+def test_hits_stand_beside_metrics_of_judgements(answered: Collection) -> None:
+    found = evaluate(run_of({0: [9, 3, 5]}), answered, "dev", ["Hit@2", "MRR@10", "Hit@1"])
+    assert list(found.per_query) == ["Hit@2", "MRR@10", "Hit@1"]
+    assert found.query_ids == ["d0", "d1"]
+    assert [values.tolist() for values in found.per_query.values()] == [[0, 1], [0, 1 / 3], [0, 0]]
+
+
+def test_only_passages_up_to_the_first_hit_are_looked_at(answered: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+
+    class Noted(AnswerMatcher):
+        def __call__(self, text: str) -> bool:
+            looked.append(text)
+            return super().__call__(text)
+
+    monkeypatch.setattr(metrics, "AnswerMatcher", Noted)
+    evaluate(run_of({2: [1, 7, 3], 3: [9, 8, 6, 5]}), answered, "test", ["Hit@3"])
+    assert looked == [f"it is number {passage}" if passage != 7 else "seven" for passage in (1, 7, 9, 8, 6)]
+
+
+def test_hits_need_answers_and_other_metrics_judgements(answered: Collection, collection: Collection) -> None:
+    with pytest.raises(UserError, match="'graded' has no answers; Hit@3 cannot be measured"):
+        evaluate(run_of({0: [1]}), collection, "test", ["Hit@3"])
+    with pytest.raises(UserError, match='no split "test"'):
+        evaluate(run_of({2: [1]}), answered, "test", ["MRR@10"])
+
+
+@pytest.mark.parametrize("name", ["Hit", "ERR@10", "MRR@0", "MRR@ten", "", "Recall", "MRR@10@5", "Success"])
 def test_an_unknown_metric_is_a_user_error(collection: Collection, name: str) -> None:
     with pytest.raises(UserError, match="metric"):
         evaluate(run_of({0: [0]}), collection, "test", [name])

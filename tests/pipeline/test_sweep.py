@@ -81,3 +81,17 @@ def test_a_sweep_may_stand_in_the_recipe(command: Command, tmp_path: Path) -> No
     assert Counter(row["row"] for row in rows) == {"BM25": 1, "plain": 2, "better": 2, "round2": 2}
     table = (tmp_path / "out" / "sweeps" / "seeds" / "table.md").read_text()
     assert table.count("±") == 3 * 2 + 1, "three rows of two metrics, and the note"
+
+
+def test_rows_on_several_collections_or_splits_keep_their_name() -> None:
+    def row(artifact: str, **where: str) -> Row:
+        return Row(**({"name": "a", "collection": "c", "split": "test"} | where), metrics={"M": 0.5}, artifact=artifact)
+
+    found = [("root=c", row("1")), ("root=d", row("2", collection="d")), ("root=e", row("3", split="dl19"))]
+    assert [one.name for one in distinct_rows(found)] == ["a", "a", "a"]
+    assert {one.name for one in distinct_rows([*found, ("x", row("4"))])} == {
+        "root=c · a",
+        "root=d · a",
+        "root=e · a",
+        "x · a",
+    }

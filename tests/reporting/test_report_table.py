@@ -87,6 +87,35 @@ def test_several_collections_get_columns_of_their_own() -> None:
     assert [[cell.text for cell in cells] for cells in table.cells] == [["10.0", "20.0"], ["30.0", "–"]]
 
 
+def test_collections_have_an_average_for_each_seed_and_for_systems_that_were_measured_on_all() -> None:
+    measured = [(0.1, 0.3, 1), (0.2, 0.6, 2)]
+    rows = [row("a", value, seed=seed) for value, _, seed in measured]
+    rows += [row("a", value, collection="squad", seed=seed) for _, value, seed in measured] + [row("b", 0.5)]
+    table = build_table(rows, ["Recall@100"])
+    assert table.header == ["pydocs test Recall@100", "squad test Recall@100", "average test Recall@100"]
+    assert [cell.text for cell in table.cells[0]] == ["15.0 ± 7.1", "45.0 ± 21.2", "30.0 ± 14.1"]
+    assert [cell.text for cell in table.cells[1]] == ["50.0", "–", "–"]
+
+
+def test_parts_of_a_collection_count_as_one_in_the_average() -> None:
+    levels = {"cqadupstack/tex": 0.1, "cqadupstack/unix": 0.3, "scifact": 0.6}
+    table = build_table([row("a", value, collection=name) for name, value in levels.items()], ["Recall@100"])
+    assert [cell.text for cell in table.cells[0]] == ["10.0", "30.0", "60.0", "40.0"]
+
+
+def test_a_wide_table_has_a_line_for_each_collection() -> None:
+    rows = [
+        row(name, value, collection=f"set{at}") for at in range(12) for name, value in (("a", 0.1), ("b", 0.1 * at))
+    ]
+    table = build_table(rows, ["Recall@100"])
+    assert table.header == ["a", "b"]
+    assert table.names == [*(f"set{at} test Recall@100" for at in range(12)), "average test Recall@100"]
+    assert [cell.text for cell in table.cells[3]] == ["10.0", "30.0"]
+    assert [cell.best for cell in table.cells[3]] == [False, True]
+    assert table.notes[0] == "In percent; the best of each line in bold."
+    assert len(build_table(rows, ["MRR@10"], Significance("a")).comparisons) == 12, "an average has no queries"
+
+
 def test_a_row_without_values_for_each_query_is_not_tested() -> None:
     table = build_table([row("a", 0.1), row("b", 0.4, per_query={})], significance=Significance("a"))
     assert table.comparisons == []

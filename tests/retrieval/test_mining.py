@@ -9,11 +9,15 @@ import numpy as np
 import pytest
 
 from condensery.progress import Task
+from condensery.retrieval import negatives
 from condensery.retrieval.bm25 import build_bm25
 from condensery.retrieval.index import Retriever, open_index
-from condensery.retrieval.mining import mine, read_negatives
+from condensery.retrieval.mining import mine
+from condensery.retrieval.negatives import open_negatives, read_negatives
 from condensery.retrieval.ranking import Ranking
 from condensery.text.collection import Collection
+from condensery.text.records import Passage, Query
+from condensery.text.writer import CollectionWriter
 
 
 @pytest.fixture
@@ -24,17 +28,18 @@ def retriever(write_dense: Callable[..., Path], collection: Collection) -> Retri
     )
 
 
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "negatives.jsonl").read_text().splitlines()]
 
 
 def test_judged_positives_are_left_out_and_the_depth_is_exact(
     tmp_path: Path, retriever: Retriever, collection: Collection
 ) -> None:
-    summary = mine(retriever, collection, "train", 7, tmp_path / "n.jsonl", block=5)
-    assert summary == {"queries": 12, "depth": 7}
+    summary = mine(retriever, collection, "train", 7, tmp_path / "n", made_by="finetune/1", size=5)
+    assert json.loads((tmp_path / "n" / "negatives.json").read_text()) == summary
+    assert summary == {"queries": 12, "depth": 7, "split": "train", "made_by": "finetune/1"}
     positives = collection.qrels("train").positives()
-    found = lines(tmp_path / "n.jsonl")
+    found = lines(tmp_path / "n")
     assert [line["query_id"] for line in found] == [f"q{query}" for query in range(12)]
     left_out = 0
     for query, line in enumerate(found):
@@ -50,8 +55,8 @@ def test_judged_positives_are_left_out_and_the_depth_is_exact(
 def test_judged_irrelevant_passages_may_be_negatives(
     tmp_path: Path, retriever: Retriever, collection: Collection
 ) -> None:
-    mine(retriever, collection, "train", 60, tmp_path / "n.jsonl")
-    for query, line in enumerate(lines(tmp_path / "n.jsonl")):
+    mine(retriever, collection, "train", 60, tmp_path / "n")
+    for query, line in enumerate(lines(tmp_path / "n")):
         assert f"p{59 - query}" in line["negative_ids"]
         assert len(line["negative_ids"]) == 60 - len({query, 2 * query + 1})
 
@@ -59,60 +64,141 @@ def test_judged_irrelevant_passages_may_be_negatives(
 def test_skip_top_leaves_out_the_best_after_the_positives(
     tmp_path: Path, retriever: Retriever, collection: Collection
 ) -> None:
-    mine(retriever, collection, "train", 10, tmp_path / "all.jsonl")
-    mine(retriever, collection, "train", 7, tmp_path / "skipped.jsonl", skip_top=3)
-    for whole, skipped in zip(lines(tmp_path / "all.jsonl"), lines(tmp_path / "skipped.jsonl"), strict=True):
+    mine(retriever, collection, "train", 10, tmp_path / "all")
+    mine(retriever, collection, "train", 7, tmp_path / "skipped", skip_top=3)
+    for whole, skipped in zip(lines(tmp_path / "all"), lines(tmp_path / "skipped"), strict=True):
         assert skipped["negative_ids"] == whole["negative_ids"][3:]
 
 
-@pytest.mark.parametrize("kept", [0, 1, 100, 0.31, 0.5, 0.77, 0.999, 1.0])
-def test_a_torn_file_is_continued_to_the_same_bytes(
-    tmp_path: Path, retriever: Retriever, collection: Collection, kept: float
+class Searches:
+    """A retriever that tells what it was asked, and is killed after some searches."""
+
+    def __init__(self, retriever: Retriever, alive: int = 99) -> None:
+        self.retriever, self.alive = retriever, alive
+        self.searched: list[list[int]] = []
+
+    def __len__(self) -> int:
+        return len(self.retriever)
+
+    def search(self, query_rows: np.ndarray, k: int, progress: Task | None = None) -> Ranking:
+        if len(self.searched) == self.alive:
+            raise KeyboardInterrupt
+        self.searched.append(query_rows.tolist())
+        return self.retriever.search(query_rows, k, progress)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("alive", [0, 1, 2])
+def test_an_interrupted_folder_keeps_its_whole_shards_and_ends_with_the_same_bytes(
+    tmp_path: Path, retriever: Retriever, collection: Collection, alive: int
 ) -> None:
-    path = tmp_path / "n.jsonl"
-    mine(retriever, collection, "train", 7, path, block=5)
-    whole = path.read_bytes()
-    path.write_bytes(whole[: int(kept * len(whole)) if isinstance(kept, float) else kept])
-    mine(retriever, collection, "train", 7, path, block=5)
-    assert path.read_bytes() == whole
+    mine(retriever, collection, "train", 7, tmp_path / "whole", size=5)
+    with pytest.raises(KeyboardInterrupt):
+        mine(Searches(retriever, alive), collection, "train", 7, tmp_path / "n", size=5)
+    (tmp_path / "n" / "shards").mkdir(parents=True, exist_ok=True)
+    (tmp_path / "n" / "shards" / ".00002.npz.1.tmp").write_bytes(b"torn")
+    again = Searches(retriever)
+    mine(again, collection, "train", 7, tmp_path / "n", size=5)
+    assert again.searched == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10, 11]][alive:]
+    assert contents(tmp_path / "n") == contents(tmp_path / "whole")
 
 
-def test_whole_blocks_are_not_searched_again(tmp_path: Path, retriever: Retriever, collection: Collection) -> None:
-    class Counting:
-        def __init__(self) -> None:
-            self.searched: list[list[int]] = []
+@pytest.mark.parametrize("lost", ["negatives.jsonl", "negatives.json"])
+def test_what_was_ranked_is_not_searched_again(
+    tmp_path: Path, retriever: Retriever, collection: Collection, lost: str
+) -> None:
+    mine(retriever, collection, "train", 7, tmp_path / "n", size=5)
+    whole = contents(tmp_path / "n")
+    (tmp_path / "n" / lost).unlink()
+    again = Searches(retriever)
+    mine(again, collection, "train", 7, tmp_path / "n", size=5)
+    assert again.searched == []
+    assert contents(tmp_path / "n") == whole
 
+
+def test_shards_do_not_change_what_is_found(tmp_path: Path, retriever: Retriever, collection: Collection) -> None:
+    for size in (1, 5, 12, 100):
+        mine(retriever, collection, "train", 7, tmp_path / f"{size}", size=size)
+        rows = open_negatives(tmp_path / f"{size}", collection).passage_rows
+        np.testing.assert_array_equal(rows, open_negatives(tmp_path / "1", collection).passage_rows)
+
+
+def test_mining_holds_a_shard_and_not_all_queries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """1,000 queries x 500 passages are 6 MB as rows and scores; a shard of 25 is a fortieth."""
+    import tracemalloc
+
+    with CollectionWriter(tmp_path / "c", "many") as writer:
+        for query in range(1000):
+            writer.add_judgement("train", f"q{query}", "p0", 1)
+        for passage in range(600):
+            writer.add_passage(Passage(f"p{passage}", "", "text"))
+        for query in range(1000):
+            writer.add_query(Query(f"q{query}", "query"))
+
+    class Same:
         def __len__(self) -> int:
-            return len(retriever)
+            return 600
 
         def search(self, query_rows: np.ndarray, k: int, progress: Task | None = None) -> Ranking:
-            self.searched.append(query_rows.tolist())
-            return retriever.search(query_rows, k, progress)
+            rows = np.tile(np.arange(k), (len(query_rows), 1))
+            return -rows.astype(np.float32), rows
 
-    path = tmp_path / "n.jsonl"
-    mine(retriever, collection, "train", 7, path, block=5)
-    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:7]))
-    counting = Counting()
-    mine(counting, collection, "train", 7, path, block=5)
-    assert counting.searched == [[5, 6, 7, 8, 9], [10, 11]]
+    collection = Collection(tmp_path / "c")
+    tracemalloc.start()
+    monkeypatch.setattr(negatives, "WRITTEN", 16)
+    mine(Same(), collection, "train", 500, tmp_path / "n", size=25)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3_000_000, peak
+    assert open_negatives(tmp_path / "n", collection).passage_rows[999].tolist() == list(range(1, 501))
+
+
+def test_passages_that_hold_an_answer_are_left_out_where_asked(tmp_path: Path) -> None:
+    with CollectionWriter(tmp_path / "c", "answers") as writer:
+        for query in range(2):
+            writer.add_judgement("train", f"q{query}", "p0", 1)
+            writer.add_query(Query(f"q{query}", "query", (f"answer {query}",)))
+        for passage in range(40):
+            writer.add_passage(Passage(f"p{passage}", "", f"the Answer {passage % 3} of {passage}"))
+
+    class Same:
+        def __len__(self) -> int:
+            return 40
+
+        def search(self, query_rows: np.ndarray, k: int, progress: Task | None = None) -> Ranking:
+            rows = np.tile(np.arange(k), (len(query_rows), 1))
+            return -rows.astype(np.float32), rows
+
+    collection = Collection(tmp_path / "c")
+    mine(Same(), collection, "train", 6, tmp_path / "n", without_answers=True, skip_top=1)
+    found = open_negatives(tmp_path / "n", collection).passage_rows.tolist()
+    assert found == [[2, 4, 5, 7, 8, 10], [3, 5, 6, 8, 9, 11]]
 
 
 def test_mined_negatives_read_back(tmp_path: Path, retriever: Retriever, collection: Collection) -> None:
-    mine(retriever, collection, "train", 7, tmp_path / "n.jsonl")
-    negatives = read_negatives(tmp_path / "n.jsonl", collection)
-    assert negatives.query_rows.tolist() == list(range(12))
-    assert negatives.passage_rows.dtype == np.int32
-    names = [[f"p{row}" for row in rows] for rows in negatives.passage_rows.tolist()]
-    assert names == [line["negative_ids"] for line in lines(tmp_path / "n.jsonl")]
+    mine(retriever, collection, "train", 7, tmp_path / "n")
+    found = open_negatives(tmp_path / "n", collection)
+    assert found.query_rows.tolist() == list(range(12))
+    assert found.passage_rows.dtype == np.int32
+    names = [[f"p{row}" for row in rows] for rows in found.passage_rows.tolist()]
+    assert names == [line["negative_ids"] for line in lines(tmp_path / "n")]
+    exchanged = read_negatives(tmp_path / "n" / "negatives.jsonl", collection)
+    np.testing.assert_array_equal(exchanged.passage_rows, found.passage_rows)
+    assert found.scores is not None
+    for line, scores in zip(lines(tmp_path / "n"), found.scores, strict=True):
+        np.testing.assert_allclose(line["scores"], scores, rtol=1e-5)
 
 
 def test_bm25_mines_what_it_finds(tmp_path: Path, collection: Collection) -> None:
     build_bm25(collection, tmp_path / "i", 0.9, 0.4)
     index = open_index(tmp_path / "i", collection)
-    mine(index, collection, "train", 59, tmp_path / "n.jsonl")
-    negatives = read_negatives(tmp_path / "n.jsonl", collection)
+    mine(index, collection, "train", 59, tmp_path / "n")
+    found = open_negatives(tmp_path / "n", collection)
     _, rows = index.search(np.arange(12), 60)
     positives = collection.qrels("train").positives()
     expected = [sum(row >= 0 and row not in positives[query] for row in rows[query].tolist()) for query in range(12)]
-    assert negatives.counts.tolist() == expected
-    assert (negatives.counts < 58).any()  # some passages share no word with the query
+    assert found.counts.tolist() == expected
+    assert (found.counts < 58).any()  # some passages share no word with the query

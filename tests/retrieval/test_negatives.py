@@ -1,6 +1,7 @@
-"""Negatives from files: every fault has its line, triples become distinct negatives."""
+"""Negatives from files: every fault has its line, triples become distinct negatives, arrays are mapped from disk."""
 
 import gzip
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +9,18 @@ import pytest
 
 from condensery.errors import UserError
 from condensery.retrieval import negatives
-from condensery.retrieval.negatives import _Distinct, from_triples, read_negatives
+from condensery.retrieval.negatives import (
+    Negatives,
+    _Distinct,
+    from_collection,
+    from_triples,
+    open_negatives,
+    read_negatives,
+    save_negatives,
+)
 from condensery.text.collection import Collection
+from condensery.text.records import Passage, Query
+from condensery.text.writer import CollectionWriter
 
 GOOD = '{"query_id": "q1", "negative_ids": ["p5", "p7"], "scores": [2.0, 1.0]}\n'
 
@@ -76,9 +87,8 @@ def test_triples_become_the_first_distinct_negatives_of_each_query(
     monkeypatch.setattr(negatives, "PENDING", pending)
     path = tmp_path / ("triples.tsv.gz" if compressed else "triples.tsv")
     path.write_bytes(gzip.compress(TRIPLES.encode()) if compressed else TRIPLES.encode())
-    counts = from_triples(path, collection, tmp_path / "n.jsonl", depth=2)
+    read, counts = from_triples(path, collection, depth=2)
     assert counts == {"triples": 8, "unknown_queries": 1, "queries": 2, "negatives": 4}
-    read = read_negatives(tmp_path / "n.jsonl", collection)
     assert read.query_rows.tolist() == [0, 1]
     assert read.passage_rows.tolist() == [[4, 5], [9, 8]]  # p9 once, p3 is a judged positive of q1, p7 is the third
 
@@ -112,10 +122,44 @@ def test_faults_of_triples_are_user_errors(tmp_path: Path, collection: Collectio
     path = tmp_path / "triples.tsv"
     path.write_text(text)
     with pytest.raises(UserError, match=message):
-        from_triples(path, collection, tmp_path / "n.jsonl", depth=2)
-    assert not (tmp_path / "n.jsonl").exists()
+        from_triples(path, collection, depth=2)
 
 
 def test_a_missing_triples_file_is_a_user_error(tmp_path: Path, collection: Collection) -> None:
     with pytest.raises(UserError, match="no such file"):
-        from_triples(tmp_path / "no.tsv", collection, tmp_path / "n.jsonl", depth=2)
+        from_triples(tmp_path / "no.tsv", collection, depth=2)
+
+
+def test_what_the_files_of_a_collection_give_becomes_negatives(tmp_path: Path, collection: Collection) -> None:
+    with CollectionWriter(tmp_path / "c", "given") as writer:
+        for passage in range(6):
+            writer.add_passage(Passage(f"p{passage}", "", "text"))
+        for query, split in (("a", "train"), ("b", "train"), ("c", "dev")):
+            writer.add_judgement(split, query, "p0", 1)
+            writer.add_query(Query(query, "query"))
+        writer.add_negatives("b", ["p5", "p0", "p3", "p5", "p1"])
+        writer.add_negatives("c", ["p2"])
+    found, counts = from_collection(Collection(tmp_path / "c"), depth=2)
+    assert (found.query_rows.tolist(), found.passage_rows.tolist()) == ([1], [[5, 3]])
+    assert counts == {"queries": 1, "negatives": 2}
+    with pytest.raises(UserError, match=r"'woods' gives no negatives; set stage\.triples\.file"):
+        from_collection(collection, depth=2)
+    with pytest.raises(UserError, match="no split"):
+        from_collection(Collection(tmp_path / "c"), depth=2, split="test")
+
+
+def test_saved_negatives_are_mapped_from_disk_and_so_in_other_processes(tmp_path: Path, collection: Collection) -> None:
+    made = Negatives(np.array([3, 1]), np.array([[4, 9], [7, -1]], np.int32), np.array([[2, 1], [5, 0]], np.float32))
+    save_negatives(tmp_path, made, collection, {"made_by": "x"})
+    assert (tmp_path / "negatives.jsonl").read_text().splitlines() == [
+        '{"query_id": "q3", "negative_ids": ["p4", "p9"], "scores": [2.0, 1.0]}',
+        '{"query_id": "q1", "negative_ids": ["p7"], "scores": [5.0]}',
+    ]
+    found = open_negatives(tmp_path, collection)
+    packed = pickle.dumps(found)
+    for one in (found, pickle.loads(packed)):
+        assert isinstance(one.passage_rows, np.memmap)
+        np.testing.assert_array_equal(one.passage_rows, made.passage_rows)
+        np.testing.assert_array_equal(one.query_rows, made.query_rows)
+    (tmp_path / "passages.npy").unlink()  # JSONL alone
+    np.testing.assert_array_equal(open_negatives(tmp_path, collection).passage_rows, made.passage_rows)

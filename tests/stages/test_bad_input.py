@@ -318,7 +318,7 @@ BAD_CONFIGS: dict[str, tuple[list[str], list[str]]] = {
         ["table.baseline: 'BM26' is not a row of the table (did you mean 'BM25'?)"],
     ),
     "table: unknown stage": (["table.rows.x=round9"], ["table.rows.x: no stage is named 'round9'"]),
-    "table: unknown split": (["table.split=valid"], ["table.split: must be 'train', 'dev' or 'test', got 'valid'"]),
+    "table: unknown split": (["table.split=valid"], ["table.split: must be 'train', 'dev', ", "got 'valid'"]),
     "table: unknown metric": (["table.metrics=[MRR@10,Hits@3]"], ["table.metrics", "metric 'Hits@3' does not exist"]),
     "table: metric without number": (["table.metrics=[Recall@x]"], ["table.metrics", "'Recall@x'"]),
     "table: no metric": (["table.metrics=[]"], ["table.metrics: must have at least 1 item"]),

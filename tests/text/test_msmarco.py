@@ -75,6 +75,52 @@ def test_a_query_in_two_files_is_read_once(tmp_path: Path, config: Make, write: 
         read_collection(config("msmarco", root=write(files), splits=splits), tmp_path / "out")
 
 
+TREC = {
+    "msmarco-test2019-queries.tsv.gz": "30\twhat is a project\n31\tnever judged\n",
+    "2019qrels-pass.txt": "30 Q0 0 3\n30 Q0 1 1\n30 Q0 2 0\n",
+}
+
+
+def test_graded_judgements_of_trec_are_read_where_they_are(
+    tmp_path: Path, config: Make, write: Write, marco_files: Files
+) -> None:
+    plain = config("msmarco", root=write(marco_files))
+    before = plain.fingerprint()
+    assert plain.judged_splits() == {"train", "test"}
+    made = config("msmarco", root=write(marco_files | TREC))
+    assert made.judged_splits() == {"train", "test", "dl19"}
+    collection = read_collection(made, tmp_path / "out")
+    assert collection.splits == ["train", "test", "dl19"]
+    assert collection.queries.ids == ["10", "20", "30"]
+    qrels = collection.qrels("dl19")
+    assert (qrels.grades.tolist(), qrels.relevant_from) == ([3, 1, 0], 2)
+    assert [rows.tolist() for rows in qrels.positives().values()] == [[0]]
+    assert collection.qrels("test").relevant_from == 1
+    grades = made.splits.model_dump()
+    grades["dl19"]["relevant_from"] = 1
+    lower = config("msmarco", root=made.root, splits=grades)
+    assert len({before, made.fingerprint(), lower.fingerprint()}) == 3
+    (Path(made.root) / "msmarco-test2019-queries.tsv.gz").unlink()
+    with pytest.raises(UserError, match=r"1 file is missing: msmarco-test2019-queries.tsv \(queries of dl19"):
+        made.check()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("2019qrels-pass.txt", "30 Q0 0 3\n30 Q0 1\n", r"2019qrels-pass\.txt:2: 4 columns separated by white space"),
+        ("2019qrels-pass.txt", "30 Q0 0 3\n30 Q0 7 1\n", r"2019qrels-pass\.txt:2: no passage has this passage id"),
+        ("2019qrels-pass.txt", "30 Q0 0 3\n30 Q0 0 2\n", r"2019qrels-pass\.txt:2: another grade for the pair"),
+        ("msmarco-test2019-queries.tsv.gz", "30\n", r"queries\.tsv\.gz:1: 2 columns separated by tabs"),
+    ],
+)
+def test_a_fault_in_a_file_of_trec_is_one_clear_line(
+    tmp_path: Path, config: Make, write: Write, marco_files: Files, name: str, content: str, message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        read_collection(config("msmarco", root=write(marco_files | TREC | {name: content})), tmp_path / "out")
+
+
 def test_all_missing_files_are_named_at_once_with_the_way_to_get_them(config: Make, write: Write) -> None:
     root = write({"qrels.train.tsv": ""})
     made = config("msmarco", root=root, triples="qidpidtriples.train.full.2.tsv.gz", documents="msmarco-docs.tsv")

@@ -15,7 +15,10 @@ from condensery.text import hashes
 from .conftest import Make, Write
 
 Files = dict[str, str | bytes]
-CHOICES = ["beir", "documents", "msmarco", "msmarco_documents", "pydocs", "pydocs_stdlib", "squad", "text"]
+CHOICES = [
+    *("beir", "documents", "msmarco", "msmarco_documents", "nq", "pydocs", "pydocs_stdlib", "squad", "tevatron"),
+    *("text", "triviaqa"),
+]
 
 
 @pytest.mark.parametrize("choice", CHOICES)
@@ -59,6 +62,14 @@ def test_the_identity_is_that_of_the_content_not_of_the_place(
     corpus = tmp_path / "elsewhere" / "corpus.jsonl"
     corpus.write_text(corpus.read_text().replace("Dogs", "Cats"))  # the same size
     assert config("beir", root=tmp_path / "elsewhere").fingerprint() != first
+
+
+def test_a_beir_folder_without_a_name_is_called_like_its_folder(config: Make) -> None:
+    assert config("beir", name=None, root="data/beir/scifact/").name == "scifact"
+    assert config("beir", name=None, root="data/beir/cqadupstack/tex").name == "cqadupstack/tex"
+    assert config("beir", name="own", root="data/beir/scifact").name == "own"
+    with pytest.raises(ValidationError, match="name"):
+        config("text", name=None, root="data/beir/scifact")
 
 
 def test_a_hash_is_remembered_until_the_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Metrics per query, with trec_eval's definitions (through ir_measures and its provider pytrec_eval).
 
-A query without results, or whose results hold nothing relevant, counts 0; queries are those of the split's judgements.
+A query without results, or whose results hold nothing relevant, counts 0; queries are those of the split. ``Hit@k``, which
+asks for answers instead of judgements, is of ours.
 """
 
 from dataclasses import dataclass
@@ -13,9 +14,10 @@ from ir_measures.measures import Measure
 from numpy.typing import NDArray
 
 from condensery.errors import UserError
-from condensery.evaluation.names import split_metric
+from condensery.evaluation.names import HIT, split_metric
 from condensery.files import atomic
 from condensery.retrieval.runs import Run
+from condensery.text.answers import AnswerMatcher
 from condensery.text.collection import Collection, Qrels
 
 QUERIES = 1000  # handed to trec_eval at a time: what it reads, dictionaries of strings, is large
@@ -58,22 +60,58 @@ class Evaluation:
 def parse_metric(name: str) -> tuple[Measure, int | None]:
     """The measure and cutoff of a name such as MRR@10, Recall@100, R@100, nDCG@10, Success@5, MAP, P@10.
 
-    Raises ``UserError`` for a name that does not exist or lacks its cutoff.
+    Raises ``UserError`` for a name that does not exist, lacks its cutoff, or asks for answers.
     """
     measure, cutoff = split_metric(name)
+    if measure == HIT:
+        raise UserError(f"metric {name!r} needs the answers of the queries, not judgements")
     return getattr(ir_measures, measure), cutoff
 
 
 def evaluate(run: Run, collection: Collection, split: str, metrics: list[str]) -> Evaluation:
-    """Score a run on the judgements of a split. ``UserError`` for an unknown metric or a split without queries."""
-    qrels = collection.qrels(split)
-    query_rows = qrels.query_set
+    """Score a run on a split: by its judgements, Hit@k by its answers.
+
+    Raises ``UserError`` for an unknown metric and for a split that lacks queries, judgements or answers.
+    """
+    query_rows = collection.questions(split)
     if not len(query_rows):
         raise UserError(f"split '{split}' of collection '{collection.name}' has no judged query, nothing to evaluate")
-    per_query = score(run.query_rows, run.passage_rows, qrels, metrics)
+    by_answers = [name for name in metrics if split_metric(name)[0] == HIT]
+    by_judgements = [name for name in metrics if name not in by_answers]
+    found = score(run.query_rows, run.passage_rows, collection.qrels(split), by_judgements) if by_judgements else {}
+    if by_answers:
+        found |= score_answers(run, collection, query_rows, by_answers)
     ids = collection.queries.column("id").take(query_rows)
     order = sorted(range(len(ids)), key=ids.__getitem__)
-    return Evaluation([ids[i] for i in order], {name: values[order] for name, values in per_query.items()})
+    return Evaluation([ids[i] for i in order], {name: found[name][order] for name in metrics})
+
+
+def score_answers(
+    run: Run, collection: Collection, query_rows: NDArray[np.integer], metrics: list[str]
+) -> dict[str, NDArray[np.float64]]:
+    """Whether one of the first k passages of each query holds an answer (top-k accuracy, Karpukhin et al. 2020).
+
+    Passages are looked at in order, without titles, up to the first that holds one. Queries without answers count 0.
+
+    Returns:
+        metric -> float64 (queries,), in the order of ``query_rows``.
+
+    Raises:
+        UserError: the collection has no answers.
+    """
+    if collection.answers is None:
+        raise UserError(f"collection '{collection.name}' has no answers; {', '.join(metrics)} cannot be measured")
+    cutoffs = {name: split_metric(name)[1] or 0 for name in metrics}
+    texts, regex = collection.passages.column("text"), collection.description["answers"] == "regex"
+    place = {int(row): i for i, row in enumerate(run.query_rows.tolist())}
+    ranks = np.full(len(query_rows), np.inf)
+    for i, row in enumerate(query_rows.tolist()):
+        if row in place:
+            holds = AnswerMatcher(collection.answers[row], regex)
+            passages = run.passage_rows[place[row], : max(cutoffs.values())].tolist()
+            hits = (rank for rank, passage in enumerate(passages, 1) if passage >= 0 and holds(texts[passage]))
+            ranks[i] = next(hits, np.inf)
+    return {name: (ranks <= cutoff).astype(np.float64) for name, cutoff in cutoffs.items()}
 
 
 def score(
@@ -94,7 +132,7 @@ def score(
     place = {int(row): i for i, row in enumerate(np.asarray(qrels.query_set).tolist())}
     results = {name: np.zeros(len(place)) for name in metrics}
     judged = _judged(qrels)
-    asked = {name: _measure(*what) for name, what in parsed.items()}
+    asked = {name: _measure(*what, qrels.relevant_from) for name, what in parsed.items()}
     known = [i for i, row in enumerate(query_rows.tolist()) if row in place]
     for first in range(0, len(known), QUERIES):
         block = known[first : first + QUERIES]
@@ -114,8 +152,9 @@ def score(
     return results
 
 
-def _measure(measure: Measure, cutoff: int | None) -> Measure:
-    return measure if cutoff is None or measure is ir_measures.RR else measure @ cutoff
+def _measure(measure: Measure, cutoff: int | None, relevant_from: int) -> Measure:
+    found = measure if measure is ir_measures.nDCG else measure(rel=relevant_from)  # NDCG gains by the grade itself
+    return found if cutoff is None or measure is ir_measures.RR else found @ cutoff
 
 
 def _judged(qrels: Qrels) -> dict[str, dict[str, int]]:

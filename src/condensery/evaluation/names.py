@@ -5,7 +5,8 @@ import re
 from condensery.errors import UserError
 
 _NAME = re.compile(r"(?P<name>[a-z]+)(?:@(?P<cutoff>[1-9][0-9]*))?", re.IGNORECASE)
-MEASURES = {  # name in small letters -> measure of ir_measures
+HIT = "Hit"  # of ours: one of the first k passages holds an answer; the top-k accuracy of open-domain QA
+MEASURES = {  # name in small letters -> measure of ir_measures, or HIT
     "mrr": "RR",
     "rr": "RR",
     "recall": "R",
@@ -16,19 +17,22 @@ MEASURES = {  # name in small letters -> measure of ir_measures
     "ap": "AP",
     "precision": "P",
     "p": "P",
+    "hit": HIT,
 }
-_NEEDS_CUTOFF = ("R", "Success", "P")
+_NEEDS_CUTOFF = ("R", "Success", "P", HIT)
 
 
 def split_metric(name: str) -> tuple[str, int | None]:
-    """The measure of ir_measures and the cutoff of a name such as MRR@10, Recall@100, R@100, nDCG@10, MAP, P@10.
+    """The measure of ir_measures, or ``HIT``, and the cutoff of a name: MRR@10, Recall@100, R@100, nDCG@10, MAP, Hit@20.
 
     Raises ``UserError`` for a name that does not exist or lacks its cutoff.
     """
     match = _NAME.fullmatch(name.strip())
     measure = MEASURES.get(match["name"].lower()) if match else None
     if match is None or measure is None:
-        raise UserError(f"metric {name!r} does not exist; known: MRR@k, Recall@k, NDCG@k, Success@k, P@k, MAP, MAP@k")
+        raise UserError(
+            f"metric {name!r} does not exist; known: MRR@k, Recall@k, NDCG@k, Success@k, Hit@k, P@k, MAP, MAP@k"
+        )
     cutoff = int(match["cutoff"]) if match["cutoff"] else None
     if cutoff is None and measure in _NEEDS_CUTOFF:
         raise UserError(f"metric {name!r} needs a cutoff, for example {name}@100")

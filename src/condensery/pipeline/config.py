@@ -7,6 +7,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 
 from condensery.pipeline.faults import close_to
 from condensery.stages.base import Wandb, no_bool_as_number
+from condensery.stages.checks import Split
 
 Text = Annotated[
     str, BeforeValidator(lambda v: str(v) if isinstance(v, int | float) and not isinstance(v, bool) else v)
@@ -57,7 +58,7 @@ class TableConfig(_Closed):
     rows: dict[Text, Text]
     baseline: Text | None
     metrics: Annotated[list[str], Field(min_length=1)]
-    split: Literal["train", "dev", "test"]
+    split: Split
 
     @field_validator("baseline")
     @classmethod

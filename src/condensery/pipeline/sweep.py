@@ -93,15 +93,16 @@ def _join(folder: Path, runs: list[tuple[str, Path]], baseline: str | None) -> N
 def distinct_rows(found: "list[tuple[str, Row]]") -> "list[Row]":
     """The rows of (label of the job, row), each artifact once, named after its job where the sweep made a difference.
 
-    A row that the jobs of a seed have in common, such as BM25's, keeps its own name.
+    A row that the jobs of a seed have in common, such as BM25's, keeps its own name, and so does one that they measured on
+    different collections or splits: those have columns of their own.
     """
     from dataclasses import replace
 
-    made: dict[tuple[str, int | None], set[str]] = {}  # (row, seed) -> its artifacts
+    made: dict[tuple[Any, ...], set[str]] = {}  # (row, seed, collection, split) -> its artifacts
     for _, row in found:
-        made.setdefault((row.name, row.seed), set()).add(row.artifact)
+        made.setdefault((row.name, row.seed, row.collection, row.split), set()).add(row.artifact)
     single = len({without_seed(label) for label, _ in found}) == 1  # its label, if any, tells what did not fail
-    swept = {name for (name, _), artifacts in made.items() if single or len(artifacts) > 1}
+    swept = {name for (name, *_), artifacts in made.items() if single or len(artifacts) > 1}
     rows: dict[tuple[str, str], Row] = {}
     for label, row in found:
         name = " · ".join(part for part in (without_seed(label) if row.name in swept else "", row.name) if part)

@@ -4,7 +4,7 @@ Rows of one name that differ in their seed become one line: mean and standard de
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,9 @@ from condensery.files import atomic
 from condensery.reporting.results import Row
 
 MISSING = "–"
+AVERAGE = "average"
+WIDE = 10  # columns; a table of more is turned
+IN_BOLD = "In percent; the best of each {} in bold."
 MARK = "†"
 TESTS = {"randomisation": "paired randomisation test", "t": "paired t-test"}
 
@@ -80,6 +83,12 @@ class Table:
             lines += _grid(["", "metric", "difference", "p"], [self._comparison(one) for one in self.comparisons])
         return "\n".join(lines).rstrip() + "\n"
 
+    def turned(self) -> "Table":
+        """The same numbers with a line for each column."""
+        notes = [IN_BOLD.format("line"), *self.notes[1:]]
+        cells = [list(column) for column in zip(*self.cells, strict=True)]
+        return replace(self, header=self.names, names=self.header, cells=cells, notes=notes)
+
     def _lines(self) -> list[list[str]]:
         return [[name, *(cell.markdown for cell in cells)] for name, cells in zip(self.names, self.cells, strict=True)]
 
@@ -118,13 +127,14 @@ def _grid(header: list[str], lines: list[list[str]]) -> list[str]:
 def build_table(
     rows: Sequence[Row], metrics: Sequence[str] | None = None, significance: Significance | None = None, title: str = ""
 ) -> Table:
-    """Arrange rows, in the order in which their names first appear.
+    """Arrange rows, in the order in which their names first appear; over several collections there is an average.
 
     ``metrics`` chooses and orders the columns (default: all, as they appear). Raises ``UserError`` when there is no row
     or the baseline is not among them.
     """
     if not rows:
         raise UserError("table: there is no result to show")
+    rows = [*rows, *averages(rows)]
     groups: dict[tuple[str, str, str], list[Row]] = {}  # (name, collection, split) -> its seeds
     for row in rows:
         groups.setdefault((row.name, row.collection, row.split), []).append(row)
@@ -141,7 +151,7 @@ def build_table(
         header=[labels[column] for column in columns],
         names=names,
         cells=cells,
-        notes=["In percent; the best of each column in bold."],
+        notes=[IN_BOLD.format("column")],
         labels=labels,
     )
     _mark_best(cells)
@@ -150,7 +160,31 @@ def build_table(
         table.notes.append(f"± is the standard deviation over {' or '.join(map(str, numbers))} seeds.")
     if significance:
         _mark_significant(table, groups, columns, significance)
-    return table
+    return table.turned() if len(columns) > WIDE else table
+
+
+def averages(rows: Sequence[Row]) -> list[Row]:
+    """For each system and seed the mean of its metrics over the collections, where it has the same split of them all.
+
+    Collections called ``whole/part`` count together as one, as BEIR has it with CQADupStack.
+    """
+    collections = {row.collection for row in rows}
+    measured: dict[tuple[str, str, int | None], dict[str, Row]] = {}
+    for row in rows:
+        measured.setdefault((row.name, row.split, row.seed), {})[row.collection] = row
+    found = []
+    for (name, split, seed), by_collection in measured.items():
+        if len(collections) > 1 and by_collection.keys() == collections:
+            shared = set.intersection(*(set(row.metrics) for row in by_collection.values()))
+            wholes: dict[str, list[Row]] = {}
+            for collection, row in by_collection.items():
+                wholes.setdefault(collection.partition("/")[0], []).append(row)
+            means = {
+                metric: float(np.mean([np.mean([row.metrics[metric] for row in parts]) for parts in wholes.values()]))
+                for metric in sorted(shared)
+            }
+            found.append(Row(name, AVERAGE, split, means, seed=seed))
+    return found
 
 
 def _number(seeds: Sequence[Row], metric: str) -> str:

@@ -1,6 +1,5 @@
 """Mining: the passages that a retriever ranks high for a training query and that are not judged relevant to it."""
 
-from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,11 @@ from numpy.typing import NDArray
 from condensery.errors import UserError
 from condensery.progress import progress
 from condensery.retrieval.index import Retriever
-from condensery.retrieval.negatives import Negatives, format_line, from_triples, read_negatives
+from condensery.retrieval.negatives import Negatives, save_negatives
 from condensery.retrieval.ranking import Ranking
+from condensery.retrieval.shards import SHARD, padded, rank_in_shards, without
+from condensery.text.answers import AnswerMatcher
 from condensery.text.collection import Collection
-
-__all__ = ["Negatives", "from_triples", "mine", "read_negatives"]
-
-BLOCK = 4096  # queries searched at a time; part of the result's last bits (a matrix product rounds by its shape)
 
 
 def mine(
@@ -25,62 +22,57 @@ def mine(
     collection: Collection,
     split: str,
     depth: int,
-    path: Path,
+    folder: Path,
     skip_top: int = 0,
-    block: int = BLOCK,
+    without_answers: bool = False,
+    made_by: str = "",
+    size: int = SHARD,
 ) -> dict[str, Any]:
     """Write the ``depth`` best negatives of every query of ``split`` that has a positive, in row order.
 
-    Judged positives are left out first, then the ``skip_top`` best (which may be unjudged positives); fewer than
-    ``depth`` are written only where the retriever finds no more. An interrupted file is continued behind its last
-    whole line and ends with the same bytes. Returns counts for the manifest.
+    Judged positives are left out first, with ``without_answers`` also passages that hold an answer of the query (among
+    twice ``depth``), then the ``skip_top`` best (which may be unjudged positives); fewer than ``depth`` are written only
+    where no more are found. An interrupted folder is continued behind its last whole shard of ``size`` queries and ends
+    with the same bytes. ``made_by`` is what the artifact says of its retriever. Returns counts for the manifest.
+
+    Raises ``UserError`` where no query has a positive, or the collection has no answers and they are asked for.
     """
     positives = collection.qrels(split).positives()
     query_rows = np.array(sorted(positives), np.int64)
     if not len(query_rows):
         raise UserError(f"split '{split}' of collection '{collection.name}': no query has a positive, nothing to mine")
-    query_ids, passage_ids = collection.queries.ids, collection.passages.ids
-    done = whole_lines(path)
-    with progress(f"mine {split}", len(query_rows), "queries") as task, open(path, "ab") as stream:
-        task.advance(done)
-        # A block that was half written is searched as a whole again: its scores must have the same bits.
-        for first in range(done // block * block, len(query_rows), block):
-            rows = query_rows[first : first + block]
-            judged = [positives[int(row)] for row in rows]
-            k = min(skip_top + depth + max(len(one) for one in judged), len(retriever))
-            ranking = without(retriever.search(rows, k), judged)
-            kept = [(scores[skip_top:][:depth], found[skip_top:][:depth]) for scores, found in ranking]
-            fresh = max(done - first, 0)
-            for row, (scores, found) in islice(zip(rows.tolist(), kept, strict=True), fresh, None):
-                names = [passage_ids[passage] for passage in found.tolist()]
-                stream.write(format_line(query_ids[row], names, scores).encode())
-            stream.flush()
-            task.advance(len(rows) - fresh)
-    return {"queries": len(query_rows), "depth": depth}
+    if without_answers and collection.answers is None:
+        raise UserError(f"collection '{collection.name}' has no answers; set stage.mine.without_answers=false")
+
+    def rank(rows: NDArray[np.int64]) -> Ranking:
+        judged = [positives[int(row)] for row in rows]
+        wanted = skip_top + depth * (2 if without_answers else 1)
+        k = min(wanted + max(map(len, judged)), len(retriever))
+        found = without(retriever.search(rows, k, task), judged)
+        if without_answers:
+            found = _unanswered(collection, rows, found, skip_top + depth)
+        return padded([(scores[skip_top:], passages[skip_top:]) for scores, passages in found], depth)
+
+    with progress(f"mine {split}", len(query_rows), "queries") as task:
+        run = rank_in_shards(rank, query_rows, depth, folder, task, size)
+    about = {"queries": len(query_rows), "depth": depth, "split": split, "made_by": made_by}
+    save_negatives(folder, Negatives(run.query_rows, run.passage_rows, run.scores), collection, about)
+    return about
 
 
-def without(
-    ranking: Ranking, passages: Sequence[NDArray[np.integer]]
+def _unanswered(
+    collection: Collection,
+    rows: NDArray[np.int64],
+    found: list[tuple[NDArray[np.float32], NDArray[np.int64]]],
+    wanted: int,
 ) -> list[tuple[NDArray[np.float32], NDArray[np.int64]]]:
-    """Each query's ranking without the passages listed for it (and without padding): (scores, rows) a query."""
+    """Of each ranking the first ``wanted`` passages that hold no answer of the query."""
+    assert collection.answers is not None
+    texts, regex = collection.passages.column("text"), collection.description["answers"] == "regex"
     kept = []
-    for scores, rows, left_out in zip(*ranking, passages, strict=True):
-        keep = (rows >= 0) & ~np.isin(rows, left_out)
-        kept.append((scores[keep], rows[keep]))
+    for row, (scores, passages) in zip(rows.tolist(), found, strict=True):
+        holds = AnswerMatcher(collection.answers[row], regex)
+        free = (at for at, passage in enumerate(passages.tolist()) if not holds(texts[passage]))
+        places = list(islice(free, wanted))
+        kept.append((scores[places], passages[places]))
     return kept
-
-
-def whole_lines(path: Path) -> int:
-    """Cut a torn last line off and count the whole ones; 0 when there is no file."""
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return 0
-    lines = end = at = 0
-    with open(path, "r+b") as stream:
-        while piece := stream.read(1 << 20):
-            lines += piece.count(b"\n")
-            last = piece.rfind(b"\n")
-            end = at + last + 1 if last >= 0 else end
-            at += len(piece)
-        stream.truncate(end)
-    return lines

@@ -1,11 +1,13 @@
-"""Hard negatives as JSONL, one query a line: {"query_id": ..., "negative_ids": [...], "scores": [...]}, best first.
+"""Hard negatives: rows in arrays on disk, memory-mapped for training, and JSONL for exchange.
 
-``scores`` is optional. The format is also what users bring from elsewhere, hence every line is checked.
+JSONL has one query a line: {"query_id": ..., "negative_ids": [...], "scores": [...]}, best first; ``scores`` is optional.
+The format is also what users bring from elsewhere, hence every line is checked.
 """
 
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,13 @@ import pyarrow.csv as csv
 from numpy.typing import NDArray
 
 from condensery.errors import UserError
-from condensery.files import atomic, open_text
+from condensery.files import atomic, open_text, write_json
 from condensery.progress import progress
 from condensery.retrieval.lookup import rows_of
 from condensery.text.collection import Collection
 
 LINES = 4096  # lines whose ids are looked up at a time
+WRITTEN = 256  # lines written at a time
 PENDING = 20_000_000  # triples held before they are made distinct
 
 
@@ -31,10 +34,18 @@ class Negatives:
     Attributes:
         query_rows: int64 (q,), rows of the queries in the collection, in the order of the file.
         passage_rows: int32 (q, depth), best first, padded with -1.
+        scores: float32 (q, depth), or None where they are not known.
     """
 
     query_rows: NDArray[np.int64]
-    passage_rows: NDArray[np.int32]
+    passage_rows: NDArray[np.integer]
+    scores: NDArray[np.float32] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process maps the files anew instead of getting what they hold."""
+        if isinstance(self.passage_rows, np.memmap) and self.passage_rows.filename:
+            return _mapped, (Path(self.passage_rows.filename).parent,)
+        return Negatives, (self.query_rows, self.passage_rows, self.scores)
 
     @property
     def counts(self) -> NDArray[np.int64]:
@@ -48,6 +59,47 @@ def format_line(query_id: str, negative_ids: Sequence[str], scores: NDArray[np.f
     if scores is not None:
         line["scores"] = [float(f"{score:.6g}") for score in scores.tolist()]
     return json.dumps(line, ensure_ascii=False) + "\n"
+
+
+def save_negatives(folder: Path, negatives: Negatives, collection: Collection, about: dict[str, Any]) -> None:
+    """Write an artifact of negatives: arrays (``queries.npy``, ``passages.npy``, ``scores.npy``), JSONL and ``about``.
+
+    Arrays that are mapped from files of ``folder`` are there already.
+    """
+    if not isinstance(negatives.passage_rows, np.memmap):
+        np.save(folder / "queries.npy", negatives.query_rows)
+        np.save(folder / "passages.npy", negatives.passage_rows)
+        if negatives.scores is not None:
+            np.save(folder / "scores.npy", negatives.scores)
+    out = folder / "negatives.jsonl"
+    with atomic(out) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as stream:
+        for first in range(0, len(negatives.query_rows), WRITTEN):
+            part = slice(first, first + WRITTEN)
+            rows = np.asarray(negatives.passage_rows[part])
+            counts = (rows >= 0).sum(axis=1).tolist()
+            passages = iter(collection.passages.ids_at(rows[rows >= 0]))
+            for at, name in enumerate(collection.queries.ids_at(negatives.query_rows[part])):
+                scores = None if negatives.scores is None else negatives.scores[first + at, : counts[at]]
+                stream.write(format_line(name, list(islice(passages, counts[at])), scores))
+    write_json(folder / "negatives.json", about)
+
+
+def open_negatives(folder: Path, collection: Collection) -> Negatives:
+    """The negatives of an artifact, memory-mapped; of one that holds JSONL alone, in memory (see ``read_negatives``)."""
+    return (
+        _mapped(folder)
+        if (folder / "passages.npy").exists()
+        else read_negatives(folder / "negatives.jsonl", collection)
+    )
+
+
+def _mapped(folder: Path) -> Negatives:
+    scores = folder / "scores.npy"
+    return Negatives(
+        np.load(folder / "queries.npy"),
+        np.load(folder / "passages.npy", mmap_mode="r"),
+        np.load(scores, mmap_mode="r") if scores.exists() else None,
+    )
 
 
 def read_negatives(path: Path, collection: Collection, field: str = "negative_ids") -> Negatives:
@@ -122,16 +174,17 @@ def _parse(line: str, where: str, field: str) -> tuple[str, list[str]]:
     return query, ids
 
 
-def from_triples(path: Path, collection: Collection, out: Path, depth: int, split: str = "train") -> dict[str, Any]:
-    """Turn MS MARCO's triples of ids (query, positive, negative; tab-separated, .gz accepted) into negatives.
+def from_triples(
+    path: Path, collection: Collection, depth: int, split: str = "train"
+) -> tuple[Negatives, dict[str, Any]]:
+    """MS MARCO's triples of ids (query, positive, negative; tab-separated, .gz accepted) as negatives, and counts.
 
     Each query keeps its first ``depth`` distinct negatives; passages judged relevant in ``split`` are left out. Queries
-    that the collection does not know are counted, not kept. Returns counts for the manifest. Raises ``UserError`` when
-    a line has not three columns, a passage is unknown, or nothing is left.
+    that the collection does not know are counted, not kept. Raises ``UserError`` when a line has not three columns, a
+    passage is unknown, or nothing is left.
     """
     found = _Distinct(len(collection.queries), depth)
-    positives = collection.qrels(split).positives()
-    judged = np.array(sorted(_pair(q, p) for q, rows in positives.items() for p in rows.tolist()), np.int64)
+    judged = _judged(collection, split)
     triples = unknown = 0
     with progress("triples", 0, "triples") as task:
         for batch in _triple_batches(path):
@@ -149,12 +202,39 @@ def from_triples(path: Path, collection: Collection, out: Path, depth: int, spli
     pairs = found.result()
     if not len(pairs):
         raise UserError(f"{path}: no triple of a query of the collection '{collection.name}'")
-    queries, starts = np.unique(pairs >> 32, return_index=True)
-    query_ids, passage_ids = collection.queries.ids, collection.passages.ids
-    with atomic(out) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as stream:
-        for query, rows in zip(queries.tolist(), np.split(pairs & 0xFFFFFFFF, starts[1:]), strict=True):
-            stream.write(format_line(query_ids[query], [passage_ids[row] for row in rows.tolist()]))
-    return {"triples": triples, "unknown_queries": unknown, "queries": len(queries), "negatives": len(pairs)}
+    negatives = _by_query(pairs)
+    counts = {"queries": len(negatives.query_rows), "negatives": len(pairs)}
+    return negatives, {"triples": triples, "unknown_queries": unknown, **counts}
+
+
+def from_collection(collection: Collection, depth: int, split: str = "train") -> tuple[Negatives, dict[str, Any]]:
+    """The first ``depth`` negatives that the collection's own files give for each query of ``split``, and counts.
+
+    Passages judged relevant are left out. Raises ``UserError`` when there are none.
+    """
+    given = collection.given_negatives
+    if given is None:
+        raise UserError(f"collection '{collection.name}' gives no negatives; set stage.triples.file to a file of them")
+    pairs = (given[:, 0].astype(np.int64) << 32) + given[:, 1]
+    found = _Distinct(len(collection.queries), depth)
+    wanted = np.isin(given[:, 0], collection.questions(split))
+    found.add(pairs[wanted & ~np.isin(pairs, _judged(collection, split))])
+    kept = found.result()
+    if not len(kept):
+        raise UserError(f"collection '{collection.name}' gives no negatives for the queries of the split {split!r}")
+    negatives = _by_query(kept)
+    return negatives, {"queries": len(negatives.query_rows), "negatives": len(kept)}
+
+
+def _by_query(pairs: NDArray[np.int64]) -> Negatives:
+    """Pairs (query << 32) + passage, grouped by query."""
+    queries, counts = np.unique(pairs >> 32, return_counts=True)
+    return Negatives(queries, _padded([(counts, (pairs & 0xFFFFFFFF).astype(np.int32))]))
+
+
+def _judged(collection: Collection, split: str) -> NDArray[np.int64]:
+    positives = collection.qrels(split).positives()
+    return np.array(sorted(_pair(q, p) for q, rows in positives.items() for p in rows.tolist()), np.int64)
 
 
 def _pair(query: int, passage: int) -> int:

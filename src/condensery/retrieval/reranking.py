@@ -6,6 +6,7 @@ by length and cut into chunks of a token budget.
 Shapes: n queries, k candidates of each.
 """
 
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -23,8 +23,8 @@ from condensery.progress import Task, progress
 from condensery.retrieval.dense import shard_path
 from condensery.retrieval.encoding import join_shards, prepare, shard_ranges
 from condensery.retrieval.index import Retriever
-from condensery.retrieval.mining import BLOCK
 from condensery.retrieval.ranking import EMPTY, Ranking, pack, top, unpack
+from condensery.retrieval.shards import rank_in_shards
 from condensery.text.collection import Collection
 from condensery.tokens.batches import Chunk
 from condensery.tokens.pairs import PairReader
@@ -45,11 +45,11 @@ def search_candidates(retriever: Retriever, query_rows: Rows, depth: int, path: 
     """The passages (n, k) that a retriever ranks highest, kept in ``path``; what lies there is taken as it is."""
     k = min(depth, len(retriever))
     if not path.exists():
-        with atomic(path) as temporary, progress(f"{label}: search", len(query_rows), "queries") as task:
-            found = open_memmap(temporary, mode="w+", dtype=np.int32, shape=(len(query_rows), k))
-            for first in range(0, len(query_rows), BLOCK):
-                found[first : first + BLOCK] = retriever.search(query_rows[first : first + BLOCK], k, task)[1]
-            found.flush()
+        scratch = path.with_suffix(".ranking")
+        with progress(f"{label}: search", len(query_rows), "queries") as task:
+            rank_in_shards(lambda rows: retriever.search(rows, k, task), query_rows, k, scratch, task)
+        os.replace(scratch / "passages.npy", path)
+        shutil.rmtree(scratch)
     return np.load(path, mmap_mode="r")
 
 

@@ -5,6 +5,7 @@ import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TextIO
 
@@ -16,33 +17,37 @@ from condensery.files import atomic, open_text
 from condensery.retrieval.lookup import rows_of
 from condensery.text.collection import Collection
 
+QUERIES = 256  # written at a time
+
 
 @dataclass(frozen=True)
 class Run:
-    """Rankings of n queries, k deep, by row of the collection.
+    """Rankings of n queries, k deep, by row of the collection; the arrays may be mapped from files.
 
     Attributes:
         query_rows: int64 (n,).
-        passage_rows: int64 (n, k), best first, padded with -1.
+        passage_rows: int64 or int32 (n, k), best first, padded with -1.
         scores: float32 (n, k), -inf where padded.
     """
 
     query_rows: NDArray[np.int64]
-    passage_rows: NDArray[np.int64]
+    passage_rows: NDArray[np.integer]
     scores: NDArray[np.float32]
 
 
 def write_run(path: Path, run: Run, collection: Collection, tag: str = "condensery") -> None:
     """Write a run, atomically; compressed when the name ends in .gz. Scores are written to the last bit."""
-    query_ids, passage_ids = collection.queries.ids, collection.passages.ids
     with atomic(path) as temporary, _writer(temporary, path.suffix == ".gz") as stream:
-        for query, rows, scores in zip(run.query_rows.tolist(), run.passage_rows, run.scores, strict=True):
-            found = int((rows >= 0).sum())
-            head = f"{query_ids[query]} Q0 "
-            # astype(str) of a float32 gives the shortest text that reads back as the same number
-            texts = scores[:found].astype("U32").tolist()
-            ranked = enumerate(zip(rows[:found].tolist(), texts, strict=True), 1)
-            stream.writelines(f"{head}{passage_ids[row]} {rank} {score} {tag}\n" for rank, (row, score) in ranked)
+        for first in range(0, len(run.query_rows), QUERIES):
+            queries = collection.queries.ids_at(run.query_rows[first : first + QUERIES])
+            block = np.asarray(run.passage_rows[first : first + QUERIES])
+            passages = iter(collection.passages.ids_at(block[block >= 0]))
+            for at, (query, rows) in enumerate(zip(queries, block, strict=True)):
+                found = int((rows >= 0).sum())
+                # astype(str) of a float32 gives the shortest text that reads back as the same number
+                texts = run.scores[first + at, :found].astype("U32").tolist()
+                ranked = enumerate(zip(islice(passages, found), texts, strict=True), 1)
+                stream.writelines(f"{query} Q0 {passage} {rank} {score} {tag}\n" for rank, (passage, score) in ranked)
 
 
 @contextmanager

@@ -150,6 +150,12 @@ class Artifact:
         return None
 
 
+def retriever_name(index: Artifact) -> str:
+    """What runs and negatives call the retriever that made them: ``kind/id`` of its encoder, or of an index without one."""
+    found = index.ancestor("encoder") or index
+    return f"{found.kind}/{found.id}"
+
+
 @dataclass(frozen=True)
 class Wandb:
     """Where curves go besides the CSV. ``enabled``: auto = online with a key, otherwise offline."""

@@ -5,21 +5,41 @@ from pathlib import Path
 from typing import Literal
 
 from condensery.errors import UserError
+from condensery.evaluation.names import HIT, split_metric
 from condensery.stages.base import StageConfig
 
-Split = Literal["train", "dev", "test"]
+Split = Literal["train", "dev", "test", "dl19", "dl20"]
 
 
 def missing_split(split: Split, corpus: Sequence[StageConfig]) -> tuple[str, str] | None:
     """What ``StageConfig.misfit`` says where the collection of the stage ``corpus`` will have no such split."""
     data = getattr(corpus[0], "data", None) if corpus else None
-    splits = getattr(data, "splits", None)
-    if data is None or splits is None:  # the embedded collection has all three
+    judged = data.judged_splits() if data else None
+    if data is None or judged is None or split in judged:
         return None
-    named = splits.named()
-    if split in named or (split == "dev" and "train" in named and data.dev_queries):
+    if split == "dev" and "train" in judged and data.dev_queries and split not in data.answered_splits():
         return None
+    if split in data.answered_splits():
+        return "split", f"{split}, but this split of the collection {data.name} has answers and no judged passages"
     return "split", f"{split}, but the collection {data.name} has no such split: set data.splits.{split}"
+
+
+def unmeasurable(metrics: Sequence[str], split: Split, corpus: Sequence[StageConfig]) -> tuple[str, str] | None:
+    """What ``StageConfig.misfit`` says where the split cannot be measured: Hit@k needs answers, the others judgements."""
+    data = getattr(corpus[0], "data", None) if corpus else None
+    by_answers = [name for name in metrics if split_metric(name)[0] == HIT]
+    if data and by_answers and split not in data.answered_splits():
+        return "metrics", f"{by_answers[0]} needs answers; the split {split} of the collection {data.name} has none"
+    if len(by_answers) == len(metrics):
+        return None
+    missing = missing_split(split, corpus)
+    if missing and data and split in data.answered_splits():
+        others = ", ".join(name for name in metrics if name not in by_answers)
+        return (
+            "metrics",
+            f"{others} needs judgements; the split {split} of the collection {data.name} has answers alone",
+        )
+    return missing
 
 
 def check_folder(name: str | None, key: str) -> None:

@@ -23,11 +23,11 @@ class DenoiseConfig(ScoringStageConfig):
 def denoise(config: DenoiseConfig, context: Context) -> dict[str, Any]:
     """Write negatives.jsonl as ``mine`` does; the manifest names the negatives' artifact and the cross-encoders'."""
     from condensery.retrieval.labelling import write_denoised
-    from condensery.retrieval.negatives import read_negatives
+    from condensery.retrieval.negatives import open_negatives
     from condensery.text.collection import Collection
 
     collection = Collection(context.input("corpus"))
-    found = read_negatives(context.input("negatives") / "negatives.jsonl", collection)
+    found = open_negatives(context.input("negatives"), collection)
     scores = scored(config, context, found.query_rows, found.passage_rows)
     path = context.folder / "negatives.jsonl"
     counts = write_denoised(path, collection, found.query_rows, found.passage_rows, scores, config.below)

@@ -7,8 +7,14 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from condensery.errors import UserError
 from condensery.evaluation.names import split_metric
-from condensery.stages.base import Context, Input, StageConfig, stage
-from condensery.stages.checks import Split, missing_split
+from condensery.stages.base import Context, Input, StageConfig, retriever_name, stage
+from condensery.stages.checks import Split, unmeasurable
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from condensery.retrieval.ranking import Ranking
 
 if TYPE_CHECKING:
     from condensery.retrieval.index import Retriever
@@ -20,6 +26,7 @@ class EvaluateConfig(StageConfig):
 
     ``candidates``: whose ``candidates_depth`` best passages ``candidates_number`` are drawn from, to be ranked with one
     positive instead of all passages (A §4.1).
+    ``ignore_identical_ids``: a passage that has the id of the query is not ranked, as in BEIR's own evaluation.
     """
 
     index: Annotated[str, Input("index")]
@@ -30,6 +37,7 @@ class EvaluateConfig(StageConfig):
     candidates: Annotated[str | None, Input("index")]
     candidates_number: Annotated[int, Field(gt=0)]
     candidates_depth: Annotated[int, Field(gt=0)]
+    ignore_identical_ids: bool
 
     @field_validator("metrics")
     @classmethod
@@ -50,32 +58,43 @@ class EvaluateConfig(StageConfig):
         return depth
 
     def misfit(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-        """A split that the collection does not have."""
-        return missing_split(self.split, inputs["corpus"])
+        """A split that the collection does not have, or metrics that it has not what it takes for."""
+        return unmeasurable(self.metrics, self.split, inputs["corpus"])
 
 
-@stage("evaluate", version=1, makes="evaluation", adapts="index")
+@stage("evaluate", version=2, makes="evaluation", adapts="index")
 def evaluate(config: EvaluateConfig, context: Context) -> dict[str, Any]:
-    """Write run.trec.gz, evaluation.npz (per query) and metrics.json."""
+    """Write run.trec.gz, evaluation.npz (per query) and metrics.json; whole shards of queries are kept on a restart."""
+    import shutil
+
     from condensery.evaluation.metrics import evaluate as evaluate_run
     from condensery.files import write_json
     from condensery.progress import progress
     from condensery.retrieval.index import open_index
-    from condensery.retrieval.runs import Run, write_run
+    from condensery.retrieval.runs import write_run
+    from condensery.retrieval.shards import padded, rank_in_shards, without
     from condensery.text.collection import Collection
 
     collection = Collection(context.input("corpus"))
-    queries = collection.qrels(config.split).query_set.astype("int64")
+    queries = collection.questions(config.split)
     retriever = open_index(context.input("index"), collection, context.runtime.threads)
     if config.candidates is not None:
         retriever = _sampled(retriever, config, context, collection)
+    depth, scratch = min(config.depth, len(retriever)), context.folder / "ranking"
+
+    def rank(rows: "NDArray[np.int64]") -> "Ranking":
+        if not config.ignore_identical_ids:
+            return retriever.search(rows, depth, task)
+        own = list(collection.passages.rows_of(collection.queries.ids_at(rows))[:, None])
+        return padded(without(retriever.search(rows, min(depth + 1, len(retriever)), task), own), depth)
+
     with progress(context.stage_name, len(queries), "queries") as task:
-        scores, rows = retriever.search(queries, min(config.depth, len(retriever)), task)
-    run = Run(queries, rows, scores)
-    write_run(context.folder / "run.trec.gz", run, collection)
+        run = rank_in_shards(rank, queries, depth, scratch, task)
+    write_run(context.folder / "run.trec.gz", run, collection, retriever_name(context.artifact("index")))
     evaluation = evaluate_run(run, collection, config.split, config.metrics)
     evaluation.save(context.folder / "evaluation.npz")
     write_json(context.folder / "metrics.json", {"metrics": evaluation.metrics})
+    shutil.rmtree(scratch)
     return evaluation.metrics
 
 

@@ -5,32 +5,50 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from condensery.stages.base import Context, Input, StageConfig, stage
+from condensery.stages.base import Context, Input, StageConfig, retriever_name, stage
 from condensery.stages.checks import Split, missing_split
 
 
 class MineConfig(StageConfig):
-    """``depth`` negatives a query of ``split``, after leaving out the ``skip_top`` best."""
+    """``depth`` negatives a query of ``split``, after leaving out the ``skip_top`` best.
+
+    ``without_answers``: passages that hold an answer of the query are left out too.
+    """
 
     retriever: Annotated[str, Input("index")]
     corpus: Annotated[str, Input("corpus")]
     split: Split
     depth: Annotated[int, Field(gt=0)]
     skip_top: Annotated[int, Field(ge=0)]
+    without_answers: bool
 
     def misfit(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-        """A split that the collection does not have."""
-        return missing_split(self.split, inputs["corpus"])
+        """A split, or answers, that the collection does not have."""
+        return missing_split(self.split, inputs["corpus"]) or self._missing_answers(inputs["corpus"])
+
+    def _missing_answers(self, corpus: Sequence[StageConfig]) -> tuple[str, str] | None:
+        data = getattr(corpus[0], "data", None)
+        if not self.without_answers or data is None or self.split in data.answered_splits():
+            return None
+        return "without_answers", f"the split {self.split} of the collection {data.name} has no answers"
 
 
-@stage("mine", version=1, makes="negatives")
+@stage("mine", version=2, makes="negatives")
 def mine(config: MineConfig, context: Context) -> dict[str, Any]:
-    """Write negatives.jsonl."""
+    """Write the negatives as arrays, negatives.jsonl, and negatives.json, which names the retriever."""
     from condensery.retrieval.index import open_index
     from condensery.retrieval.mining import mine as mine_negatives
     from condensery.text.collection import Collection
 
     collection = Collection(context.input("corpus"))
     retriever = open_index(context.input("retriever"), collection, context.runtime.threads)
-    path = context.folder / "negatives.jsonl"
-    return mine_negatives(retriever, collection, config.split, config.depth, path, config.skip_top)
+    return mine_negatives(
+        retriever,
+        collection,
+        config.split,
+        config.depth,
+        context.folder,
+        config.skip_top,
+        config.without_answers,
+        made_by=retriever_name(context.artifact("retriever")),
+    )

@@ -30,7 +30,7 @@ def rerank(config: RerankConfig, context: Context) -> dict[str, Any]:
     from condensery.text.collection import Collection
 
     collection = Collection(context.input("corpus"))
-    queries = collection.qrels(config.split).query_set.astype("int64")
+    queries = collection.questions(config.split)
     retriever = open_index(context.input("retriever"), collection, context.runtime.threads)
     path = context.folder / "candidates.npy"
     candidates = search_candidates(retriever, queries, config.depth, path, context.stage_name)

@@ -14,6 +14,7 @@ from condensery.stages.checks import Split, check_subset, missing_split
 from condensery.stages.training import Count
 
 if TYPE_CHECKING:
+    from condensery.retrieval.pool import NegativePool, NegativeWeights
     from condensery.text.collection import Collection
     from condensery.training.batches import TrainingQueries
 
@@ -95,54 +96,23 @@ def _labelled(labels: Sequence[Path], collection: "Collection") -> dict[int, np.
 
 def _pooled(
     config: QueriesConfig, context: Context, collection: "Collection", rows: np.ndarray, labels: Sequence[Path]
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """The negatives of the queries ``rows`` (q,), and their weights where they have any: (q, m) each, -1 = none."""
-    folders = context.inputs("negatives") if config.negatives_per_query else []
-    paths = [*(folder / "negatives.jsonl" for folder in folders), *(labels if config.negatives_per_query else [])]
-    if not paths:
-        return np.empty((len(rows), 0), np.int32), None
-    pools = [_pool(path, config, collection, rows) for path in paths]
-    if config.negative_depths:
-        depths = [*config.negative_depths, *(None for _ in labels)]
-        pools = [pool[:, :depth] for pool, depth in zip(pools, depths, strict=True)]
-    pool = np.concatenate(pools, axis=1)
-    weights = None
-    if config.negative_weights:
-        shares = [
-            np.broadcast_to(weight / np.maximum((one >= 0).sum(axis=1, keepdims=True), 1), one.shape)
-            for one, weight in zip(pools, [*config.negative_weights, *(1.0 for _ in labels)], strict=True)
-        ]
-        weights = _added_up(pool, np.concatenate(shares, axis=1))
-    return _without_repeats(pool), weights
+) -> "tuple[NegativePool, NegativeWeights | None]":
+    """The negatives of the queries ``rows`` (q,), those of the labels too, and their weights where they have any."""
+    from condensery.retrieval.negatives import open_negatives, read_negatives
+    from condensery.retrieval.pool import NegativePool, NegativeWeights
 
-
-def _pool(path: Path, config: QueriesConfig, collection: "Collection", rows: np.ndarray) -> np.ndarray:
-    """The negatives of one source for the queries ``rows``: (q, m), best first, padded with -1."""
-    from condensery.retrieval.negatives import read_negatives
-
-    found = read_negatives(path, collection)
-    pool = np.full((len(rows), found.passage_rows.shape[1]), -1, np.int32)
-    place = np.searchsorted(rows, found.query_rows)
-    known = (place < len(rows)) & (rows[np.minimum(place, len(rows) - 1)] == found.query_rows)
-    if not known.any():
-        raise UserError(f"{path}: no query of the split {config.split!r} is in it")
-    pool[place[known]] = found.passage_rows[known]
-    return pool
-
-
-def _without_repeats(pool: np.ndarray) -> np.ndarray:
-    """(q, m) with each passage at most once a row: a later occurrence becomes -1."""
-    order = np.argsort(pool, axis=1, kind="stable")
-    ascending = np.take_along_axis(pool, order, axis=1)
-    repeated = np.zeros(pool.shape, dtype=bool)
-    np.put_along_axis(repeated, order[:, 1:], ascending[:, 1:] == ascending[:, :-1], axis=1)
-    return np.where(repeated, -1, pool)
-
-
-def _added_up(pool: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """(q, m) the sum of a passage's weights in its row, wherever it stands there."""
-    total = np.empty(pool.shape)
-    for row, (passages, own) in enumerate(zip(pool, weights, strict=True)):
-        _, place = np.unique(passages, return_inverse=True)
-        total[row] = np.bincount(place, own)[place]
-    return total
+    if not config.negatives_per_query:
+        return NegativePool([], rows), None
+    sources = [
+        (folder / "negatives.jsonl", open_negatives(folder, collection)) for folder in context.inputs("negatives")
+    ]
+    sources += [(path, read_negatives(path, collection)) for path in labels]
+    for path, found in sources:
+        if not np.isin(found.query_rows, rows).any():
+            raise UserError(f"{path}: no query of the split {config.split!r} is in it")
+    depths: list[int | None] = [None] * len(sources)
+    depths[: len(config.negatives)] = config.negative_depths or depths[: len(config.negatives)]
+    pool = NegativePool([found for _, found in sources], rows, depths)
+    if not config.negative_weights:
+        return pool, None
+    return pool, NegativeWeights(pool, [*config.negative_weights, *(1.0 for _ in labels)])

@@ -1,4 +1,4 @@
-"""Stage ``triples``: the negatives that a collection publishes (MS MARCO's triples of ids)."""
+"""Stage ``triples``: the negatives that a collection publishes (MS MARCO's triples of ids, or those of its own files)."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,29 +13,41 @@ from condensery.text.hashes import content_hashes
 
 
 class TriplesConfig(StageConfig):
-    """``file``: lines of query, positive and negative id; the first ``depth`` negatives of each query are kept."""
+    """``file``: lines of query, positive and negative id; ``None``: what the collection's files give (DPR, Tevatron).
+
+    The first ``depth`` negatives of each query are kept.
+    """
 
     corpus: Annotated[str, Input("corpus")]
-    file: Annotated[Path, Operational()]  # its content counts, not where it lies
+    file: Annotated[Path | None, Operational()]  # its content counts, not where it lies
     split: Split
     depth: Annotated[int, Field(gt=0)]
 
     def identity(self) -> list[str]:
         """The content of the file. Raises ``UserError`` where it is missing, before anything is computed."""
+        if self.file is None:
+            return []
         if not self.file.is_file():
             raise UserError(f"{self.file}: no such file; stage.triples.file names the triples of ids")
         return content_hashes([self.file])
 
     def misfit(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-        """A split that the collection does not have."""
+        """A split that the collection does not have, or no negatives."""
+        data = getattr(inputs["corpus"][0], "data", None)
+        if self.file is None and data is not None and not data.gives_negatives():
+            return "file", f"needs a file of triples; the files of the collection {data.name} give no negatives"
         return missing_split(self.split, inputs["corpus"])
 
 
-@stage("triples", version=1, makes="negatives")
+@stage("triples", version=2, makes="negatives")
 def triples(config: TriplesConfig, context: Context) -> dict[str, Any]:
-    """Write negatives.jsonl."""
-    from condensery.retrieval.negatives import from_triples
+    """Write the negatives as arrays and negatives.jsonl."""
+    from condensery.retrieval.negatives import from_collection, from_triples, save_negatives
     from condensery.text.collection import Collection
 
-    out = context.folder / "negatives.jsonl"
-    return from_triples(config.file, Collection(context.input("corpus")), out, config.depth, config.split)
+    collection = Collection(context.input("corpus"))
+    how = (collection, config.depth, config.split)
+    negatives, counts = from_triples(config.file, *how) if config.file else from_collection(*how)
+    made_by = {"made_by": config.file.name if config.file else collection.name}
+    save_negatives(context.folder, negatives, collection, {**counts, "split": config.split, **made_by})
+    return counts

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from pydantic import model_validator
+
 from condensery.errors import UserError
 from condensery.text.lines import field, integer, read_columns, read_objects, resolve
 from condensery.text.records import Document, Passage, Query
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     from condensery.text.writer import CollectionWriter
 
 HEADER = ["query-id", "corpus-id", "score"]
+IN_PARTS = "cqadupstack"  # twelve folders in one, which count as one data set
 
 
 class BeirSource(FolderSource):
@@ -24,6 +27,20 @@ class BeirSource(FolderSource):
     format: Literal["beir"] = "beir"
     splits: Splits
     documents: str | None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named_as_its_folder(cls, values: Any) -> Any:
+        """Where ``name`` is null, the name of the folder; a part of CQADupStack has the name of the whole before it."""
+        if (
+            not isinstance(values, dict)
+            or values.get("name", "") is not None
+            or not isinstance(values.get("root"), str)
+        ):
+            return values
+        folder = Path(values["root"]).expanduser().absolute()
+        whole = f"{folder.parent.name}/" if folder.parent.name == IN_PARTS else ""
+        return values | {"name": whole + folder.name}
 
     outside_identity: ClassVar[set[str]] = {"root", "documents", "splits"}
 

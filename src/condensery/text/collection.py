@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from condensery.errors import UserError
 from condensery.files import read_json
-from condensery.text.table import TextTable
+from condensery.text.table import Column, TextTable
 
-SPLITS = ("train", "dev", "test")
+SPLITS = ("train", "dev", "test", "dl19", "dl20")
 DESCRIPTION = "collection.json"
 
 
@@ -21,12 +21,13 @@ DESCRIPTION = "collection.json"
 class Qrels:
     """The judgements of one split, sorted by query row and passage row. *Shape:* three int32 arrays (n,).
 
-    A grade above 0 says that the passage answers the query.
+    A grade of at least ``relevant_from`` says that the passage answers the query.
     """
 
     query_rows: NDArray[np.int32]
     passage_rows: NDArray[np.int32]
     grades: NDArray[np.int32]
+    relevant_from: int = 1
 
     def __len__(self) -> int:
         return len(self.grades)
@@ -37,8 +38,8 @@ class Qrels:
         return np.unique(self.query_rows)
 
     def positives(self) -> dict[int, NDArray[np.int32]]:
-        """For each query row the rows of its relevant passages (grade > 0), in the order of the queries' rows."""
-        relevant = self.grades > 0
+        """For each query row the rows of its relevant passages, in the order of the queries' rows."""
+        relevant = self.grades >= self.relevant_from
         queries, starts = np.unique(self.query_rows[relevant], return_index=True)
         passages = np.split(self.passage_rows[relevant], starts[1:])
         return dict(zip(queries.tolist(), passages, strict=True)) if len(queries) else {}
@@ -52,7 +53,7 @@ class Collection:
         queries: table with the columns id, text: the queries of all splits.
         documents: table with the columns id, title, passages (a list of strings): the text for pre-training where
             that is not the passages themselves, otherwise ``None``.
-        splits: those of train, dev and test that have judgements.
+        splits: those of train, dev, test, dl19 and dl20 that have judgements; a split may have answers alone.
         description: what ``collection.json`` holds: counts, what was dropped, warnings, content hash.
 
     Raises ``UserError`` when ``folder`` holds no whole collection.
@@ -63,7 +64,8 @@ class Collection:
         if not (self.folder / DESCRIPTION).is_file():
             raise UserError(f"{self.folder}: no collection here ({DESCRIPTION} is missing)")
         self.description: dict[str, Any] = read_json(self.folder / DESCRIPTION)
-        self.splits: list[str] = [split for split in SPLITS if split in self.description["splits"]]
+        counts: dict[str, dict[str, int]] = self.description["splits"]
+        self.splits: list[str] = [split for split in SPLITS if counts.get(split, {}).get("judgements")]
 
     def __repr__(self) -> str:
         return f"Collection({self.name}: {len(self.passages):,} passages, {len(self.queries):,} queries)"
@@ -94,6 +96,17 @@ class Collection:
         return TextTable(self.folder / "documents.arrow") if self.description["documents"] else None
 
     @cached_property
+    def answers(self) -> Column[list[str]] | None:
+        """For each query the texts that answer it, none where they are not known; ``None``: of no query are they."""
+        path = self.folder / "answers.arrow"
+        return TextTable(path).column("answers") if self.description.get("answers") else None
+
+    @cached_property
+    def given_negatives(self) -> NDArray[np.int32] | None:
+        """Pairs of a query row and a passage row that the input gave as a hard negative, by query, best first (n, 2)."""
+        return np.load(self.folder / "negatives.npy") if self.description.get("negatives") else None
+
+    @cached_property
     def document_starts(self) -> NDArray[np.int64]:
         """The first passage row of each document, and at the end the number of passages. *Shape:* (documents + 1,)."""
         names = self.passages.arrow("document")
@@ -101,9 +114,9 @@ class Collection:
         return np.concatenate([[0], np.flatnonzero(changes) + 1, [len(names)]]).astype(np.int64)
 
     def unjudged(self) -> NDArray[np.int64]:
-        """The rows of the queries that no split judges, ascending; see ``data.unlabelled_queries``."""
-        judged = [self.qrels(split).query_rows for split in self.splits]
-        return np.setdiff1d(np.arange(len(self.queries)), np.concatenate([np.empty(0, np.int32), *judged]))
+        """The rows of the queries that are in no split, ascending; see ``data.unlabelled_queries``."""
+        asked = [self.questions(split) for split in self.description["splits"]]
+        return np.setdiff1d(np.arange(len(self.queries)), np.concatenate([np.empty(0, np.int64), *asked]))
 
     def qrels(self, split: str) -> Qrels:
         """The judgements of ``split``; ``UserError`` when the collection has no such split."""
@@ -111,4 +124,13 @@ class Collection:
             there = ", ".join(self.splits) or "none"
             raise UserError(f'the collection {self.name} has no split "{split}" (its splits: {there}); see data.splits')
         rows = np.load(self.folder / f"qrels-{split}.npy")
-        return Qrels(*(np.ascontiguousarray(column) for column in rows.T))
+        relevant_from = self.description["splits"][split].get("relevant_from", 1)
+        query_rows, passage_rows, grades = (np.ascontiguousarray(column) for column in rows.T)
+        return Qrels(query_rows, passage_rows, grades, relevant_from)
+
+    def questions(self, split: str) -> NDArray[np.int64]:
+        """The rows of the queries of ``split``, ascending: judged, or with answers alone. ``UserError`` as ``qrels``."""
+        path = self.folder / f"questions-{split}.npy"
+        if split not in self.splits and split in self.description["splits"]:
+            return np.load(path)
+        return self.qrels(split).query_set.astype(np.int64)

@@ -6,11 +6,20 @@ from pydantic import Field
 
 from condensery.text.beir import BeirSource
 from condensery.text.documents import DocumentsSource
+from condensery.text.dpr import DprSource
 from condensery.text.msmarco import MarcoDocumentsSource, MarcoSource
 from condensery.text.plain_text import TextSource
 from condensery.text.pydocs import PydocsSource
+from condensery.text.tevatron import TevatronSource
 
 DataConfig = Annotated[
-    BeirSource | MarcoSource | MarcoDocumentsSource | DocumentsSource | TextSource | PydocsSource,
+    BeirSource
+    | MarcoSource
+    | MarcoDocumentsSource
+    | DprSource
+    | TevatronSource
+    | DocumentsSource
+    | TextSource
+    | PydocsSource,
     Field(discriminator="format"),
 ]

@@ -1,4 +1,4 @@
-"""Judgements while a collection is written: collected by id, checked, then turned into rows."""
+"""Judgements and given negatives while a collection is written: collected by id, checked, then turned into rows."""
 
 from array import array
 
@@ -74,3 +74,34 @@ class Judgements:
                 f"{first}: this query of the split {self.split} has no positive passage (grade above 0){more};"
                 " remove its lines or judge one"
             )
+
+
+class GivenNegatives:
+    """The hard negatives that an input names, as they arrive: hashes of ids (8 bytes each) and places."""
+
+    def __init__(self) -> None:
+        self.queries, self.passages, self.counts, self.places = array("Q"), array("Q"), array("q"), Places()
+
+    def add(self, query_id: str, passage_ids: list[str], where: str) -> None:
+        """Take the negatives of one query, best first."""
+        self.queries.append(id_hash(query_id))
+        self.passages.extend(map(id_hash, passage_ids))
+        self.counts.append(len(passage_ids))
+        self.places.add(where)
+
+    def resolve(self, queries: IdIndex, passages: IdIndex, dropped: set[int]) -> Rows:
+        """Pairs of query row and passage row, int32 (n, 2), by query, in the order in which each query's came.
+
+        Left out are those of queries that were left out, and passages whose hash is in ``dropped``. Raises
+        ``UserError`` for a passage that is not there.
+        """
+        hashes, counts = np.frombuffer(self.passages, np.uint64), np.frombuffer(self.counts, np.int64)
+        query_rows = np.repeat(queries.find(np.frombuffer(self.queries, np.uint64)), counts)
+        passage_rows = passages.find(hashes)
+        kept = ~np.isin(hashes, np.array(sorted(dropped), np.uint64))
+        unknown = np.flatnonzero((passage_rows < 0) & kept)
+        if len(unknown):
+            line = int(np.searchsorted(np.cumsum(counts), unknown[0], side="right"))
+            raise UserError(f"{self.places[line]}: no passage has the id of a hard negative that is named here")
+        rows = np.stack([query_rows, passage_rows], axis=1)[kept & (query_rows >= 0)]
+        return rows[np.argsort(rows[:, 0], kind="stable")].astype(np.int32)

@@ -1,11 +1,13 @@
 """Lines of input files, plain or gzip, with their place; one way of saying what is wrong with a line."""
 
+import csv
 import gzip
 import io
 import json
 import re
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -45,7 +47,7 @@ def read_lines(path: Path, show: bool = True) -> Iterator[tuple[str, str]]:
 
 
 def _raw_lines(path: Path, show: bool) -> Iterator[bytes]:
-    try:
+    with readable(path):
         size = path.stat().st_size
         with open(path, "rb") as file:
             # GzipFile finds its line ends in Python; a buffered reader around it finds them in C
@@ -60,6 +62,13 @@ def _raw_lines(path: Path, show: bool) -> Iterator[bytes]:
                         task.advance(at - shown)
                         shown = at
                     yield line
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Say in one line what goes wrong while ``path`` is read: ``UserError`` for a missing, broken or unreadable file."""
+    try:
+        yield
     except (FileNotFoundError, NotADirectoryError):
         raise UserError(f"{path}: no such file") from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
@@ -95,6 +104,26 @@ def read_columns(path: Path, names: Sequence[str], separator: str | None = "\t")
             apart = "white space" if separator is None else "tabs"
             expected = f"{len(names)} columns separated by {apart} are expected ({', '.join(names)})"
             raise UserError(f"{place}: {expected}, not {len(fields)}")
+        yield place, fields
+
+
+def read_quoted(path: Path, names: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield (place, fields) for every line of a file of columns between tabs, in which a field may be "quoted".
+
+    A quote inside a quoted field is doubled, and no field goes over a line end. ``UserError`` where the number of
+    columns is wrong.
+    """
+    for place, line in read_lines(path):
+        if not line:
+            continue
+        try:
+            fields = next(csv.reader([line], delimiter="\t"))
+        except csv.Error as error:
+            raise UserError(f"{place}: not columns between tabs ({error})") from None
+        if len(fields) != len(names):
+            expected = f"{len(names)} columns separated by tabs are expected ({', '.join(names)})"
+            quote = "; a quote that is opened is not closed" if line.count('"') % 2 else ""
+            raise UserError(f"{place}: {expected}, not {len(fields)}{quote}")
         yield place, fields
 
 

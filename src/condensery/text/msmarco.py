@@ -5,12 +5,12 @@ Every file is accepted plain or gzip.
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from condensery.errors import UserError
-from condensery.text.lines import integer, read_columns
+from condensery.text.lines import integer, read_columns, resolve
 from condensery.text.records import Document, Passage, Query
 from condensery.text.source import FolderSource, InputFile
 
@@ -32,22 +32,60 @@ class Questions(BaseModel):
     qrels: str
 
 
+class GradedQuestions(Questions):
+    """The files of a split that need not be there, and the lowest grade that counts as relevant."""
+
+    relevant_from: int
+
+
 class MarcoSplits(BaseModel):
-    """The files of each split, or ``None`` when the split is not wanted."""
+    """The files of each split, or ``None`` when the split is not wanted.
+
+    ``dl19``, ``dl20``: the graded judgements of TREC's Deep Learning Tracks, read where their qrels are.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     train: Questions | None
     dev: Questions | None
     test: Questions | None
+    dl19: GradedQuestions | None
+    dl20: GradedQuestions | None
 
     def named(self) -> dict[str, Questions]:
         """The splits that are wanted."""
-        splits = {"train": self.train, "dev": self.dev, "test": self.test}
+        splits = {name: getattr(self, name) for name in type(self).model_fields}
         return {split: questions for split, questions in splits.items() if questions}
 
+    def here(self, folder: Path) -> dict[str, Questions]:
+        """The splits that are wanted, but for those of TREC that ``folder`` does not hold."""
+        return {
+            split: questions
+            for split, questions in self.named().items()
+            if not isinstance(questions, GradedQuestions) or resolve(folder / questions.qrels)
+        }
 
-class MarcoSource(FolderSource):
+
+class _Marco(FolderSource):
+    """What both collections have: queries and judgements in native files."""
+
+    splits: MarcoSplits
+
+    def judged_splits(self) -> set[str]:
+        """See ``Source``: those of TREC where their files are."""
+        return set(self.splits.here(self.folder))
+
+    def _digest(self, content: Any) -> str:
+        here = self.splits.here(self.folder).items()
+        graded = {split: one.relevant_from for split, one in here if isinstance(one, GradedQuestions)}
+        return super()._digest([content, graded] if graded else content)
+
+    def check(self) -> None:
+        """One ``UserError`` that names every missing file and how to get it."""
+        check_files(self, self.input_files())
+
+
+class MarcoSource(_Marco):
     """The passage collection: ``collection.tsv`` (pid, passage), queries (qid, query) and qrels (qid, 0, pid, grade).
 
     ``titles``: a file of pid and title; ``documents``: ``msmarco-docs.tsv`` as the text for pre-training; ``triples``:
@@ -59,7 +97,6 @@ class MarcoSource(FolderSource):
     titles: str | None
     documents: str | None
     triples: str | None
-    splits: MarcoSplits
 
     outside_identity: ClassVar[set[str]] = {"root", "collection", "titles", "documents", "triples", "splits"}
 
@@ -83,22 +120,17 @@ class MarcoSource(FolderSource):
         check_files(self, [*self.input_files(), *([triples] if triples else [])])
 
 
-class MarcoDocumentsSource(FolderSource):
+class MarcoDocumentsSource(_Marco):
     """The document collection as what is searched: ``msmarco-docs.tsv`` (docid, url, title, body)."""
 
     format: Literal["msmarco_documents"] = "msmarco_documents"
     documents: str
-    splits: MarcoSplits
 
     outside_identity: ClassVar[set[str]] = {"root", "documents", "splits"}
 
     def input_files(self) -> list[InputFile]:
         """The documents, queries and qrels."""
         return [marco_file("documents", self.folder, self.documents), *question_files(self.folder, self.splits)]
-
-    def check(self) -> None:
-        """One ``UserError`` that names every missing file and how to get it."""
-        check_files(self, self.input_files())
 
 
 def marco_file(role: str, folder: Path, name: str, otherwise: str = "") -> InputFile:
@@ -108,9 +140,9 @@ def marco_file(role: str, folder: Path, name: str, otherwise: str = "") -> Input
 
 
 def question_files(folder: Path, splits: MarcoSplits) -> list[InputFile]:
-    """The files of queries and judgements of the splits that are wanted."""
+    """The files of queries and judgements of the splits that are wanted and, where they are TREC's, there."""
     files = []
-    for split, questions in splits.named().items():
+    for split, questions in splits.here(folder).items():
         files.append(marco_file(f"queries of {split}", folder, questions.queries))
         files.append(marco_file(f"qrels of {split}", folder, questions.qrels))
     return files
@@ -132,11 +164,15 @@ def check_files(config: FolderSource, files: list[InputFile]) -> None:
         )
 
 
-def read_questions(files: list[InputFile], writer: "CollectionWriter") -> None:
+def read_questions(splits: MarcoSplits, files: list[InputFile], writer: "CollectionWriter") -> None:
     """Read the judgements, then the queries. A query that stands in two files (dev and dev.small) is read once."""
+    graded = {split: one for split, one in splits.named().items() if isinstance(one, GradedQuestions)}
     for file in files:
         if file.role.startswith("qrels of "):
-            read_qrels(file.open_path(), file.role.removeprefix("qrels of "), writer)
+            split = file.role.removeprefix("qrels of ")
+            read_qrels(file.open_path(), split, writer)
+            if split in graded:
+                writer.relevant_from[split] = graded[split].relevant_from
     paths = list(dict.fromkeys(file.open_path() for file in files if file.role.startswith("queries of ")))
     seen: dict[str, tuple[str, int]] = {}
     for path in paths:
@@ -191,7 +227,7 @@ def read_documents(path: Path) -> Iterator[tuple[str, str, str, str]]:
 def read(config: MarcoSource, writer: "CollectionWriter") -> None:
     """Read the passage collection into ``writer``."""
     by_role = {file.role: file for file in config.input_files()}
-    read_questions(list(by_role.values()), writer)
+    read_questions(config.splits, list(by_role.values()), writer)
     titles = Titles(by_role["titles"].open_path()) if "titles" in by_role else None
     for place, (identifier, text) in read_columns(by_role["passages"].open_path(), ["passage id", "passage"]):
         writer.add_passage(Passage(identifier, titles.of(identifier) if titles else "", text), place)
@@ -205,6 +241,6 @@ def read(config: MarcoSource, writer: "CollectionWriter") -> None:
 def read_as_corpus(config: MarcoDocumentsSource, writer: "CollectionWriter") -> None:
     """Read the document collection into ``writer``: each document is one passage."""
     files = config.input_files()
-    read_questions(files[1:], writer)
+    read_questions(config.splits, files[1:], writer)
     for place, identifier, title, body in read_documents(files[0].open_path()):
         writer.add_passage(Passage(identifier, title, body), place)

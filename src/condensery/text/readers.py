@@ -3,13 +3,15 @@
 from collections.abc import Callable
 from typing import Any
 
-from condensery.text import beir, documents, msmarco, plain_text, pydocs
+from condensery.text import beir, documents, dpr, msmarco, plain_text, pydocs, tevatron
 from condensery.text.writer import CollectionWriter
 
 READERS: dict[str, Callable[[Any, CollectionWriter], None]] = {
     "beir": beir.read,
     "msmarco": msmarco.read,
     "msmarco_documents": msmarco.read_as_corpus,
+    "dpr": dpr.read,
+    "tevatron": tevatron.read,
     "documents": documents.read,
     "text": plain_text.read,
     "pydocs": pydocs.read,

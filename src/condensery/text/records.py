@@ -19,10 +19,11 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A question, or whatever is typed into a search box."""
+    """A question, or whatever is typed into a search box; ``answers`` where any of several texts answers it."""
 
     id: str
     text: str
+    answers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,19 @@ class Source(BaseModel):
         """Every file that ``read`` will open, in a fixed order."""
         raise NotImplementedError
 
+    def judged_splits(self) -> set[str] | None:
+        """The splits that will have judgements; ``None`` where only reading tells (the embedded collection has all)."""
+        splits = getattr(self, "splits", None)
+        return None if splits is None else set(splits.named())
+
+    def answered_splits(self) -> set[str]:
+        """The splits whose queries will have answers."""
+        return set()
+
+    def gives_negatives(self) -> bool:
+        """Whether the input names hard negatives of its queries."""
+        return False
+
     def check(self) -> None:
         """Raise one ``UserError`` that names every missing file. Opens nothing, so it is quick enough for the start."""
         missing = [file for file in self.input_files() if resolve(file.path) is None]

@@ -152,6 +152,11 @@ class TextTable:
         """All ids in row order (in memory from the first use)."""
         return self._table.column("id").to_pylist()
 
+    def ids_at(self, rows: ArrayLike) -> list[str]:
+        """The ids of ``rows`` (any integers, any order), read from disk."""
+        ids: list[str] = self._table.column("id").take(pa.array(np.asarray(rows, np.int64))).to_pylist()
+        return ids
+
     @cached_property
     def _index(self) -> IdIndex:
         return IdIndex.load(self.path.with_suffix(SUFFIX))

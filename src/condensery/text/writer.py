@@ -5,6 +5,7 @@ from array import array
 from collections import Counter
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from condensery.files import write_json
 from condensery.randomness import hash64
 from condensery.text.collection import DESCRIPTION, SPLITS
 from condensery.text.ids import SUFFIX, IdIndex, id_hash
-from condensery.text.judgements import Judgements
+from condensery.text.judgements import GivenNegatives, Judgements
 from condensery.text.places import Places
 from condensery.text.records import Document, Passage, Query
 from condensery.text.table import TableWriter
@@ -62,6 +63,11 @@ class CollectionWriter:
         unlabelled_queries: so many of the train queries that are left (at most half, by hash) lose their judgements and
             stay in the collection; ``unjudged`` keeps the queries that no split judges instead.
 
+    Attributes:
+        warnings: what the description of the collection will warn of.
+        regex_answers: whether answers are regular expressions.
+        relevant_from: split -> the lowest grade that counts as relevant, where that is not 1.
+
     A passage with a title and without text becomes its title. Judgements are to be added before queries: queries that
     no split judges are then left out (counted as ``unjudged_queries``) or kept. Every fault of the input is a ``UserError``
     naming its place; those that need the whole (repeated or unknown ids, queries without positives): ``close``.
@@ -77,13 +83,19 @@ class CollectionWriter:
         unlabelled_queries: int | str = 0,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        for stale in [DESCRIPTION, "documents.arrow", *(f"qrels-{split}.npy" for split in SPLITS)]:
+        of_splits = (f"{what}-{split}.npy" for what in ("qrels", "questions") for split in SPLITS)
+        for stale in [DESCRIPTION, "documents.arrow", "answers.arrow", "negatives.npy", *of_splits]:
             (folder / stale).unlink(missing_ok=True)
         self.folder, self.name, self.source = folder, name, source or name
         self.empty_passages, self.dev_queries = empty_passages, dev_queries
         self.unlabelled_queries = unlabelled_queries
         self.dropped: Counter[str] = Counter()
         self.warnings: list[str] = []
+        self.regex_answers = False
+        self.relevant_from: dict[str, int] = {}
+        self._answers: TableWriter | None = None
+        self._asked: dict[str, array[int]] = {}
+        self._negatives = GivenNegatives()
         self._passages = _Rows(folder, "passages", ("id", "title", "text", "document"))
         self._queries = _Rows(folder, "queries", ("id", "text"))
         self._documents: _Rows | None = None
@@ -130,16 +142,34 @@ class CollectionWriter:
             self._document_places.add(where)
         self._document = document or ""
 
-    def add_query(self, query: Query, where: str = "") -> None:
-        """Append a query, if a split judges it or all are kept. Raises ``UserError`` for an empty text or a bad id."""
-        if self._judged and self.unlabelled_queries != UNJUDGED and id_hash(query.id) not in self._judged:
+    def add_query(self, query: Query, where: str = "", split: str | None = None) -> None:
+        """Append a query, if a split judges it or all are kept. Raises ``UserError`` for an empty text or a bad id.
+
+        ``split``: where a query belongs that has answers and no judgements.
+        """
+        kept = split is not None or not self._judged or self.unlabelled_queries == UNJUDGED
+        if not kept and id_hash(query.id) not in self._judged:
             self.dropped["unjudged_queries"] += 1
             return
         _check_id(query.id, "query id", where)
         if not query.text or query.text.isspace():
             raise UserError(f"{where}: the text of the query is empty; fill it, or remove the query")
-        self._digest("query", where, query.id, query.text)
+        answers = [answer for answer in query.answers if answer and not answer.isspace()]
+        self.dropped["empty_answers"] += len(query.answers) - len(answers)
+        self._digest("query", where, query.id, query.text, *answers)
+        if split is not None:
+            self._asked.setdefault(split, array("q")).append(self._queries.table.count)
+        self._add_answers(answers)
         self._queries.add((query.id, query.text), len(query.text), where)
+
+    def _add_answers(self, answers: list[str]) -> None:
+        """Append a row to the table of answers, which begins with the first query that has any."""
+        if answers and self._answers is None:
+            self._answers = TableWriter(self.folder / "answers.arrow", ("answers",), lists=("answers",))
+            for _ in range(self._queries.table.count):
+                self._answers.add(([],), 0)
+        if self._answers is not None:
+            self._answers.add((answers,), sum(map(len, answers)))
 
     def add_document(self, document: Document, where: str = "") -> None:
         """Append a document for pre-training; empty passages of it are left out, and so is a document without any."""
@@ -162,6 +192,10 @@ class CollectionWriter:
         self._judgements[split].add(query_id, passage_id, grade, where)
         self._judged.add(id_hash(query_id))
 
+    def add_negatives(self, query_id: str, passage_ids: list[str], where: str = "") -> None:
+        """Append passages that the input gives as hard negatives of a query, best first. Ids are checked by ``close``."""
+        self._negatives.add(query_id, passage_ids, where)
+
     def _digest(self, kind: str, where: str, *texts: str) -> None:
         try:
             for text in (kind, *texts):
@@ -176,6 +210,8 @@ class CollectionWriter:
         passages, queries = self._passages.close(), self._queries.close()
         if self._documents is not None:
             self._documents.close()
+        if self._answers is not None:
+            self._answers.close()
         if not len(passages.rows):
             raise UserError(f"{self.source}: no passages; the collection would be empty")
         self._check_documents()
@@ -185,7 +221,12 @@ class CollectionWriter:
         self._hold_out(qrels)
         self._set_aside(qrels)
         self._write_qrels(qrels)
-        self._describe(qrels)
+        self._write_asked(qrels)
+        negatives = self._negatives.resolve(queries, passages, self._dropped_passages)
+        if len(negatives):
+            np.save(self.folder / "negatives.npy", negatives)
+            self._hash.update(b"negatives" + np.ascontiguousarray(negatives, "<i4").tobytes())
+        self._describe(qrels, len(negatives))
 
     def _check_documents(self) -> None:
         duplicate = IdIndex.of(np.frombuffer(self._document_hashes, np.uint64)).first_duplicate()
@@ -209,7 +250,7 @@ class CollectionWriter:
 
     def _hold_out(self, qrels: dict[str, NDArray[np.int32]]) -> None:
         """Move ``dev_queries`` train queries to dev where the source has no dev split."""
-        if not self.dev_queries or "dev" in qrels or "train" not in qrels:
+        if not self.dev_queries or "dev" in qrels or "dev" in self._asked or "train" not in qrels:
             return
         held_out = self._drawn(qrels["train"], "dev", self.dev_queries, HELD_OUT_SHARE)
         if held_out.any():
@@ -237,22 +278,39 @@ class CollectionWriter:
                 np.save(self.folder / f"qrels-{split}.npy", qrels[split])
                 self._hash.update(split.encode() + np.ascontiguousarray(qrels[split], "<i4").tobytes())
 
-    def _describe(self, qrels: dict[str, NDArray[np.int32]]) -> None:
-        description = {
+    def _write_asked(self, qrels: dict[str, NDArray[np.int32]]) -> None:
+        for split, found in sorted(self._asked.items()):
+            if split in qrels:
+                raise ValueError(f"the split {split} has judged queries and queries with answers alone")
+            rows = np.array(found, np.int64)
+            np.save(self.folder / f"questions-{split}.npy", rows)
+            self._hash.update(split.encode() + np.ascontiguousarray(rows, "<i8").tobytes())
+        for split, grade in sorted(self.relevant_from.items()):
+            self._hash.update(f"{split} is relevant from {grade}".encode())
+
+    def _describe(self, qrels: dict[str, NDArray[np.int32]], negatives: int) -> None:
+        description: dict[str, Any] = {
             "name": self.name,
             "content_hash": self._hash.hexdigest(),
             "passages": self._passages.table.count,
             "passage_characters": self._passages.characters,
             "queries": self._queries.table.count,
             "documents": self._documents.table.count if self._documents else 0,
-            "splits": {
-                split: {"queries": len(np.unique(rows[:, 0])), "judgements": len(rows)}
-                for split, rows in ((split, qrels[split]) for split in SPLITS if split in qrels)
-            },
+            "splits": {split: self._counts(split, qrels) for split in SPLITS if split in qrels or split in self._asked},
             "dropped": dict(sorted((key, count) for key, count in self.dropped.items() if count)),
             "warnings": self.warnings,
         }
+        if self._answers is not None:
+            description["answers"] = "regex" if self.regex_answers else "string"
+        if negatives:
+            description["negatives"] = negatives
         write_json(self.folder / DESCRIPTION, description)
+
+    def _counts(self, split: str, qrels: dict[str, NDArray[np.int32]]) -> dict[str, int]:
+        if split not in qrels:
+            return {"queries": len(self._asked[split]), "judgements": 0}
+        counts = {"queries": len(np.unique(qrels[split][:, 0])), "judgements": len(qrels[split])}
+        return counts | ({"relevant_from": self.relevant_from[split]} if split in self.relevant_from else {})
 
 
 def _check_id(identifier: str, kind: str, where: str) -> None:

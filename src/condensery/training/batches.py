@@ -4,7 +4,7 @@ from bisect import insort
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from condensery.training.scheduling import drawn_positives
 from condensery.training.sources import Rows, Source
 
 Ids = NDArray[np.int64]
+Value = TypeVar("Value", bound=np.generic, covariant=True)
 Order = Callable[[int], tuple[int, Ids]]  # step -> its epoch and the items of its batch
 _COUNTED = 1_000_000  # tokens of the first batches, to say how many steps a larger number is
 
@@ -218,6 +219,13 @@ class SpanBatches:
         return Context(ids, rows.starts, masked, targets), len(masked)
 
 
+class Pool(Protocol[Value]):
+    """Something for each hard negative of the training queries (q, m), an array or read from disk as it is asked for."""
+
+    def __getitem__(self, chosen: Ids, /) -> NDArray[Value]:
+        """(b, m) of the queries ``chosen`` (b,)."""
+
+
 @dataclass(frozen=True)
 class TrainingQueries:
     """What is known about the training queries.
@@ -226,15 +234,15 @@ class TrainingQueries:
         rows: (q,) row of each query in the collection, ascending.
         positives: (j,) judged relevant passages of query 0, then of query 1, ...
         starts: (q + 1,) where each query's begin.
-        negatives: (q, m) hard negatives, -1 = none; m may be 0.
+        negatives: (q, m) hard negatives, padded with -1 anywhere; m may be 0.
         weights: (q, m) > 0, how likely each is drawn against the others of its query; None = all alike.
     """
 
     rows: Ids
     positives: Ids
     starts: Ids
-    negatives: NDArray[np.int32]
-    weights: NDArray[np.float64] | None = None
+    negatives: Pool[np.int32]
+    weights: Pool[np.float64] | None = None
 
 
 class TripleBatches:

@@ -1,0 +1,89 @@
+"""What hard negatives are drawn from: several sources side by side, each mapped from disk."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condensery.retrieval.negatives import Negatives
+
+
+class NegativePool:
+    """The negatives of the training queries from several sources, side by side, read as a batch asks for them.
+
+    ``pool[chosen]`` (b, m): the negatives of the queries ``chosen`` (b,), each passage once, padded with -1 anywhere.
+
+    Args:
+        sources: their queries in any order; those that no training query is are left alone.
+        query_rows: (q,) rows of the training queries in the collection, ascending.
+        depths: how many of a query's best each source gives; None = all of them.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Negatives],
+        query_rows: NDArray[np.int64],
+        depths: Sequence[int | None] | None = None,
+    ) -> None:
+        self.sources = sources
+        self.places = [_places(source.query_rows, query_rows) for source in sources]
+        self.depths = list(depths or [None] * len(sources))
+        widths = [
+            len(range(source.passage_rows.shape[1])[:end]) for source, end in zip(sources, self.depths, strict=True)
+        ]
+        self.shape = (len(query_rows), sum(widths))
+
+    def __getitem__(self, chosen: NDArray[np.integer]) -> NDArray[np.int32]:
+        parts = self.parts(chosen)
+        return without_repeats(np.concatenate(parts, axis=1)) if parts else np.empty((len(chosen), 0), np.int32)
+
+    def parts(self, chosen: NDArray[np.integer]) -> list[NDArray[np.int32]]:
+        """What each source has for the queries ``chosen``; the same passage may be in several."""
+        found = []
+        for source, places, depth in zip(self.sources, self.places, self.depths, strict=True):
+            at = places[chosen]
+            found.append(np.where(at[:, None] >= 0, source.passage_rows[np.maximum(at, 0), :depth], np.int32(-1)))
+        return found
+
+
+class NegativeWeights:
+    """How likely each negative of a pool is drawn: ``weights[chosen]`` (b, m) > 0, in the places of ``pool[chosen]``.
+
+    The weight of a source is shared among those that it has for the query; a passage of several sources adds theirs up.
+    """
+
+    def __init__(self, pool: NegativePool, weights: Sequence[float]) -> None:
+        self.pool, self.weights = pool, weights
+
+    def __getitem__(self, chosen: NDArray[np.integer]) -> NDArray[np.float64]:
+        parts = self.pool.parts(chosen)
+        shares = [
+            np.broadcast_to(weight / np.maximum((part >= 0).sum(axis=1, keepdims=True), 1), part.shape)
+            for part, weight in zip(parts, self.weights, strict=True)
+        ]
+        return _added_up(np.concatenate(parts, axis=1), np.concatenate(shares, axis=1))
+
+
+def _added_up(pool: NDArray[np.int32], weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(b, m) the sum of a passage's weights in its row, wherever it stands there."""
+    total = np.empty(pool.shape)
+    for row, (passages, own) in enumerate(zip(pool, weights, strict=True)):
+        _, place = np.unique(passages, return_inverse=True)
+        total[row] = np.bincount(place, own)[place]
+    return total
+
+
+def _places(here: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where each of ``wanted`` stands in ``here``, -1 where it does not."""
+    order = np.argsort(here, kind="stable")
+    at = np.minimum(np.searchsorted(here, wanted, sorter=order), len(here) - 1)
+    return np.where(here[order[at]] == wanted, order[at], -1)
+
+
+def without_repeats(pool: NDArray[np.int32]) -> NDArray[np.int32]:
+    """(q, m) with each passage at most once a row: a later occurrence becomes -1."""
+    order = np.argsort(pool, axis=1, kind="stable")
+    ascending = np.take_along_axis(pool, order, axis=1)
+    repeated = np.zeros(pool.shape, dtype=bool)
+    np.put_along_axis(repeated, order[:, 1:], ascending[:, 1:] == ascending[:, :-1], axis=1)
+    return np.where(repeated, np.int32(-1), pool)

@@ -1,0 +1,82 @@
+"""Rankings of any number of queries, made shard by shard on disk: a restart keeps whole shards, memory holds one."""
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.lib.format import open_memmap
+from numpy.typing import NDArray
+
+from condensery.files import atomic
+from condensery.progress import Task
+from condensery.retrieval.ranking import Ranking
+from condensery.retrieval.runs import Run
+
+SHARD = 16_384  # queries ranked at a time; part of the result's last bits (a matrix product rounds by its shape)
+PARTS, QUERIES = "shards", "queries.npy"  # the folder of what is done so far; the file that is written last
+
+# query rows (b,) -> scores (b, depth) and passage rows (b, depth); it tells the progress itself
+Rank = Callable[[NDArray[np.int64]], Ranking]
+
+
+def rank_in_shards(
+    rank: Rank, query_rows: NDArray[np.int64], depth: int, folder: Path, task: Task, size: int = SHARD
+) -> Run:
+    """Rank all queries (n,) into ``folder``; what lies there already is an interrupted attempt, to go on from.
+
+    Writes ``queries.npy`` (n,), ``passages.npy`` (n, depth) int32 and ``scores.npy`` (n, depth) float32, and returns
+    them memory-mapped.
+    """
+    parts = folder / PARTS
+    if (folder / QUERIES).exists():  # written last: the rest is whole
+        shutil.rmtree(parts, ignore_errors=True)
+        task.advance(len(query_rows))
+        return open_ranking(folder)
+    starts = range(0, len(query_rows), size)
+    for number, first in enumerate(starts):
+        path, rows = parts / f"{number:05d}.npz", query_rows[first : first + size]
+        if path.exists():
+            task.advance(len(rows))
+            continue
+        scores, passages = rank(rows)
+        with atomic(path) as temporary, open(temporary, "wb") as stream:
+            np.savez(stream, scores=scores, passages=passages.astype(np.int32))
+    for name, kind in (("passages", np.int32), ("scores", np.float32)):
+        with atomic(folder / f"{name}.npy") as temporary:
+            joined = open_memmap(temporary, mode="w+", dtype=kind, shape=(len(query_rows), depth))
+            for number, first in enumerate(starts):
+                with np.load(parts / f"{number:05d}.npz") as shard:
+                    joined[first : first + size] = shard[name]
+            joined.flush()
+    with atomic(folder / QUERIES) as temporary, open(temporary, "wb") as stream:
+        np.save(stream, query_rows)
+    shutil.rmtree(parts, ignore_errors=True)
+    return open_ranking(folder)
+
+
+def open_ranking(folder: Path) -> Run:
+    """What ``rank_in_shards`` wrote, memory-mapped."""
+    passages, scores = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("passages", "scores"))
+    return Run(np.load(folder / QUERIES), passages, scores)
+
+
+def without(
+    ranking: Ranking, passages: Sequence[NDArray[np.integer]]
+) -> list[tuple[NDArray[np.float32], NDArray[np.int64]]]:
+    """Each query's ranking without the passages listed for it (and without padding): (scores, rows) a query."""
+    kept = []
+    for scores, rows, left_out in zip(*ranking, passages, strict=True):
+        keep = (rows >= 0) & ~np.isin(rows, left_out)
+        kept.append((scores[keep], rows[keep]))
+    return kept
+
+
+def padded(rankings: Sequence[tuple[NDArray[np.float32], NDArray[np.int64]]], depth: int) -> Ranking:
+    """The first ``depth`` of each ranking as one, filled with -inf and -1: (n, depth)."""
+    scores = np.full((len(rankings), depth), -np.inf, np.float32)
+    rows = np.full((len(rankings), depth), -1, np.int64)
+    for i, (own, found) in enumerate(rankings):
+        number = min(depth, len(found))
+        scores[i, :number], rows[i, :number] = own[:number], found[:number]
+    return scores, rows

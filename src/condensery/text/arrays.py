@@ -1,0 +1,106 @@
+"""One JSON array of objects in a file of any size, entry by entry; only the entry at hand is in memory."""
+
+import gzip
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from condensery.errors import UserError
+from condensery.progress import progress
+from condensery.text.lines import MEGABYTE, SHOW_FROM, readable
+
+BLOCK = MEGABYTE  # characters read at a time
+LONGEST = 256 * MEGABYTE  # characters of an entry; beyond it the file is taken to be broken
+NEAR = 16  # characters: a literal or escape that the end of a block tore apart is no longer
+BLANK = " \t\r\n"
+
+
+def read_array(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (place, object) for every entry of a JSON array; place is ``path:line`` of the entry's first character.
+
+    Raises ``UserError`` with the line where the file is no array of objects, and as ``read_lines``.
+    """
+    with readable(path):
+        size = path.stat().st_size
+        with open(path, "rb") as file:
+            raw = io.BufferedReader(gzip.GzipFile(fileobj=file), MEGABYTE) if path.suffix == ".gz" else file
+            entries = _Entries(path, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="\n"))
+            with progress(f"reading {path.name}", size // MEGABYTE if size >= SHOW_FROM else 0, "MB") as task:
+                shown = 0
+                for entry in entries:
+                    if (at := file.tell() // MEGABYTE) > shown:
+                        task.advance(at - shown)
+                        shown = at
+                    yield entry
+
+
+class _Entries:
+    """Iterates over the entries of an array in a stream of text."""
+
+    def __init__(self, path: Path, stream: io.TextIOWrapper) -> None:
+        self.path, self.stream = path, stream
+        self.text, self.at, self.line = "", 0, 1  # what is in memory, where we are in it, and the line of that place
+        self.decoder = json.JSONDecoder()
+
+    def __iter__(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        if self._next() != "[":
+            raise UserError(f"{self._place()}: a JSON array of objects is expected: [{{...}}, ...]")
+        self._advance(self.at + 1)
+        if self._next() == "]":
+            return
+        while True:
+            if self._next() != "{":
+                raise UserError(f"{self._place()}: a JSON object is expected here, as an entry of the array")
+            place = self._place()
+            yield place, self._entry(place)
+            mark = self._next()
+            if mark not in (",", "]"):
+                raise UserError(f'{self._place()}: not valid JSON ("," or "]" is expected here)')
+            self._advance(self.at + 1)
+            if mark == "]":
+                return
+
+    def _entry(self, place: str) -> dict[str, Any]:
+        while True:
+            try:
+                value, end = self.decoder.raw_decode(self.text, self.at)
+            except RecursionError:
+                raise UserError(f"{place}: not valid JSON (nested too deeply)") from None
+            except json.JSONDecodeError as error:
+                torn = error.pos > len(self.text) - NEAR or error.msg.startswith("Unterminated string")
+                if torn and len(self.text) - self.at < LONGEST and self._more():
+                    continue
+                where = self.line + self.text.count("\n", self.at, error.pos)
+                raise UserError(f"{self.path}:{where}: not valid JSON ({error.msg})") from None
+            self._advance(end)
+            return value
+
+    def _next(self) -> str:
+        """Go to the next character that is not blank; empty at the end of the file."""
+        while True:
+            at = self.at
+            while at < len(self.text) and self.text[at] in BLANK:
+                at += 1
+            self._advance(at)
+            if at < len(self.text):
+                return self.text[at]
+            if not self._more():
+                return ""
+
+    def _more(self) -> bool:
+        """Read on, and forget what is behind; twice as much for a long entry, which is parsed anew each time."""
+        try:
+            read = self.stream.read(max(BLOCK, len(self.text) - self.at))
+        except UnicodeDecodeError as error:
+            raise UserError(f"{self._place()}: not valid UTF-8 behind this line ({error.reason})") from None
+        self.text, self.at = self.text[self.at :] + read, 0
+        return bool(read)
+
+    def _advance(self, at: int) -> None:
+        self.line += self.text.count("\n", self.at, at)
+        self.at = at
+
+    def _place(self) -> str:
+        return f"{self.path}:{self.line}"

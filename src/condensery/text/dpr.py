@@ -1,0 +1,160 @@
+"""DPR's files (Karpukhin et al. 2020): Wikipedia in passages of 100 words, questions with answers, passages by BM25.
+
+- ``psgs_w100.tsv``: id, text, title, with a header; fields may be quoted. Neighbours of one title are one document.
+- ``biencoder-*.json``: an array of questions with ``answers``, ``positive_ctxs`` and ``hard_negative_ctxs``, whose
+  entries name a passage (``passage_id``, or ``psg_id`` as in TriviaQA's). Questions without a positive are left out.
+- ``*.qa.csv``: question, tab, a list of answers. A split of such a file has answers and no judgements.
+
+Every file is accepted plain or gzip. Questions are named after their split and place: ``test-0``.
+"""
+
+import ast
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from condensery.errors import UserError
+from condensery.text.answers import is_pattern
+from condensery.text.arrays import read_array
+from condensery.text.lines import field, read_quoted
+from condensery.text.records import Passage, Query
+from condensery.text.source import FolderSource, InputFile, Splits
+
+if TYPE_CHECKING:
+    from condensery.text.writer import CollectionWriter
+
+HEADER = ["id", "text", "title"]
+IDS = ("passage_id", "psg_id")
+PLACES = {
+    "passages": ": psgs_w100.tsv.gz of https://github.com/facebookresearch/DPR (data.wikipedia_split.psgs_w100)",
+    ".json": ": of https://github.com/facebookresearch/DPR (data.retriever); without that split set data.splits.{}=null",
+    ".csv": ": of https://github.com/facebookresearch/DPR (data.retriever.qas); without that split set data.splits.{}=null",
+}
+
+
+class DprSource(FolderSource):
+    """A folder of DPR's files. A split is a .json file with judgements and answers, or a .csv file with answers alone.
+
+    ``positives``: ``first`` takes the first positive passage of a question, on which DPR trains, ``all`` every one.
+    ``answers``: whether they are strings or regular expressions (CuratedTREC's).
+    """
+
+    format: Literal["dpr"] = "dpr"
+    passages: str
+    splits: Splits
+    positives: Literal["first", "all"]
+    answers: Literal["string", "regex"]
+
+    outside_identity: ClassVar[set[str]] = {"root", "passages", "splits"}
+
+    def input_files(self) -> list[InputFile]:
+        """The questions of each split, and the passages."""
+        files = [
+            InputFile(f"questions of {split}", self.folder / name, PLACES[_kind(name)].format(split))
+            for split, name in self.splits.named().items()
+        ]
+        return [*files, InputFile("passages", self.folder / self.passages, PLACES["passages"])]
+
+    def judged_splits(self) -> set[str]:
+        """Those of a .json file."""
+        return {split for split, name in self.splits.named().items() if _kind(name) == ".json"}
+
+    def answered_splits(self) -> set[str]:
+        """All that are wanted."""
+        return set(self.splits.named())
+
+    def gives_negatives(self) -> bool:
+        """As ``judged_splits``."""
+        return bool(self.judged_splits())
+
+
+def _kind(name: str) -> str:
+    return ".csv" if name.removesuffix(".gz").endswith(".csv") else ".json"
+
+
+def read(config: DprSource, writer: "CollectionWriter") -> None:
+    """Read DPR's files into ``writer``."""
+    writer.regex_answers = config.answers == "regex"
+    *questions, passages = config.input_files()
+    for file in questions:
+        split, path = file.role.removeprefix("questions of "), file.open_path()
+        count = (
+            _read_csv(path, split, writer)
+            if _kind(file.path.name) == ".csv"
+            else _read_json(path, config, split, writer)
+        )
+        if not count:
+            raise UserError(f"{path}: no questions; without that split set data.splits.{split}=null")
+    document, before = "", ""
+    for number, (place, (identifier, text, title)) in enumerate(read_quoted(passages.open_path(), HEADER)):
+        if number == 0 and identifier == HEADER[0]:
+            if [identifier, text, title] != HEADER:
+                raise UserError(f"{place}: the columns must be {', '.join(HEADER)}, in this order")
+            continue
+        if not document or not title or title != before:
+            document, before = identifier, title
+        writer.add_passage(Passage(identifier, title, text, document), place)
+
+
+def _read_json(path: Path, config: DprSource, split: str, writer: "CollectionWriter") -> int:
+    """Read judged questions; returns how many there are."""
+    number = -1
+    for number, (place, record) in enumerate(read_array(path)):
+        positives = _passages(record, "positive_ctxs", place)
+        if not positives:
+            writer.dropped["questions_without_positive"] += 1
+            continue
+        identifier = f"{split}-{number}"
+        for passage in dict.fromkeys(positives[:1] if config.positives == "first" else positives):
+            writer.add_judgement(split, identifier, passage, 1, place)
+        answers = answers_in(record, place, writer)
+        writer.add_query(Query(identifier, field(record, "question", place, str).strip(), answers), place)
+        negatives = [one for one in _passages(record, "hard_negative_ctxs", place) if one not in positives]
+        writer.add_negatives(identifier, list(dict.fromkeys(negatives)), place)
+    return number + 1
+
+
+def _passages(record: dict[str, Any], name: str, place: str) -> list[str]:
+    """The ids of the passages that a question lists under ``name``."""
+    found = []
+    for at, entry in enumerate(field(record, name, place, list, [])):
+        value = next((entry[key] for key in IDS if key in entry), None) if isinstance(entry, dict) else None
+        if not isinstance(value, str | int) or isinstance(value, bool):
+            raise UserError(f'{place}: entry {at} of "{name}" names no passage ({" or ".join(IDS)})')
+        found.append(str(value))
+    return found
+
+
+def answers_in(record: dict[str, Any], place: str, writer: "CollectionWriter") -> tuple[str, ...]:
+    """The field ``answers`` of a question, none where it is missing; ``UserError`` where it is no list of strings."""
+    return _checked(field(record, "answers", place, list, []), place, writer)
+
+
+def _checked(answers: Any, place: str, writer: "CollectionWriter") -> tuple[str, ...]:
+    if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
+        raise UserError(f"{place}: the answers must be a list of strings")
+    for answer in answers if writer.regex_answers else ():
+        if not is_pattern(answer):
+            writer.warnings.append(f"{place}: the answer {answer!r} is no regular expression, and so in no passage")
+    return tuple(answers)
+
+
+def _read_csv(path: Path, split: str, writer: "CollectionWriter") -> int:
+    """Read questions with answers alone; returns how many there are."""
+    number = -1
+    for number, (place, (question, written)) in enumerate(read_quoted(path, ["question", "answers"])):
+        answers = _checked(_list(written, place), place, writer)
+        if not any(answer.strip() for answer in answers):
+            raise UserError(f"{place}: the question has no answer")
+        writer.add_query(Query(f"{split}-{number}", question.strip(), answers), place, split)
+    return number + 1
+
+
+def _list(written: str, place: str) -> Any:
+    """A list as JSON, or as Python prints it, which is how DPR's files have it."""
+    for parse in (json.loads, ast.literal_eval):
+        try:
+            return parse(written)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+    raise UserError(f'{place}: the answers must be a list such as ["one", "another"], not {written[:60]!r}')

@@ -1,0 +1,123 @@
+"""Tevatron's JSON lines (Gao et al. 2022): each query with its positive and negative passages, which hold their text.
+
+A line: ``{"query_id", "query", "positive_passages": [{"docid", "title", "text"}], "negative_passages": [...]}``, and
+``answers`` where they are known. A split whose queries have answers and no positive passages is one for evaluation. The
+file of the corpus has a passage a line: ``{"docid", "title", "text"}``. Every file is accepted plain or gzip.
+"""
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from condensery.errors import UserError
+from condensery.text.dpr import answers_in
+from condensery.text.ids import id_hash
+from condensery.text.lines import field, read_objects
+from condensery.text.records import Passage, Query
+from condensery.text.source import FolderSource, InputFile, Splits
+
+if TYPE_CHECKING:
+    from condensery.text.writer import CollectionWriter
+
+POSITIVES, NEGATIVES = "positive_passages", "negative_passages"
+
+
+class TevatronSource(FolderSource):
+    """A folder of Tevatron's files: the corpus, and a file for each split.
+
+    ``corpus``: ``None`` where the passages that the queries bring along are all that is searched.
+    """
+
+    format: Literal["tevatron"] = "tevatron"
+    corpus: str | None
+    splits: Splits
+    answers: Literal["string", "regex"]
+
+    outside_identity: ClassVar[set[str]] = {"root", "corpus", "splits"}
+
+    def input_files(self) -> list[InputFile]:
+        """The queries of each split, and the corpus."""
+        files = [
+            InputFile(f"queries of {split}", self.folder / name, f"; without that split set data.splits.{split}=null")
+            for split, name in self.splits.named().items()
+        ]
+        hint = "; set data.corpus=null to search the passages of the queries alone"
+        return files + ([InputFile("corpus", self.folder / self.corpus, hint)] if self.corpus else [])
+
+    @cached_property
+    def _first(self) -> dict[str, dict[str, Any]]:
+        """The first query of each split, which tells what the others have."""
+        files = [file for file in self.input_files() if file.role != "corpus"]
+        first = {file.role: next((record for _, record in read_objects(file.open_path())), {}) for file in files}
+        return {role.removeprefix("queries of "): record for role, record in first.items()}
+
+    def judged_splits(self) -> set[str]:
+        """Those whose first query has positive passages."""
+        return {split for split, record in self._first.items() if record.get(POSITIVES)}
+
+    def answered_splits(self) -> set[str]:
+        """Those whose first query has answers."""
+        return {split for split, record in self._first.items() if record.get("answers")}
+
+    def gives_negatives(self) -> bool:
+        """Whether the first query of any split has negative passages."""
+        return any(record.get(NEGATIVES) for record in self._first.values())
+
+
+def read(config: TevatronSource, writer: "CollectionWriter") -> None:
+    """Read Tevatron's files into ``writer``."""
+    writer.regex_answers = config.answers == "regex"
+    judged, taken = config.judged_splits(), set[int]()
+    for file in config.input_files():
+        if file.role == "corpus":
+            for place, record in read_objects(file.open_path()):
+                writer.add_passage(_passage(record, place), place)
+            continue
+        split, count = file.role.removeprefix("queries of "), 0
+        for place, record in read_objects(file.open_path()):
+            count += 1
+            for passage in _read_query(record, place, split, split in judged, writer):
+                if not config.corpus and (found := id_hash(passage.id)) not in taken:
+                    taken.add(found)
+                    writer.add_passage(passage, place)
+        if not count:
+            raise UserError(f"{file.open_path()}: no queries; without that split set data.splits.{split}=null")
+
+
+def _read_query(
+    record: dict[str, Any], place: str, split: str, judged: bool, writer: "CollectionWriter"
+) -> list[Passage]:
+    """Take a query with what is known about it; returns its passages."""
+    identifier, text = _identifier(record, "query_id", place), field(record, "query", place, str)
+    positives, negatives = (_passages(record, name, place) for name in (POSITIVES, NEGATIVES))
+    query = Query(identifier, text, answers_in(record, place, writer))
+    if judged != bool(positives):
+        has = "no positive passages" if judged else "positive passages"
+        raise UserError(f"{place}: the query has {has}, unlike the first one of this file")
+    if not judged and not query.answers:
+        raise UserError(f"{place}: the query has neither positive passages nor answers")
+    for passage in dict.fromkeys(passage.id for passage in positives):
+        writer.add_judgement(split, identifier, passage, 1, place)
+    writer.add_query(query, place, None if judged else split)
+    relevant = {passage.id for passage in positives}
+    writer.add_negatives(
+        identifier, list(dict.fromkeys(passage.id for passage in negatives if passage.id not in relevant)), place
+    )
+    return [*positives, *negatives]
+
+
+def _passages(record: dict[str, Any], name: str, place: str) -> list[Passage]:
+    entries = field(record, name, place, list, [])
+    if not all(isinstance(entry, dict) for entry in entries):
+        raise UserError(f'{place}: "{name}" must be a list of objects')
+    return [_passage(entry, place) for entry in entries]
+
+
+def _passage(record: dict[str, Any], place: str) -> Passage:
+    title = field(record, "title", place, str, "")
+    return Passage(_identifier(record, "docid", place), title, field(record, "text", place, str))
+
+
+def _identifier(record: dict[str, Any], name: str, place: str) -> str:
+    """An id, which some files write as a number."""
+    value = record.get(name)
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else field(record, name, place, str)
