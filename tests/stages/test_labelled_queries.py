@@ -56,11 +56,15 @@ def test_the_union_has_the_positives_of_both_and_the_pools_of_all(collection: Co
     ]
     negatives = [{"query_id": judged, "negative_ids": ["p11", "p10"]}]
     found = training_queries(CONFIG, context(tmp_path, labels, negatives), collection)
+    every = np.arange(len(found.rows))
     positives = dict(zip(found.rows.tolist(), np.split(found.positives, found.starts[1:-1]), strict=True))
     wanted = {row: [row] for row in range(10)} | {int(first[1:]): [2], int(second[1:]): [3, 1]}
     assert list(positives) == list(range(10)), "in the order of the rows"
     assert {row: one.tolist() for row, one in positives.items()} == wanted
-    pools = {row: set(pool[pool >= 0].tolist()) for row, pool in zip(found.rows.tolist(), found.negatives, strict=True)}
+    pools = {
+        row: set(pool[pool >= 0].tolist())
+        for row, pool in zip(found.rows.tolist(), found.negatives[every], strict=True)
+    }
     assert {row: pool for row, pool in pools.items() if pool} == {int(judged[1:]): {10, 11}, int(second[1:]): {7}}
 
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -51,11 +52,15 @@ def config_of(**changes: Any) -> FinetuneConfig:
 
 
 def read(folder: Path, **changes: Any) -> TrainingQueries:
+    """What a stage of this config trains on, the pools of all queries read."""
     config = config_of(**changes)
     sources = tuple(Artifact(folder / name) for name in config.negatives)
     runtime = Runtime("cpu", 1, 1, 0, Wandb("x", None, False), "x", folder)
     context = Context("round1", folder, runtime, {"negatives": sources})
-    return training_queries(config, context, Collection(folder / "corpus"))
+    found = training_queries(config, context, Collection(folder / "corpus"))
+    every = np.arange(len(found.rows))
+    weights = None if found.weights is None else found.weights[every]
+    return replace(found, negatives=found.negatives[every], weights=weights)
 
 
 def test_a_smaller_training_set_lies_in_every_larger_one(folder: Path) -> None:

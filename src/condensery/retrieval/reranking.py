@@ -47,7 +47,7 @@ def search_candidates(retriever: Retriever, query_rows: Rows, depth: int, path: 
     if not path.exists():
         scratch = path.with_suffix(".ranking")
         with progress(f"{label}: search", len(query_rows), "queries") as task:
-            rank_in_shards(lambda rows: retriever.search(rows, k, task), query_rows, k, scratch, task)
+            rank_in_shards(lambda rows: retriever.search(rows, k, task), query_rows.astype(np.int64), k, scratch, task)
         os.replace(scratch / "passages.npy", path)
         shutil.rmtree(scratch)
     return np.load(path, mmap_mode="r")
