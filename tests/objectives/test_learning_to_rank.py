@@ -1,6 +1,5 @@
 """The learning-to-rank loss is A's equation 14, in value and gradient, in chunks and at once."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -85,7 +84,7 @@ def test_the_loss_and_its_gradient_are_those_of_equation_14(budget: int, masked:
     assert float(ours.score.weight.grad.abs().sum()) > 0
 
 
-def test_all_weights_are_trained_and_retrieval_is_by_the_encoders_vectors(tmp_path: Path) -> None:
+def test_all_weights_are_trained_and_retrieval_is_by_the_encoders_vectors() -> None:
     made, chunk = module(True), batch(1000).chunks[0]
     assert sum(1 for name, _ in made.named_parameters() if name.startswith("score")) == 2
     assert len({id(parameter) for parameter in made.parameters()}) == len(list(made.parameters()))

@@ -36,7 +36,7 @@ def test_bm25_lists_the_best_of_queries_and_of_passages(
         monkeypatch.setattr(bm25, "POSTINGS", room)  # what is known is sifted again and again
     found = lexical_neighbours(QUERIES, PASSAGES, k, tmp_path / "again")
     np.testing.assert_array_equal(found.toarray(), both_ways(whole, k))
-    assert (found.toarray() == 0).any() == (whole == 0).any() or k == 3
+    assert (found.nnz < (whole > 0).sum()) == (k == 3)
 
 
 def test_threads_change_nothing(tmp_path: Path) -> None:
