@@ -27,7 +27,8 @@ def batch(budget: int) -> TripleBatch:
         starts = torch.tensor([0, *(len(text) + 2 for text in texts)]).cumsum(0)
         rows = torch.arange(first, first + len(texts)).numpy()
         parts += chunks(flat.numpy(), starts.numpy(), budget, textbook.PAD, tower=tower, rows=rows)
-    return TripleBatch(parts, torch.tensor(POSITIVE), torch.tensor(KNOWN, dtype=torch.bool), 30)
+    known = torch.tensor(KNOWN, dtype=torch.bool)
+    return TripleBatch(parts, torch.tensor(POSITIVE), known, 30, torch.arange(len(PASSAGES)), known.nonzero())
 
 
 def module(masked: bool) -> BiEncoderModule:

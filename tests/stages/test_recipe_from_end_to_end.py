@@ -14,7 +14,8 @@ from condensery.stages.texts import Passages, Queries
 from condensery.text.collection import Collection
 
 ROWS = ["BM25", "coCondenser", "two towers"]
-ELSEWHERE = {"retriever"}  # kinds that tests/test_recipes.py runs
+# kinds that tests/test_recipes.py and test_cross_encoder_stages.py run
+ELSEWHERE = {"retriever", "train_cross_encoder", "rerank", "denoise", "augment"}
 
 
 @pytest.fixture(scope="module")

@@ -22,8 +22,9 @@ class LearnedScore(nn.Module):
     What the gradient cache trains: ``model`` and the weights of the score, which retrieval does not use.
     """
 
-    def __init__(self, model: BiEncoder, dim: int, seed: int) -> None:
+    def __init__(self, model: BiEncoder, seed: int) -> None:
         super().__init__()
+        dim = model.passage.model.config.hidden_size
         random = torch.Generator().manual_seed(hash64(seed, "learned score") >> 1)
         self.weight = nn.Parameter(torch.randn(2, dim, generator=random) * 0.02)  # (2, d): of passages, of queries
         self.bias = nn.Parameter(torch.zeros(1))

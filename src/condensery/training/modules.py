@@ -239,8 +239,7 @@ class BiEncoderModule(TrainingModule):
     ) -> None:
         super().__init__(model, settings)
         self.mask_known_positives, self.temperature = mask_known_positives, temperature
-        size = model.passage.model.config.hidden_size
-        self.score = LearnedScore(model, size, settings.seed) if learned_score else None
+        self.score = LearnedScore(model, settings.seed) if learned_score else None
 
     def objective(self, batch: TripleBatch) -> tuple[ChunkEncoder, Contrast | None]:
         """InfoNCE over the passages of the batch, of all processes."""
