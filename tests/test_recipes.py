@@ -54,7 +54,7 @@ ABLATIONS = {  # settings and seeds of each
     "ablation/pretraining": (1, 2),
     "ablation/mixed_context": (2, 2),
     "ablation/query_number": (4, 2),
-    "ablation/query_source": (1, 3),
+    "ablation/query_source": (1, 2),
     "ablation/low_data": (3, 2),
     "ablation/hard_negatives": (1, 2),
     "ablation/stsb": (3, 2),
