@@ -114,9 +114,9 @@ def test_a_failed_seed_is_told_and_the_others_counted() -> None:
 
 def test_a_failed_row_on_an_unknown_collection_is_named_after_its_job() -> None:
     found = [
-        ("root=c", row("a")),
-        ("root=d", row("a", collection="d")),
-        ("root=e", row("a", collection="", failed="x")),
+        ("root=c", row("a", artifact="1")),
+        ("root=d", row("a", artifact="2", collection="d")),
+        ("root=e", row("a", artifact="3", collection="", failed="x")),
     ]
     assert [one.name for one in distinct_rows(found)] == ["a", "a", "root=e · a"]
 

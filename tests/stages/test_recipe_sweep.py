@@ -2,13 +2,19 @@
 
 from pathlib import Path
 
+import pytest
 from small import door
+from wandb_files import offline_runs
 
 from condensery.files import read_json
 
 
-def test_a_sweep_over_fine_tuning_shares_the_pretraining(on_beir: list[str], tmp_path: Path) -> None:
-    arguments = ["-m", "experiment=short", *on_beir, f"output_root={tmp_path}"]
+def test_a_sweep_over_fine_tuning_shares_the_pretraining(
+    on_beir: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    given = [one for one in on_beir if not one.startswith("logger")]
+    arguments = ["-m", "experiment=short", *given, "logger=wandb", f"output_root={tmp_path}"]
     swept = door(*arguments, "stage.finetune.learning_rate=1e-4,1e-3").sound()
     tuned = ["round1", "round1.index", "round1.evaluation"]
     shared = ["corpus", "tokenizer", "tokens", "bm25", "bm25_negatives", "condenser", "cocondenser", "bm25.evaluation"]
@@ -25,7 +31,30 @@ def test_a_sweep_over_fine_tuning_shares_the_pretraining(on_beir: list[str], tmp
     assert [row["row"] for row in bm25] == ["BM25"], "what the jobs have in common is there once"
     table = (folder / "table.md").read_text()
     assert all(row["row"] in table.replace("**", "") for row in rows)
+    in_wandb = offline_runs(tmp_path)
     assert door(*arguments, "stage.finetune.learning_rate=1e-4,1e-3").sound().computed == []
+    assert len(offline_runs(tmp_path)) == len(in_wandb), "the same results are logged once"
+    assert {run.group for run in in_wandb} == {"short"}
+    assert [(run.name, run.job_type) for run in in_wandb] == [
+        ("condenser", "pretrain_condenser"),
+        ("cocondenser", "pretrain_cocondenser"),
+        ("round1 · learning_rate=0.0001", "finetune"),
+        ("round1 · learning_rate=0.001", "finetune"),
+        ("results", "results"),
+    ]
+    *trained, results = in_wandb
+    assert all(run.curves["train/loss"] and run.exit_code == 0 for run in trained)
+    assert [run.config["learning_rate"] for run in trained if run.job_type == "finetune"] == [1e-4, 1e-3]
+    (written,) = (tmp_path / "wandb").glob(f"*-{results.id}")
+    tables = {name: read_json(written / "files" / told[0][1]["path"]) for name, told in results.curves.items()
+              if isinstance(told[0][1], dict) and told[0][1]["_type"] == "table-file"}  # fmt: skip
+    shown, numbers = sorted(tables, key=lambda name: name == "numbers")
+    assert shown.startswith("short")
+    assert [line[0] for line in tables[shown]["data"]] == [row["row"] for row in rows]
+    assert {line[-1] for line in tables[numbers]["data"]} == {row["artifact"] for row in rows}
+    page = (folder / "index.html").read_text()
+    assert all(row["artifact"] in page for row in rows)
+    assert "learning_rate=1e-4,1e-3" in page
 
 
 def test_a_job_that_fails_hides_no_other(on_beir: list[str], tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from html import escape
 
-VOID = {"meta", "img", "line", "polyline", "circle", "br"}  # elements without content
+VOID = {"meta", "img", "line", "polyline", "circle"}  # elements without content; those of SVG need their slash
 
 
 class Markup(str):
@@ -26,7 +26,7 @@ def tag(name: str, /, *children: str, **attributes: Attribute) -> Markup:
         for key, value in given.items()
         if value is not None and value is not False
     )
-    return Markup(f"<{name}{written}>" + ("" if name in VOID else f"{joined(children)}</{name}>"))
+    return Markup(f"<{name}{written}/>" if name in VOID else f"<{name}{written}>{joined(children)}</{name}>")
 
 
 def joined(children: Iterable[str], between: str = "") -> Markup:

@@ -7,6 +7,7 @@ import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import dedent
 
 from condensery.files import atomic
 from condensery.progress import clock
@@ -115,7 +116,7 @@ def html(page: Page) -> str:
 
 def _header(page: Page) -> Markup:
     what = f"A study of {len(page.jobs)} runs" if len(page.jobs) > 1 else "A run"
-    about = [tag("pre", text.strip("\n")) if text.startswith(" ") else tag("p", text) for text in page.about]
+    about = [tag("pre", dedent(text)) if text.startswith(" ") else tag("p", text) for text in page.about]
     return tag("header", tag("p", what, class_="kicker"), tag("h1", page.name), tag("div", *about, class_="about"))
 
 
@@ -169,7 +170,7 @@ def _folded(label: str, content: Markup, closed: bool) -> Markup:
 
 def _failed(page: Page) -> Markup:
     """What failed and why, each reason once."""
-    found = [(" · ".join(filter(None, (job.label, f"stage {made.stage}"))), made.failed)
+    found = [(" · ".join(filter(None, (job.label, made.stage))), made.failed)
              for job in page.jobs for made in job.made if made.failed]  # fmt: skip
     lines: dict[str, list[str]] = {}
     for what, why in [*found, *page.failed]:
@@ -212,7 +213,9 @@ def _stages(jobs: Sequence[Job]) -> Markup:
         took = "failed" if made.failed else MISSING if made.seconds is None else clock(made.seconds)
         version = "" if made.version is None else str(made.version)
         place = tag("code", f"{made.kind}/{made.id}")
-        lines.setdefault((made.stage, made.id), [made.stage, took, place, version, ", ".join(made.reads), made.created])
+        lines.setdefault(
+            (made.stage, made.id), [made.stage, took, place, version, ", ".join(made.reads), tag("time", made.created)]
+        )
     if not lines:
         return Markup("")
     title = f"{len(lines)} stages and their artifacts"

@@ -66,7 +66,7 @@ def nice_ticks(low: float, high: float) -> list[float]:
     power = 10.0 ** math.floor(math.log10(span / 3))
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if span / (power * factor) <= 4)
     first, after = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [step * number for number in range(first, max(after, first + 1) + 1)]
+    return [step * number for number in range(first, max(after, first + 2) + 1)]
 
 
 def _line(

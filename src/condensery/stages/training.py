@@ -125,7 +125,6 @@ def run_training(
     Raises ``UserError`` where the backbone has too few positions, or there is no GPU and one is asked for.
     """
     from condensery.stages.devices import torch_device
-    from condensery.training import tracking
     from condensery.training.logs import wandb_logger
     from condensery.training.loop import first_step, fit
 
@@ -135,9 +134,7 @@ def run_training(
     if lengths:
         assert isinstance(config, TrainingStageConfig)
         sample = _validation_sample(config, context, lengths)
-    loggers = wandb_logger(_tracked(config, context), context.folder, first_step(context.folder))
-    done = False
-    try:
+    with wandb_logger(_tracked(config, context), context.folder, first_step(context.folder)) as loggers:
         values = fit(
             module,
             data,
@@ -148,9 +145,6 @@ def run_training(
             sample=sample,
             callbacks=callbacks,
         )
-        done = True
-    finally:
-        tracking.close(failed=not done)
     return {"steps": module.settings.steps, **values}
 
 

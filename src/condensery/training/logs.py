@@ -3,12 +3,14 @@
 import csv
 import math
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pytorch_lightning.loggers import CSVLogger, Logger, WandbLogger
 
 from condensery.files import atomic
-from condensery.training.tracking import Tracked, start
+from condensery.training.tracking import Tracked, close, start
 
 LOGS, CURVES = "logs", "metrics.csv"
 _PART = "from-step-"
@@ -76,11 +78,16 @@ def _whole_rows(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(text[: text.rfind("\n") + 1].splitlines()))
 
 
-def wandb_logger(tracked: Tracked, folder: Path, first_step: int) -> list[Logger]:
+@contextmanager
+def wandb_logger(tracked: Tracked, folder: Path, first_step: int) -> Iterator[list[Logger]]:
     """The W&B logger of one training stage, or none where it is switched off; ``folder`` and ``first_step`` as above.
 
-    A resumed stage goes on in its run.
+    A resumed stage goes on in its run. The run is closed with the block, as failed where the block ends by an exception.
     """
-    earlier = [{name: float(value) for name, value in row.items()} for row in _merged(folder, first_step)]
-    run = start(tracked, earlier)
-    return [WandbLogger(experiment=run)] if run else []
+    run = start(tracked, [{name: float(value) for name, value in row.items()} for row in _merged(folder, first_step)])
+    done = False
+    try:
+        yield [WandbLogger(experiment=run)] if run else []
+        done = True
+    finally:
+        close(failed=not done)
