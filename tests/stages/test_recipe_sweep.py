@@ -46,8 +46,8 @@ def test_a_sweep_over_fine_tuning_shares_the_pretraining(
     assert all(run.curves["train/loss"] and run.exit_code == 0 for run in trained)
     assert [run.config["learning_rate"] for run in trained if run.job_type == "finetune"] == [1e-4, 1e-3]
     (written,) = (tmp_path / "wandb").glob(f"*-{results.id}")
-    tables = {name: read_json(written / "files" / told[0][1]["path"]) for name, told in results.curves.items()
-              if isinstance(told[0][1], dict) and told[0][1]["_type"] == "table-file"}  # fmt: skip
+    paths = {name.removesuffix("/path"): told[0][1] for name, told in results.curves.items() if name.endswith("/path")}
+    tables = {name: read_json(written / "files" / path) for name, path in paths.items()}
     shown, numbers = sorted(tables, key=lambda name: name == "numbers")
     assert shown.startswith("short")
     assert [line[0] for line in tables[shown]["data"]] == [row["row"] for row in rows]

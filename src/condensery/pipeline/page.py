@@ -1,15 +1,16 @@
 """Gathers the page of a run or a sweep from what lies in the run folders and in the manifests of their artifacts."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from condensery.files import read_json, write_json
 from condensery.pipeline.study import tidied
-from condensery.reporting.page import Job, Made, Page, Picture, write_page
-from condensery.reporting.results import read_results
 
 if TYPE_CHECKING:
+    from condensery.reporting.curves import Curve
+    from condensery.reporting.page import Job, Page, Picture
     from condensery.reporting.results import Row
     from condensery.reporting.table import Table
 
@@ -22,8 +23,11 @@ def write_study(folder: Path, command: str, about: Sequence[str], failed: Mappin
     write_json(folder / STUDY, {"command": command, "about": list(about), "failed": dict(failed)})
 
 
-def page_of_run(folder: Path, root: Path, tables: "Sequence[Table]", pictures: Sequence[Picture]) -> None:
+def page_of_run(folder: Path, root: Path, tables: "Sequence[Table]", pictures: "Sequence[Picture]") -> None:
     """Write ``index.html`` into a run's folder. ``root`` is the output root."""
+    from condensery.reporting.page import Page
+    from condensery.reporting.results import read_results
+
     study = read_json(folder / STUDY)
     page = Page(
         name=folder.name.rpartition("-")[0],
@@ -41,37 +45,40 @@ def page_of_sweep(
     root: Path,
     command: str,
     tables: "Sequence[Table]",
-    pictures: Sequence[Picture],
+    pictures: "Sequence[Picture]",
     rows: "Sequence[Row]",
     runs: Sequence[tuple[str, Path]],
     failed: Sequence[tuple[str, str]],
 ) -> None:
     """Write ``index.html`` into a sweep's folder, over its runs (label, folder); ``failed`` are jobs that left none."""
+    from condensery.reporting.page import Page
+
     about = read_json(runs[0][1] / STUDY)["about"] if runs else []
     page = Page(folder.name, about, command, tables, pictures, rows=rows)
     _write(page, folder, root, runs, failed)
 
 
 def _write(
-    page: Page, folder: Path, root: Path, runs: Sequence[tuple[str, Path]], failed: Sequence[tuple[str, str]]
+    page: "Page", folder: Path, root: Path, runs: Sequence[tuple[str, Path]], failed: Sequence[tuple[str, str]]
 ) -> None:
-    from dataclasses import replace
+    from condensery.reporting.page import write_page
 
     manifests: dict[str, dict[str, Any]] = {}
-    jobs, drawn = [], set[str]()
-    for label, run in runs:
-        jobs.append(_job(label, run, root, manifests, drawn))
-    notes = [replace(table, notes=[tidied(note, root) for note in table.notes]) for table in page.tables]
+    drawn: set[str] = set()
+    jobs = [_job(label, run, root, manifests, drawn) for label, run in runs]
+    tables = [replace(table, notes=[tidied(note, root) for note in table.notes]) for table in page.tables]
     told = [(what, tidied(why, root)) for what, why in failed]
-    write_page(replace(page, tables=notes, jobs=jobs, failed=told, machine=_machine(manifests)), folder / PAGE)
+    write_page(replace(page, tables=tables, jobs=jobs, failed=told, machine=_machine(manifests)), folder / PAGE)
 
 
-def _job(label: str, run: Path, root: Path, manifests: dict[str, dict[str, Any]], drawn: set[str]) -> Job:
+def _job(label: str, run: Path, root: Path, manifests: dict[str, dict[str, Any]], drawn: set[str]) -> "Job":
     """One run. ``manifests`` gets those of its artifacts; ``drawn`` the artifacts whose curves have been shown."""
     from condensery.reporting.curves import read_curves
+    from condensery.reporting.page import Job, Made
 
     study, graph = read_json(run / STUDY), read_json(run / "graph.json")
-    made, curves = [], {}
+    made: list[Made] = []
+    curves: dict[str, dict[str, Curve]] = {}
     for stage, node in graph.items():
         reference = f"{node['kind']}/{node['id']}"
         artifact = root / "artifacts" / reference
@@ -100,6 +107,8 @@ def _job(label: str, run: Path, root: Path, manifests: dict[str, dict[str, Any]]
 
 def _machine(manifests: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Hardware and libraries of all artifacts; where they differ, each value that occurs."""
+    from condensery.progress import clock
+
     values: dict[str, dict[str, None]] = {}
     for manifest in manifests.values():
         machine = {"precision": manifest["config"].get("precision"), **manifest.get("machine", {})}
@@ -112,6 +121,4 @@ def _machine(manifests: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     ]
     seconds = sum(manifest["wall_seconds"] for manifest in manifests.values())
     order = {name: found.pop(name) for name in hardware} | found
-    from condensery.progress import clock
-
     return {"all stages together": f"{clock(seconds)}, one after the other", **order} if manifests else {}

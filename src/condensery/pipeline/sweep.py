@@ -104,13 +104,14 @@ def _join(folder: Path, runs: list[tuple[str, Path]], nothing_left: list[tuple[s
     rows, tables = distinct_rows(found), []
     if any(not row.failed for row in rows):
         tables.append(joined(rows, folder, folder.name, OmegaConf.select(config, "table.baseline")))
-        print(f"\n{folder}", flush=True)
     else:
         (folder / "table.md").unlink(missing_ok=True)
     root = runs[0][1].parents[1]
     page_of_sweep(folder, root, command(), tables, [], rows, runs, nothing_left)
     settings = WandbConfig.model_validate(OmegaConf.to_container(config.logger.wandb, resolve=True)).settings()
     track(settings, root, folder, tables, rows)
+    if tables:
+        print(f"\n{folder}", flush=True)
 
 
 def distinct_rows(found: "list[tuple[str, Row]]") -> "list[Row]":

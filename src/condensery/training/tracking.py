@@ -40,13 +40,13 @@ class Tracked:
     folder: Path
 
 
-def start(tracked: Tracked, earlier: Sequence[Mapping[str, float]] = ()) -> Any | None:
+def start(tracked: Tracked, earlier: Sequence[Mapping[str, float]] | None = None) -> Any | None:
     """Begin a W&B run and return it; None where W&B is switched off or cannot be had.
 
     Without an API key, or with ``WANDB_MODE=offline``, the run is written to disk and can be sent later with
     ``wandb sync``. Online a run that was interrupted goes on. Offline W&B begins a new folder each time, and of two
     folders with one id that are sent the later replaces the earlier; so the new one is given the rows ``earlier`` (with
-    a column ``step``), which makes it whole, and takes the place of the old.
+    a column ``step``; None for a run without curves), which makes it whole, and takes the place of the old.
     """
     if tracked.enabled is False or os.environ.get("WANDB_MODE") == "disabled":
         return None
@@ -79,10 +79,11 @@ def start(tracked: Tracked, earlier: Sequence[Mapping[str, float]] = ()) -> Any 
             raise UserError(text) from None
         print(f"[{tracked.name}] {text}; goes on with the CSV alone", flush=True)
         return None
-    run.define_metric(STEP)
-    run.define_metric("*", step_metric=STEP)
+    if earlier is not None:
+        run.define_metric(STEP)
+        run.define_metric("*", step_metric=STEP)
     if offline:
-        for row in earlier:
+        for row in earlier or ():
             run.log({(STEP if name == "step" else name): value for name, value in row.items()})
         for path in (folder / "wandb").glob(f"offline-run-*-{tracked.run_id}"):
             if path != Path(run.dir).parent:
