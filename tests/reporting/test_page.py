@@ -88,7 +88,8 @@ def page(folder: Path, name: str = "coCondenser", jobs: int = 2, columns: int = 
     )
     made = [
         Made("corpus", "corpus", "0123456789abcdef", (), 12.3, "2026-01-02 03:04:05", 2),
-        Made(name, "finetune", "fedcba9876543210", ("corpus",), failed=f"text.txt:3: {name}"),
+        Made(name, "finetune", "fedcba9876543210", ("corpus",), cause=name, failed=f"text.txt:3: {name}"),
+        Made("index", "encode", "00", (name,), cause=name, failed=f"text.txt:3: {name}"),
     ]
     found = {} if jobs == 0 else {"round1": curves(), name: curves(1)}
     return Page(
@@ -113,7 +114,8 @@ def test_all_that_is_known_is_on_the_page(tmp_path: Path) -> None:
     for wanted in (
         "A study of 2 runs", "Is it better?", "python run.py -m experiment=x", "'seed=1,2'", "35.2 ± 0.3", "†", "In percent.",
         "-3.1", "0.0042", "python run.py seed=1", "evaluate/aa", "finetune/fedcba9876543210", "0:12", "text.txt:3",
-        "no file", "A CPU", "2.13.0", "2026-01-02 03:04:05", "config.yaml of seed=1",
+        "no file", "(1 stage after it not made)", "not made",
+        "A CPU", "2.13.0", "2026-01-02 03:04:05", "config.yaml of seed=1",
     ):  # fmt: skip
         assert wanted in shown, wanted
     assert "35.2 ± 0.3</strong><sup>†</sup>" in text

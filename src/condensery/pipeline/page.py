@@ -18,9 +18,9 @@ STUDY = "study.json"  # in a run's folder: its command, its question, and why st
 PAGE = "index.html"
 
 
-def write_study(folder: Path, command: str, about: Sequence[str], failed: Mapping[str, str]) -> None:
-    """Keep in a run's folder what its artifacts do not tell; ``failed``: stage -> why it has no artifact."""
-    write_json(folder / STUDY, {"command": command, "about": list(about), "failed": dict(failed)})
+def write_study(folder: Path, command: str, about: Sequence[str], lost: Mapping[str, Mapping[str, str]]) -> None:
+    """Keep in a run's folder what its artifacts do not tell; ``lost``: stage -> the stage that failed, and the reason."""
+    write_json(folder / STUDY, {"command": command, "about": list(about), "lost": lost})
 
 
 def page_of_run(folder: Path, root: Path, tables: "Sequence[Table]", pictures: "Sequence[Picture]") -> None:
@@ -80,6 +80,7 @@ def _job(label: str, run: Path, root: Path, manifests: dict[str, dict[str, Any]]
     made: list[Made] = []
     curves: dict[str, dict[str, Curve]] = {}
     for stage, node in graph.items():
+        lost = study["lost"].get(stage, {})
         reference = f"{node['kind']}/{node['id']}"
         artifact = root / "artifacts" / reference
         manifest = read_json(artifact / "manifest.json") if (artifact / "manifest.json").exists() else {}
@@ -94,7 +95,8 @@ def _job(label: str, run: Path, root: Path, manifests: dict[str, dict[str, Any]]
                 seconds=manifest.get("wall_seconds"),
                 created=manifest.get("created", "").replace("T", " ").removesuffix("+00:00"),
                 version=manifest.get("version"),
-                failed=tidied(study["failed"].get(stage, ""), root),
+                cause=lost.get("stage", ""),
+                failed=tidied(lost.get("reason", ""), root),
             )
         )
         log = artifact / "logs" / "metrics.csv"

@@ -67,13 +67,13 @@ def track(settings: Wandb, root: Path, folder: Path, tables: "Sequence[Table]", 
     log_results(Tracked(*where, "results", "results", "results", about, root), tables, pictures, rows)
 
 
-def told(graph: Graph, store: Store, failures: Mapping[str, Failure]) -> dict[str, str]:
-    """For each stage without an artifact why that is so."""
-    reasons = {
-        name: failures[name].reason if name == cause else f"reads what {cause} should have made"
+def lost(graph: Graph, store: Store, failures: Mapping[str, Failure]) -> dict[str, dict[str, str]]:
+    """For each stage without an artifact the stage that failed, itself or what it reads, and why."""
+    return {
+        name: {"stage": cause, "reason": failures[cause].reason}
         for name, cause in causes(graph, failures).items()
+        if not store.has(graph.nodes[name])
     }
-    return {name: reason for name, reason in reasons.items() if not store.has(graph.nodes[name])}
 
 
 def _newer(picture: Path, files: Sequence[Path]) -> bool:

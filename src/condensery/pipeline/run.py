@@ -71,7 +71,7 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
     labels = study.labels(graph, job.overrides) if job else {}
     failures = execute(graph, store, _runtime(graph, job.study if job else folder.name, labels))
     command = study.command(job.overrides if job else None)
-    write_study(folder, command, study.about(), report.told(graph, store, failures))
+    write_study(folder, command, study.about(), report.lost(graph, store, failures))
     rows = report.write(graph, store, folder, failures, tracked=not job)
     measured = [row for row in rows if not row.failed]
     if measured or not failures:

@@ -32,7 +32,11 @@ class Picture:
 
 @dataclass(frozen=True)
 class Made:
-    """One stage of a run and its artifact. ``failed`` says why there is none; ``seconds`` and the rest are then empty."""
+    """One stage of a run and its artifact.
+
+    Where there is none ``failed`` says why, ``cause`` is the stage that failed, itself or what it needs, and ``seconds``
+    and the rest are empty.
+    """
 
     stage: str
     kind: str
@@ -41,6 +45,7 @@ class Made:
     seconds: float | None = None
     created: str = ""
     version: int | None = None
+    cause: str = ""
     failed: str = ""
 
 
@@ -169,11 +174,14 @@ def _folded(label: str, content: Markup, closed: bool) -> Markup:
 
 
 def _failed(page: Page) -> Markup:
-    """What failed and why, each reason once."""
-    found = [(" · ".join(filter(None, (job.label, made.stage))), made.failed)
-             for job in page.jobs for made in job.made if made.failed]  # fmt: skip
+    """What failed and why, each reason once, and how much was lost with it."""
     lines: dict[str, list[str]] = {}
-    for what, why in [*found, *page.failed]:
+    for job in page.jobs:
+        for made in (made for made in job.made if made.failed and made.cause == made.stage):
+            needing = sum(other.cause == made.stage for other in job.made) - 1
+            without = f" ({needing} {'stage' if needing == 1 else 'stages'} after it not made)" if needing else ""
+            lines.setdefault(made.failed, []).append(" · ".join(filter(None, (job.label, made.stage))) + without)
+    for what, why in page.failed:
         lines.setdefault(why, []).append(what)
     items = [tag("li", tag("b", ", ".join(those)), ": ", why) for why, those in lines.items()]
     return tag("ul", *items, class_="failed") if items else Markup("")
@@ -210,7 +218,9 @@ def _stages(jobs: Sequence[Job]) -> Markup:
     """Every artifact once, though several runs may share it."""
     lines: dict[tuple[str, str], list[str]] = {}
     for made in (made for job in jobs for made in job.made):
-        took = "failed" if made.failed else MISSING if made.seconds is None else clock(made.seconds)
+        took = MISSING if made.seconds is None else clock(made.seconds)
+        if made.failed:
+            took = "failed" if made.cause == made.stage else "not made"
         version = "" if made.version is None else str(made.version)
         place = tag("code", f"{made.kind}/{made.id}")
         lines.setdefault(
