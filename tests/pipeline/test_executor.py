@@ -76,7 +76,7 @@ def test_a_full_disk_ends_the_run_at_once(
 ) -> None:
     monkeypatch.setenv("TOY_FULL", "bm25")
     with pytest.raises(DiskError, match="/full: no space is left on the disk"):
-        run(bare(f"jobs={jobs}", "stages.plain.pause=0.5", "stages.bm25.corpus=corpus"))
+        run(bare(f"jobs={jobs}", "stages.plain.pause=60"))
     assert "better" not in computed()
 
 
