@@ -1,6 +1,5 @@
 """The command line: Hydra composes, this runs it and says what went wrong in one line. Imports nothing heavy itself."""
 
-import errno
 import os
 import re
 import signal
@@ -16,18 +15,10 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError
 
-from condensery.errors import UserError
+from condensery.errors import UserError, of_the_disk
+from condensery.pipeline.study import typed
 
 GROUPS = re.compile(r"^(stages?|data|backbone|trainer|logger|table)\.[^=]+=")
-DISK = {
-    errno.ENOSPC: "no space is left on the disk",
-    errno.EDQUOT: "the disk quota is used up",
-    errno.EROFS: "the file system is read-only",
-    errno.EACCES: "no permission to read or write here",
-    errno.EPERM: "no permission to read or write here",
-    errno.ENOTDIR: "a file stands where a folder is needed",
-    errno.EEXIST: "a file stands where a folder is needed",
-}
 
 
 class Stopped(BaseException):
@@ -52,6 +43,7 @@ def door(program: Callable[[], Any], home: Path) -> int:
     An unexpected exception keeps its traceback: it is a fault of ours. ``home`` is the folder of ``outputs``.
     """
     os.environ["CONDENSERY_HOME"] = str(home)
+    typed(sys.argv[1:])
     if os.environ.get("HYDRA_FULL_ERROR") == "1":  # a developer wants to see the whole traceback
         program()
         return 0
@@ -93,9 +85,10 @@ def prepared(arguments: list[str]) -> list[str]:
 
 
 def in_one_line(error: BaseException) -> str | None:
-    """What is said about a foreseeable fault; the traceback of a stage that crashed in a worker; otherwise ``None``."""
+    """What is said about a foreseeable fault, or about stages that failed; ``None`` about anything else."""
     from condensery.pipeline.workers import StageError
 
+    error = of_the_disk(error) or error
     if isinstance(error, UserError):
         return "error: " + " ".join(str(error).split())
     if isinstance(error, StageError):
@@ -105,8 +98,6 @@ def in_one_line(error: BaseException) -> str | None:
     if isinstance(error, MarkedYAMLError):
         mark = error.problem_mark
         return f"error: {f'{mark.name}:{mark.line + 1}: ' if mark else ''}not valid YAML ({error.problem})"
-    if isinstance(error, OSError) and error.errno in DISK:
-        return f"error: {error.filename or 'output_root'}: {DISK[error.errno]}"
     if isinstance(error, FileNotFoundError) and _raised_in(error)[0] == "mkdir":
         return f"error: {error.filename}: no folder can be made here"
     return None

@@ -1,4 +1,16 @@
-"""The one error that a person sees: bad input, said in one line."""
+"""The errors that a person sees: bad input or a disk that will not take it, said in one line."""
+
+import errno
+
+DISK = {
+    errno.ENOSPC: "no space is left on the disk",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EROFS: "the file system is read-only",
+    errno.EACCES: "no permission to read or write here",
+    errno.EPERM: "no permission to read or write here",
+    errno.ENOTDIR: "a file stands where a folder is needed",
+    errno.EEXIST: "a file stands where a folder is needed",
+}
 
 
 class UserError(Exception):
@@ -6,3 +18,14 @@ class UserError(Exception):
 
     The command line prints it as ``error: <message>`` and exits with code 1; no traceback is shown.
     """
+
+
+class DiskError(UserError):
+    """The disk is full or closed. A run ends at once: its other stages would fare no better."""
+
+
+def of_the_disk(error: BaseException) -> DiskError | None:
+    """What is said where ``error`` is a fault of the disk; None where it is another."""
+    if isinstance(error, OSError) and error.errno in DISK:
+        return DiskError(f"{error.filename or 'output_root'}: {DISK[error.errno]}")
+    return None

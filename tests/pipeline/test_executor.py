@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from toy_commands import Command, Compose, Launch
 
-from condensery.errors import UserError
-from condensery.pipeline.executor import priorities, threads_of_a_stage
+from condensery.errors import DiskError, UserError
+from condensery.pipeline.executor import causes, priorities, threads_of_a_stage
 from condensery.pipeline.graph import build
 from condensery.pipeline.run import run
 from condensery.pipeline.workers import StageError
@@ -53,18 +53,45 @@ def test_the_longest_chain_comes_first(bare: Compose) -> None:
     assert cost["plain"] == pytest.approx(100 + cost["better"])
 
 
-def test_a_failure_lets_what_runs_come_to_its_end_and_starts_no_more(bare: Compose, tmp_path: Path) -> None:
-    slow = [
-        "stages.slow={stage: toy_train, init: backbone, pause: 0.3}",
-        "stages.slow2={stage: toy_train, init: slow}",
-    ]
-    with pytest.raises(UserError, match=r"text\.txt:3: this text is not to be trained on"):
-        run(bare("jobs=2", "stages.plain.fail=user", "stages.plain.pause=0", *slow))
-    graph = build(bare(*slow))
-    folder = tmp_path / "out" / "artifacts"
-    assert (folder / graph.nodes["corpus"].reference).exists()
-    assert not (folder / graph.nodes["slow2"].reference).exists()
-    assert not list(folder.rglob("*.partial")) or (folder / graph.nodes["slow"].reference).exists()
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_what_does_not_need_a_failed_stage_is_made(bare: Compose, tmp_path: Path, jobs: int) -> None:
+    other = ["stages.z={stage: toy_train, init: backbone}", "stages.z2={stage: toy_train, init: z}"]
+    with pytest.raises(UserError, match=r"^text\.txt:3: this text is not to be trained on$"):
+        run(bare(f"jobs={jobs}", "stages.plain.fail=user", *other))
+    nodes = build(bare("stages.plain.fail=user", *other)).nodes
+    made = {name for name, node in nodes.items() if (tmp_path / "out" / "artifacts" / node.reference).exists()}
+    assert made == {"corpus", "bm25", "z", "z2"}
+
+
+def test_what_cannot_be_made_is_known_with_its_cause(bare: Compose) -> None:
+    graph = build(bare())
+    assert causes(graph, {"better"}) == dict.fromkeys(("better", "better.index", "mined", "round2"), "better")
+    assert causes(graph, {"plain", "mined"})["round2"] == "plain"
+    assert causes(graph, set()) == {}
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_full_disk_ends_the_run_at_once(
+    bare: Compose, monkeypatch: pytest.MonkeyPatch, computed: Callable[[], list[str]], jobs: int
+) -> None:
+    monkeypatch.setenv("TOY_FULL", "bm25")
+    with pytest.raises(DiskError, match="/full: no space is left on the disk"):
+        run(bare(f"jobs={jobs}", "stages.plain.pause=60"))
+    assert "better" not in computed()
+
+
+def test_a_worker_that_died_is_replaced(bare: Compose, tmp_path: Path) -> None:
+    other = ["stages.z={stage: toy_train, init: backbone, pause: 0.1}", "stages.z2={stage: toy_train, init: z}"]
+    config = bare(
+        "jobs=2", "stages.plain.fail=dead", "stages.bm25={stage: toy_train, init: backbone, fail: dead}", *other
+    )
+    with pytest.raises(StageError) as caught:
+        run(config)
+    lines = str(caught.value).splitlines()
+    assert [line.partition(": its process died")[0] for line in sorted(lines)] == [
+        "error: bm25: stage bm25", "error: plain: stage plain",
+    ]  # fmt: skip
+    assert (tmp_path / "out" / "artifacts" / build(config).nodes["z2"].reference).exists()
 
 
 def test_a_fault_of_ours_in_a_worker_keeps_its_traceback(bare: Compose) -> None:

@@ -43,10 +43,14 @@ def test_a_failed_job_hides_no_other(command: Command, tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
         "error: text.txt:3: this text is not to be trained on",
-        "error: 1 of 2 jobs failed: fail=user",
+        "error: 1 of 2 jobs failed: fail=user (text.txt:3: this text is not to be trained on)",
     ]
     rows = json.loads((tmp_path / "out" / "sweeps" / "toy" / "results.json").read_text())
-    assert {row["row"] for row in rows} == {f"fail=null · {name}" for name in ("BM25", "plain")}
+    assert {row["row"]: bool(row["metrics"]) for row in rows} == {
+        "BM25": True,
+        "fail=user · plain": False,
+        "fail=null · plain": True,
+    }
 
 
 def test_a_label_is_what_tells_the_jobs_apart() -> None:

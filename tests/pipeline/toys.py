@@ -1,5 +1,6 @@
 """Small stages with the products of the real ones, known through CONDENSERY_STAGES: what the tests here run."""
 
+import errno
 import os
 import signal
 import time
@@ -14,7 +15,8 @@ from condensery.randomness import hash64
 from condensery.stages.base import Context, Input, Operational, StageConfig, stage
 
 RAN = "TOY_LOG"  # environment variable: a file that gets a line each time a stage function starts
-STOP = "TOY_STOP"  # environment variable: the stage that fails, or `stage:step`
+STOP = "TOY_STOP"  # environment variable: the stages that fail, or `stage:step`
+FULL = "TOY_FULL"  # environment variable: the stage that finds the disk full
 
 
 def ran(context: Context) -> None:
@@ -23,12 +25,14 @@ def ran(context: Context) -> None:
         with open(os.environ[RAN], "a", encoding="utf-8") as stream:
             threads, process = os.environ.get("OMP_NUM_THREADS"), os.getpid()
             stream.write(f"{context.stage_name} {context.runtime.threads} {threads} {process}\n")
+    if os.environ.get(FULL) == context.stage_name:
+        raise OSError(errno.ENOSPC, "full", "/full")
     stop(context.stage_name)
 
 
 def stop(place: str) -> None:
     """Fail at this place if the environment says so."""
-    if os.environ.get(STOP) == place:
+    if place in os.environ.get(STOP, "").split():
         raise UserError(f"stopped at {place}")
 
 

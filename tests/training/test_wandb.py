@@ -1,43 +1,104 @@
-"""Without a key every training stage leaves an offline W&B run of its own, and closes it."""
+"""Without a key every training stage leaves an offline W&B run of its own, closed, and whole after an interruption."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny
+from wandb_files import offline_runs
 
+from condensery.errors import UserError
 from condensery.training.logs import wandb_logger
-from condensery.training.loop import fit
+from condensery.training.loop import first_step, fit
+from condensery.training.tracking import Tracked, start
+
+wandb = pytest.importorskip("wandb")
+
+
+def tracked(folder: Path, name: str, **changes: Any) -> Tracked:
+    given: dict[str, Any] = {
+        "enabled": "auto", "project": "tests", "entity": None, "group": "study", "name": f"{name} · seed=1",
+        "job_type": "pretrain", "run_id": f"id-{name}", "config": {"steps": 3, "backbone": {"size": 4}}, "folder": folder,
+    }  # fmt: skip
+    return Tracked(**{**given, **changes})
 
 
 def test_each_stage_writes_and_closes_an_offline_run_and_a_failing_one_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
-    for stage in ("one", "two"):
-        module, data = tiny.run("cocondenser", tmp_path, steps=3)
-        loggers = wandb_logger("auto", "tests", None, "group", stage, f"id-{stage}", tmp_path)
-        assert wandb.run.name == stage
-        assert wandb.run.group == "group"
-        if stage == "two":
-            monkeypatch.setattr(data.batches, "batch", lambda step: 1 / 0)
-            with pytest.raises(ZeroDivisionError):
-                fit(module, data, tmp_path / stage, stage, loggers=loggers)
-        else:
-            fit(module, data, tmp_path / stage, stage, loggers=loggers, sample=tiny.sample(tmp_path))
-        assert wandb.run is None, "the run of the stage is still open"
-    (one,) = (tmp_path / "wandb").glob("offline-run-*-id-one/run-id-one.wandb")
-    assert list((tmp_path / "wandb").glob("offline-run-*-id-two/run-id-two.wandb"))
-    wanted = {"loss", "mlm_head", "mlm_late", "contrast", "lr", "grad_norm", "tokens_per_s", "tokens"}
-    written = one.read_bytes()  # records in protobuf, not compressed
-    for name in {f"train/{name}" for name in wanted} | {"val/mrr@10"}:
-        assert name.encode() in written, name
+    module, data = tiny.run("cocondenser", tmp_path, steps=3)
+    with wandb_logger(tracked(tmp_path, "one"), tmp_path / "one", 0) as loggers:
+        fit(module, data, tmp_path / "one", "one", loggers=loggers, sample=tiny.sample(tmp_path))
+    assert wandb.run is None, "the run of the stage is still open"
+    with pytest.raises(ZeroDivisionError), wandb_logger(tracked(tmp_path, "two"), tmp_path / "two", 0):
+        raise ZeroDivisionError
+    assert wandb.run is None
+    one, two = offline_runs(tmp_path)
+    assert (one.name, one.group, one.job_type, one.id) == ("one · seed=1", "study", "pretrain", "id-one")
+    assert (two.name, two.group, two.id) == ("two · seed=1", "study", "id-two")
+    assert (one.exit_code, two.exit_code) == (0, 1)
+    assert one.config["steps"] == 3
+    assert one.config["backbone"] == {"size": 4}
+    names = ("loss", "mlm_head", "mlm_late", "contrast", "lr", "grad_norm", "tokens_per_s", "tokens")
+    assert {f"train/{name}" for name in names} | {"val/mrr@10"} <= one.curves.keys()
+    assert [step for step, _ in one.curves["train/loss"]] == [0, 1, 2]
     assert capsys.readouterr().out.count("W&B: no key, offline under") == 2
+
+
+def test_a_stage_that_was_interrupted_leaves_one_run_with_the_whole_curve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+
+    def trained(name: str, stop: int | None = None) -> None:
+        module, data = tiny.run("condenser", tmp_path, steps=9, checkpoint_every=3)
+        batch = data.batches.batch
+
+        def until(step: int) -> Any:
+            if step == stop:
+                raise KeyboardInterrupt
+            return batch(step)
+
+        monkeypatch.setattr(data.batches, "batch", until)
+        folder = tmp_path / name
+        with wandb_logger(tracked(tmp_path, name), folder, first_step(folder)) as loggers:
+            fit(module, data, folder, name, loggers=loggers)
+
+    trained("whole")
+    with pytest.raises(SystemExit):  # what Lightning makes of Ctrl-C
+        trained("cut", stop=5)
+    (_, half) = offline_runs(tmp_path)
+    assert half.exit_code == 1
+    assert len(half.curves["train/loss"]) < 9
+    trained("cut")
+    whole, cut = offline_runs(tmp_path)
+    assert [step for step, _ in cut.curves["train/loss"]] == list(range(9)), "every step once"
+    for name in ("train/loss", "train/mlm_head", "train/lr"):
+        assert cut.curves[name] == pytest.approx(whole.curves[name], rel=1e-6), name
+    assert (cut.id, cut.exit_code) == ("id-cut", 0)
 
 
 @pytest.mark.parametrize("mode", ["disabled", None])
 def test_switched_off_there_is_no_run(mode: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if mode:
         monkeypatch.setenv("WANDB_MODE", mode)
-    assert wandb_logger("auto" if mode else False, "tests", None, "group", "one", "id", tmp_path) == []
+    with wandb_logger(tracked(tmp_path, "one", enabled="auto" if mode else False), tmp_path, 0) as loggers:
+        assert loggers == []
     assert not list(tmp_path.iterdir())
+
+
+def test_without_an_answer_auto_goes_on_and_true_is_an_error_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def unreachable(**settings: Any) -> None:
+        assert (settings["mode"], settings["resume"]) == ("online", "allow")
+        raise wandb.Error("no way\nto the host")
+
+    monkeypatch.delenv("WANDB_MODE")
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    monkeypatch.setattr(wandb, "init", unreachable)
+    assert start(tracked(tmp_path, "one")) is None
+    assert "logger.wandb: no way to the host; goes on with the CSV alone" in capsys.readouterr().out
+    with pytest.raises(UserError, match=r"^logger\.wandb: no way to the host$"):
+        start(tracked(tmp_path, "one", enabled=True))

@@ -1,14 +1,18 @@
-"""Runs a graph: one stage after the other in this process, or several side by side in workers of their own."""
+"""Runs a graph: one stage after the other in this process, or several side by side in workers of their own.
+
+A stage that fails takes along those that read it; all others go on.
+"""
 
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from condensery.errors import DiskError
 from condensery.pipeline.graph import Graph, Node
 from condensery.pipeline.store import Store
-from condensery.pipeline.workers import Failure, Worker
+from condensery.pipeline.workers import Failure, Worker, attempt
 from condensery.progress import clock
 from condensery.stages.base import Runtime, registry
 
@@ -33,40 +37,59 @@ def limit_threads(threads: int) -> None:
         sys.modules["torch"].set_num_threads(threads)
 
 
-def execute(graph: Graph, store: Store, runtime: Runtime) -> None:
-    """Make every artifact of the graph.
+def execute(graph: Graph, store: Store, runtime: Runtime) -> dict[str, Failure]:
+    """Make every artifact of the graph that can be made; return how stages failed, by name.
 
-    Raises the ``UserError`` or the exception of the first stage that fails; with several jobs the stages that run at
-    that moment come to their end first.
+    Raises ``DiskError`` at once: a full disk hits whatever comes next.
     """
     states = store.states(graph)
     reused = sum(state == "hit" for state in states.values())
     print(f"{len(states)} stages, {reused} of them reused from {store.folder}", flush=True)
     if graph.root.jobs == 1:
-        _in_this_process(graph, store, runtime)
-    elif reused < len(states):
-        _Pool(graph, store, runtime, min(graph.root.jobs, len(states) - reused)).run()
+        return _in_this_process(graph, store, runtime)
+    if reused < len(states):
+        return _Pool(graph, store, runtime, min(graph.root.jobs, len(states) - reused)).run()
+    return {}
 
 
-def _in_this_process(graph: Graph, store: Store, runtime: Runtime) -> None:
+def causes(graph: Graph, failed: Collection[str]) -> dict[str, str]:
+    """For each stage that cannot be made after the stages ``failed``: the first failed one among what it reads."""
+    found = {}
+    for name, node in graph.nodes.items():  # in topological order
+        if name in failed:
+            found[name] = name
+        elif cause := next((found[parent] for parent in node.parents if parent in found), None):
+            found[name] = cause
+    return found
+
+
+def _in_this_process(graph: Graph, store: Store, runtime: Runtime) -> dict[str, Failure]:
     limit_threads(runtime.threads)
-    for node in graph.nodes.values():
-        force = node.name in graph.root.force
-        if not force and store.has(node):
-            continue
+    failures: dict[str, Failure] = {}
+    waiting = [n for n in graph.nodes.values() if n.name in graph.root.force or not store.has(n)]
+    while waiting:
+        node, *waiting = waiting
         print(f"[{node.name}] starts", flush=True)
         started = time.monotonic()
-        try:
-            computed = store.ensure(node, runtime, force)
-        except Exception as error:
-            error.add_note(f"(in the stage {node.name}; its work so far is kept in {store.partial(node)})")
-            raise
-        report(node, computed, time.monotonic() - started)
+        result = attempt(store, runtime, node, node.name in graph.root.force)
+        if isinstance(result, Failure):
+            failures[node.name] = result
+            lost = causes(graph, failures)
+            waiting = [node for node in waiting if node.name not in lost]
+        report(node, result, time.monotonic() - started, bool(waiting))
+    return failures
 
 
-def report(node: Node, computed: bool, seconds: float) -> None:
-    """One line: a stage is done."""
-    print(f"[{node.name}] " + (f"done in {clock(seconds)}" if computed else "computed by another process"), flush=True)
+def report(node: Node, result: bool | Failure, seconds: float, others: bool) -> None:
+    """One line: a stage is done; or it failed, unless that ends the run, whose last line says so. Raises ``DiskError``."""
+    if not isinstance(result, Failure):
+        print(
+            f"[{node.name}] " + (f"done in {clock(seconds)}" if result else "computed by another process"), flush=True
+        )
+    elif isinstance(result.error, DiskError):
+        raise result.error
+    elif others:
+        print(f"[{node.name}] failed: {result.reason}; stages that do not need it go on", flush=True)
 
 
 def priorities(graph: Graph) -> dict[str, float]:
@@ -89,9 +112,9 @@ class _Pool:
         self.priority = priorities(graph)
         self.done = {n for n, node in graph.nodes.items() if n not in graph.root.force and store.has(node)}
         self.started: dict[str, float] = dict.fromkeys(self.done, 0.0)
-        self.failures: list[Failure] = []
+        self.failures: dict[str, Failure] = {}
 
-    def run(self) -> None:
+    def run(self) -> dict[str, Failure]:
         environment = {variable: str(self.runtime.threads) for variable in THREADS}
         if os.environ.get("CONDENSERY_PROGRESS") != "off":
             environment["CONDENSERY_PROGRESS"] = "lines"  # several bars on one terminal would overwrite each other
@@ -102,18 +125,21 @@ class _Pool:
                 self._start(workers)
                 running = [worker for worker in workers if worker.node]
                 if not running:
-                    break  # after a failure nothing is left that may start
+                    break  # what is left needs a stage that failed
                 for worker in Worker.wait(running):
                     self._finish(worker)
+                for place, worker in enumerate(workers):
+                    if worker.process.exitcode is not None and not worker.node:  # it died in its stage
+                        worker.stop()
+                        workers[place] = Worker(root, self.runtime, environment)
         finally:
             for worker in workers:
                 worker.stop()
-        if self.failures:
-            raise self.failures[0].error
+        return self.failures
 
     def _start(self, workers: list[Worker]) -> None:
         for worker in workers:
-            ready = [] if self.failures else self._ready()
+            ready = self._ready()
             if worker.node is None and ready:
                 node = ready[0]
                 self.started[node.name] = time.monotonic()
@@ -128,12 +154,8 @@ class _Pool:
     def _finish(self, worker: Worker) -> None:
         node, result = worker.end()
         if isinstance(result, Failure):
-            if not self.failures and any(w != node.name for w in self.started if w not in self.done):
-                print(f"[{node.name}] failed; the stages that run now come to their end first", flush=True)
-            elif self.failures:
-                print(f"[{node.name}] failed as well: {result.error}", flush=True)
-            self.failures.append(result)
-            self.started[node.name] = 0.0
+            self.failures[node.name] = result
         else:
             self.done.add(node.name)
-            report(node, result, time.monotonic() - self.started[node.name])
+        others = self.graph.nodes.keys() - self.done - causes(self.graph, self.failures).keys()
+        report(node, result, time.monotonic() - self.started[node.name], bool(others))

@@ -1,52 +1,112 @@
 """What a run shows at its end: its table, its curves, its audits, and answers of its best retriever."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from condensery.errors import UserError
 from condensery.files import read_json
+from condensery.pipeline.executor import causes
 from condensery.pipeline.graph import Graph
+from condensery.pipeline.page import page_of_run
 from condensery.pipeline.store import Store
-from condensery.stages.base import Artifact, registry
+from condensery.pipeline.workers import Failure
+from condensery.stages.base import Artifact, Wandb, registry
 
 if TYPE_CHECKING:
     from condensery.reporting.results import Row
+    from condensery.reporting.table import Table
 
 ANSWERS = 5  # passages that `ask` shows
 
 
-def write(graph: Graph, store: Store, folder: Path) -> "list[Row]":
-    """Write ``results.json``, ``table.md`` and ``curves.png`` into ``folder``; print the table and those of audits.
+def write(
+    graph: Graph, store: Store, folder: Path, failures: Mapping[str, Failure], tracked: bool = True
+) -> "list[Row]":
+    """Write ``results.json``, ``table.md``, ``curves.png`` and the page; print the table and those of audits.
 
-    A recipe without rows has no table, one without training no curves.
+    A recipe without rows has no table, nor has one of whose rows none could be measured; one without training has no
+    curves. ``tracked``: whether W&B gets the results, too.
     """
     from condensery.reporting.results import write_results
     from condensery.reporting.table import Significance, build_table
 
-    rows = [row_of(graph, label, store.artifact(graph.nodes[name])) for label, name in graph.rows.items()]
+    rows, tables = rows_of(graph, store, failures), []
     write_results(folder / "results.json", rows)
-    if rows:
+    if any(not row.failed for row in rows):
         baseline = graph.root.table.baseline
         table = build_table(rows, None, Significance(baseline) if baseline is not None else None, graph.root.name)
         table.write(folder / "table.md")
         print(flush=True)
         table.show()
+        tables.append(table)
+    else:
+        (folder / "table.md").unlink(missing_ok=True)
     _show_audits(graph, store)
     logs = {name: store.path(node) / "logs" / "metrics.csv" for name, node in graph.nodes.items()}
     logs = {name: path for name, path in logs.items() if path.exists()}
-    if logs and (graph.root.force or not (folder / "curves.png").exists()):  # the folder's name tells what it shows
+    if logs and not _newer(folder / "curves.png", list(logs.values())):
         from condensery.reporting.curves import draw_curves
 
         draw_curves(logs, folder / "curves.png")
+    page_of_run(folder, graph.root.output_root, tables, [])
+    if tracked:
+        track(graph.root.logger.wandb.settings(), graph.root.output_root, folder, tables, rows)
+    return rows
+
+
+def track(settings: Wandb, root: Path, folder: Path, tables: "Sequence[Table]", rows: "Sequence[Row]") -> None:
+    """Log the results in ``folder``, of a run or a sweep, to W&B, in the group of its stages."""
+    from condensery.reporting.tracked import log_results
+    from condensery.training.tracking import Tracked
+
+    pictures = [path for path in (folder / "curves.png", *sorted((folder / "figures").glob("*.png"))) if path.exists()]
+    about = {"results": folder.name}
+    where = (settings.enabled, settings.project, settings.entity, folder.name)
+    log_results(Tracked(*where, "results", "results", "results", about, root), tables, pictures, rows)
+
+
+def lost(graph: Graph, store: Store, failures: Mapping[str, Failure]) -> dict[str, dict[str, str]]:
+    """For each stage without an artifact the stage that failed, itself or what it reads, and why."""
+    return {
+        name: {"stage": cause, "reason": failures[cause].reason}
+        for name, cause in causes(graph, failures).items()
+        if not store.has(graph.nodes[name])
+    }
+
+
+def _newer(picture: Path, files: Sequence[Path]) -> bool:
+    """Whether the picture is there and was drawn after the files were written."""
+    return picture.exists() and picture.stat().st_mtime >= max(path.stat().st_mtime for path in files)
+
+
+def rows_of(graph: Graph, store: Store, failures: Mapping[str, Failure]) -> "list[Row]":
+    """The rows of the table; one that has no evaluation after ``failures`` says why."""
+    from condensery.reporting.results import Row
+
+    cause, rows = causes(graph, failures), []
+    for label, name in graph.rows.items():
+        node = graph.nodes[name]
+        if name in cause and not store.has(node):
+            why = f"the stage {cause[name]} failed: {failures[cause[name]].reason}"
+            corpus = next(
+                (n for n in graph.nodes.values() if registry()[n.kind].makes == "corpus" and store.has(n)), None
+            )
+            searched = read_json(store.path(corpus) / "collection.json")["name"] if corpus else ""
+            row = Row(
+                label, searched, graph.root.table.split, {}, seed=graph.root.seed, artifact=node.reference, failed=why
+            )
+            rows.append(row)
+        else:
+            rows.append(row_of(graph, label, store.artifact(node)))
     return rows
 
 
 def _show_audits(graph: Graph, store: Store) -> None:
     """Print the tables of each audit, computed or reused, and where its sheets lie."""
     for name, node in graph.nodes.items():
-        if registry()[node.kind].makes == "audit":
+        if registry()[node.kind].makes == "audit" and store.has(node):
             from condensery.reporting.audit import show_audit
 
             print(flush=True)
@@ -83,8 +143,8 @@ def with_queries(row: "Row", folder: Path) -> "Row":
     return replace(row, per_query=found.per_query, query_ids=found.query_ids)
 
 
-def joined(rows: "Sequence[Row]", folder: Path, title: str, baseline: str | None = None) -> None:
-    """Write and print one table over the jobs of a sweep: ``results.json`` and ``table.md`` in ``folder``.
+def joined(rows: "Sequence[Row]", folder: Path, title: str, baseline: str | None = None) -> "Table":
+    """Write, print and return one table over the jobs of a sweep: ``results.json`` and ``table.md`` in ``folder``.
 
     The others are tested against ``baseline`` where a row has this very name: where the sweep made no difference to it.
     """
@@ -97,6 +157,7 @@ def joined(rows: "Sequence[Row]", folder: Path, title: str, baseline: str | None
     table.write(folder / "table.md")
     print(flush=True)
     table.show()
+    return table
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """One run: the graph is made, its artifacts are computed or found, the table is written and shown."""
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,10 +10,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from condensery.errors import UserError
 from condensery.files import atomic, write_json
-from condensery.pipeline import report
+from condensery.pipeline import report, study
 from condensery.pipeline.executor import execute, threads_of_a_stage
 from condensery.pipeline.graph import Graph, build
+from condensery.pipeline.page import write_study
 from condensery.pipeline.store import Store
+from condensery.pipeline.workers import Failure, StageError
 from condensery.stages.base import Runtime
 
 if TYPE_CHECKING:
@@ -23,14 +26,35 @@ STATES = {"interrupted": "miss (interrupted, goes on)", "forced": "miss (forced)
 
 @dataclass(frozen=True)
 class Finished:
-    """What a run leaves: its folder and the rows of its table. A dry run has no folder."""
+    """What a run leaves: its folder, the rows of its table, and how stages failed. A dry run has no folder."""
 
     folder: Path | None
     rows: "list[Row]"
+    failures: Mapping[str, Failure] = field(default_factory=dict)
+
+    @property
+    def error(self) -> UserError | StageError | None:
+        """What is said at the end: the one fault, or a line for each with the stages that it hit."""
+        hit: dict[str, list[str]] = {}
+        for name, failure in self.failures.items():
+            hit.setdefault(str(failure.error), []).append(name)
+        if len(hit) < 2:
+            return next((failure.error for failure in self.failures.values()), None)
+        crashed = {str(failure.error) for failure in self.failures.values() if isinstance(failure.error, StageError)}
+        lines = [text if text in crashed else f"error: {', '.join(those)}: {text}" for text, those in hit.items()]
+        return StageError("\n".join(sorted(lines, key=lambda line: line.startswith("error: "))))  # tracebacks first
 
 
 def run(cfg: DictConfig) -> Finished:
-    """Run a composed config. Raises ``UserError`` for bad input."""
+    """Run a composed config. Raises ``UserError`` for bad input, and what stages failed of when all others are done."""
+    finished = run_all(cfg)
+    if finished.error:
+        raise finished.error
+    return finished
+
+
+def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
+    """The same, but the failures of stages are returned. ``job``: of the sweep that the run belongs to."""
     graph = build(cfg)
     root = graph.root
     if not graph.nodes:
@@ -44,12 +68,17 @@ def run(cfg: DictConfig) -> Finished:
     folder = root.output_root / "runs" / f"{root.name}-{graph.id}"
     folder.mkdir(parents=True, exist_ok=True)
     _write_recipe(cfg, graph, store, folder)
-    execute(graph, store, _runtime(graph, folder.name))
-    rows = report.write(graph, store, folder)
-    print(f"\n{folder}", flush=True)
-    if root.ask is not None:
-        report.answer(graph, store, rows, root.ask)
-    return Finished(folder, rows)
+    labels = study.labels(graph, job.overrides) if job else {}
+    failures = execute(graph, store, _runtime(graph, job.study if job else folder.name, labels))
+    command = study.command(job.overrides if job else None)
+    write_study(folder, command, study.about(), report.lost(graph, store, failures))
+    rows = report.write(graph, store, folder, failures, tracked=not job)
+    measured = [row for row in rows if not row.failed]
+    if measured or not failures:
+        print(f"\n{folder}", flush=True)
+        if root.ask is not None:
+            report.answer(graph, store, measured, root.ask)
+    return Finished(folder, rows, failures)
 
 
 def show(graph: Graph, store: Store) -> None:
@@ -69,7 +98,7 @@ def show(graph: Graph, store: Store) -> None:
     console.print(table)
 
 
-def _runtime(graph: Graph, group: str) -> Runtime:
+def _runtime(graph: Graph, group: str, labels: Mapping[str, str]) -> Runtime:
     trainer = graph.root.trainer
     return Runtime(
         accelerator=trainer.accelerator,
@@ -79,6 +108,7 @@ def _runtime(graph: Graph, group: str) -> Runtime:
         wandb=graph.root.logger.wandb.settings(),
         group=group,
         output_root=graph.root.output_root,
+        labels=labels,
     )
 
 

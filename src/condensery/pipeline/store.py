@@ -23,6 +23,7 @@ from filelock import FileLock, Timeout
 from condensery.errors import UserError
 from condensery.files import read_json, write_json
 from condensery.pipeline.graph import Graph, Node
+from condensery.pipeline.hardware import gpus, machine
 from condensery.stages.base import Artifact, Context, Runtime, Stage, registry
 
 SCHEMA = 1
@@ -105,6 +106,7 @@ class Store:
         summary = stage.function(node.config, Context(node.name, folder, runtime, made_from))
         seconds = {"wall_seconds": time.monotonic() - wall, "cpu_seconds": _cpu_seconds() - processor}
         manifest = _manifest(stage, node, dict(summary or {}), seconds)
+        manifest["machine"] = {**machine(), "threads": str(runtime.threads), "gpu": gpus()}
         manifest["files"] = _sizes(folder)
         write_json(folder / "manifest.json", manifest)
 

@@ -15,6 +15,8 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
+from condensery.pipeline.study import SWEPT, swept_keys
+
 if TYPE_CHECKING:
     from condensery.reporting.results import Row
 
@@ -26,15 +28,18 @@ def run_job(cfg: DictConfig) -> None:
     """Run one job of a sweep and record its results, or its error, which is printed at once."""
     from condensery.cli import in_one_line
     from condensery.files import write_json
-    from condensery.pipeline.run import run
+    from condensery.pipeline.run import run_all
+    from condensery.pipeline.study import Job
 
     hydra = HydraConfig.get()
     overrides = [override.lstrip("+") for override in hydra.overrides.task]
     record: dict[str, Any] = {"number": int(hydra.job.num), "overrides": overrides, "folder": None, "error": None}
     print(f"\n== job {record['number']}: {' '.join(overrides)}", flush=True)
     try:
-        finished = run(cfg)
+        finished = run_all(cfg, Job(Path(os.environ[FOLDER]).name, overrides))
         record["folder"] = str(finished.folder) if finished.folder else None
+        if finished.error:
+            raise finished.error
     except Exception as error:
         line = in_one_line(error)
         record["error"] = line or f"error: {type(error).__name__}: {error}"
@@ -49,44 +54,63 @@ class JoinedTable(Callback):
         """Say where the records go; through the environment, so that a launcher's processes know it too."""
         folder = Path(config.hydra.sweep.dir).expanduser().absolute()
         os.environ[FOLDER] = str(folder)
+        recipe = OmegaConf.select(config, "hydra.sweeper.params") or {}
+        keys = [*recipe, *swept_keys(config.hydra.overrides.task)]
+        os.environ[SWEPT] = " ".join(str(key).lstrip("+") for key in keys)
         shutil.rmtree(folder / "jobs", ignore_errors=True)
         failed.clear()
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        """Write ``results.json`` and ``table.md`` over all jobs, and print them."""
+        """Write ``results.json``, ``table.md`` and the page over all jobs, and print the table."""
         from condensery.files import read_json
 
         folder = Path(os.environ[FOLDER])
         records = [read_json(path) for path in sorted((folder / "jobs").glob("*.json"))]
         labels = labels_of([record["overrides"] for record in records])
-        _join(
-            folder,
-            [
-                (label, Path(record["folder"]))
-                for label, record in zip(labels, records, strict=True)
-                if record["folder"]
-            ],
-            OmegaConf.select(config, "table.baseline"),
-        )
-        failed.extend(label or "all" for label, record in zip(labels, records, strict=True) if record["error"])
+        jobs = list(zip(labels, records, strict=True))
+        runs = [(label, Path(record["folder"])) for label, record in jobs if record["folder"]]
+        nothing_left = [(label, _last_line(record["error"])) for label, record in jobs if not record["folder"]]
+        if runs:
+            _join(folder, runs, nothing_left, config)
+        reasons: dict[str, list[str]] = {}
+        for label, record in jobs:
+            if record["error"]:
+                failed.append(label or "all")
+                reasons.setdefault(_last_line(record["error"]), []).append(label or "all")
         if failed:
-            print(
-                f"error: {len(failed)} of {len(records)} jobs failed: {'; '.join(failed)}", file=sys.stderr, flush=True
-            )
+            text = "; ".join(f"{', '.join(those)} ({reason})" for reason, those in reasons.items())
+            print(f"error: {len(failed)} of {len(records)} jobs failed: {text}", file=sys.stderr, flush=True)
 
 
-def _join(folder: Path, runs: list[tuple[str, Path]], baseline: str | None) -> None:
+def _last_line(error: str | None) -> str:
+    """What went wrong, of an error that may be a traceback with a note on the stage behind it."""
+    lines = [line for line in (error or "").splitlines() if line.strip() and not line.startswith("(in the stage ")]
+    return lines[-1].removeprefix("error: ") if lines else "no message"
+
+
+def _join(folder: Path, runs: list[tuple[str, Path]], nothing_left: list[tuple[str, str]], config: DictConfig) -> None:
     """One table over the run folders; lines that differ in nothing but the seed become one, with their spread."""
-    from condensery.pipeline.report import joined, with_queries
+    from condensery.pipeline.config import WandbConfig
+    from condensery.pipeline.page import page_of_sweep
+    from condensery.pipeline.report import joined, track, with_queries
+    from condensery.pipeline.study import command
     from condensery.reporting.results import read_results
 
     found = [
-        (label, with_queries(row, run.parents[1] / "artifacts" / row.artifact))
+        (label, row if row.failed else with_queries(row, run.parents[1] / "artifacts" / row.artifact))
         for label, run in runs
         for row in read_results(run / "results.json")
     ]
-    if found:
-        joined(distinct_rows(found), folder, folder.name, baseline)
+    rows, tables = distinct_rows(found), []
+    if any(not row.failed for row in rows):
+        tables.append(joined(rows, folder, folder.name, OmegaConf.select(config, "table.baseline")))
+    else:
+        (folder / "table.md").unlink(missing_ok=True)
+    root = runs[0][1].parents[1]
+    page_of_sweep(folder, root, command(), tables, [], rows, runs, nothing_left)
+    settings = WandbConfig.model_validate(OmegaConf.to_container(config.logger.wandb, resolve=True)).settings()
+    track(settings, root, folder, tables, rows)
+    if tables:
         print(f"\n{folder}", flush=True)
 
 
@@ -105,7 +129,8 @@ def distinct_rows(found: "list[tuple[str, Row]]") -> "list[Row]":
     swept = {name for (name, *_), artifacts in made.items() if single or len(artifacts) > 1}
     rows: dict[tuple[str, str], Row] = {}
     for label, row in found:
-        name = " · ".join(part for part in (without_seed(label) if row.name in swept else "", row.name) if part)
+        told = row.name in swept or (row.failed and not row.collection)  # it is not known which column lacks it
+        name = " · ".join(part for part in (without_seed(label) if told else "", row.name) if part)
         rows.setdefault((name, row.artifact), replace(row, name=name))
     return list(rows.values())
 

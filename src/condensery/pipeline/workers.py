@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import NoReturn
 
-from condensery.errors import UserError
+from condensery.errors import DiskError, UserError, of_the_disk
 from condensery.pipeline.graph import Node
 from condensery.pipeline.store import Store
 from condensery.stages.base import Runtime
@@ -25,14 +25,31 @@ PATIENCE = 5.0  # seconds between asking a worker to end and making it
 
 
 class StageError(Exception):
-    """An unexpected exception in a worker; the message is its traceback."""
+    """What is printed as it is: the traceback of an unexpected exception in a stage, or lines about several stages."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """How a stage failed."""
+    """How a stage failed. It keeps no traceback, and so nothing of what the stage had in memory."""
 
     error: UserError | StageError
+    reason: str  # in one line
+
+
+def attempt(store: Store, runtime: Runtime, node: Node, force: bool) -> bool | Failure:
+    """Compute ``node`` in this process; return whether this call computed it, or how it failed."""
+    try:
+        return store.ensure(node, runtime, force)
+    except Exception as error:
+        if _leaving:
+            raise
+        known = of_the_disk(error) or error
+        if isinstance(known, UserError):
+            kind = DiskError if isinstance(known, DiskError) else UserError
+            return Failure(kind(str(known)), " ".join(str(known).split()))
+        kept = f"(in the stage {node.name}; its work so far is kept in {store.partial(node)})"
+        reason = " ".join("".join(traceback.format_exception_only(error)).split())
+        return Failure(StageError(traceback.format_exc() + kept), reason)
 
 
 class Worker:
@@ -65,21 +82,16 @@ class Worker:
         """The stage that came to its end, and whether it was computed here, or how it failed."""
         node, self.node = self.node, None
         assert node is not None
-        try:
-            kind, content = self.connection.recv() if self.connection.poll() else ("dead", None)
-        except (EOFError, OSError):
-            kind, content = "dead", None
-        if kind == "done":
-            return node, bool(content)
-        if kind == "user":
-            return node, Failure(UserError(content))
-        if kind == "crash":
-            return node, Failure(StageError(content))
+        with suppress(EOFError, OSError):
+            if self.connection.poll():
+                result: bool | Failure = self.connection.recv()
+                return node, result
         self.process.join(PATIENCE)
         code = self.process.exitcode
         _kill_group(self.process.pid, signal.SIGKILL)  # helpers that it left behind
         why = f"killed by signal {-code}, perhaps for want of memory" if code and code < 0 else f"exit code {code}"
-        return node, Failure(UserError(f"stage {node.name}: its process died ({why}); run the same command to go on"))
+        text = f"stage {node.name}: its process died ({why}); run the same command to go on"
+        return node, Failure(UserError(text), text)
 
     def stop(self) -> None:
         """End the process and all it started: at once when idle, by SIGTERM and then SIGKILL when busy."""
@@ -110,21 +122,7 @@ def _serve(connection: Connection, root: Path, runtime: Runtime, environment: Ma
     os.environ.update(environment)  # before torch is imported
     store = Store(root)
     while (message := connection.recv()) is not None:
-        connection.send(_attempt(store, runtime, *message))
-
-
-def _attempt(store: Store, runtime: Runtime, node: Node, force: bool) -> tuple[str, object]:
-    try:
-        return "done", store.ensure(node, runtime, force)
-    except UserError as error:
-        return "user", str(error)
-    except BaseException:
-        if _leaving:
-            raise
-        return (
-            "crash",
-            f"{traceback.format_exc()}(in the stage {node.name}; its work so far is kept in {store.partial(node)})",
-        )
+        connection.send(attempt(store, runtime, *message))
 
 
 _leaving: list[int] = []

@@ -32,6 +32,7 @@ class Row:
         query_ids: ids of these queries, in the same order.
         seed: of the run, where it has one.
         artifact: id of the artifact that was measured.
+        failed: why nothing was measured, in one line; empty where something was.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Row:
     query_ids: Sequence[str] = field(default=(), compare=False)
     seed: int | None = None
     artifact: str = ""
+    failed: str = ""
 
 
 def write_results(path: Path, rows: Sequence[Row]) -> None:
@@ -54,6 +56,7 @@ def write_results(path: Path, rows: Sequence[Row]) -> None:
             "metrics": {name: float(value) for name, value in row.metrics.items()},
             "seed": row.seed,
             "artifact": row.artifact,
+            **({"failed": row.failed} if row.failed else {}),
         }
         for row in rows
     ]
@@ -75,4 +78,5 @@ def _row(entry: Any, where: str) -> Row:
         if not isinstance(entry.get(name), kinds):
             raise UserError(f"{where}: field {name!r} is missing or of the wrong type")
     values = dict(entry)
-    return Row(name=values.pop("row"), **{name: values[name] for name in _FIELDS if name != "row"})
+    failed = str(values.get("failed", ""))
+    return Row(name=values.pop("row"), failed=failed, **{name: values[name] for name in _FIELDS if name != "row"})

@@ -129,9 +129,13 @@ def build_table(
 ) -> Table:
     """Arrange rows, in the order in which their names first appear; over several collections there is an average.
 
-    ``metrics`` chooses and orders the columns (default: all, as they appear). Raises ``UserError`` when there is no row
-    or the baseline is not among them.
+    ``metrics`` chooses and orders the columns (default: all, as they appear). A row that failed is a line of dashes, or
+    lacks among its seeds, and a note says why. Raises ``UserError`` when nothing was measured or the baseline is not
+    among the rows.
     """
+    names = list(dict.fromkeys(row.name for row in rows))
+    failed = reasons(rows)
+    rows = [row for row in rows if not row.failed]
     if not rows:
         raise UserError("table: there is no result to show")
     rows = [*rows, *averages(rows)]
@@ -141,7 +145,6 @@ def build_table(
     places = list(dict.fromkeys((row.collection, row.split) for row in rows))
     chosen = list(metrics or dict.fromkeys(metric for row in rows for metric in row.metrics))
     columns: list[Column] = [(*place, metric) for place in places for metric in chosen]
-    names = list(dict.fromkeys(row.name for row in rows))
     single = len(places) == 1
     labels = {column: column[2] if single else f"{column[0]} {column[1]} {column[2]}" for column in columns}
     where = f"{places[0][0]}, {places[0][1]}" if single else ""
@@ -151,7 +154,7 @@ def build_table(
         header=[labels[column] for column in columns],
         names=names,
         cells=cells,
-        notes=[IN_BOLD.format("column")],
+        notes=[IN_BOLD.format("column"), *(f"{MISSING} {', '.join(those)}: {why}." for why, those in failed.items())],
         labels=labels,
     )
     _mark_best(cells)
@@ -161,6 +164,18 @@ def build_table(
     if significance:
         _mark_significant(table, groups, columns, significance)
     return table.turned() if len(columns) > WIDE else table
+
+
+def reasons(rows: Sequence[Row]) -> dict[str, list[str]]:
+    """Why rows failed -> their names, with the seed where another seed was measured."""
+    measured = {row.name for row in rows if not row.failed}
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        if row.failed:
+            name = f"{row.name}, seed {row.seed}" if row.name in measured else row.name
+            those = found.setdefault(row.failed.rstrip("."), [])
+            those += [] if name in those else [name]
+    return found
 
 
 def averages(rows: Sequence[Row]) -> list[Row]:

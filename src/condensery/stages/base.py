@@ -20,7 +20,7 @@ import os
 import pkgutil
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 from types import UnionType
@@ -174,8 +174,9 @@ class Runtime:
     threads: int  # for torch and BLAS in this process
     workers: int  # processes that prepare data
     wandb: Wandb
-    group: str  # name of the run: the W&B group
+    group: str  # name of the study, a run or a sweep: the W&B group
     output_root: Path  # everything that is written lies here
+    labels: Mapping[str, str] = field(default_factory=dict)  # stage -> what tells it from the same one of other jobs
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from condensery.training.data import StepDataModule
     from condensery.training.modules import TrainingModule
     from condensery.training.settings import TrainingSettings
+    from condensery.training.tracking import Tracked
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(gt=0)]
@@ -125,35 +126,46 @@ def run_training(
     """
     from condensery.stages.devices import torch_device
     from condensery.training.logs import wandb_logger
-    from condensery.training.loop import fit
+    from condensery.training.loop import first_step, fit
 
     torch_device(context.runtime.accelerator)
     _check_positions(module, config, context.stage_name)
-    runtime, wandb = context.runtime, context.runtime.wandb
-    loggers = wandb_logger(
-        wandb.enabled,
-        wandb.project,
-        wandb.entity,
-        group=runtime.group,
-        name=context.stage_name,
-        run_id=context.folder.name.split(".")[0],
-        folder=runtime.output_root,
-    )
     sample = None
     if lengths:
         assert isinstance(config, TrainingStageConfig)
         sample = _validation_sample(config, context, lengths)
-    values = fit(
-        module,
-        data,
-        context.folder,
-        context.stage_name,
-        accelerator=runtime.accelerator,
-        loggers=loggers,
-        sample=sample,
-        callbacks=callbacks,
-    )
+    with wandb_logger(_tracked(config, context), context.folder, first_step(context.folder)) as loggers:
+        values = fit(
+            module,
+            data,
+            context.folder,
+            context.stage_name,
+            accelerator=context.runtime.accelerator,
+            loggers=loggers,
+            sample=sample,
+            callbacks=callbacks,
+        )
     return {"steps": module.settings.steps, **values}
+
+
+def _tracked(config: OptimisedStageConfig, context: Context) -> "Tracked":
+    """How W&B knows the stage: by the id of its artifact, in the group of the study."""
+    from condensery.training.tracking import Tracked
+
+    runtime, kind, name = context.runtime, context.folder.parent.name, context.stage_name
+    run_id = context.folder.name.partition(".")[0]
+    label = runtime.labels.get(name, "")
+    return Tracked(
+        runtime.wandb.enabled,
+        runtime.wandb.project,
+        runtime.wandb.entity,
+        group=runtime.group,
+        name=f"{name} · {label}" if label else name,
+        job_type=kind,
+        run_id=run_id,
+        config={"stage": name, "artifact": f"{kind}/{run_id}", **config.model_dump(mode="json")},
+        folder=runtime.output_root,
+    )
 
 
 def initial_towers(

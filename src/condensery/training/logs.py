@@ -1,14 +1,16 @@
-"""Where curves go: always a CSV, and Weights & Biases, online with a key and offline without."""
+"""Where the curves of a training go: always a CSV, and Weights & Biases beside it."""
 
 import csv
-import os
+import math
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
 
 from pytorch_lightning.loggers import CSVLogger, Logger, WandbLogger
 
 from condensery.files import atomic
+from condensery.training.tracking import Tracked, close, start
 
 LOGS, CURVES = "logs", "metrics.csv"
 _PART = "from-step-"
@@ -27,18 +29,10 @@ def merge_parts(folder: Path) -> Path:
 
     A ``metrics.csv`` that is there already is the first part: the run was killed after it had merged its parts.
     """
-    merged = folder / LOGS / CURVES
-    parts = sorted((folder / LOGS).glob(f"{_PART}*"))
+    merged, parts = folder / LOGS / CURVES, _parts(folder)
     if merged.exists() and not parts:
         return merged
-    files = [merged, *(path / CURVES for path in parts)]
-    ends: list[float] = [*map(_first_step, parts), float("inf")]
-    by_step: dict[int, dict[str, str]] = {}
-    for path, end in zip(files, ends, strict=True):
-        for row in _whole_rows(path):
-            if int(row["step"]) < end:
-                by_step.setdefault(int(row["step"]), {}).update({name: value for name, value in row.items() if value})
-    rows = [by_step[step] for step in sorted(by_step)]
+    rows = _merged(folder)
     columns = sorted({name for row in rows for name in row})
     with atomic(merged) as temporary, open(temporary, "w", newline="", encoding="utf-8") as stream:
         writer = csv.DictWriter(stream, list(columns), restval="")
@@ -47,6 +41,23 @@ def merge_parts(folder: Path) -> Path:
     for path in parts:
         shutil.rmtree(path)
     return merged
+
+
+def _parts(folder: Path) -> list[Path]:
+    return sorted((folder / LOGS).glob(f"{_PART}*"))
+
+
+def _merged(folder: Path, last: float = math.inf) -> list[dict[str, str]]:
+    """One row a step, before the step ``last``: a part counts up to where the next begins."""
+    parts = _parts(folder)
+    files = [folder / LOGS / CURVES, *(path / CURVES for path in parts)]
+    ends: list[float] = [*map(_first_step, parts), math.inf]
+    by_step: dict[int, dict[str, str]] = {}
+    for path, end in zip(files, ends, strict=True):
+        for row in _whole_rows(path):
+            if int(row["step"]) < min(end, last):
+                by_step.setdefault(int(row["step"]), {}).update({name: value for name, value in row.items() if value})
+    return [by_step[step] for step in sorted(by_step)]
 
 
 def last_values(curves: Path) -> dict[str, float]:
@@ -67,50 +78,16 @@ def _whole_rows(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(text[: text.rfind("\n") + 1].splitlines()))
 
 
-def wandb_logger(
-    enabled: bool | Literal["auto"], project: str, entity: str | None, group: str, name: str, run_id: str, folder: Path
-) -> list[Logger]:
-    """The W&B logger of one training stage, or none where it is switched off.
+@contextmanager
+def wandb_logger(tracked: Tracked, folder: Path, first_step: int) -> Iterator[list[Logger]]:
+    """The W&B logger of one training stage, or none where it is switched off; ``folder`` and ``first_step`` as above.
 
-    One run a stage, all stages of a pipeline in one group. Without an API key, or with ``WANDB_MODE=offline``, the run
-    is written to ``folder``/wandb and can be sent later with ``wandb sync``. A resumed stage goes on in its run.
+    A resumed stage goes on in its run. The run is closed with the block, as failed where the block ends by an exception.
     """
-    if enabled is False or os.environ.get("WANDB_MODE") == "disabled":
-        return []
-    import wandb
-
-    offline = os.environ.get("WANDB_MODE") == "offline" or not (os.environ.get("WANDB_API_KEY") or _key_at_hand())
-    if offline:
-        print(f"[{name}] W&B: no key, offline under {folder / 'wandb'} (send later with `wandb sync`)", flush=True)
-    folder.mkdir(parents=True, exist_ok=True)
-    run = wandb.init(
-        mode="offline" if offline else "online",
-        project=project,
-        entity=entity,
-        group=group,
-        name=name,
-        id=run_id,
-        dir=folder,
-        resume="allow",
-        settings=wandb.Settings(silent=True, console="off", disable_git=True, x_disable_stats=True),
-    )
-    return [WandbLogger(experiment=run)]
-
-
-def _key_at_hand() -> bool:
-    """Whether ``wandb login`` has stored a key for the default host."""
-    import netrc
-
+    run = start(tracked, [{name: float(value) for name, value in row.items()} for row in _merged(folder, first_step)])
+    done = False
     try:
-        hosts = netrc.netrc().hosts
-    except (OSError, netrc.NetrcParseError):
-        return False
-    return any(host in hosts for host in ("api.wandb.ai", os.environ.get("WANDB_BASE_URL", "").split("//")[-1]))
-
-
-def close_wandb() -> None:
-    """End the W&B run of this process, if there is one, so that the next stage gets its own."""
-    import sys
-
-    if "wandb" in sys.modules:
-        sys.modules["wandb"].finish()
+        yield [WandbLogger(experiment=run)] if run else []
+        done = True
+    finally:
+        close(failed=not done)

@@ -15,7 +15,7 @@ from pytorch_lightning.loggers import Logger
 from condensery.errors import UserError
 from condensery.training.callbacks import AtomicCheckpointIO, Throughput, Validation, ValidationSample
 from condensery.training.data import StepDataModule
-from condensery.training.logs import close_wandb, csv_logger, last_values, merge_parts
+from condensery.training.logs import csv_logger, last_values, merge_parts
 from condensery.training.modules import TrainingModule
 
 CHECKPOINTS = "checkpoints"
@@ -56,34 +56,30 @@ def fit(
         raise UserError("trainer.precision: fp16 needs a GPU; use bf16 or fp32 on a CPU")
     _quieten()
     checkpoint = last_checkpoint(folder)
-    first_step = _step_of(checkpoint) if checkpoint else 0
     called = [*callbacks, Throughput(label, settings.steps, max(1, settings.log_every))]
     if settings.checkpoint_every:
         called.append(_checkpoints(folder, settings.checkpoint_every))
     if sample is not None and settings.validate_every:
         called.append(Validation(sample, settings.validate_every, settings.steps))
-    try:
-        trainer = pl.Trainer(
-            max_steps=settings.steps,
-            accelerator=accelerator,
-            devices=1,
-            precision=_PRECISIONS[settings.precision],
-            logger=[csv_logger(folder, first_step), *(loggers or [])],
-            callbacks=called,
-            plugins=[AtomicCheckpointIO()],
-            log_every_n_steps=max(1, settings.log_every),
-            enable_checkpointing=bool(settings.checkpoint_every),
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            use_distributed_sampler=False,
-            default_root_dir=folder,
-        )
-        torch.manual_seed(settings.seed)
-        trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
-        if trainer.global_step != settings.steps:
-            raise KeyboardInterrupt  # Lightning returns quietly from Ctrl-C
-    finally:
-        close_wandb()
+    trainer = pl.Trainer(
+        max_steps=settings.steps,
+        accelerator=accelerator,
+        devices=1,
+        precision=_PRECISIONS[settings.precision],
+        logger=[csv_logger(folder, first_step(folder)), *(loggers or [])],
+        callbacks=called,
+        plugins=[AtomicCheckpointIO()],
+        log_every_n_steps=max(1, settings.log_every),
+        enable_checkpointing=bool(settings.checkpoint_every),
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+        default_root_dir=folder,
+    )
+    torch.manual_seed(settings.seed)
+    trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
+    if trainer.global_step != settings.steps:
+        raise KeyboardInterrupt  # Lightning returns quietly from Ctrl-C
     values = last_values(merge_parts(folder))  # all of them where the last checkpoint was of the last step
     shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
     values |= {name: float(value) for name, value in trainer.callback_metrics.items()}
@@ -93,6 +89,12 @@ def fit(
 def last_checkpoint(folder: Path) -> Path | None:
     """The checkpoint of the highest step in a stage's folder, or None."""
     return max((folder / CHECKPOINTS).glob("step=*.ckpt"), key=_step_of, default=None)
+
+
+def first_step(folder: Path) -> int:
+    """The step that a training in this folder begins with."""
+    checkpoint = last_checkpoint(folder)
+    return _step_of(checkpoint) if checkpoint else 0
 
 
 def _step_of(checkpoint: Path) -> int:

@@ -1,0 +1,126 @@
+"""Gathers the page of a run or a sweep from what lies in the run folders and in the manifests of their artifacts."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from condensery.files import read_json, write_json
+from condensery.pipeline.study import tidied
+
+if TYPE_CHECKING:
+    from condensery.reporting.curves import Curve
+    from condensery.reporting.page import Job, Page, Picture
+    from condensery.reporting.results import Row
+    from condensery.reporting.table import Table
+
+STUDY = "study.json"  # in a run's folder: its command, its question, and why stages failed
+PAGE = "index.html"
+
+
+def write_study(folder: Path, command: str, about: Sequence[str], lost: Mapping[str, Mapping[str, str]]) -> None:
+    """Keep in a run's folder what its artifacts do not tell; ``lost``: stage -> the stage that failed, and the reason."""
+    write_json(folder / STUDY, {"command": command, "about": list(about), "lost": lost})
+
+
+def page_of_run(folder: Path, root: Path, tables: "Sequence[Table]", pictures: "Sequence[Picture]") -> None:
+    """Write ``index.html`` into a run's folder. ``root`` is the output root."""
+    from condensery.reporting.page import Page
+    from condensery.reporting.results import read_results
+
+    study = read_json(folder / STUDY)
+    page = Page(
+        name=folder.name.rpartition("-")[0],
+        about=study["about"],
+        command=study["command"],
+        tables=tables,
+        pictures=pictures,
+        rows=read_results(folder / "results.json"),
+    )
+    _write(page, folder, root, [("", folder)], [])
+
+
+def page_of_sweep(
+    folder: Path,
+    root: Path,
+    command: str,
+    tables: "Sequence[Table]",
+    pictures: "Sequence[Picture]",
+    rows: "Sequence[Row]",
+    runs: Sequence[tuple[str, Path]],
+    failed: Sequence[tuple[str, str]],
+) -> None:
+    """Write ``index.html`` into a sweep's folder, over its runs (label, folder); ``failed`` are jobs that left none."""
+    from condensery.reporting.page import Page
+
+    about = read_json(runs[0][1] / STUDY)["about"] if runs else []
+    page = Page(folder.name, about, command, tables, pictures, rows=rows)
+    _write(page, folder, root, runs, failed)
+
+
+def _write(
+    page: "Page", folder: Path, root: Path, runs: Sequence[tuple[str, Path]], failed: Sequence[tuple[str, str]]
+) -> None:
+    from condensery.reporting.page import write_page
+
+    manifests: dict[str, dict[str, Any]] = {}
+    drawn: set[str] = set()
+    jobs = [_job(label, run, root, manifests, drawn) for label, run in runs]
+    tables = [replace(table, notes=[tidied(note, root) for note in table.notes]) for table in page.tables]
+    told = [(what, tidied(why, root)) for what, why in failed]
+    write_page(replace(page, tables=tables, jobs=jobs, failed=told, machine=_machine(manifests)), folder / PAGE)
+
+
+def _job(label: str, run: Path, root: Path, manifests: dict[str, dict[str, Any]], drawn: set[str]) -> "Job":
+    """One run. ``manifests`` gets those of its artifacts; ``drawn`` the artifacts whose curves have been shown."""
+    from condensery.reporting.curves import read_curves
+    from condensery.reporting.page import Job, Made
+
+    study, graph = read_json(run / STUDY), read_json(run / "graph.json")
+    made: list[Made] = []
+    curves: dict[str, dict[str, Curve]] = {}
+    for stage, node in graph.items():
+        lost = study["lost"].get(stage, {})
+        reference = f"{node['kind']}/{node['id']}"
+        artifact = root / "artifacts" / reference
+        manifest = read_json(artifact / "manifest.json") if (artifact / "manifest.json").exists() else {}
+        if manifest:
+            manifests[reference] = manifest
+        made.append(
+            Made(
+                stage,
+                node["kind"],
+                node["id"],
+                reads=list(dict.fromkeys(name for names in node["reads"].values() for name in names)),
+                seconds=manifest.get("wall_seconds"),
+                created=manifest.get("created", "").replace("T", " ").removesuffix("+00:00"),
+                version=manifest.get("version"),
+                cause=lost.get("stage", ""),
+                failed=tidied(lost.get("reason", ""), root),
+            )
+        )
+        log = artifact / "logs" / "metrics.csv"
+        if log.exists() and reference not in drawn:
+            drawn.add(reference)
+            curves[stage] = read_curves(log)
+    config = tidied((run / "config.yaml").read_text(encoding="utf-8"), root)
+    return Job(label, study["command"], config, made, curves)
+
+
+def _machine(manifests: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Hardware and libraries of all artifacts; where they differ, each value that occurs."""
+    from condensery.progress import clock
+
+    values: dict[str, dict[str, None]] = {}
+    for manifest in manifests.values():
+        machine = {"precision": manifest["config"].get("precision"), **manifest.get("machine", {})}
+        for name, value in {**machine, **manifest["versions"], "git revision": manifest["git"]}.items():
+            if value not in (None, ""):
+                values.setdefault(name, {})[str(value)] = None
+    found = {name: ", ".join(sorted(several)) for name, several in values.items()}
+    hardware = [
+        name for name in ("processor", "cores", "memory", "gpu", "system", "threads", "precision") if name in found
+    ]
+    seconds = sum(manifest["wall_seconds"] for manifest in manifests.values())
+    order = {name: found.pop(name) for name in hardware} | found
+    return {"all stages together": f"{clock(seconds)}, one after the other", **order} if manifests else {}

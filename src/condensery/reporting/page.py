@@ -1,0 +1,246 @@
+"""The page of a study: one HTML file with its tables, figures, curves, configs and commands. It needs no network.
+
+``Page`` is what there is to show, from wherever it was gathered; ``html`` writes it. All text is escaped.
+"""
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from textwrap import dedent
+
+from condensery.files import atomic
+from condensery.progress import clock
+from condensery.reporting.curves import Curve
+from condensery.reporting.markup import Markup, joined, tag
+from condensery.reporting.panels import panel
+from condensery.reporting.results import Row
+from condensery.reporting.table import MARK, MISSING, Table
+
+STYLE = Path(__file__).with_name("page.css")
+TYPES = {".svg": "image/svg+xml", ".png": "image/png"}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure: an SVG or PNG file, what it is called, and what it shows (also for those who cannot see it)."""
+
+    title: str
+    caption: str
+    path: Path
+
+
+@dataclass(frozen=True)
+class Made:
+    """One stage of a run and its artifact.
+
+    Where there is none ``failed`` says why, ``cause`` is the stage that failed, itself or what it needs, and ``seconds``
+    and the rest are empty.
+    """
+
+    stage: str
+    kind: str
+    id: str
+    reads: Sequence[str] = ()
+    seconds: float | None = None
+    created: str = ""
+    version: int | None = None
+    cause: str = ""
+    failed: str = ""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: what tells it from the others of its sweep, its command, its composed config, its stages and curves."""
+
+    label: str
+    command: str
+    config: str
+    made: Sequence[Made] = ()
+    curves: Mapping[str, Mapping[str, Curve]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Page:
+    """Everything that is known of a run or a sweep.
+
+    Attributes:
+        name: the title.
+        about: the question, as paragraphs; one that is indented is a command.
+        command: what made it, as the user typed it; empty where it is not known.
+        jobs: one for a run, several for a sweep.
+        rows: where each number of the tables comes from.
+        failed: (what, why) of jobs that left no run.
+        machine: names and values, of hardware and libraries.
+    """
+
+    name: str
+    about: Sequence[str] = ()
+    command: str = ""
+    tables: Sequence[Table] = ()
+    pictures: Sequence[Picture] = ()
+    jobs: Sequence[Job] = ()
+    rows: Sequence[Row] = ()
+    failed: Sequence[tuple[str, str]] = ()
+    machine: Mapping[str, str] = field(default_factory=dict)
+
+
+def write_page(page: Page, path: Path) -> None:
+    """Write the page to ``path``."""
+    with atomic(path) as temporary:
+        temporary.write_text(html(page), encoding="utf-8")
+
+
+def html(page: Page) -> str:
+    """The whole document."""
+    sections = {
+        "Failed": _failed(page),
+        "Results": joined(results_table(table) for table in page.tables),
+        "Figures": joined(map(_picture, page.pictures)),
+        "Training curves": _curves(page.jobs),
+        "Run it again": _commands(page),
+        "Where the numbers come from": _sources(page.rows),
+        "Stages": _stages(page.jobs),
+        "Configuration": _configs(page.jobs),
+        "Machine": _machine(page.machine),
+    }
+    shown = {title: content for title, content in sections.items() if content}
+    places = {title: title.lower().replace(" ", "-") for title in shown}
+    links = tag("nav", *(tag("a", title, href=f"#{place}") for title, place in places.items()), aria_label="Sections")
+    body = [tag("section", tag("h2", title), shown[title], id=place) for title, place in places.items()]
+    head = [
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("title", f"{page.name} – Condensery"),
+        tag("style", Markup(STYLE.read_text(encoding="utf-8"))),
+    ]
+    document = tag("html", tag("head", *head), tag("body", tag("main", _header(page), links, *body)), lang="en")
+    return f"<!doctype html>\n{document}\n"
+
+
+def _header(page: Page) -> Markup:
+    what = f"A study of {len(page.jobs)} runs" if len(page.jobs) > 1 else "A run"
+    about = [tag("pre", dedent(text)) if text.startswith(" ") else tag("p", text) for text in page.about]
+    return tag("header", tag("p", what, class_="kicker"), tag("h1", page.name), tag("div", *about, class_="about"))
+
+
+def grid(header: Sequence[str], lines: Sequence[Sequence[str]], label: str, class_: str = "") -> Markup:
+    """A table in a box that scrolls by itself; the first cell of each line names it."""
+    head = tag("thead", tag("tr", *(tag("th", text, scope="col") if text else tag("td") for text in header)))
+    rows = [tag("tr", tag("th", line[0], scope="row"), *(tag("td", cell) for cell in line[1:])) for line in lines]
+    table = tag("table", head, tag("tbody", *rows), class_=class_ or None, aria_label=label)
+    return tag("div", table, class_="scroll", tabindex=0, role="region", aria_label=label)
+
+
+def results_table(table: Table) -> Markup:
+    """A comparison: numbers with the best in bold and significance marks, the notes, and the differences with their p."""
+    lines = []
+    for name, cells in zip(table.names, table.cells, strict=True):
+        numbers = [tag("strong", cell.text) if cell.best else tag("span", cell.text) for cell in cells]
+        marks = [tag("sup", MARK) if cell.marked else Markup("") for cell in cells]
+        lines.append([name, *(joined(pair) for pair in zip(numbers, marks, strict=True))])
+    parts = [tag("h3", table.title), grid(["", *table.header], lines, table.title, "numbers")]
+    parts += [tag("p", note, class_="note") for note in table.notes]
+    if table.comparisons:
+        differences = [
+            [one.name, table.labels[one.column], f"{100 * one.difference:+.1f}", f"{one.p:.4f}"]
+            for one in table.comparisons
+        ]
+        title = "Differences from the baseline, with p"
+        content = grid(["", "metric", "difference", "p"], differences, title, "numbers")
+        parts.append(tag("details", tag("summary", title), content))
+    return joined(parts)
+
+
+def _picture(picture: Picture) -> Markup:
+    """The file itself, as text in the page: an image runs no scripts."""
+    data = base64.b64encode(picture.path.read_bytes()).decode("ascii")
+    source = f"data:{TYPES[picture.path.suffix]};base64,{data}"
+    image = tag("img", src=source, alt=f"{picture.title}. {picture.caption}")
+    box = tag("div", image, class_="scroll paper", tabindex=0, role="region", aria_label=picture.title)
+    return tag("figure", tag("h3", picture.title), box, tag("figcaption", picture.caption))
+
+
+def _curves(jobs: Sequence[Job]) -> Markup:
+    found = [(job.label, [panel(name, curves) for name, curves in job.curves.items()]) for job in jobs]
+    found = [(label, panels) for label, panels in found if panels]
+    return joined(_folded(label, tag("div", *panels, class_="panels"), len(found) > 3) for label, panels in found)
+
+
+def _folded(label: str, content: Markup, closed: bool) -> Markup:
+    """The content under its label, to be unfolded; as it is where it has none."""
+    return tag("details", tag("summary", label), content, open=not closed) if label else content
+
+
+def _failed(page: Page) -> Markup:
+    """What failed and why, each reason once, and how much was lost with it."""
+    lines: dict[str, list[str]] = {}
+    for job in page.jobs:
+        for made in (made for made in job.made if made.failed and made.cause == made.stage):
+            needing = sum(other.cause == made.stage for other in job.made) - 1
+            without = f" ({needing} {'stage' if needing == 1 else 'stages'} after it not made)" if needing else ""
+            lines.setdefault(made.failed, []).append(" · ".join(filter(None, (job.label, made.stage))) + without)
+    for what, why in page.failed:
+        lines.setdefault(why, []).append(what)
+    items = [tag("li", tag("b", ", ".join(those)), ": ", why) for why, those in lines.items()]
+    return tag("ul", *items, class_="failed") if items else Markup("")
+
+
+def _commands(page: Page) -> Markup:
+    parts = []
+    if page.command:
+        parts = [tag("p", "What is there already is reused. All of it:"), tag("pre", tag("code", page.command))]
+    if len(page.jobs) > 1 or not page.command:
+        each = [line for job in page.jobs if job.command for line in (f"# {job.label or 'the run'}", job.command)]
+        if each:
+            commands = tag("pre", tag("code", "\n".join(each)))
+            parts.append(tag("details", tag("summary", "Each run by itself"), commands))
+    return joined(parts)
+
+
+def _sources(rows: Sequence[Row]) -> Markup:
+    lines = [
+        [row.name, MISSING if row.seed is None else str(row.seed), f"{row.collection or MISSING}, {row.split}",
+         tag("code", row.artifact), "failed" if row.failed else ""]
+        for row in rows
+    ]  # fmt: skip
+    if not lines:
+        return Markup("")
+    note = tag(
+        "p", "Each number is in metrics.json of its artifact, the values of each query beside it.", class_="note"
+    )
+    title = "The artifact behind each row"
+    return joined([grid(["row", "seed", "measured on", "artifact", ""], lines, title), note])
+
+
+def _stages(jobs: Sequence[Job]) -> Markup:
+    """Every artifact once, though several runs may share it."""
+    lines: dict[tuple[str, str], list[str]] = {}
+    for made in (made for job in jobs for made in job.made):
+        took = MISSING if made.seconds is None else clock(made.seconds)
+        if made.failed:
+            took = "failed" if made.cause == made.stage else "not made"
+        version = "" if made.version is None else str(made.version)
+        place = tag("code", f"{made.kind}/{made.id}")
+        lines.setdefault(
+            (made.stage, made.id), [made.stage, took, place, version, ", ".join(made.reads), tag("time", made.created)]
+        )
+    if not lines:
+        return Markup("")
+    title = f"{len(lines)} stages and their artifacts"
+    table = grid(["stage", "wall time", "artifact", "version", "reads", "made"], list(lines.values()), title)
+    return tag("details", tag("summary", title), table, open=len(lines) <= 30)
+
+
+def _configs(jobs: Sequence[Job]) -> Markup:
+    return joined(
+        tag("details", tag("summary", f"config.yaml{' of ' + job.label if job.label else ''}"), tag("pre", job.config))
+        for job in jobs
+        if job.config
+    )
+
+
+def _machine(machine: Mapping[str, str]) -> Markup:
+    pairs = [part for name, value in machine.items() for part in (tag("dt", name), tag("dd", value))]
+    return tag("dl", *pairs) if pairs else Markup("")

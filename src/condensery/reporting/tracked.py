@@ -1,0 +1,48 @@
+"""The results of a study as a W&B run of its own in the study's group: its tables, its figures, and every number."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from condensery.reporting.results import Row
+from condensery.reporting.table import MARK, Table
+from condensery.training.tracking import Tracked, close, logged, start
+
+
+def log_results(tracked: Tracked, tables: Sequence[Table], figures: Sequence[Path], rows: Sequence[Row]) -> bool:
+    """Log tables, figures (PNG) and the rows behind them; return whether a run was written.
+
+    Its id is a hash of all that, so the same results are logged once. ``tracked.run_id`` is what the id begins with.
+    """
+    content = hashlib.blake2b(tracked.group.encode(), digest_size=4)
+    for table in tables:
+        content.update(table.markdown().encode())
+    for path in figures:
+        content.update(path.read_bytes())
+    tracked = replace(tracked, run_id=f"{tracked.run_id}-{content.hexdigest()}")
+    if not (tables or figures) or logged(tracked):
+        return False
+    run = start(tracked)
+    if run is None:
+        return False
+    import wandb
+
+    try:
+        for table in tables:
+            lines = zip(table.names, table.cells, strict=True)
+            data = [[name, *(cell.text + (MARK if cell.marked else "") for cell in cells)] for name, cells in lines]
+            run.log({table.title: wandb.Table(columns=["system", *table.header], data=data)})
+        for path in figures:
+            run.log({path.stem: wandb.Image(str(path))})
+        columns: list[str | int] = ["system", "collection", "split", "seed", "metric", "value", "artifact"]
+        numbers = [
+            [row.name, row.collection, row.split, row.seed, metric, value, row.artifact]
+            for row in rows
+            for metric, value in row.metrics.items()
+        ]
+        if numbers:
+            run.log({"numbers": wandb.Table(columns=columns, data=numbers)})
+    finally:
+        close()
+    return True

@@ -1,0 +1,230 @@
+"""The page of a study: whole without a network, everything escaped, readable in a browser at any width."""
+
+import os
+import re
+import shutil
+import subprocess
+from collections import Counter
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from condensery.files import write_json
+from condensery.reporting.curves import Curve
+from condensery.reporting.markup import Markup, tag
+from condensery.reporting.page import Job, Made, Page, Picture, html, write_page
+from condensery.reporting.panels import nice_ticks, panel
+from condensery.reporting.results import Row
+from condensery.reporting.table import Cell, Comparison, Table
+
+EVIL = "<script>alert('x')</script>\"&amp;"
+VOID = {"meta", "img", "line", "polyline", "circle"}
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+class Reader(HTMLParser):
+    """The elements of a page; fails where one is not closed in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.open: list[str] = []
+
+    def handle_starttag(self, name: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.elements.append((name, dict(attributes)))
+        if name not in VOID:
+            self.open.append(name)
+
+    def handle_startendtag(self, name: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.elements.append((name, dict(attributes)))
+
+    def handle_endtag(self, name: str) -> None:
+        assert self.open.pop() == name
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    def all(self, name: str) -> list[dict[str, str | None]]:
+        return [attributes for found, attributes in self.elements if found == name]
+
+
+def read(text: str) -> Reader:
+    reader = Reader()
+    reader.feed(text)
+    assert reader.open == []
+    return reader
+
+
+def table(name: str = "coCondenser", columns: int = 2) -> Table:
+    header = [f"Recall@{10 ** (n % 4)} of set {n}" for n in range(columns)]
+    keys = [("c", "test", label) for label in header]
+    return Table(
+        title=f"results of {name}",
+        header=header,
+        names=["BM25", name],
+        cells=[[Cell("35.2 ± 0.3", best=True, marked=True) for _ in header], [Cell() for _ in header]],
+        notes=[f"In percent. {name}"],
+        comparisons=[Comparison(name, keys[0], -0.031, 0.0042)],
+        labels=dict(zip(keys, header, strict=True)),
+    )
+
+
+def curves(steps: int = 400) -> dict[str, Curve]:
+    step = np.arange(steps, dtype=float)
+    mlm = 4 + 5 * np.exp(-step / 90) + 0.2 * np.sin(step)
+    parts = {"train/mlm_head": mlm, "train/mlm_late": mlm + 0.6, "train/contrast": 3 * np.exp(-step / 60)}
+    found = {name: Curve(step, values) for name, values in parts.items()}
+    found["train/loss"] = Curve(step, sum(one for one in parts.values()))
+    return found | {"val/mrr@10": Curve(step[::50], np.linspace(0.02, 0.31, len(step[::50])))}
+
+
+def page(folder: Path, name: str = "coCondenser", jobs: int = 2, columns: int = 2) -> Page:
+    (folder / "figure.svg").write_text(
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 800 300"><rect width="800" height="300" fill="#ddd"/></svg>'
+    )
+    made = [
+        Made("corpus", "corpus", "0123456789abcdef", (), 12.3, "2026-01-02 03:04:05", 2),
+        Made(name, "finetune", "fedcba9876543210", ("corpus",), cause=name, failed=f"text.txt:3: {name}"),
+        Made("index", "encode", "00", (name,), cause=name, failed=f"text.txt:3: {name}"),
+    ]
+    found = {} if jobs == 0 else {"round1": curves(), name: curves(1)}
+    return Page(
+        name=name,
+        about=[f"Is it better? {name}", "  python run.py -m experiment=x"],
+        command="python run.py -m experiment=x 'seed=1,2'",
+        tables=[table(name, columns)],
+        pictures=[Picture(f"Entropy {name}", f"By layer, in nats. {name}", folder / "figure.svg")],
+        jobs=[Job(f"seed={n}" if jobs > 1 else "", f"python run.py seed={n}", f"name: {name}\nseed: {n}\n", made, found)
+              for n in range(max(jobs, 1))],
+        rows=[Row("BM25", "c", "test", {"M": 0.3}, seed=1, artifact="evaluate/aa"),
+              Row(name, "c", "test", {}, seed=1, artifact="evaluate/bb", failed="it broke")],
+        failed=[("seed=3", f"no file {name}")],
+        machine={"processor": f"A CPU {name}", "torch": "2.13.0"},
+    )  # fmt: skip
+
+
+def test_all_that_is_known_is_on_the_page(tmp_path: Path) -> None:
+    text = html(page(tmp_path))
+    reader = read(text)
+    shown = " ".join(reader.texts)
+    for wanted in (
+        "A study of 2 runs", "Is it better?", "python run.py -m experiment=x", "'seed=1,2'", "35.2 ± 0.3", "†", "In percent.",
+        "-3.1", "0.0042", "python run.py seed=1", "evaluate/aa", "finetune/fedcba9876543210", "0:12", "text.txt:3",
+        "no file", "(1 stage after it not made)", "not made",
+        "A CPU", "2.13.0", "2026-01-02 03:04:05", "config.yaml of seed=1",
+    ):  # fmt: skip
+        assert wanted in shown, wanted
+    assert "35.2 ± 0.3</strong><sup>†</sup>" in text
+
+
+def test_whatever_is_shown_is_escaped(tmp_path: Path) -> None:
+    plain, evil = read(html(page(tmp_path))), read(html(page(tmp_path, EVIL)))
+    assert not evil.all("script")
+    assert Counter(name for name, _ in evil.elements) == Counter(name for name, _ in plain.elements)
+    shown = "".join(evil.texts) + "".join(str(value) for _, given in evil.elements for value in given.values())
+    assert shown.count(EVIL) > 15
+    assert not any(key.startswith("on") for _, given in evil.elements for key in given)
+
+
+def test_nothing_is_fetched_from_elsewhere(tmp_path: Path) -> None:
+    text = html(page(tmp_path))
+    reader = read(text)
+    assert not {"script", "link", "iframe", "object"} & {name for name, _ in reader.elements}
+    assert all(str(image["src"]).startswith("data:image/") for image in reader.all("img"))
+    assert all(str(link["href"]).startswith("#") for link in reader.all("a"))
+    assert not re.search(r"url\(|@import|http", text)
+
+
+def test_it_can_be_read_by_ear_and_by_keyboard(tmp_path: Path) -> None:
+    reader = read(html(page(tmp_path)))
+    assert reader.all("html") == [{"lang": "en"}]
+    levels = [int(name[1]) for name, _ in reader.elements if re.fullmatch(r"h[1-6]", name)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels)), "no level is left out"
+    assert all(header.get("scope") in ("col", "row") for header in reader.all("th"))
+    assert all(image.get("alt") for image in reader.all("img"))
+    assert all(one.get("aria-label") or one.get("aria-hidden") for one in reader.all("svg"))
+    boxes = [given for _, given in reader.elements if "scroll" in str(given.get("class")).split()]
+    assert boxes
+    assert all(box["tabindex"] == "0" and box["aria-label"] for box in boxes), "a box that scrolls is reached by keys"
+    places = [given["id"] for _, given in reader.elements if "id" in given]
+    assert len(set(places)) == len(places)
+    assert {str(link["href"])[1:] for link in reader.all("a")} <= set(places)
+
+
+def test_a_run_without_a_table_is_a_page_too(tmp_path: Path) -> None:
+    reader = read(html(Page("bare", jobs=[Job("", "", "name: bare\n")])))
+    assert [text for text in reader.texts if text.startswith("A ")] == ["A run"]
+    assert "Results" not in reader.texts
+
+
+def test_a_stage_that_jobs_share_is_listed_once(tmp_path: Path) -> None:
+    assert "".join(read(html(page(tmp_path, jobs=3))).texts).count("corpus/0123456789abcdef") == 1
+
+
+def test_the_file_is_written_whole(tmp_path: Path) -> None:
+    write_page(page(tmp_path), tmp_path / "index.html")
+    assert (tmp_path / "index.html").read_text() == html(page(tmp_path))
+    write_json(tmp_path / "x.json", 1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["figure.svg", "index.html", "x.json"]
+
+
+def test_a_panel_shows_each_line_with_its_last_value() -> None:
+    drawn = panel("round1", curves())
+    reader = read(drawn)
+    assert len(reader.all("polyline")) == 5
+    points = [place.split(",") for line in reader.all("polyline") for place in str(line["points"]).split()]
+    assert len(points) <= 5 * 160
+    assert all(0 <= float(x) <= 340 and 0 <= float(y) <= 190 for x, y in points)
+    assert "validation MRR@10 31.0 %" in "".join(reader.texts)
+    assert "after 399 steps" in str(reader.all("svg")[-1]["aria-label"])
+    assert "nothing was logged" in "".join(read(panel("empty", {})).texts)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "wanted"),
+    [
+        (3.4, 9.1, [0, 2.5, 5, 7.5, 10]),
+        (6.0, 7.1, [6, 6.5, 7, 7.5]),
+        (0, 31, [0, 10, 20, 30, 40]),
+        (0, 0, [0, 0.25, 0.5]),
+    ],
+)
+def test_ticks_are_round_and_hold_the_values(low: float, high: float, wanted: list[float]) -> None:
+    ticks = nice_ticks(low, high)
+    assert ticks == pytest.approx(wanted)
+
+
+def test_markup_is_escaped_once() -> None:
+    assert tag("b", "<", Markup("&lt;"), title='"', hidden=False, open=True) == '<b title="&quot;" open>&lt;&lt;</b>'
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium here")
+@pytest.mark.parametrize("width", [360, 1280])
+def test_a_browser_shows_it_without_overflow(width: int, tmp_path: Path) -> None:
+    write_page(
+        page(tmp_path, "a-name-that-is-longer-than-a-telephone-is-wide-and-has-no-blank", columns=9),
+        tmp_path / "page.html",
+    )
+    measure = "d=f.contentDocument.documentElement;document.title=[d.scrollWidth,d.clientWidth,d.scrollHeight].join()"
+    frame = f"<iframe id=f src=page.html width={width} height=900 onload='{measure}'></iframe>"
+    (tmp_path / "frame.html").write_text(f"<!doctype html><title></title>{frame}")
+    assert CHROMIUM
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage",
+               "--allow-file-access-from-files", f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=5000",
+               "--window-size=1400,1000", "--dump-dom"]  # fmt: skip
+    done = subprocess.run(
+        [CHROMIUM, *options, (tmp_path / "frame.html").as_uri()], capture_output=True, text=True, timeout=120,
+        env={**os.environ, "HOME": str(tmp_path)},
+    )  # fmt: skip
+    found = re.search(r"<title>(\d+),(\d+),(\d+)</title>", done.stdout)
+    assert found, done.stderr[-500:]
+    wide, inner, high = map(int, found.groups())
+    assert wide <= inner, "the page itself does not scroll sideways"
+    assert inner > width - 30
+    assert high > 1500

@@ -1,0 +1,66 @@
+"""Reads what W&B wrote offline: its files hold protobuf records in LevelDB's log format."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HEADER, BLOCK = 7, 32768
+FULL, FIRST = 1, 2
+
+
+@dataclass(frozen=True)
+class Offline:
+    """One offline run. ``curves``: metric -> (step, value) in the order in which they were logged."""
+
+    name: str
+    group: str
+    job_type: str
+    id: str
+    config: dict[str, Any]
+    curves: dict[str, list[tuple[int, Any]]]
+    exit_code: int | None
+
+
+def offline_runs(folder: Path) -> list[Offline]:
+    """All runs under ``folder``/wandb, in the order of their begin."""
+    return [_read(path) for path in sorted((folder / "wandb").glob("offline-run-*/run-*.wandb"))]
+
+
+def _read(path: Path) -> Offline:
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    run: Any = None
+    curves: dict[str, list[tuple[int, Any]]] = defaultdict(list)
+    config: dict[str, Any] = {}
+    code = None
+    for content in _records(path.read_bytes()):
+        record = Record()
+        record.ParseFromString(content)
+        kind = record.WhichOneof("record_type")
+        if kind == "run":
+            run = record.run
+            config |= {item.key or item.nested_key[0]: json.loads(item.value_json) for item in run.config.update}
+        elif kind == "history":
+            row = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+            for name, value in row.items():
+                curves[name].append((row.get("trainer/global_step", -1), value))
+        elif kind == "exit":
+            code = record.exit.exit_code
+    return Offline(run.display_name, run.run_group, run.job_type, run.run_id, config, dict(curves), code)
+
+
+def _records(raw: bytes) -> Iterator[bytes]:
+    place, whole = HEADER, b""
+    while place + 7 <= len(raw):
+        if BLOCK - place % BLOCK < 7:  # too little is left of the block for another head
+            place += BLOCK - place % BLOCK
+            continue
+        size, kind = int.from_bytes(raw[place + 4 : place + 6], "little"), raw[place + 6]
+        part = raw[place + 7 : place + 7 + size]
+        place += 7 + size
+        whole = part if kind in (FULL, FIRST) else whole + part
+        if kind not in (FIRST, 3) and len(part) == size:
+            yield whole
