@@ -18,7 +18,7 @@ from yaml import MarkedYAMLError
 
 from condensery.errors import UserError
 
-GROUPS = re.compile(r"^(stages?|data|backbone|trainer|logger|table)\.[^=]+=")
+GROUPS = re.compile(r"^(stages?|data|backbone|trainer|logger|table|figures)\.[^=]+=")
 DISK = {
     errno.ENOSPC: "no space is left on the disk",
     errno.EDQUOT: "the disk quota is used up",

@@ -18,7 +18,7 @@ ANSWERS = 5  # passages that `ask` shows
 
 
 def write(graph: Graph, store: Store, folder: Path) -> "list[Row]":
-    """Write ``results.json``, ``table.md`` and ``curves.png`` into ``folder``; print the table and those of audits.
+    """Write ``results.json``, ``table.md`` and ``curves.png``, ``.svg`` into ``folder``; print the table and those of audits.
 
     A recipe without rows has no table, one without training no curves.
     """
@@ -36,11 +36,22 @@ def write(graph: Graph, store: Store, folder: Path) -> "list[Row]":
     _show_audits(graph, store)
     logs = {name: store.path(node) / "logs" / "metrics.csv" for name, node in graph.nodes.items()}
     logs = {name: path for name, path in logs.items() if path.exists()}
-    if logs and (graph.root.force or not (folder / "curves.png").exists()):  # the folder's name tells what it shows
+    there = all((folder / f"curves.{kind}").exists() for kind in ("png", "svg"))
+    if logs and (graph.root.force or not there):  # the folder's name tells what they show
         from condensery.reporting.curves import draw_curves
 
-        draw_curves(logs, folder / "curves.png")
+        draw_curves(logs, folder / "curves")
     return rows
+
+
+def draw(graph: Graph, folder: Path) -> None:
+    """Draw the figures of a run. Raises ``UserError`` where one cannot be drawn, after the others."""
+    from condensery.pipeline.figures import Job, draw_figures
+
+    if graph.root.figures:
+        _, faults = draw_figures(graph.root.figures, [Job(folder)], folder, swept=False)
+        if faults:
+            raise UserError("; ".join(faults))
 
 
 def _show_audits(graph: Graph, store: Store) -> None:

@@ -29,8 +29,8 @@ class Finished:
     rows: "list[Row]"
 
 
-def run(cfg: DictConfig) -> Finished:
-    """Run a composed config. Raises ``UserError`` for bad input."""
+def run(cfg: DictConfig, swept: bool = False) -> Finished:
+    """Run a composed config; ``swept``: its figures are those of the sweep. Raises ``UserError`` for bad input."""
     graph = build(cfg)
     root = graph.root
     if not graph.nodes:
@@ -46,6 +46,8 @@ def run(cfg: DictConfig) -> Finished:
     _write_recipe(cfg, graph, store, folder)
     execute(graph, store, _runtime(graph, folder.name))
     rows = report.write(graph, store, folder)
+    if not swept:
+        report.draw(graph, folder)
     print(f"\n{folder}", flush=True)
     if root.ask is not None:
         report.answer(graph, store, rows, root.ask)

@@ -33,7 +33,7 @@ def run_job(cfg: DictConfig) -> None:
     record: dict[str, Any] = {"number": int(hydra.job.num), "overrides": overrides, "folder": None, "error": None}
     print(f"\n== job {record['number']}: {' '.join(overrides)}", flush=True)
     try:
-        finished = run(cfg)
+        finished = run(cfg, swept=True)
         record["folder"] = str(finished.folder) if finished.folder else None
     except Exception as error:
         line = in_one_line(error)
@@ -53,26 +53,25 @@ class JoinedTable(Callback):
         failed.clear()
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        """Write ``results.json`` and ``table.md`` over all jobs, and print them."""
+        """Draw the figures and write ``results.json`` and ``table.md`` over all jobs, and print them."""
         from condensery.files import read_json
 
         folder = Path(os.environ[FOLDER])
         records = [read_json(path) for path in sorted((folder / "jobs").glob("*.json"))]
         labels = labels_of([record["overrides"] for record in records])
-        _join(
-            folder,
-            [
-                (label, Path(record["folder"]))
-                for label, record in zip(labels, records, strict=True)
-                if record["folder"]
-            ],
-            OmegaConf.select(config, "table.baseline"),
-        )
+        runs = [
+            (label, Path(record["folder"])) for label, record in zip(labels, records, strict=True) if record["folder"]
+        ]
+        faults = _draw(folder, runs, config)
+        _join(folder, runs, OmegaConf.select(config, "table.baseline"))
         failed.extend(label or "all" for label, record in zip(labels, records, strict=True) if record["error"])
         if failed:
             print(
                 f"error: {len(failed)} of {len(records)} jobs failed: {'; '.join(failed)}", file=sys.stderr, flush=True
             )
+        for fault in faults:
+            print(f"error: {fault}", file=sys.stderr, flush=True)
+        failed.extend(faults)
 
 
 def _join(folder: Path, runs: list[tuple[str, Path]], baseline: str | None) -> None:
@@ -88,6 +87,17 @@ def _join(folder: Path, runs: list[tuple[str, Path]], baseline: str | None) -> N
     if found:
         joined(distinct_rows(found), folder, folder.name, baseline)
         print(f"\n{folder}", flush=True)
+
+
+def _draw(folder: Path, runs: list[tuple[str, Path]], config: DictConfig) -> list[str]:
+    """Draw the figures over the run folders; of each that cannot be drawn, why."""
+    figures = OmegaConf.select(config, "figures")
+    if not figures or not runs:
+        return []
+    from condensery.pipeline.figures import Job, draw_figures, read_figures
+
+    jobs = [Job(run, without_seed(label)) for label, run in runs]
+    return draw_figures(read_figures(OmegaConf.to_container(figures, resolve=True)), jobs, folder)[1]
 
 
 def distinct_rows(found: "list[tuple[str, Row]]") -> "list[Row]":
