@@ -30,18 +30,19 @@ class Style(NamedTuple):
     dashes: Any
     marker: str
     width: float = 1.5
+    size: float = 5.0  # of the marker
 
 
 # From the Okabe-Ito palette, its light colours darkened to be seen on white.
 STYLES = (
     Style("#000000", "-", "o", 1.6),
     Style("#0072B2", (0, (5, 1.5)), "s"),
-    Style("#D55E00", (0, (1, 1.2)), "^", 1.8),
+    Style("#D55E00", (0, (1, 1.2)), "^", 1.8, 6.0),
     Style("#009E73", (0, (6, 1.5, 1, 1.5)), "D"),
-    Style("#7A3E8E", (0, (6, 1.5, 1, 1.2, 1, 1.2)), "v"),
-    Style("#A6761D", (0, (3, 1)), "P"),
-    Style("#3B8EC2", (0, (10, 2.5)), "X"),
-    Style("#666666", (0, (1, 3)), "*", 1.8),
+    Style("#7A3E8E", (0, (6, 1.5, 1, 1.2, 1, 1.2)), "v", size=6.0),
+    Style("#A6761D", (0, (3, 1)), "P", size=6.5),
+    Style("#3B8EC2", (0, (10, 2.5)), "X", size=6.5),
+    Style("#666666", (0, (1, 3)), "*", 1.8, 8.5),
 )
 
 _SETTINGS: dict[str, Any] = {  # on matplotlib's own defaults, whatever the user's matplotlibrc says

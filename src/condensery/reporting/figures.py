@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 FEW = 15  # points: a line of no more has a marker and a bar at each, one of more some markers and a band
 MARKS = 7  # markers of a line with many points
+EVEN = "even attention"
 
 
 @dataclass(frozen=True)
@@ -68,11 +69,11 @@ def draw_scores(stem: Path, title: str, caption: str, lines: Sequence[Line], x_l
         axes.set_title(title)
         axes.set_xscale("log")
         places = [place for line in lines for place in line.x]
-        handles = _lines(axes, lines)
+        known = _lines(axes, lines)
         _log_axis(axes, places)
         axes.set(xlabel=x_label, ylabel=y_label)
-        _room(axes, lines, from_zero=True)
-        legend(drawn, handles, [line.label for line in lines])
+        _room(axes, lines, near=0.6)
+        legend(drawn, list(known.values()), list(known))
         return _finish(drawn, stem, title, caption, {"": lines})
 
 
@@ -83,6 +84,7 @@ def draw_entropy(
 
     ``even``: what attention would have that is the same to every token of a text.
     """
+    labels = _labels(panels)
     across = min(2, len(panels))
     down = -(-len(panels) // across)
     with canvas(2.05 * down + 0.75, WIDTH) as drawn:
@@ -90,21 +92,20 @@ def draw_entropy(
         known: dict[str, Any] = {}
         for place, (axes, (name, lines)) in enumerate(zip(grid.flat, panels.items(), strict=False)):
             axes.set_title(name)
-            styles = [_place(known, line.label) for line in lines]
-            handles = _lines(axes, lines, styles)
-            known |= {line.label: known.get(line.label) or handle for line, handle in zip(lines, handles, strict=True)}
+            known = _lines(axes, lines, labels) | known
             if even is not None:
-                known["even attention"] = axes.axhline(even, color="#888888", linewidth=0.9, linestyle=(0, (1, 2)))
-            axes.tick_params(labelbottom=place + across >= len(panels))
+                known[EVEN] = axes.axhline(even, color="#888888", linewidth=0.9, linestyle=(0, (1, 2)))
+            if place + across >= len(panels):  # the last of its column
+                axes.set_xlabel("layer")
+                axes.tick_params(labelbottom=True)
         for axes in grid.flat[len(panels) :]:
             axes.set_visible(False)
         every = [line for lines in panels.values() for line in lines]
         layers = sorted({int(layer) for line in every for layer in line.x})
         grid[0, 0].set_xticks(layers if len(layers) <= 8 else layers[1::2])
-        _room(grid[0, 0], every, from_zero=True, above=even)
-        drawn.supxlabel("layer", fontsize=9)
+        _room(grid[0, 0], every, near=0.6, above=even)
         drawn.supylabel("entropy of CLS attention (nats)", fontsize=9)
-        order = [*(label for label in known if label != "even attention"), *(["even attention"] if even else [])]
+        order = [label for label in (*labels, EVEN) if label in known]
         legend(drawn, [known[label] for label in order], order)
         return replace(_finish(drawn, stem, title, caption, panels), table=_numbers(panels, "layer"))
 
@@ -115,24 +116,21 @@ def draw_losses(stem: Path, title: str, caption: str, lines: Sequence[Line], x_l
         axes = drawn.subplots()
         axes.set_title(title)
         axes.set_yscale("log")
-        handles = _lines(axes, lines)
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
-        axes.yaxis.set_minor_formatter(lambda value, _: f"{value:.3g}" if _round(value) else "")
-        axes.tick_params(axis="y", which="minor", labelsize=8)
+        known = _lines(axes, lines)
+        _log_losses(axes, lines)
         axes.set(xlabel=x_label, ylabel="training loss (nats, log scale)")
-        legend(drawn, handles, [line.label for line in lines])
+        legend(drawn, list(known.values()), list(known))
         return _finish(drawn, stem, title, caption, {"": lines})
 
 
 def draw_training(stem: Path, title: str, caption: str, panels: Mapping[str, Sequence[Line]]) -> Figure:
     """Several trainings by optimisation step, a panel a value (loss, validation), each training in the same style."""
-    labels = list(dict.fromkeys(line.label for lines in panels.values() for line in lines))
+    labels = _labels(panels)
     with canvas(2.2 * len(panels) + 0.6 + 0.14 * len(labels)) as drawn:
         grid = drawn.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
         known: dict[str, Any] = {}
         for axes, (y_label, lines) in zip(grid, panels.items(), strict=True):
-            handles = _lines(axes, lines, [labels.index(line.label) for line in lines])
-            known |= {line.label: known.get(line.label) or handle for line, handle in zip(lines, handles, strict=True)}
+            known = _lines(axes, lines, labels) | known
             axes.set_ylabel(y_label)
             _room(axes, lines)
         grid[0].set_title(title)
@@ -141,18 +139,17 @@ def draw_training(stem: Path, title: str, caption: str, panels: Mapping[str, Seq
         return _finish(drawn, stem, title, caption, panels)
 
 
-def _place(known: Mapping[str, Any], label: str) -> int:
-    """The number of a label: as it was before, or the next."""
-    labels = [name for name in known if name != "even attention"]
-    return labels.index(label) if label in known else len(labels)
+def _labels(panels: Mapping[str, Sequence[Line]]) -> list[str]:
+    """The labels of all panels; a line looks the same wherever it has the same label."""
+    return list(dict.fromkeys(line.label for lines in panels.values() for line in lines))
 
 
-def _lines(axes: "Axes", lines: Sequence[Line], styles: Sequence[int] | None = None) -> list[Any]:
-    """Draw the lines in these styles (by default the first, second, ...); what stands for each in a legend."""
-    numbers = list(range(len(lines))) if styles is None else styles
-    if max(numbers, default=0) >= len(STYLES):
-        raise UserError(f"{max(numbers) + 1} lines, but only {len(STYLES)} can be told apart; name fewer of them")
-    return [_line(axes, line, number, len(lines)) for line, number in zip(lines, numbers, strict=True)]
+def _lines(axes: "Axes", lines: Sequence[Line], labels: Sequence[str] | None = None) -> dict[str, Any]:
+    """Draw the lines; by label what stands for each in a legend. ``labels``: of all panels, by default of this one."""
+    labels = _labels({"": lines}) if labels is None else labels
+    if len(labels) > len(STYLES):
+        raise UserError(f"{len(labels)} lines, but only {len(STYLES)} can be told apart; name fewer of them")
+    return {line.label: _line(axes, line, labels.index(line.label), len(labels)) for line in lines}
 
 
 def _line(axes: "Axes", line: Line, number: int, of: int) -> Any:
@@ -165,7 +162,7 @@ def _line(axes: "Axes", line: Line, number: int, of: int) -> Any:
     x = np.array(line.x)
     marks: dict[str, Any] = {
         "marker": style.marker,
-        "markersize": 5.0,
+        "markersize": style.size,
         "markeredgecolor": "white",
         "markeredgewidth": 0.6,
     }
@@ -184,14 +181,31 @@ def _line(axes: "Axes", line: Line, number: int, of: int) -> Any:
     return drawn
 
 
-def _room(axes: "Axes", lines: Sequence[Line], from_zero: bool = False, above: float | None = None) -> None:
-    """Limits of the y axis: what is drawn and a little room; from 0 where that is near."""
+def _room(axes: "Axes", lines: Sequence[Line], near: float = 0.2, above: float | None = None) -> None:
+    """Limits of the y axis: all means and bars, and ``above``; from 0 where the lowest is below this share of the highest."""
     low = min(float((line.mean - line.deviation).min()) for line in lines)
     high = max(above or -np.inf, *(float((line.mean + line.deviation).max()) for line in lines))
-    if 0 <= low < (0.6 if from_zero else 0.2) * high:
+    if all((line.mean >= 0).all() for line in lines) and low < near * high:
         low = 0.0
     room = 0.06 * (high - low) or 1.0
     axes.set_ylim(low if low == 0 else low - room, high + room)
+
+
+def _log_losses(axes: "Axes", lines: Sequence[Line]) -> None:
+    """Limits of a log axis by the means, and three ticks at least, at numbers as round as can be."""
+    means = np.concatenate([smoothed(line.mean) for line in lines])
+    means = means[means > 0]
+    if not len(means):  # nothing but zeros
+        axes.set_yscale("linear")
+        return
+    low, high = float(means.min()) / 1.1, float(means.max()) * 1.1
+    powers = 10.0 ** np.arange(np.floor(np.log10(low)), np.log10(high))
+    choices = [np.outer(powers, firsts).ravel() for firsts in ((1,), (1, 2, 5), range(1, 10), np.arange(10, 100) / 10)]
+    inside = [choice[(choice >= low) & (choice <= high)] for choice in choices]
+    ticks = next((choice for choice in inside if len(choice) >= 3), np.array([low * 1.1, high / 1.1]))
+    axes.set_yticks(ticks, [f"{tick:.3g}" for tick in ticks])
+    axes.minorticks_off()
+    axes.set_ylim(low, high)
 
 
 def _log_axis(axes: "Axes", places: Sequence[float]) -> None:
@@ -208,11 +222,6 @@ def _log_axis(axes: "Axes", places: Sequence[float]) -> None:
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(lambda value, _: compact(value))
-
-
-def _round(value: float) -> bool:
-    """Whether a number is 2 or 5 times a power of ten."""
-    return f"{value:.0e}"[0] in "25"
 
 
 def _finish(drawn: Any, stem: Path, title: str, caption: str, panels: Mapping[str, Sequence[Line]]) -> Figure:
