@@ -1,7 +1,5 @@
 """The stage that measures CLS attention: which encoders, which texts, and what it refuses."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -58,14 +56,14 @@ def test_a_run_draws_the_entropy_and_prints_its_table(measured: Done) -> None:
     assert measured.err == ""
 
 
-def test_other_texts_with_another_seed_and_whole_documents(recipe: list[str]) -> None:
-    tokens = []
-    for changes in ("seed: 1", "seed: 2", "seed: 1, texts: documents"):
-        stage = ENTROPY.replace("backbone, condenser, ", "").replace("length: 24", f"length: 60, {changes}")
+def test_another_seed_draws_other_texts_and_whole_documents_are_fewer(recipe: list[str]) -> None:
+    found = []
+    for changes in ("number: 20, seed: 1", "number: 20, seed: 2", "number: 1000", "number: 1000, texts: documents"):
+        stage = ENTROPY.replace("backbone, condenser, ", "").replace("number: 20", changes)
         done = door(*recipe, f"stages.entropy={stage}").sound()
-        tokens.append(read_json(done.folder / "stages" / "entropy" / "entropy.json")["tokens"])
-    assert tokens[2] == 60.0, "an article is longer than a paragraph"
-    assert len(set(tokens)) == 3
+        found.append(read_json(done.folder / "stages" / "entropy" / "entropy.json"))
+    assert [one["texts"] for one in found] == [20, 20, 120, 40]
+    assert len({str(one["encoders"]) for one in found}) == 4
 
 
 @pytest.mark.parametrize(

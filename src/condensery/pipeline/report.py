@@ -12,6 +12,7 @@ from condensery.pipeline.store import Store
 from condensery.stages.base import Artifact, registry
 
 if TYPE_CHECKING:
+    from condensery.reporting.drawing import Figure
     from condensery.reporting.results import Row
 
 ANSWERS = 5  # passages that `ask` shows
@@ -44,14 +45,14 @@ def write(graph: Graph, store: Store, folder: Path) -> "list[Row]":
     return rows
 
 
-def draw(graph: Graph, folder: Path) -> None:
+def draw(graph: Graph, folder: Path) -> "list[Figure]":
     """Draw the figures of a run. Raises ``UserError`` where one cannot be drawn, after the others."""
     from condensery.pipeline.figures import Job, draw_figures
 
-    if graph.root.figures:
-        _, faults = draw_figures(graph.root.figures, [Job(folder)], folder, swept=False)
-        if faults:
-            raise UserError("; ".join(faults))
+    drawn, faults = draw_figures(graph.root.figures, [Job(folder)], folder, swept=False)
+    if faults:
+        raise UserError("; ".join(faults))
+    return drawn
 
 
 def _show_audits(graph: Graph, store: Store) -> None:

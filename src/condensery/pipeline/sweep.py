@@ -16,6 +16,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
 if TYPE_CHECKING:
+    from condensery.reporting.drawing import Figure
     from condensery.reporting.results import Row
 
 FOLDER = "CONDENSERY_SWEEP"  # environment variable: where the jobs of this sweep leave their records
@@ -62,7 +63,7 @@ class JoinedTable(Callback):
         runs = [
             (label, Path(record["folder"])) for label, record in zip(labels, records, strict=True) if record["folder"]
         ]
-        faults = _draw(folder, runs, config)
+        _, faults = _draw(folder, runs, config)
         _join(folder, runs, OmegaConf.select(config, "table.baseline"))
         failed.extend(label or "all" for label, record in zip(labels, records, strict=True) if record["error"])
         if failed:
@@ -89,15 +90,15 @@ def _join(folder: Path, runs: list[tuple[str, Path]], baseline: str | None) -> N
         print(f"\n{folder}", flush=True)
 
 
-def _draw(folder: Path, runs: list[tuple[str, Path]], config: DictConfig) -> list[str]:
-    """Draw the figures over the run folders; of each that cannot be drawn, why."""
+def _draw(folder: Path, runs: list[tuple[str, Path]], config: DictConfig) -> "tuple[list[Figure], list[str]]":
+    """Draw the figures over the run folders: those drawn, and of each that cannot be drawn, why."""
     figures = OmegaConf.select(config, "figures")
     if not figures or not runs:
-        return []
+        return [], []
     from condensery.pipeline.figures import Job, draw_figures, read_figures
 
     jobs = [Job(run, without_seed(label)) for label, run in runs]
-    return draw_figures(read_figures(OmegaConf.to_container(figures, resolve=True)), jobs, folder)[1]
+    return draw_figures(read_figures(OmegaConf.to_container(figures, resolve=True)), jobs, folder)
 
 
 def distinct_rows(found: "list[tuple[str, Row]]") -> "list[Row]":

@@ -103,7 +103,7 @@ def draw_entropy(
         every = [line for lines in panels.values() for line in lines]
         layers = sorted({int(layer) for line in every for layer in line.x})
         grid[0, 0].set_xticks(layers if len(layers) <= 8 else layers[1::2])
-        _room(grid[0, 0], every, near=0.6, above=even)
+        _room(grid[0, 0], every, near=np.inf, above=even)
         drawn.supylabel("entropy of CLS attention (nats)", fontsize=9)
         order = [label for label in (*labels, EVEN) if label in known]
         legend(drawn, [known[label] for label in order], order)
@@ -182,7 +182,7 @@ def _line(axes: "Axes", line: Line, number: int, of: int) -> Any:
 
 
 def _room(axes: "Axes", lines: Sequence[Line], near: float = 0.2, above: float | None = None) -> None:
-    """Limits of the y axis: all means and bars, and ``above``; from 0 where the lowest is below this share of the highest."""
+    """Limits of the y axis: all means and bars, and ``above``; from 0 where the lowest is below ``near`` of the highest."""
     low = min(float((line.mean - line.deviation).min()) for line in lines)
     high = max(above or -np.inf, *(float((line.mean + line.deviation).max()) for line in lines))
     if all((line.mean >= 0).all() for line in lines) and low < near * high:
