@@ -118,6 +118,7 @@ def draw_losses(stem: Path, title: str, caption: str, lines: Sequence[Line], x_l
         axes.set_yscale("log")
         known = _lines(axes, lines)
         _log_losses(axes, lines)
+        _from_the_start(axes, whole=x_label != "epoch")
         axes.set(xlabel=x_label, ylabel="training loss (nats, log scale)")
         legend(drawn, list(known.values()), list(known))
         return _finish(drawn, stem, title, caption, {"": lines})
@@ -133,6 +134,7 @@ def draw_training(stem: Path, title: str, caption: str, panels: Mapping[str, Seq
             known = _lines(axes, lines, labels) | known
             axes.set_ylabel(y_label)
             _room(axes, lines)
+        _from_the_start(grid[-1])
         grid[0].set_title(title)
         grid[-1].set_xlabel("optimisation step")
         legend(drawn, [known[label] for label in labels], labels)
@@ -189,6 +191,14 @@ def _room(axes: "Axes", lines: Sequence[Line], near: float = 0.2, above: float |
         low = 0.0
     room = 0.06 * (high - low) or 1.0
     axes.set_ylim(low if low == 0 else low - room, high + room)
+
+
+def _from_the_start(axes: "Axes", whole: bool = True) -> None:
+    """An x axis that begins at 0, with ticks at whole numbers where it counts steps."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.set_xlim(left=0)
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=whole))
 
 
 def _log_losses(axes: "Axes", lines: Sequence[Line]) -> None:
