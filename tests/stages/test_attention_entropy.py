@@ -70,8 +70,8 @@ def test_another_seed_draws_other_texts_and_whole_documents_are_fewer(recipe: li
     ("stage", "said"),
     {
         "no text is so long": (
-            ENTROPY.replace("minimum: 4", "minimum: 64").replace("length: 24", "length: 64").replace("24", "64"),
-            "error: stages.entropy.minimum: no text has 64 tokens; lower it",
+            ENTROPY.replace("minimum: 4", "minimum: 1000").replace("length: 24", "length: 1000"),
+            "error: stages.entropy.minimum: no text has 1000 tokens; lower it",
         ),
         "the shortest is longer than the longest": (
             ENTROPY.replace("minimum: 4", "minimum: 32"),
