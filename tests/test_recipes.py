@@ -1,5 +1,6 @@
 """The shipped recipes: each composes, every key is explained, and each runs to its end on a small set of its format."""
 
+import csv
 import gzip
 import json
 import re
@@ -61,6 +62,9 @@ ABLATIONS = {  # settings and seeds of each
     "ablation/wiki_sections": (3, 2),
     "ablation/batch_scheduling": (1, 2),
     "ablation/rocketqa": (1, 2),
+    "ablation/attention_entropy": (1, 2),
+    "ablation/attention_entropy_sections": (1, 2),
+    "ablation/pretraining_steps": (4, 2),
 }
 SHARED = {  # stages that jobs share, and how many of them there are: one generation, a start for each seed
     **{name: {"queries": 1, "mlm_start": seeds, "condenser_start": seeds} for name, (_, seeds) in ABLATIONS.items()},
@@ -71,8 +75,14 @@ SHARED = {  # stages that jobs share, and how many of them there are: one genera
     **{key: {"sentences": 1, "mlm": 2, "cocondenser": 2} for key in ("ablation/stsb", "ablation/wiki_sections")},
     "ablation/batch_scheduling": {"cocondenser": 1, "random": 2, "abs_encoder": 2},
     "ablation/rocketqa": {"corpus": 1, "mlm": 2, "cross_encoder": 2},
+    "ablation/attention_entropy": {"corpus": 1, "mlm": 2, "entropy": 2},
+    "ablation/attention_entropy_sections": {"sentences": 1, "cocondenser": 2, "entropy": 2},
+    "ablation/pretraining_steps": {"tokens": 1, "mlm": 8, "cocondenser": 8, "random_tuned": 2},
 }
-ON_SENTENCES = ("condenser_stsb", "condenser_wiki_sections", "ablation/stsb", "ablation/wiki_sections")
+ON_SENTENCES = (
+    *("condenser_stsb", "condenser_wiki_sections", "ablation/stsb", "ablation/wiki_sections"),
+    "ablation/attention_entropy_sections",
+)
 ROCKETQA = ["cross-batch negatives", "+ hard negatives", "+ denoising", "+ augmentation"]
 CROSS = ["stage.train_cross_encoder.steps=2", "stage.train_cross_encoder.epochs=null"]
 GIVEN = {  # what else must be given
@@ -94,7 +104,7 @@ def roots(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {
         **dict.fromkeys(ON_MARCO, marco),
         "ict_wikipedia": documents,
-        **dict.fromkeys((*ON_SENTENCES[:2], "ablation/wiki_sections"), write_articles(folder / "articles", ARTICLES)),
+        **dict.fromkeys((*ON_SENTENCES[:2], *ON_SENTENCES[3:]), write_articles(folder / "articles", ARTICLES)),
         "cocondenser_squad": write_beir(folder / "beir", TEXT),
         "condenser_wikipedia": documents,
         "cocondenser_local": write_text_files(folder / "text", TEXT),
@@ -318,6 +328,8 @@ def test_fewer_queries_train_from_the_same_checkpoints(roots: dict[str, Path], t
     rows = ["random init", "MLM", "Condenser", "coCondenser", "coCondenser + hard negatives"]
     swept = [f"train_queries={size} · {row}" for size in ("6", "null") for row in rows]
     assert sorted(metrics_of(done.folder)) == sorted(["BM25", *swept])
+    points = list(csv.DictReader((done.folder / "figures" / "score.csv").open()))
+    assert [(point["line"], point["x"]) for point in points] == [(row, x) for row in rows for x in ("6", "24")]
 
 
 def test_rounds_and_pools_of_hard_negatives_run_to_their_table(roots: dict[str, Path], tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def train(config: Train, context: Context) -> dict[str, Any]:
     logs.mkdir(exist_ok=True)
     lines = "".join(f"{step},{loss}\n" for step, loss in enumerate(state["losses"], 1))
     (logs / "metrics.csv").write_text("step,loss\n" + lines)
-    return {"loss": state["losses"][-1]}
+    return {"loss": state["losses"][-1], "queries": 100 * config.steps}
 
 
 class Bm25(StageConfig):

@@ -47,7 +47,7 @@ def test_a_picture_has_a_panel_for_each_stage(tmp_path: Path, stages: int) -> No
         f"0,{step},{9 - step / 20},{5 - step / 40},{0.01 * step if step % 4 == 0 else ''}\n" for step in range(9)
     )
     paths = {f"stage {i}": write(tmp_path / f"{i}.csv", rows) for i in range(stages)}
-    draw_curves(paths, tmp_path / "curves.png")
+    draw_curves(paths, tmp_path / "curves")
     picture = imread(tmp_path / "curves.png")
     assert picture.shape[0] > 300
     assert picture.shape[1] > 500
@@ -56,22 +56,23 @@ def test_a_picture_has_a_panel_for_each_stage(tmp_path: Path, stages: int) -> No
 
 def test_a_stage_that_logged_nothing_or_one_step_still_draws(tmp_path: Path) -> None:
     paths = {"none": write(tmp_path / "a.csv", ""), "one": write(tmp_path / "b.csv", "0,1,5,3,0.0\n")}
-    draw_curves(paths, tmp_path / "curves.png")
+    draw_curves(paths, tmp_path / "curves")
     assert (tmp_path / "curves.png").stat().st_size > 1000
 
 
 def test_the_same_curves_give_the_same_bytes(tmp_path: Path) -> None:
     path = write(tmp_path / "m.csv", "0,10,9,5,\n0,20,8,4,0.2\n")
-    for name in ("a.png", "b.png"):
+    for name in ("a", "b"):
         draw_curves({"stage": path}, tmp_path / name)
-    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+    for kind in ("png", "svg"):
+        assert (tmp_path / f"a.{kind}").read_bytes() == (tmp_path / f"b.{kind}").read_bytes()
 
 
 def test_no_stage_a_missing_file_and_another_csv_are_user_errors(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no training stage"):
-        draw_curves({}, tmp_path / "curves.png")
+        draw_curves({}, tmp_path / "curves")
     with pytest.raises(UserError, match="no such file"):
-        draw_curves({"a": tmp_path / "missing.csv"}, tmp_path / "curves.png")
+        draw_curves({"a": tmp_path / "missing.csv"}, tmp_path / "curves")
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
     with pytest.raises(UserError, match=r"other\.csv"):
-        draw_curves({"a": tmp_path / "other.csv"}, tmp_path / "curves.png")
+        draw_curves({"a": tmp_path / "other.csv"}, tmp_path / "curves")

@@ -14,8 +14,9 @@ import pytest
 
 from condensery.files import write_json
 from condensery.reporting.curves import Curve
+from condensery.reporting.drawing import Figure
 from condensery.reporting.markup import Markup, tag
-from condensery.reporting.page import Job, Made, Page, Picture, html, write_page
+from condensery.reporting.page import Job, Made, Page, html, write_page
 from condensery.reporting.panels import nice_ticks, panel
 from condensery.reporting.results import Row
 from condensery.reporting.table import Cell, Comparison, Table
@@ -97,7 +98,7 @@ def page(folder: Path, name: str = "coCondenser", jobs: int = 2, columns: int = 
         about=[f"Is it better? {name}", "  python run.py -m experiment=x"],
         command="python run.py -m experiment=x 'seed=1,2'",
         tables=[table(name, columns)],
-        pictures=[Picture(f"Entropy {name}", f"By layer, in nats. {name}", folder / "figure.svg")],
+        figures=[Figure("entropy", f"Entropy {name}", f"By layer, in nats. {name}", {"svg": folder / "figure.svg"})],
         jobs=[Job(f"seed={n}" if jobs > 1 else "", f"python run.py seed={n}", f"name: {name}\nseed: {n}\n", made, found)
               for n in range(max(jobs, 1))],
         rows=[Row("BM25", "c", "test", {"M": 0.3}, seed=1, artifact="evaluate/aa"),

@@ -54,21 +54,23 @@ def transformer_layer(layer: Any, hidden: Tensor, tokens: Packing, visible: Tens
         on those behind it.
     """
     attention = layer.attention.self
-    heads, size = attention.num_attention_heads, attention.attention_head_size
-
-    def by_head(states: Tensor, packing: Packing) -> Tensor:
-        return packing.pad(states).view(packing.rows, packing.width, heads, size).transpose(1, 2)
-
-    key, value = by_head(attention.key(hidden), tokens), by_head(attention.value(hidden), tokens)
+    key = by_head(attention, attention.key(hidden), tokens)
+    value = by_head(attention, attention.value(hidden), tokens)
     p = attention.dropout.p if layer.training else 0.0
     asked = [_queries(hidden, visible, part) for part in read] or [(hidden, tokens, visible)]
     parts = []
     for states, packing, seen in asked:  # (k, d)
-        query = by_head(attention.query(states), packing)
+        query = by_head(attention, attention.query(states), packing)
         context = packing.unpad(attend(query, key, value, seen, p).transpose(1, 2).flatten(2))  # (k, d)
         attended = layer.attention.output(context, states)
         parts.append(layer.output(layer.intermediate(attended), attended))
     return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+
+def by_head(attention: Any, states: Tensor, packing: Packing) -> Tensor:
+    """Packed projections (n, d) of a self-attention, in their rows and head by head: (b, h, t, e)."""
+    heads, size = attention.num_attention_heads, attention.attention_head_size
+    return packing.pad(states).view(packing.rows, packing.width, heads, size).transpose(1, 2)
 
 
 def _queries(hidden: Tensor, visible: Tensor | None, part: Part) -> tuple[Tensor, Packing, Tensor | None]:

@@ -3,16 +3,14 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from condensery.pipeline.faults import close_to
+from condensery.pipeline.figure_config import FigureConfig
 from condensery.stages.base import Wandb, no_bool_as_number
-from condensery.stages.checks import Split
+from condensery.stages.checks import Split, Text
 
-Text = Annotated[
-    str, BeforeValidator(lambda v: str(v) if isinstance(v, int | float) and not isinstance(v, bool) else v)
-]
-NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"  # names of stages: a dot is kept for stages added automatically
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"  # names of stages and figures: a dot is kept for stages added automatically
 
 
 class _Closed(BaseModel):
@@ -86,6 +84,7 @@ class RootConfig(_Closed):
     stage: dict[str, dict[str, Any]]
     stages: dict[Annotated[str, Field(pattern=NAME)], dict[str, Any]]
     table: TableConfig
+    figures: dict[Annotated[str, Field(pattern=NAME)], FigureConfig | None]
 
     @field_validator("ask")
     @classmethod

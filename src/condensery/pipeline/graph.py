@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from condensery.errors import UserError
 from condensery.pipeline.config import RootConfig
 from condensery.pipeline.faults import Place, checked, close_to, follow
+from condensery.pipeline.figure_config import check as check_figure
 from condensery.pipeline.hardware import quick_precision
 from condensery.stages.base import Stage, StageConfig, operational, references, registry
 
@@ -80,6 +81,10 @@ class _Builder:
         for label, retriever in root.table.rows.items():
             rows[label] = self._adapted(retriever, "evaluation", f"table.rows.{label}")
             self._add(rows[label], ())
+        for name, figure in root.figures.items():
+            kinds = {stage: node.kind for stage, node in self.nodes.items()}
+            if figure:
+                check_figure(name, figure, kinds, root.table.rows, root.table.metrics)
         for name in root.force:
             if name not in self.nodes:
                 raise UserError(f"force: no stage is named {name!r}{close_to(name, self.nodes)}")

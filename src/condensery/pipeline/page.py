@@ -10,7 +10,8 @@ from condensery.pipeline.study import tidied
 
 if TYPE_CHECKING:
     from condensery.reporting.curves import Curve
-    from condensery.reporting.page import Job, Page, Picture
+    from condensery.reporting.drawing import Figure
+    from condensery.reporting.page import Job, Page
     from condensery.reporting.results import Row
     from condensery.reporting.table import Table
 
@@ -23,7 +24,7 @@ def write_study(folder: Path, command: str, about: Sequence[str], lost: Mapping[
     write_json(folder / STUDY, {"command": command, "about": list(about), "lost": lost})
 
 
-def page_of_run(folder: Path, root: Path, tables: "Sequence[Table]", pictures: "Sequence[Picture]") -> None:
+def page_of_run(folder: Path, root: Path, tables: "Sequence[Table]", figures: "Sequence[Figure]") -> None:
     """Write ``index.html`` into a run's folder. ``root`` is the output root."""
     from condensery.reporting.page import Page
     from condensery.reporting.results import read_results
@@ -34,7 +35,7 @@ def page_of_run(folder: Path, root: Path, tables: "Sequence[Table]", pictures: "
         about=study["about"],
         command=study["command"],
         tables=tables,
-        pictures=pictures,
+        figures=figures,
         rows=read_results(folder / "results.json"),
     )
     _write(page, folder, root, [("", folder)], [])
@@ -45,7 +46,7 @@ def page_of_sweep(
     root: Path,
     command: str,
     tables: "Sequence[Table]",
-    pictures: "Sequence[Picture]",
+    figures: "Sequence[Figure]",
     rows: "Sequence[Row]",
     runs: Sequence[tuple[str, Path]],
     failed: Sequence[tuple[str, str]],
@@ -54,7 +55,7 @@ def page_of_sweep(
     from condensery.reporting.page import Page
 
     about = read_json(runs[0][1] / STUDY)["about"] if runs else []
-    page = Page(folder.name, about, command, tables, pictures, rows=rows)
+    page = Page(folder.name, about, command, tables, figures, rows=rows)
     _write(page, folder, root, runs, failed)
 
 

@@ -15,6 +15,7 @@ from condensery.pipeline.workers import Failure
 from condensery.stages.base import Artifact, Wandb, registry
 
 if TYPE_CHECKING:
+    from condensery.reporting.drawing import Figure
     from condensery.reporting.results import Row
     from condensery.reporting.table import Table
 
@@ -22,12 +23,13 @@ ANSWERS = 5  # passages that `ask` shows
 
 
 def write(
-    graph: Graph, store: Store, folder: Path, failures: Mapping[str, Failure], tracked: bool = True
-) -> "list[Row]":
-    """Write ``results.json``, ``table.md``, ``curves.png`` and the page; print the table and those of audits.
+    graph: Graph, store: Store, folder: Path, failures: Mapping[str, Failure], swept: bool = False
+) -> "tuple[list[Row], list[str]]":
+    """Write ``results.json``, the table, curves, figures and the page into ``folder``; print the table and those of audits.
+
 
     A recipe without rows has no table, nor has one of whose rows none could be measured; one without training has no
-    curves. ``tracked``: whether W&B gets the results, too.
+    curves. ``swept``: figures and W&B's results are those of the sweep. Returns the rows, and why figures were not drawn.
     """
     from condensery.reporting.results import write_results
     from condensery.reporting.table import Significance, build_table
@@ -46,22 +48,39 @@ def write(
     _show_audits(graph, store)
     logs = {name: store.path(node) / "logs" / "metrics.csv" for name, node in graph.nodes.items()}
     logs = {name: path for name, path in logs.items() if path.exists()}
-    if logs and not _newer(folder / "curves.png", list(logs.values())):
+    if logs and not _newer([folder / f"curves.{kind}" for kind in ("png", "svg")], list(logs.values())):
         from condensery.reporting.curves import draw_curves
 
-        draw_curves(logs, folder / "curves.png")
-    page_of_run(folder, graph.root.output_root, tables, [])
-    if tracked:
-        track(graph.root.logger.wandb.settings(), graph.root.output_root, folder, tables, rows)
-    return rows
+        draw_curves(logs, folder / "curves")
+    drawn, faults = ([], []) if swept else draw(graph, folder)
+    page_of_run(folder, graph.root.output_root, tables, drawn)
+    if not swept:
+        track(graph.root.logger.wandb.settings(), graph.root.output_root, folder, tables, drawn, rows)
+    return rows, faults
 
 
-def track(settings: Wandb, root: Path, folder: Path, tables: "Sequence[Table]", rows: "Sequence[Row]") -> None:
+def draw(graph: Graph, folder: Path) -> "tuple[list[Figure], list[str]]":
+    """Draw the figures of a run: those drawn, and of each that cannot be drawn, why."""
+    if not graph.root.figures:
+        return [], []
+    from condensery.pipeline.figures import Job, draw_figures
+
+    return draw_figures(graph.root.figures, [Job(folder)], folder, swept=False)
+
+
+def track(
+    settings: Wandb,
+    root: Path,
+    folder: Path,
+    tables: "Sequence[Table]",
+    figures: "Sequence[Figure]",
+    rows: "Sequence[Row]",
+) -> None:
     """Log the results in ``folder``, of a run or a sweep, to W&B, in the group of its stages."""
     from condensery.reporting.tracked import log_results
     from condensery.training.tracking import Tracked
 
-    pictures = [path for path in (folder / "curves.png", *sorted((folder / "figures").glob("*.png"))) if path.exists()]
+    pictures = [path for path in (folder / "curves.png", *(figure.paths["png"] for figure in figures)) if path.exists()]
     about = {"results": folder.name}
     where = (settings.enabled, settings.project, settings.entity, folder.name)
     log_results(Tracked(*where, "results", "results", "results", about, root), tables, pictures, rows)
@@ -76,9 +95,11 @@ def lost(graph: Graph, store: Store, failures: Mapping[str, Failure]) -> dict[st
     }
 
 
-def _newer(picture: Path, files: Sequence[Path]) -> bool:
-    """Whether the picture is there and was drawn after the files were written."""
-    return picture.exists() and picture.stat().st_mtime >= max(path.stat().st_mtime for path in files)
+def _newer(pictures: Sequence[Path], files: Sequence[Path]) -> bool:
+    """Whether the pictures are there and were drawn after the files were written."""
+    return all(path.exists() for path in pictures) and (
+        min(path.stat().st_mtime for path in pictures) >= max(path.stat().st_mtime for path in files)
+    )
 
 
 def rows_of(graph: Graph, store: Store, failures: Mapping[str, Failure]) -> "list[Row]":

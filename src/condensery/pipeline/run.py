@@ -1,7 +1,7 @@
 """One run: the graph is made, its artifacts are computed or found, the table is written and shown."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,11 +26,15 @@ STATES = {"interrupted": "miss (interrupted, goes on)", "forced": "miss (forced)
 
 @dataclass(frozen=True)
 class Finished:
-    """What a run leaves: its folder, the rows of its table, and how stages failed. A dry run has no folder."""
+    """What a run leaves: its folder, the rows of its table, how stages failed, and why figures could not be drawn.
+
+    A dry run has no folder.
+    """
 
     folder: Path | None
     rows: "list[Row]"
     failures: Mapping[str, Failure] = field(default_factory=dict)
+    faults: Sequence[str] = ()
 
     @property
     def error(self) -> UserError | StageError | None:
@@ -38,6 +42,8 @@ class Finished:
         hit: dict[str, list[str]] = {}
         for name, failure in self.failures.items():
             hit.setdefault(str(failure.error), []).append(name)
+        if not hit and self.faults:
+            return UserError("; ".join(self.faults))
         if len(hit) < 2:
             return next((failure.error for failure in self.failures.values()), None)
         crashed = {str(failure.error) for failure in self.failures.values() if isinstance(failure.error, StageError)}
@@ -72,13 +78,13 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
     failures = execute(graph, store, _runtime(graph, job.study if job else folder.name, labels))
     command = study.command(job.overrides if job else None)
     write_study(folder, command, study.about(), report.lost(graph, store, failures))
-    rows = report.write(graph, store, folder, failures, tracked=not job)
+    rows, faults = report.write(graph, store, folder, failures, swept=job is not None)
     measured = [row for row in rows if not row.failed]
     if measured or not failures:
         print(f"\n{folder}", flush=True)
         if root.ask is not None:
             report.answer(graph, store, measured, root.ask)
-    return Finished(folder, rows, failures)
+    return Finished(folder, rows, failures, faults)
 
 
 def show(graph: Graph, store: Store) -> None:

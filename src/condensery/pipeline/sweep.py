@@ -18,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from condensery.pipeline.study import SWEPT, swept_keys
 
 if TYPE_CHECKING:
+    from condensery.reporting.drawing import Figure
     from condensery.reporting.results import Row
 
 FOLDER = "CONDENSERY_SWEEP"  # environment variable: where the jobs of this sweep leave their records
@@ -61,7 +62,7 @@ class JoinedTable(Callback):
         failed.clear()
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        """Write ``results.json``, ``table.md`` and the page over all jobs, and print the table."""
+        """Write ``results.json``, the table, the figures and the page over all jobs, and print the table."""
         from condensery.files import read_json
 
         folder = Path(os.environ[FOLDER])
@@ -70,8 +71,7 @@ class JoinedTable(Callback):
         jobs = list(zip(labels, records, strict=True))
         runs = [(label, Path(record["folder"])) for label, record in jobs if record["folder"]]
         nothing_left = [(label, _last_line(record["error"])) for label, record in jobs if not record["folder"]]
-        if runs:
-            _join(folder, runs, nothing_left, config)
+        faults = _join(folder, runs, nothing_left, config) if runs else []
         reasons: dict[str, list[str]] = {}
         for label, record in jobs:
             if record["error"]:
@@ -80,6 +80,9 @@ class JoinedTable(Callback):
         if failed:
             text = "; ".join(f"{', '.join(those)} ({reason})" for reason, those in reasons.items())
             print(f"error: {len(failed)} of {len(records)} jobs failed: {text}", file=sys.stderr, flush=True)
+        for fault in faults:
+            print(f"error: {fault}", file=sys.stderr, flush=True)
+        failed.extend(faults)
 
 
 def _last_line(error: str | None) -> str:
@@ -88,8 +91,13 @@ def _last_line(error: str | None) -> str:
     return lines[-1].removeprefix("error: ") if lines else "no message"
 
 
-def _join(folder: Path, runs: list[tuple[str, Path]], nothing_left: list[tuple[str, str]], config: DictConfig) -> None:
-    """One table over the run folders; lines that differ in nothing but the seed become one, with their spread."""
+def _join(
+    folder: Path, runs: list[tuple[str, Path]], nothing_left: list[tuple[str, str]], config: DictConfig
+) -> list[str]:
+    """One table over the run folders; lines that differ in nothing but the seed become one, with their spread.
+
+    Draws the figures as well, and writes the page; returns why figures could not be drawn.
+    """
     from condensery.pipeline.config import WandbConfig
     from condensery.pipeline.page import page_of_sweep
     from condensery.pipeline.report import joined, track, with_queries
@@ -107,11 +115,24 @@ def _join(folder: Path, runs: list[tuple[str, Path]], nothing_left: list[tuple[s
     else:
         (folder / "table.md").unlink(missing_ok=True)
     root = runs[0][1].parents[1]
-    page_of_sweep(folder, root, command(), tables, [], rows, runs, nothing_left)
+    drawn, faults = _draw(folder, runs, config)
+    page_of_sweep(folder, root, command(), tables, drawn, rows, runs, nothing_left)
     settings = WandbConfig.model_validate(OmegaConf.to_container(config.logger.wandb, resolve=True)).settings()
-    track(settings, root, folder, tables, rows)
+    track(settings, root, folder, tables, drawn, rows)
     if tables:
         print(f"\n{folder}", flush=True)
+    return faults
+
+
+def _draw(folder: Path, runs: list[tuple[str, Path]], config: DictConfig) -> "tuple[list[Figure], list[str]]":
+    """Draw the figures over the run folders: those drawn, and of each that cannot be drawn, why."""
+    figures = OmegaConf.select(config, "figures")
+    if not figures or not runs:
+        return [], []
+    from condensery.pipeline.figures import Job, draw_figures, read_figures
+
+    jobs = [Job(run, without_seed(label)) for label, run in runs]
+    return draw_figures(read_figures(OmegaConf.to_container(figures, resolve=True)), jobs, folder)
 
 
 def distinct_rows(found: "list[tuple[str, Row]]") -> "list[Row]":

@@ -1,7 +1,4 @@
-"""A picture of the training of a run: one panel for each stage, with the parts of its loss and its validation.
-
-Lines are told apart by dashes, width and shade, so that the picture is readable without colour.
-"""
+"""A picture of the training of a run: one panel for each stage, with the parts of its loss and its validation."""
 
 import csv
 import math
@@ -14,22 +11,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError
-from condensery.files import atomic, open_text
+from condensery.files import open_text
+from condensery.reporting.drawing import STYLES, Figure, canvas, legend, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-# The lines of a panel from the heaviest to the lightest: column, label, dashes, width, colour (the Okabe-Ito palette).
-LOSSES: tuple[tuple[str, str, Any, float, str], ...] = (
-    ("train/loss", "loss", "-", 1.8, "#000000"),
-    ("train/mlm_head", "MLM, head", (0, (5, 1.5)), 1.4, "#0072B2"),
-    ("train/mlm_late", "MLM, late", (0, (1, 1.2)), 1.6, "#D55E00"),
-    ("train/contrast", "contrast", (0, (6, 1.5, 1, 1.5)), 1.4, "#009E73"),
-)
-VALIDATION = ("val/mrr@10", "validation MRR@10", "#7A3E8E")
-COLUMNS = 4
+LOSS, SCORE = "train/loss", "val/mrr@10"  # columns of metrics.csv
+LOSSES = {  # the lines of a panel, from the heaviest to the lightest
+    LOSS: ("loss", STYLES[0]),
+    "train/mlm_head": ("MLM, head", STYLES[1]),
+    "train/mlm_late": ("MLM, late", STYLES[2]),
+    "train/contrast": ("contrast", STYLES[3]),
+}
+VALIDATION, VALIDATION_COLOUR = "validation MRR@10", STYLES[4].colour
+COLUMNS = 2
 POINTS = 60  # a line with more points is smoothed; the raw one stays visible, faintly
 
 
@@ -39,6 +36,10 @@ class Curve:
 
     steps: NDArray[np.float64]
     values: NDArray[np.float64]
+
+    def times(self, scale: float) -> "Curve":
+        """The same with every value ``scale`` times as large."""
+        return Curve(self.steps, scale * self.values)
 
 
 def read_curves(path: Path) -> dict[str, Curve]:
@@ -75,70 +76,51 @@ def _number(text: object) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def draw_curves(stages: Mapping[str, Path], picture: Path) -> None:
-    """Draw the training of ``stages`` (name -> metrics.csv, in the order of the recipe) into a PNG.
+def draw_curves(stages: Mapping[str, Path], stem: Path) -> Figure:
+    """Draw the training of ``stages`` (name -> metrics.csv, in the order of the recipe) into ``stem``.png and .svg.
 
     Raises ``UserError`` when there is no stage or a file is missing.
     """
     if not stages:
         raise UserError("curves: no training stage to draw")
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    # Not through pyplot: no global state, no window system, nothing to close.
-    across = min(COLUMNS, len(stages)) if len(stages) != 4 else 2
-    down = math.ceil(len(stages) / across)
-    figure = Figure(figsize=(max(4.2 * across, 6.0), 3.1 * down + 0.7), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(down, across, squeeze=False).flatten()
     curves = {name: read_curves(path) for name, path in stages.items()}
-    highest = max((found[VALIDATION[0]].values.max() for found in curves.values() if VALIDATION[0] in found), default=0)
-    handles: dict[str, Line2D] = {}
-    for panel, (name, found) in zip(panels, curves.items(), strict=False):
-        handles |= _draw_stage(panel, name, found, 100 * float(highest))
-    for panel in panels[len(stages) :]:
-        panel.set_visible(False)
-    _legend(figure, handles)
-    figure.get_layout_engine().set(h_pad=0.1, w_pad=0.08)  # type: ignore[union-attr,call-arg]
-    with atomic(picture) as temporary:
-        figure.savefig(temporary, format="png", metadata={"Software": None})
-
-
-def _legend(figure: "Figure", handles: dict[str, "Line2D"]) -> None:
-    """One legend for all panels, in a fixed order."""
-    order = [label for _, label, *_ in LOSSES] + [VALIDATION[1]]
-    labels = [label for label in order if label in handles]
-    if labels:
-        shown = [handles[label] for label in labels]
-        fitting = min(len(labels), int(figure.get_figwidth() / 1.9))
-        figure.legend(shown, labels, loc="outside lower center", ncols=fitting, frameon=False, handlelength=3.2)
+    highest = max((found[SCORE].values.max() for found in curves.values() if SCORE in found), default=0)
+    across = min(COLUMNS, len(stages))
+    down = math.ceil(len(stages) / across)
+    with canvas(2.1 * down + 0.6, width=3.0 * max(2, across)) as drawn:
+        panels = drawn.subplots(down, across, squeeze=False).flatten()
+        handles: dict[str, Line2D] = {}
+        for panel, (name, found) in zip(panels, curves.items(), strict=False):
+            handles |= _draw_stage(panel, name, found, 100 * float(highest))
+        for panel in panels[len(stages) :]:
+            panel.set_visible(False)
+        labels = [label for label in (*(label for label, _ in LOSSES.values()), VALIDATION) if label in handles]
+        legend(drawn, [handles[label] for label in labels], labels)
+        title = "Training"
+        caption = "Losses (nats) and validation MRR@10 on a sampled sub-corpus, of each training stage by step."
+        return Figure(stem.name, title, caption, save(drawn, stem, title))
 
 
 def _draw_stage(panel: "Axes", name: str, curves: dict[str, Curve], percent: float) -> dict[str, "Line2D"]:
     """Draw one stage; returns its lines by label. ``percent`` is the highest validation of all stages."""
     handles: dict[str, Line2D] = {}
-    panel.set_title(name, fontsize=11, loc="left", fontweight="bold")
-    panel.set_xlabel("optimisation step", fontsize=9)
-    panel.tick_params(labelsize=8)
-    panel.grid(axis="y", color="#DDDDDD", linewidth=0.6)
-    panel.spines[["top", "right"]].set_visible(False)
-    losses = [line for line in LOSSES if line[0] in curves]
-    if len(losses) == 2:  # the total and its only part are the same line
-        losses = losses[:1] if losses[0][0] == "train/loss" else losses
-    for column, label, dashes, width, colour in losses:
-        curve = curves[column]
-        smooth = smoothed(curve.values)
+    panel.set_title(name)
+    panel.set_xlabel("optimisation step")
+    losses = [column for column in LOSSES if column in curves]
+    if len(losses) == 2 and losses[0] == LOSS:  # the total and its only part are the same line
+        losses = losses[:1]
+    for column in losses:
+        curve, (label, style) = curves[column], LOSSES[column]
+        look: dict[str, Any] = {"linestyle": style.dashes, "linewidth": style.width, "color": style.colour}
         if len(curve.values) > POINTS:
-            panel.plot(curve.steps, curve.values, color=colour, linewidth=0.5, alpha=0.25)
+            panel.plot(curve.steps, curve.values, color=style.colour, linewidth=0.5, alpha=0.25)
         mark = "o" if len(curve.values) == 1 else None
-        (handles[label],) = panel.plot(
-            curve.steps, smooth, linestyle=dashes, linewidth=width, color=colour, label=label, marker=mark
-        )
+        (handles[label],) = panel.plot(curve.steps, smoothed(curve.values), **look, marker=mark)
     if losses:
-        panel.set_ylabel("loss", fontsize=9)
-        panel.set_ylim(*_limits([smoothed(curves[line[0]].values) for line in losses]))
-    if VALIDATION[0] in curves:
-        handles[VALIDATION[1]] = _draw_validation(panel, curves[VALIDATION[0]], percent)
+        panel.set_ylabel("loss (nats)")
+        panel.set_ylim(*_limits([smoothed(curves[column].values) for column in losses]))
+    if SCORE in curves:
+        handles[VALIDATION] = _draw_validation(panel, curves[SCORE], percent)
     if not handles:
         panel.text(0.5, 0.5, "nothing was logged", transform=panel.transAxes, ha="center", color="#555555")
     return handles
@@ -146,17 +128,17 @@ def _draw_stage(panel: "Axes", name: str, curves: dict[str, Curve], percent: flo
 
 def _draw_validation(panel: "Axes", curve: Curve, highest: float) -> "Line2D":
     """Validation on an axis of its own, the same in all panels, with the last value written at its point."""
-    _, label, colour = VALIDATION
     side = panel.twinx()
     percent = 100 * curve.values
-    (line,) = side.plot(curve.steps, percent, color=colour, marker="o", markersize=3.5, linewidth=1.0, label=label)
-    side.set_ylabel(f"{label} (%)", fontsize=9)
-    side.tick_params(labelsize=8)
-    side.spines[["top", "left"]].set_visible(False)
+    look: dict[str, Any] = {"color": VALIDATION_COLOUR, "marker": "o", "markersize": 3.0, "linewidth": 1.0}
+    (line,) = side.plot(curve.steps, percent, **look)
+    side.set_ylabel("MRR@10 (%)")
+    side.grid(False)
+    side.spines["right"].set_visible(True)
     side.set_ylim(0, max(1.0, 1.2 * highest))
     side.annotate(
-        f"{percent[-1]:.1f}", (curve.steps[-1], percent[-1]), xytext=(0, 5), textcoords="offset points",
-        ha="right", fontsize=8, color=colour,
+        f"{percent[-1]:.1f}", (curve.steps[-1], percent[-1]), xytext=(0, 4), textcoords="offset points",
+        ha="right", fontsize=8, color=VALIDATION_COLOUR,
         bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8},
     )  # fmt: skip
     return line

@@ -12,22 +12,13 @@ from textwrap import dedent
 from condensery.files import atomic
 from condensery.progress import clock
 from condensery.reporting.curves import Curve
+from condensery.reporting.drawing import Figure
 from condensery.reporting.markup import Markup, joined, tag
 from condensery.reporting.panels import panel
 from condensery.reporting.results import Row
 from condensery.reporting.table import MARK, MISSING, Table
 
 STYLE = Path(__file__).with_name("page.css")
-TYPES = {".svg": "image/svg+xml", ".png": "image/png"}
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A figure: an SVG or PNG file, what it is called, and what it shows (also for those who cannot see it)."""
-
-    title: str
-    caption: str
-    path: Path
 
 
 @dataclass(frozen=True)
@@ -78,7 +69,7 @@ class Page:
     about: Sequence[str] = ()
     command: str = ""
     tables: Sequence[Table] = ()
-    pictures: Sequence[Picture] = ()
+    figures: Sequence[Figure] = ()
     jobs: Sequence[Job] = ()
     rows: Sequence[Row] = ()
     failed: Sequence[tuple[str, str]] = ()
@@ -96,7 +87,7 @@ def html(page: Page) -> str:
     sections = {
         "Failed": _failed(page),
         "Results": joined(results_table(table) for table in page.tables),
-        "Figures": joined(map(_picture, page.pictures)),
+        "Figures": joined(map(_figure, page.figures)),
         "Training curves": _curves(page.jobs),
         "Run it again": _commands(page),
         "Where the numbers come from": _sources(page.rows),
@@ -153,13 +144,12 @@ def results_table(table: Table) -> Markup:
     return joined(parts)
 
 
-def _picture(picture: Picture) -> Markup:
-    """The file itself, as text in the page: an image runs no scripts."""
-    data = base64.b64encode(picture.path.read_bytes()).decode("ascii")
-    source = f"data:{TYPES[picture.path.suffix]};base64,{data}"
-    image = tag("img", src=source, alt=f"{picture.title}. {picture.caption}")
-    box = tag("div", image, class_="scroll paper", tabindex=0, role="region", aria_label=picture.title)
-    return tag("figure", tag("h3", picture.title), box, tag("figcaption", picture.caption))
+def _figure(figure: Figure) -> Markup:
+    """As an image: two SVGs in one page would share the ids of their parts."""
+    data = base64.b64encode(figure.paths["svg"].read_bytes()).decode("ascii")
+    image = tag("img", src=f"data:image/svg+xml;base64,{data}", alt=f"{figure.title}. {figure.caption}")
+    box = tag("div", image, class_="scroll paper", tabindex=0, role="region", aria_label=figure.title)
+    return tag("figure", tag("h3", figure.title), box, tag("figcaption", figure.caption))
 
 
 def _curves(jobs: Sequence[Job]) -> Markup:

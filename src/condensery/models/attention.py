@@ -1,0 +1,42 @@
+"""How broadly CLS attends: the entropy of its attention, layer by layer (C §5, after Clark et al. 2019).
+
+Letters: b rows of a chunk, t its width, n packed tokens, d hidden size, h heads, e = d / h.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from condensery.models.encoder import Encoder, by_head, transformer_layer
+from condensery.models.packing import Layout
+from condensery.tokens.batches import Chunk
+
+
+def cls_entropy(encoder: Encoder, chunk: Chunk) -> Tensor:
+    """The entropy in nats, H = -Σ_j a_j ln a_j over the tokens j of a row, of the attention a of its first token (CLS).
+
+    Padding has no part in it: attention that is spread evenly over a row of k tokens has ln k. Use it in evaluation mode.
+
+    Returns:
+        (layers, b) float64, the mean over the heads of each layer.
+    """
+    layout = Layout(chunk)
+    hidden = encoder.embed(layout)
+    found = []
+    for layer in encoder.model.encoder.layer:
+        found.append(_entropy(layer.attention.self, hidden, layout))
+        hidden = transformer_layer(layer, hidden, layout.tokens, layout.padding)
+    return torch.stack(found)
+
+
+def _entropy(attention: Any, hidden: Tensor, layout: Layout) -> Tensor:
+    """Of one layer, from the states (n, d) that it reads: (b,)."""
+    states = hidden.index_select(0, layout.cls.index)
+    query = by_head(attention, attention.query(states), layout.cls.packing).double()  # (b, h, 1, e)
+    key = by_head(attention, attention.key(hidden), layout.tokens).double()  # (b, h, t, e)
+    scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])  # (b, h, 1, t)
+    if layout.padding is not None:
+        scores = scores.masked_fill(~layout.padding, -math.inf)
+    return torch.special.entr(scores.softmax(dim=-1)).sum(dim=-1).mean(dim=1)[:, 0]

@@ -1,0 +1,156 @@
+"""How every picture of the project looks: one style, readable without colour, and the same bytes for the same data.
+
+A picture is about 12 cm wide, so that its text is still readable where a phone shows it 360 pixels wide. Lines are told
+apart by dashes and markers, and by colours that the colour-blind can tell apart too.
+"""
+
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from condensery.files import atomic
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+
+WIDTH = 4.8  # inches
+DPI = 200  # of the PNG
+WRAP = 44  # characters of the longest line of a legend
+
+
+class Style(NamedTuple):
+    """How one line is drawn."""
+
+    colour: str
+    dashes: Any
+    marker: str
+    width: float = 1.5
+    size: float = 5.0  # of the marker
+
+
+# From the Okabe-Ito palette, its light colours darkened to be seen on white.
+STYLES = (
+    Style("#000000", "-", "o", 1.6),
+    Style("#0072B2", (0, (5, 1.5)), "s"),
+    Style("#D55E00", (0, (1, 1.2)), "^", 1.8, 6.0),
+    Style("#009E73", (0, (6, 1.5, 1, 1.5)), "D"),
+    Style("#7A3E8E", (0, (6, 1.5, 1, 1.2, 1, 1.2)), "v", size=6.0),
+    Style("#A6761D", (0, (3, 1)), "P", size=6.5),
+    Style("#3B8EC2", (0, (10, 2.5)), "X", size=6.5),
+    Style("#666666", (0, (1, 3)), "*", 1.8, 8.5),
+)
+
+_SETTINGS: dict[str, Any] = {  # on matplotlib's own defaults, whatever the user's matplotlibrc says
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.titlelocation": "left",
+    "axes.titleweight": "bold",
+    "axes.labelsize": 9,
+    "xtick.labelsize": 8.5,
+    "ytick.labelsize": 8.5,
+    "legend.fontsize": 8.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "grid.color": "#DDDDDD",
+    "grid.linewidth": 0.6,
+    "svg.fonttype": "path",  # text as outlines: it looks alike where the font is not installed
+    "svg.hashsalt": "condensery",  # else the ids in an SVG are drawn anew each time
+}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A picture that was drawn.
+
+    Attributes:
+        name: of its files.
+        title: what it shows, in a few words.
+        caption: what is on the axes, over what means were taken, what is missing: whole sentences of plain text.
+        paths: the files by format: ``png`` and ``svg``, and ``csv`` with the numbers that were drawn, where there is one.
+        table: the same numbers as a Markdown table, where that is of a size to be read; otherwise empty.
+    """
+
+    name: str
+    title: str
+    caption: str
+    paths: dict[str, Path]
+    table: str = ""
+
+
+@contextmanager
+def canvas(height: float, width: float = WIDTH) -> Iterator["Canvas"]:
+    """An empty picture of ``width`` x ``height`` inches in the style of the project; save it inside the block.
+
+    Not through pyplot: no global state, no window system, nothing to close.
+    """
+    from matplotlib import style
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure as Canvas
+
+    with style.context([_SETTINGS], after_reset=True):
+        drawn = Canvas(figsize=(width, height), layout="constrained")
+        FigureCanvasAgg(drawn)
+        yield drawn
+
+
+def save(drawn: "Canvas", stem: Path, title: str) -> dict[str, Path]:
+    """Write ``stem``.png and ``stem``.svg without anything that tells of the time; their paths by format."""
+    about: dict[str, dict[str, Any]] = {
+        "png": {"Software": None},
+        "svg": {"Date": None, "Creator": None, "Title": title},
+    }
+    paths = {}
+    for kind, metadata in about.items():
+        paths[kind] = stem.with_name(f"{stem.name}.{kind}")
+        with atomic(paths[kind]) as temporary:
+            drawn.savefig(temporary, format=kind, dpi=DPI, metadata=metadata)
+    return paths
+
+
+def legend(drawn: "Canvas", handles: Sequence["Artist"], labels: Sequence[str]) -> None:
+    """One legend for all panels, below them: in as many columns as there is room for, so that no label is cut."""
+    if not handles:
+        return
+    wrapped = [textwrap.fill(label, WRAP) for label in labels]
+    room = drawn.bbox.width * 0.97
+    for columns in range(min(len(labels), 4), 0, -1):
+        below = drawn.legend(
+            handles, wrapped, loc="outside lower center", ncols=columns, frameon=False, handlelength=3.4, numpoints=1
+        )
+        if columns == 1 or below.get_window_extent().width <= room:
+            return
+        below.remove()
+
+
+def separate_ticks(axes: "Axes", places: Sequence[float], write: Callable[[float], str]) -> None:
+    """Ticks of a log axis at the very places that were measured; of any two too close to be read the right one stays."""
+    low, high = min(places), max(places)
+    kept: list[float] = []
+    for place in sorted(set(places), reverse=True):
+        if not kept or high == low or _log(kept[-1] / place) > 0.14 * _log(high / low):
+            kept.append(place)
+    axes.set_xticks(kept, [write(place) for place in kept])
+    axes.minorticks_off()
+
+
+def _log(ratio: float) -> float:
+    from math import log
+
+    return log(ratio)
+
+
+def compact(number: float) -> str:
+    """A count as an axis writes it: 8,623; 400 k; 1.2 M."""
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e5, "k")):
+        if number >= size:
+            return f"{number / (1e3 if unit == 'k' else size):.3g} {unit}"
+    return f"{number:,.0f}"

@@ -1,0 +1,263 @@
+"""The figures of the papers: scores against an amount, attention entropy by layer, losses of several trainings.
+
+Each is drawn from lines of numbers, wherever these come from, and leaves a PNG, an SVG and the numbers as CSV.
+"""
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condensery.errors import UserError
+from condensery.files import atomic
+from condensery.reporting.curves import Curve, smoothed
+from condensery.reporting.drawing import STYLES, WIDTH, Figure, canvas, compact, legend, save, separate_ticks
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+FEW = 15  # points: a line of no more has a marker and a bar at each, one of more some markers and a band
+MARKS = 7  # markers of a line with many points
+EVEN = "even attention"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a figure.
+
+    Attributes:
+        label: in the legend.
+        x: (points,) ascending; empty = the value is the same everywhere, and drawn across the whole panel.
+        values: for each point the value of each run (seed), one at least; of a line that is the same everywhere, one point.
+    """
+
+    label: str
+    x: Sequence[float]
+    values: Sequence[Sequence[float]]
+
+    @property
+    def mean(self) -> NDArray[np.float64]:
+        """(points,) over the runs."""
+        return np.array([np.mean(one) for one in self.values])
+
+    @property
+    def deviation(self) -> NDArray[np.float64]:
+        """(points,) standard deviation over the runs (n - 1); 0 where there is one."""
+        return np.array([np.std(one, ddof=1) if len(one) > 1 else 0.0 for one in self.values])
+
+    @property
+    def runs(self) -> int:
+        """The most runs that a point has."""
+        return max(map(len, self.values))
+
+
+def line_of_curves(label: str, curves: Sequence[Curve], scale: float = 1.0) -> Line:
+    """The same training of several seeds as one line, at the steps that all of them logged."""
+    common = sorted(set.intersection(*(set(curve.steps.tolist()) for curve in curves)))
+    values = [dict(zip(curve.steps.tolist(), curve.values.tolist(), strict=True)) for curve in curves]
+    return Line(label, [scale * step for step in common], [[one[step] for one in values] for step in common])
+
+
+def draw_scores(stem: Path, title: str, caption: str, lines: Sequence[Line], x_label: str, y_label: str) -> Figure:
+    """A score against an amount on a log axis, one line a system, with a bar of one standard deviation over the runs."""
+    with canvas(3.4 + 0.14 * len(lines)) as drawn:
+        axes = drawn.subplots()
+        axes.set_title(title)
+        axes.set_xscale("log")
+        places = [place for line in lines for place in line.x]
+        known = _lines(axes, lines)
+        _log_axis(axes, places)
+        axes.set(xlabel=x_label, ylabel=y_label)
+        _room(axes, lines, near=0.6)
+        legend(drawn, list(known.values()), list(known))
+        return _finish(drawn, stem, title, caption, {"": lines})
+
+
+def draw_entropy(
+    stem: Path, title: str, caption: str, panels: Mapping[str, Sequence[Line]], even: float | None
+) -> Figure:
+    """Entropy by layer, a panel a model, with the same lines (before, after) and axes in each.
+
+    ``even``: what attention would have that is the same to every token of a text.
+    """
+    labels = _labels(panels)
+    across = min(2, len(panels))
+    down = -(-len(panels) // across)
+    with canvas(2.05 * down + 0.75, WIDTH) as drawn:
+        grid = drawn.subplots(down, across, squeeze=False, sharex=True, sharey=True)
+        known: dict[str, Any] = {}
+        for place, (axes, (name, lines)) in enumerate(zip(grid.flat, panels.items(), strict=False)):
+            axes.set_title(name)
+            known = _lines(axes, lines, labels) | known
+            if even is not None:
+                known[EVEN] = axes.axhline(even, color="#888888", linewidth=0.9, linestyle=(0, (1, 2)))
+            if place + across >= len(panels):  # the last of its column
+                axes.set_xlabel("layer")
+                axes.tick_params(labelbottom=True)
+        for axes in grid.flat[len(panels) :]:
+            axes.set_visible(False)
+        every = [line for lines in panels.values() for line in lines]
+        layers = sorted({int(layer) for line in every for layer in line.x})
+        grid[0, 0].set_xticks(layers if len(layers) <= 8 else layers[1::2])
+        _room(grid[0, 0], every, near=np.inf, above=even)
+        drawn.supylabel("entropy of CLS attention (nats)", fontsize=9)
+        order = [label for label in (*labels, EVEN) if label in known]
+        legend(drawn, [known[label] for label in order], order)
+        return replace(_finish(drawn, stem, title, caption, panels), table=_numbers(panels, "layer"))
+
+
+def draw_losses(stem: Path, title: str, caption: str, lines: Sequence[Line], x_label: str) -> Figure:
+    """Training losses on a log scale, one line a training, with a band of one standard deviation over the runs."""
+    with canvas(3.4 + 0.14 * len(lines)) as drawn:
+        axes = drawn.subplots()
+        axes.set_title(title)
+        axes.set_yscale("log")
+        known = _lines(axes, lines)
+        _log_losses(axes, lines)
+        _from_the_start(axes, whole=x_label != "epoch")
+        axes.set(xlabel=x_label, ylabel="training loss (nats, log scale)")
+        legend(drawn, list(known.values()), list(known))
+        return _finish(drawn, stem, title, caption, {"": lines})
+
+
+def draw_training(stem: Path, title: str, caption: str, panels: Mapping[str, Sequence[Line]]) -> Figure:
+    """Several trainings by optimisation step, a panel a value (loss, validation), each training in the same style."""
+    labels = _labels(panels)
+    with canvas(2.2 * len(panels) + 0.6 + 0.14 * len(labels)) as drawn:
+        grid = drawn.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
+        known: dict[str, Any] = {}
+        for axes, (y_label, lines) in zip(grid, panels.items(), strict=True):
+            known = _lines(axes, lines, labels) | known
+            axes.set_ylabel(y_label)
+            _room(axes, lines)
+        _from_the_start(grid[-1])
+        grid[0].set_title(title)
+        grid[-1].set_xlabel("optimisation step")
+        legend(drawn, [known[label] for label in labels], labels)
+        return _finish(drawn, stem, title, caption, panels)
+
+
+def _labels(panels: Mapping[str, Sequence[Line]]) -> list[str]:
+    """The labels of all panels; a line looks the same wherever it has the same label."""
+    return list(dict.fromkeys(line.label for lines in panels.values() for line in lines))
+
+
+def _lines(axes: "Axes", lines: Sequence[Line], labels: Sequence[str] | None = None) -> dict[str, Any]:
+    """Draw the lines; by label what stands for each in a legend. ``labels``: of all panels, by default of this one."""
+    labels = _labels({"": lines}) if labels is None else labels
+    if len(labels) > len(STYLES):
+        raise UserError(f"{len(labels)} lines, but only {len(STYLES)} can be told apart; name fewer of them")
+    return {line.label: _line(axes, line, labels.index(line.label), len(labels)) for line in lines}
+
+
+def _line(axes: "Axes", line: Line, number: int, of: int) -> Any:
+    style, mean, deviation = STYLES[number], line.mean, line.deviation
+    look: dict[str, Any] = {"color": style.colour, "linestyle": style.dashes, "linewidth": style.width}
+    if not line.x:  # the same everywhere
+        if deviation[0]:
+            axes.axhspan(mean[0] - deviation[0], mean[0] + deviation[0], color=style.colour, alpha=0.12, linewidth=0)
+        return axes.axhline(mean[0], **look)
+    x = np.array(line.x)
+    marks: dict[str, Any] = {
+        "marker": style.marker,
+        "markersize": style.size,
+        "markeredgecolor": "white",
+        "markeredgewidth": 0.6,
+    }
+    if len(x) <= FEW:
+        if deviation.any():
+            bars: dict[str, Any] = {"color": style.colour, "elinewidth": 1.0, "capsize": 2.5}
+            axes.errorbar(x, mean, deviation, fmt="none", **bars)
+        (drawn,) = axes.plot(x, mean, **look, **marks)
+        return drawn
+    smooth, spread = smoothed(mean), smoothed(deviation)
+    if spread.any():
+        axes.fill_between(x, smooth - spread, smooth + spread, color=style.colour, alpha=0.15, linewidth=0)
+    every = len(x) / MARKS  # markers of different lines at different places
+    at = np.unique((every * (np.arange(MARKS) + (number + 0.5) / max(of, number + 1))).astype(int).clip(0, len(x) - 1))
+    (drawn,) = axes.plot(x, smooth, **look, **marks, markevery=at.tolist())
+    return drawn
+
+
+def _room(axes: "Axes", lines: Sequence[Line], near: float = 0.2, above: float | None = None) -> None:
+    """Limits of the y axis: all means and bars, and ``above``; from 0 where the lowest is below ``near`` of the highest."""
+    low = min(float((line.mean - line.deviation).min()) for line in lines)
+    high = max(above or -np.inf, *(float((line.mean + line.deviation).max()) for line in lines))
+    if all((line.mean >= 0).all() for line in lines) and low < near * high:
+        low = 0.0
+    room = 0.06 * (high - low) or 1.0
+    axes.set_ylim(low if low == 0 else low - room, high + room)
+
+
+def _from_the_start(axes: "Axes", whole: bool = True) -> None:
+    """An x axis that begins at 0, with ticks at whole numbers where it counts steps."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.set_xlim(left=0)
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=whole))
+
+
+def _log_losses(axes: "Axes", lines: Sequence[Line]) -> None:
+    """Limits of a log axis by the means, and three ticks at least, at numbers as round as can be."""
+    means = np.concatenate([smoothed(line.mean) for line in lines])
+    means = means[means > 0]
+    if not len(means):  # nothing but zeros
+        axes.set_yscale("linear")
+        return
+    low, high = float(means.min()) / 1.1, float(means.max()) * 1.1
+    powers = 10.0 ** np.arange(np.floor(np.log10(low)), np.log10(high))
+    choices = [np.outer(powers, firsts).ravel() for firsts in ((1,), (1, 2, 5), range(1, 10), np.arange(10, 100) / 10)]
+    inside = [choice[(choice >= low) & (choice <= high)] for choice in choices]
+    ticks = next((choice for choice in inside if len(choice) >= 3), np.array([low * 1.1, high / 1.1]))
+    axes.set_yticks(ticks, [f"{tick:.3g}" for tick in ticks])
+    axes.minorticks_off()
+    axes.set_ylim(low, high)
+
+
+def _log_axis(axes: "Axes", places: Sequence[float]) -> None:
+    """Ticks at what was measured where that is a few amounts, else at 1, 2 and 5 of each power of ten."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    if not places:  # nothing but levels
+        axes.set_xticks([])
+        return
+    axes.set_xlim(min(places) / 1.25, max(places) * 1.25)
+    if len(set(places)) <= 6:
+        separate_ticks(axes, places, compact)
+        return
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(lambda value, _: compact(value))
+
+
+def _finish(drawn: Any, stem: Path, title: str, caption: str, panels: Mapping[str, Sequence[Line]]) -> Figure:
+    paths = {**save(drawn, stem, title), "csv": stem.with_name(f"{stem.name}.csv")}
+    with atomic(paths["csv"]) as temporary, open(temporary, "w", encoding="utf-8", newline="") as stream:
+        out = csv.writer(stream, lineterminator="\n")
+        out.writerow(("panel", "line", "x", "mean", "deviation", "runs"))
+        for panel, lines in panels.items():
+            for line in lines:
+                places = [f"{x:.6g}" for x in line.x] or [""]
+                rows = zip(places, line.mean, line.deviation, map(len, line.values), strict=True)
+                out.writerows((panel, line.label, x, f"{mean:.6g}", f"{sd:.6g}", runs) for x, mean, sd, runs in rows)
+    return Figure(stem.name, title, caption, paths)
+
+
+def _numbers(panels: Mapping[str, Sequence[Line]], heading: str) -> str:
+    """The lines of all panels as a Markdown table, a column for each x."""
+    places = sorted({x for lines in panels.values() for line in lines for x in line.x})
+    rows = [["", *(f"{heading} {place:g}" for place in places)]]
+    for panel, lines in panels.items():
+        for line in lines:
+            values = dict(zip(line.x, zip(line.mean, line.deviation, strict=True), strict=True))
+            cells = [f"{mean:.2f}" + (f" ± {sd:.2f}" if line.runs > 1 else "") for mean, sd in values.values()]
+            known = dict(zip(values, cells, strict=True))
+            rows.append([f"{panel}, {line.label}", *(known.get(place, "–") for place in places)])
+    widths = [max(3, *map(len, column)) for column in zip(*rows, strict=True)]
+    rows.insert(1, ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])])
+    padded = [[row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in rows]
+    return "".join(f"| {' | '.join(row)} |\n" for row in padded)
