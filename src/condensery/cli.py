@@ -130,7 +130,7 @@ def _of_hydra(error: BaseException) -> str:
     unknown = re.match(r"Could not override '([^']*)'", text)
     if unknown:
         from condensery.pipeline.config import RootConfig
-        from condensery.pipeline.faults import close_to
+        from condensery.errors import close_to
 
         return f"{unknown[1]}: unknown key{'' if '.' in unknown[1] else close_to(unknown[1], RootConfig.model_fields)}"
     if text.startswith("Config group override must be"):  # it does not say which
@@ -142,7 +142,7 @@ def _of_hydra(error: BaseException) -> str:
         r"In '[^']*': Could not find '([^']*)/([^'/]*)'\s*Available options in '[^']*':(.*?)Config s", text, re.S
     )
     if option:
-        from condensery.pipeline.faults import close_to
+        from condensery.errors import close_to
 
         return f"{option[1]}={option[2]}: there is no such option{close_to(option[2], option[3].split())}"
     text = text.partition("Config search path:")[0]

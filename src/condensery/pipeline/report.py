@@ -7,32 +7,29 @@ from typing import TYPE_CHECKING, Any
 
 from condensery.errors import UserError
 from condensery.files import read_json
+from condensery.pipeline.config import TableConfig
 from condensery.pipeline.graph import Graph
 from condensery.pipeline.store import Store
 from condensery.stages.base import Artifact, registry
 
 if TYPE_CHECKING:
     from condensery.reporting.results import Row
+    from condensery.reporting.table import Table
 
 ANSWERS = 5  # passages that `ask` shows
 
 
 def write(graph: Graph, store: Store, folder: Path) -> "list[Row]":
-    """Write ``results.json``, ``table.md`` and ``curves.png`` into ``folder``; print the table and those of audits.
+    """Write ``results.json``, the table and ``curves.png`` into ``folder``; print the table and those of audits.
 
     A recipe without rows has no table, one without training no curves.
     """
     from condensery.reporting.results import write_results
-    from condensery.reporting.table import Significance, build_table
 
     rows = [row_of(graph, label, store.artifact(graph.nodes[name])) for label, name in graph.rows.items()]
     write_results(folder / "results.json", rows)
     if rows:
-        baseline = graph.root.table.baseline
-        table = build_table(rows, None, Significance(baseline) if baseline is not None else None, graph.root.name)
-        table.write(folder / "table.md")
-        print(flush=True)
-        table.show()
+        show_table(table_of(graph.root.table, rows, graph.root.name), folder)
     _show_audits(graph, store)
     logs = {name: store.path(node) / "logs" / "metrics.csv" for name, node in graph.nodes.items()}
     logs = {name: path for name, path in logs.items() if path.exists()}
@@ -74,29 +71,47 @@ def row_of(graph: Graph, label: str, evaluation: Artifact) -> "Row":
 
 
 def with_queries(row: "Row", folder: Path) -> "Row":
-    """The row with the values of each query, which lie in the folder of its evaluation."""
+    """The row with the values of each query, which lie in the folder of its evaluation, if it is still there."""
     from dataclasses import replace
 
     from condensery.evaluation.metrics import Evaluation
 
+    if not (folder / "evaluation.npz").is_file():
+        return row
     found = Evaluation.load(folder / "evaluation.npz")
     return replace(row, per_query=found.per_query, query_ids=found.query_ids)
 
 
-def joined(rows: "Sequence[Row]", folder: Path, title: str, baseline: str | None = None) -> None:
-    """Write and print one table over the jobs of a sweep: ``results.json`` and ``table.md`` in ``folder``.
+def table_of(config: TableConfig, rows: "Sequence[Row]", title: str) -> "Table":
+    """The table of measured rows, beside published ones where the config has columns.
 
-    The others are tested against ``baseline`` where a row has this very name: where the sweep made no difference to it.
+    The others are tested against the baseline where a row has this very name: in a sweep, where it made no difference
+    to it.
     """
-    from condensery.reporting.results import write_results
+    from condensery.reporting.comparison import comparison
     from condensery.reporting.table import Significance, build_table
 
-    write_results(folder / "results.json", rows)
-    known = baseline is not None and any(row.name == baseline for row in rows)
-    table = build_table(rows, None, Significance(str(baseline)) if known else None, title)
-    table.write(folder / "table.md")
+    if config.columns:
+        return comparison(config, rows, config.split, config.baseline, title)
+    known = config.baseline is not None and any(row.name == config.baseline for row in rows)
+    significance = Significance(str(config.baseline), config.test, level=config.level) if known else None
+    return build_table(rows, None, significance, config.title or title)
+
+
+def show_table(table: "Table", folder: Path | None) -> None:
+    """Print a table, and write it into ``folder``."""
+    if folder:
+        table.write_all(folder)
     print(flush=True)
     table.show()
+
+
+def joined(rows: "Sequence[Row]", folder: Path, title: str, config: TableConfig) -> None:
+    """Write and print one table over the jobs of a sweep: ``results.json`` and the table in ``folder``."""
+    from condensery.reporting.results import write_results
+
+    write_results(folder / "results.json", rows)
+    show_table(table_of(config, rows, title), folder)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from condensery.errors import UserError
 from condensery.files import atomic, write_json
-from condensery.pipeline import report
+from condensery.pipeline import report, tables
 from condensery.pipeline.executor import execute, threads_of_a_stage
 from condensery.pipeline.graph import Graph, build
 from condensery.pipeline.store import Store
@@ -23,7 +23,7 @@ STATES = {"interrupted": "miss (interrupted, goes on)", "forced": "miss (forced)
 
 @dataclass(frozen=True)
 class Finished:
-    """What a run leaves: its folder and the rows of its table. A dry run has no folder."""
+    """What a run leaves: its folder and the rows of its table. A dry run, and a table without a recipe, has no folder."""
 
     folder: Path | None
     rows: "list[Row]"
@@ -33,6 +33,9 @@ def run(cfg: DictConfig) -> Finished:
     """Run a composed config. Raises ``UserError`` for bad input."""
     graph = build(cfg)
     root = graph.root
+    if not graph.nodes and (root.table.columns or root.table.studies):
+        tables.write(root)
+        return Finished(None, [])
     if not graph.nodes:
         raise UserError(
             "experiment: which recipe? Give experiment=NAME, for example experiment=quickstart (see --help)"

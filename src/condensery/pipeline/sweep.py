@@ -53,7 +53,7 @@ class JoinedTable(Callback):
         failed.clear()
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        """Write ``results.json`` and ``table.md`` over all jobs, and print them."""
+        """Write ``results.json`` and the table over all jobs, and print it."""
         from condensery.files import read_json
 
         folder = Path(os.environ[FOLDER])
@@ -62,11 +62,10 @@ class JoinedTable(Callback):
         _join(
             folder,
             [
-                (label, Path(record["folder"]))
+                (label, record["overrides"], Path(record["folder"]))
                 for label, record in zip(labels, records, strict=True)
                 if record["folder"]
             ],
-            OmegaConf.select(config, "table.baseline"),
         )
         failed.extend(label or "all" for label, record in zip(labels, records, strict=True) if record["error"])
         if failed:
@@ -75,19 +74,39 @@ class JoinedTable(Callback):
             )
 
 
-def _join(folder: Path, runs: list[tuple[str, Path]], baseline: str | None) -> None:
+def _join(folder: Path, runs: list[tuple[str, list[str], Path]]) -> None:
     """One table over the run folders; lines that differ in nothing but the seed become one, with their spread."""
+    from condensery.pipeline.config import TableConfig
     from condensery.pipeline.report import joined, with_queries
     from condensery.reporting.results import read_results
 
     found = [
-        (label, with_queries(row, run.parents[1] / "artifacts" / row.artifact))
-        for label, run in runs
+        (label, overrides, with_queries(row, run.parents[1] / "artifacts" / row.artifact))
+        for label, overrides, run in runs
         for row in read_results(run / "results.json")
     ]
     if found:
-        joined(distinct_rows(found), folder, folder.name, baseline)
+        config = OmegaConf.load(runs[0][-1] / "config.yaml")
+        table = TableConfig.model_validate(OmegaConf.to_container(config.table, resolve=True))
+        rows = with_settings(distinct_rows([(label, row) for label, _, row in found]), [one[1:] for one in found])
+        joined(rows, folder, folder.name, table)
         print(f"\n{folder}", flush=True)
+
+
+def with_settings(rows: "list[Row]", found: "list[tuple[list[str], Row]]") -> "list[Row]":
+    """The rows, each with its system and the settings of the jobs that made it, from (overrides of a job, row)."""
+    from dataclasses import replace
+
+    told = []
+    for row in rows:
+        own = [(overrides, one) for overrides, one in found if one.artifact == row.artifact]
+        settings: dict[str, list[str]] = {}
+        for key, _, value in (override.partition("=") for overrides, _ in own for override in overrides):
+            if key not in ("experiment", "seed") and value not in settings.setdefault(key, []):
+                settings[key].append(value)
+        system = next(one.name for _, one in own if row.name.endswith(one.name))
+        told.append(replace(row, system=system, settings=settings))
+    return told
 
 
 def distinct_rows(found: "list[tuple[str, Row]]") -> "list[Row]":

@@ -19,6 +19,7 @@ _FIELDS: dict[str, tuple[type, ...]] = {
     "seed": (int, type(None)),
     "artifact": (str,),
 }
+_OF_A_SWEEP = {"system": str, "settings": dict}  # in the results of a sweep alone
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ class Row:
         query_ids: ids of these queries, in the same order.
         seed: of the run, where it has one.
         artifact: id of the artifact that was measured.
+        system: the name without what a sweep put before it; empty where that is the name itself.
+        settings: of a sweep, key -> the values with which its jobs made this very row.
     """
 
     name: str
@@ -42,6 +45,8 @@ class Row:
     query_ids: Sequence[str] = field(default=(), compare=False)
     seed: int | None = None
     artifact: str = ""
+    system: str = ""
+    settings: dict[str, list[str]] = field(default_factory=dict, compare=False)
 
 
 def write_results(path: Path, rows: Sequence[Row]) -> None:
@@ -54,6 +59,7 @@ def write_results(path: Path, rows: Sequence[Row]) -> None:
             "metrics": {name: float(value) for name, value in row.metrics.items()},
             "seed": row.seed,
             "artifact": row.artifact,
+            **({"system": row.system, "settings": row.settings} if row.system else {}),
         }
         for row in rows
     ]
@@ -74,5 +80,8 @@ def _row(entry: Any, where: str) -> Row:
     for name, kinds in _FIELDS.items():
         if not isinstance(entry.get(name), kinds):
             raise UserError(f"{where}: field {name!r} is missing or of the wrong type")
-    values = dict(entry)
-    return Row(name=values.pop("row"), **{name: values[name] for name in _FIELDS if name != "row"})
+    for name, kind in _OF_A_SWEEP.items():
+        if name in entry and not isinstance(entry[name], kind):
+            raise UserError(f"{where}: field {name!r} is of the wrong type")
+    values = {name: entry[name] for name in (*_FIELDS, *_OF_A_SWEEP) if name in entry}
+    return Row(name=values.pop("row"), **values)
