@@ -129,8 +129,8 @@ def _of_hydra(error: BaseException) -> str:
     text = str(error) or str(error.__cause__ or type(error).__name__)
     unknown = re.match(r"Could not override '([^']*)'", text)
     if unknown:
-        from condensery.pipeline.config import RootConfig
         from condensery.errors import close_to
+        from condensery.pipeline.config import RootConfig
 
         return f"{unknown[1]}: unknown key{'' if '.' in unknown[1] else close_to(unknown[1], RootConfig.model_fields)}"
     if text.startswith("Config group override must be"):  # it does not say which

@@ -94,18 +94,17 @@ def _join(folder: Path, runs: list[tuple[str, list[str], Path]]) -> None:
 
 
 def with_settings(rows: "list[Row]", found: "list[tuple[list[str], Row]]") -> "list[Row]":
-    """The rows, each with its system and the settings of the jobs that made it, from (overrides of a job, row)."""
+    """The rows of a sweep, each with the settings of stages in the jobs that made it; from (overrides of a job, row)."""
     from dataclasses import replace
 
     told = []
     for row in rows:
-        own = [(overrides, one) for overrides, one in found if one.artifact == row.artifact]
         settings: dict[str, list[str]] = {}
-        for key, _, value in (override.partition("=") for overrides, _ in own for override in overrides):
-            if key not in ("experiment", "seed") and value not in settings.setdefault(key, []):
-                settings[key].append(value)
-        system = next(one.name for _, one in own if row.name.endswith(one.name))
-        told.append(replace(row, system=system, settings=settings))
+        for overrides in (given for given, one in found if (one.name, one.artifact) == (row.system, row.artifact)):
+            for key, _, value in (override.partition("=") for override in overrides):
+                if key.startswith(("stage.", "stages.")) and value not in settings.setdefault(key, []):
+                    settings[key].append(value)
+        told.append(replace(row, settings=settings))
     return told
 
 
@@ -125,7 +124,7 @@ def distinct_rows(found: "list[tuple[str, Row]]") -> "list[Row]":
     rows: dict[tuple[str, str], Row] = {}
     for label, row in found:
         name = " · ".join(part for part in (without_seed(label) if row.name in swept else "", row.name) if part)
-        rows.setdefault((name, row.artifact), replace(row, name=name))
+        rows.setdefault((name, row.artifact), replace(row, name=name, system=row.name))
     return list(rows.values())
 
 

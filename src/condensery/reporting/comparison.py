@@ -1,11 +1,11 @@
-"""Published rows beside measured ones: in blocks of their own, the best of each block marked, every number with its source."""
+"""Published rows beside measured ones: in blocks of their own, the best of each marked, every number with its source."""
 
 from collections.abc import Sequence
 from decimal import Decimal
 
 from condensery.reporting.layout import ColumnLayout, Layout, OwnRow, Value, published_rows
 from condensery.reporting.published import PublishedRow, find
-from condensery.reporting.results import Row
+from condensery.reporting.results import AVERAGE, Row, averages
 from condensery.reporting.table import (
     MARK,
     MISSING,
@@ -15,15 +15,12 @@ from condensery.reporting.table import (
     Measured,
     Significance,
     Table,
-    averages,
     mark_best,
     mark_significant,
 )
 
 
-def comparison(
-    layout: Layout, rows: Sequence[Row], split: str, baseline: str | None = None, title: str = ""
-) -> Table:
+def comparison(layout: Layout, rows: Sequence[Row], split: str, baseline: str | None = None, title: str = "") -> Table:
     """The table that ``layout`` describes: its published rows, then ``rows``, as far as they have what it shows.
 
     ``split`` is the split of the measured columns that name none. Measured lines are tested against ``baseline`` where
@@ -33,7 +30,12 @@ def comparison(
     notes = _add_published(table, layout)
     own, left_out = _measured(layout, rows, split)
     added = [_add_measured(table, heading, measured, layout) for heading, measured in own]
-    table.notes = [f"In percent; the best of each column in bold, in each block by itself{_within(layout)}.", *notes]
+    wide = len(table.header) > WIDE
+    each = "line" if wide else "column"
+    table.notes = [
+        f"Shares in percent; the best of each {each} in bold, in each block by itself{_within(layout)}.",
+        *notes,
+    ]
     table.notes += dict.fromkeys(note for _, measured in own for note in measured.notes())
     if left_out:
         table.notes.append(f"Measured, but with no number for these columns: {', '.join(left_out)}.")
@@ -43,7 +45,7 @@ def comparison(
         mark_significant(table, known, how)
         if not known:
             table.notes.append(f"No {MARK}: no measured row is called {baseline!r}.")
-    return table.turn() if len(table.header) > WIDE else table
+    return table.turn() if wide else table
 
 
 def _within(layout: Layout) -> str:
@@ -82,7 +84,9 @@ def published_cell(reference: str) -> Cell:
 
 
 def _own_cell(value: Decimal | None) -> Cell:
-    return Cell(MISSING if value is None else f"{value:f}", published=True, number=None if value is None else float(value))
+    return Cell(
+        MISSING if value is None else f"{value:f}", published=True, number=None if value is None else float(value)
+    )
 
 
 def _cell(rows: Sequence[PublishedRow], key: str | None) -> Cell:
@@ -125,11 +129,12 @@ def _measured(layout: Layout, rows: Sequence[Row], split: str) -> tuple[list[tup
     rows = [*rows, *averages(rows)]
     columns = list(layout.columns.values())
     single = all(column.collection or column.metric is None for column in columns)
-    collections = [None] if single else list(dict.fromkeys(row.collection for row in rows))
+    collections = [None] if single else list(dict.fromkeys(row.collection for row in rows if row.collection != AVERAGE))
     named: dict[str, list[Row]] = {}
     for row in rows:
         named.setdefault(_name(row, columns), []).append(row)
-    blocks, shown = [], set()
+    blocks: list[tuple[str, Measured]] = []
+    shown: set[str] = set()
     for collection in collections:
         lines = {
             name: [[row for row in own if _fits(row, column, collection, split)] for column in columns]

@@ -77,13 +77,18 @@ def _above(table: "Table") -> list[tuple[str, list[str]]]:
     return [("", headings), (SOURCE, table.sources)]
 
 
-def _grid(header: Sequence[str], lines: Sequence[Sequence[str]], left: frozenset[int] | set[int] = frozenset({0})) -> list[str]:
+def _grid(
+    header: Sequence[str], lines: Sequence[Sequence[str]], left: frozenset[int] | set[int] = frozenset({0})
+) -> list[str]:
     """A Markdown table, padded so that it also reads well as plain text; ``left`` columns are aligned to the left."""
     escaped = [[text.replace("|", "\\|") for text in line] for line in [header, *lines]]
     widths = [max(3, *(len(line[i]) for line in escaped)) for i in range(len(header))]
     rule = ["-" * width if i in left else "-" * (width - 1) + ":" for i, width in enumerate(widths)]
     rows = [
-        [text.ljust(width) if i in left else text.rjust(width) for i, (text, width) in enumerate(zip(line, widths, strict=True))]
+        [
+            text.ljust(width) if i in left else text.rjust(width)
+            for i, (text, width) in enumerate(zip(line, widths, strict=True))
+        ]
         for line in escaped
     ]
     return ["| " + " | ".join(row) + " |" for row in [rows[0], rule, *rows[1:]]]
@@ -198,13 +203,13 @@ def show(table: "Table", console: Console | None = None) -> None:
     if table.turned:
         for name, published in _with_kinds(table):
             shown.add_column(Text(name, _style(published)), justify="right")
-        for label, texts in _above(table) if table.sources else []:
-            shown.add_row(label, *map(Text, texts), end_section=label == SOURCE)
+        for what, texts in _above(table) if table.sources else []:
+            shown.add_row(what, *map(Text, texts), end_section=what == SOURCE)
         for name, cells in zip(table.names, table.cells, strict=True):
             shown.add_row(Text(name), *map(_text, cells))
     else:
-        for label in table.header:
-            shown.add_column(Text(label), justify="right")
+        for heading in table.header:
+            shown.add_column(Text(heading), justify="right")
         if table.sources:
             shown.add_column(SOURCE)
         for block, places in table.by_block():
@@ -212,8 +217,8 @@ def show(table: "Table", console: Console | None = None) -> None:
                 shown.add_section()
                 shown.add_row(Text(block.heading, "underline " + _style(block.published)))
             for i in places:
-                name = Text(table.names[i], _style(block.published))
-                shown.add_row(name, *map(_text, table.cells[i]), *map(Text, table.sources[i : i + 1]))
+                label = Text(table.names[i], _style(block.published))
+                shown.add_row(label, *map(_text, table.cells[i]), *map(Text, table.sources[i : i + 1]))
     console.print(shown)
     for note in table.notes:
         console.print(Text(note))

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from condensery.errors import UserError
 from condensery.files import read_json, write_json
 
+AVERAGE = "average"  # the collection of a mean over collections
 _FIELDS: dict[str, tuple[type, ...]] = {
     "row": (str,),
     "collection": (str,),
@@ -85,3 +86,27 @@ def _row(entry: Any, where: str) -> Row:
             raise UserError(f"{where}: field {name!r} is of the wrong type")
     values = {name: entry[name] for name in (*_FIELDS, *_OF_A_SWEEP) if name in entry}
     return Row(name=values.pop("row"), **values)
+
+
+def averages(rows: Sequence[Row]) -> list[Row]:
+    """For each system and seed the mean of its metrics over the collections, where it has the same split of them all.
+
+    Collections called ``whole/part`` count together as one, as BEIR has it with CQADupStack.
+    """
+    collections = {row.collection for row in rows}
+    measured: dict[tuple[str, str, int | None], dict[str, Row]] = {}
+    for row in rows:
+        measured.setdefault((row.name, row.split, row.seed), {})[row.collection] = row
+    found = []
+    for (name, split, seed), by_collection in measured.items():
+        if len(collections) > 1 and by_collection.keys() == collections:
+            shared = set.intersection(*(set(row.metrics) for row in by_collection.values()))
+            wholes: dict[str, list[Row]] = {}
+            for collection, row in by_collection.items():
+                wholes.setdefault(collection.partition("/")[0], []).append(row)
+            means = {
+                metric: float(np.mean([np.mean([row.metrics[metric] for row in parts]) for parts in wholes.values()]))
+                for metric in sorted(shared)
+            }
+            found.append(Row(name, AVERAGE, split, means, seed=seed))
+    return found

@@ -16,10 +16,9 @@ from condensery.evaluation.metrics import Evaluation
 from condensery.evaluation.significance import PERMUTATIONS, Test, compare, holm
 from condensery.files import atomic
 from condensery.reporting import formats
-from condensery.reporting.results import Row
+from condensery.reporting.results import Row, averages
 
 MISSING = "–"
-AVERAGE = "average"
 WIDE = 10  # columns; a table of more is turned
 IN_BOLD = "In percent; the best of each {} in bold."
 MARK = formats.MARK
@@ -212,30 +211,6 @@ def build_table(
             raise UserError(f"table.baseline: no row is called {significance.baseline!r}; rows: {', '.join(names)}")
         mark_significant(table, [(table.cells, measured)], significance)
     return table.turn() if wide else table
-
-
-def averages(rows: Sequence[Row]) -> list[Row]:
-    """For each system and seed the mean of its metrics over the collections, where it has the same split of them all.
-
-    Collections called ``whole/part`` count together as one, as BEIR has it with CQADupStack.
-    """
-    collections = {row.collection for row in rows}
-    measured: dict[tuple[str, str, int | None], dict[str, Row]] = {}
-    for row in rows:
-        measured.setdefault((row.name, row.split, row.seed), {})[row.collection] = row
-    found = []
-    for (name, split, seed), by_collection in measured.items():
-        if len(collections) > 1 and by_collection.keys() == collections:
-            shared = set.intersection(*(set(row.metrics) for row in by_collection.values()))
-            wholes: dict[str, list[Row]] = {}
-            for collection, row in by_collection.items():
-                wholes.setdefault(collection.partition("/")[0], []).append(row)
-            means = {
-                metric: float(np.mean([np.mean([row.metrics[metric] for row in parts]) for parts in wholes.values()]))
-                for metric in sorted(shared)
-            }
-            found.append(Row(name, AVERAGE, split, means, seed=seed))
-    return found
 
 
 @dataclass(frozen=True)

@@ -112,8 +112,8 @@ class Paper(_Closed):
     @property
     def citation(self) -> str:
         """Authors, title, venue and year in one line."""
-        when = f"{self.venue} {self.year}" if self.year else self.venue
-        return f"{self.key}: {', '.join(self.authors)}, {self.title} ({when})"
+        when = f", {self.year}" if self.year else ""
+        return f"{self.key}: {', '.join(self.authors)}. {self.title.rstrip('?')}. {self.venue}{when}."
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def read_paper(path: Path) -> Paper:
         line = error.problem_mark.line + 1 if error.problem_mark else 0
         raise UserError(f"{path}:{line}: not valid YAML ({error.problem})") from None
     except ValidationError as error:
-        first = error.errors()[0]
+        first = min(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")  # a misspelt key comes first
         place = ".".join(str(part) for part in first["loc"])
         raise UserError(f"{path}: {place or 'the file'}: {first['msg']}") from None
 
