@@ -61,6 +61,7 @@ ABLATIONS = {  # settings and seeds of each
     "ablation/wiki_sections": (3, 2),
     "ablation/batch_scheduling": (1, 2),
     "ablation/rocketqa": (1, 2),
+    "ablation/rocketqa_comparison": (1, 3),
 }
 SHARED = {  # stages that jobs share, and how many of them there are: one generation, a start for each seed
     **{name: {"queries": 1, "mlm_start": seeds, "condenser_start": seeds} for name, (_, seeds) in ABLATIONS.items()},
@@ -71,6 +72,7 @@ SHARED = {  # stages that jobs share, and how many of them there are: one genera
     **{key: {"sentences": 1, "mlm": 2, "cocondenser": 2} for key in ("ablation/stsb", "ablation/wiki_sections")},
     "ablation/batch_scheduling": {"cocondenser": 1, "random": 2, "abs_encoder": 2},
     "ablation/rocketqa": {"corpus": 1, "mlm": 2, "cross_encoder": 2},
+    "ablation/rocketqa_comparison": {"corpus": 1, "mlm": 3, "cross_encoder": 3},
 }
 ON_SENTENCES = ("condenser_stsb", "condenser_wiki_sections", "ablation/stsb", "ablation/wiki_sections")
 ROCKETQA = ["cross-batch negatives", "+ hard negatives", "+ denoising", "+ augmentation"]

@@ -28,7 +28,7 @@ def test_a_users_own_table_stands_alone_is_filled_by_a_sweep_and_written_again_f
     command: Command, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    alone = command("table=own", recipe="null")
+    alone = command("table=own", recipe="")
     assert alone.returncode == 0, alone.stderr
     assert "nothing is measured yet; to do so: python run.py -m experiment=toy table=own" in alone.stdout
     folder = out / "tables" / "own"
@@ -56,7 +56,7 @@ def test_a_users_own_table_stands_alone_is_filled_by_a_sweep_and_written_again_f
     assert results["BM25"]["settings"] == {"stages.round2.steps": ["1", "2"]}
     assert "† differs from plain" in swept.stdout
 
-    again = command("table=own", "table.baseline=plain", recipe="null")
+    again = command("table=own", "table.baseline=plain", recipe="")
     assert again.returncode == 0, again.stderr
     assert (folder / "table.csv").read_text() == (out / "sweeps" / "toy" / "table.csv").read_text()
     assert "nothing is measured" not in again.stdout
