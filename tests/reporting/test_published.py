@@ -4,7 +4,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from tables import NAMES, cell_of, config_of, from_nothing
+from shipped_tables import NAMES, cell_of, config_of, from_nothing
 
 from condensery.errors import UserError
 from condensery.reporting.layout import OwnRow, published_rows
