@@ -75,7 +75,7 @@ def command(launch: Launch) -> Command:
 
     def run(*overrides: str, recipe: str = "toy") -> "subprocess.CompletedProcess[str]":
         process = launch(*overrides, recipe=recipe)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=180)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     return run
