@@ -65,6 +65,7 @@ ABLATIONS = {  # settings and seeds of each
     "ablation/attention_entropy": (1, 2),
     "ablation/attention_entropy_sections": (1, 2),
     "ablation/pretraining_steps": (4, 2),
+    "ablation/rocketqa_comparison": (1, 3),
 }
 SHARED = {  # stages that jobs share, and how many of them there are: one generation, a start for each seed
     **{name: {"queries": 1, "mlm_start": seeds, "condenser_start": seeds} for name, (_, seeds) in ABLATIONS.items()},
@@ -78,6 +79,7 @@ SHARED = {  # stages that jobs share, and how many of them there are: one genera
     "ablation/attention_entropy": {"corpus": 1, "mlm": 2, "entropy": 2},
     "ablation/attention_entropy_sections": {"sentences": 1, "cocondenser": 2, "entropy": 2},
     "ablation/pretraining_steps": {"tokens": 1, "mlm": 8, "cocondenser": 8, "random_tuned": 2},
+    "ablation/rocketqa_comparison": {"corpus": 1, "mlm": 3, "cross_encoder": 3},
 }
 ON_SENTENCES = (
     *("condenser_stsb", "condenser_wiki_sections", "ablation/stsb", "ablation/wiki_sections"),
@@ -687,8 +689,21 @@ def test_reranking_on_msmarco_runs_to_its_table(marco: list[str]) -> None:
 
 
 @pytest.mark.slow
-def test_the_eight_rows_of_the_comparison_are_filled(roots: dict[str, Path], tmp_path: Path) -> None:
-    given = ["data=squad", f"data.root={roots['cocondenser_squad']}", f"output_root={tmp_path}", "logger=csv"]
-    done = door("experiment=ablation/rocketqa", *given, "data.unlabelled_queries=10", *MODEL, *FEW).sound()
+def test_the_eight_rows_of_the_comparison_are_filled_beside_the_published_ones(
+    roots: dict[str, Path], tmp_path: Path
+) -> None:
+    given = ["data=squad", f"data.root={roots['cocondenser_squad']}", f"output_root={tmp_path}", "logger=csv", *MODEL]
+    sweep = ["-m", "experiment=ablation/rocketqa_comparison", *given, "data.unlabelled_queries=10", *FEW, "seed=1,2"]
+    done = door(*sweep).sound()
     others = ["Condenser", "Condenser + hard negatives", "coCondenser", "coCondenser + hard negatives"]
-    assert list(metrics_of(done.folder)) == [*(f"RocketQA: {step}" for step in ROCKETQA), *others]
+    names = [*(f"RocketQA: {step}" for step in ROCKETQA), *others]
+    assert list(metrics_of(done.folder)) == names
+    lines = (done.folder / "table.csv").read_text().splitlines()
+    assert len(lines) == 1 + 8 + 8
+    assert all("2 seeds" in line and "±" in line for line in lines[9:])
+    again = door(*sweep).sound()
+    assert again.computed == []
+    assert (again.folder / "table.csv").read_text().splitlines() == lines
+    alone = door("table=rocketqa_comparison", f"output_root={tmp_path}").sound()
+    assert alone.folder == tmp_path / "tables" / "rocketqa_comparison"
+    assert (alone.folder / "table.csv").read_text().splitlines() == lines

@@ -120,8 +120,8 @@ def _of_hydra(error: BaseException) -> str:
     text = str(error) or str(error.__cause__ or type(error).__name__)
     unknown = re.match(r"Could not override '([^']*)'", text)
     if unknown:
+        from condensery.errors import close_to
         from condensery.pipeline.config import RootConfig
-        from condensery.pipeline.faults import close_to
 
         return f"{unknown[1]}: unknown key{'' if '.' in unknown[1] else close_to(unknown[1], RootConfig.model_fields)}"
     if text.startswith("Config group override must be"):  # it does not say which
@@ -133,7 +133,7 @@ def _of_hydra(error: BaseException) -> str:
         r"In '[^']*': Could not find '([^']*)/([^'/]*)'\s*Available options in '[^']*':(.*?)Config s", text, re.S
     )
     if option:
-        from condensery.pipeline.faults import close_to
+        from condensery.errors import close_to
 
         return f"{option[1]}={option[2]}: there is no such option{close_to(option[2], option[3].split())}"
     text = text.partition("Config search path:")[0]

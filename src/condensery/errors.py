@@ -1,6 +1,8 @@
 """The errors that a person sees: bad input or a disk that will not take it, said in one line."""
 
+import difflib
 import errno
+from collections.abc import Iterable
 
 DISK = {
     errno.ENOSPC: "no space is left on the disk",
@@ -29,3 +31,12 @@ def of_the_disk(error: BaseException) -> DiskError | None:
     if isinstance(error, OSError) and error.errno in DISK:
         return DiskError(f"{error.filename or 'output_root'}: {DISK[error.errno]}")
     return None
+
+
+def close_to(word: str, known: Iterable[str]) -> str:
+    """The hint `` (did you mean 'x'?)`` where a known word is near, otherwise the known words."""
+    words = sorted(known)
+    near = difflib.get_close_matches(word, words, 1)
+    if near:
+        return f" (did you mean {near[0]!r}?)"
+    return f" (known: {', '.join(words)})" if words else ""

@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from condensery.errors import UserError
 from condensery.evaluation.metrics import Evaluation
@@ -75,3 +76,87 @@ def test_holm_is_step_down_and_keeps_the_order() -> None:
     assert holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
     assert holm([0.6, 0.7]) == [1.0, 1.0]
     assert holm([]) == []
+
+
+def reciprocal_ranks(queries: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Two systems' reciprocal ranks, with the ties that such numbers have."""
+    random = np.random.default_rng(seed)
+    values = 1 / random.integers(1, 12, (2, queries))
+    values[values < 0.1] = 0
+    return values[0], values[1]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_few_queries_give_the_exact_p_value_of_scipy(seed: int) -> None:
+    system, baseline = reciprocal_ranks(queries=10, seed=seed)
+    theirs = stats.permutation_test(
+        (system, baseline), lambda x, y: np.mean(x - y), permutation_type="samples", n_resamples=np.inf
+    )
+    assert compare(evaluation(system), evaluation(baseline), "MRR@10")[1] == pytest.approx(theirs.pvalue, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_many_queries_agree_with_scipy_as_far_as_drawing_allows(seed: int) -> None:
+    system, baseline = reciprocal_ranks(queries=200, seed=seed)
+    ours = compare(evaluation(system), evaluation(baseline), "MRR@10", permutations=20_000)[1]
+    theirs = stats.permutation_test(
+        (system, baseline),
+        lambda x, y, axis: np.mean(x - y, axis=axis),
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=20_000,
+        batch=2_000,
+        rng=np.random.default_rng(0),
+    )
+    assert ours == pytest.approx(theirs.pvalue, abs=0.02)
+
+
+@pytest.mark.parametrize("queries", [5, 50, 500])
+def test_the_t_test_is_that_of_scipy(queries: int) -> None:
+    system, baseline = reciprocal_ranks(queries, seed=queries)
+    ours = compare(evaluation(system), evaluation(baseline), "MRR@10", test="t")[1]
+    assert ours == pytest.approx(stats.ttest_rel(system, baseline).pvalue, rel=1e-9)
+
+
+def test_ties_change_neither_side() -> None:
+    differences = np.array([0.5, -0.25, 1.0, 0.1, 0.75, 0.3])
+    tied = np.concatenate([differences, np.zeros(500)])
+    assert randomisation_test(tied) == randomisation_test(differences) == 6 / 64
+
+
+@pytest.mark.parametrize("test", ["randomisation", "t"])
+def test_equal_systems_and_a_single_query_prove_nothing(test: str) -> None:
+    values, _ = reciprocal_ranks(40, seed=0)
+    same = evaluation(values)
+    assert compare(same, same, "MRR@10", test=test) == (0.0, 1.0)  # type: ignore[arg-type]
+    one = compare(evaluation(np.ones(1)), evaluation(np.zeros(1)), "MRR@10", test=test)  # type: ignore[arg-type]
+    assert one == (1.0, 1.0)
+
+
+def test_a_difference_that_is_the_same_for_all_queries_is_certain_in_spite_of_rounding() -> None:
+    values = np.random.default_rng(0).random(30)
+    assert compare(evaluation(values + 0.1), evaluation(values), "MRR@10", test="t")[1] == 0.0
+
+
+def test_no_queries_at_all_is_a_user_error() -> None:
+    with pytest.raises(UserError, match="there are no queries"):
+        compare(evaluation(np.ones(0)), evaluation(np.ones(0)), "MRR@10")
+
+
+def test_holm_by_hand() -> None:
+    # sorted: .01 x 5, .011 x 4 = .044 < .05, .02 x 3, .04 x 2, .3 x 1; none smaller than the one before it
+    assert holm([0.02, 0.3, 0.01, 0.04, 0.011]) == pytest.approx([0.06, 0.3, 0.05, 0.08, 0.05])
+    assert holm([0.02, 0.02]) == pytest.approx([0.04, 0.04])
+    assert holm([0.2]) == [0.2]
+
+
+def test_holm_rejects_what_the_step_down_procedure_rejects() -> None:
+    random = np.random.default_rng(0)
+    for _ in range(200):
+        p = (random.random(random.integers(1, 12)) ** 3).tolist()
+        rejected = set()
+        for rank, i in enumerate(sorted(range(len(p)), key=p.__getitem__)):
+            if p[i] >= 0.05 / (len(p) - rank):
+                break
+            rejected.add(i)
+        assert {i for i, adjusted in enumerate(holm(p)) if adjusted < 0.05} == rejected

@@ -56,7 +56,8 @@ def launch(project: Path, tmp_path: Path) -> Iterator[Launch]:
     """Start ``python run.py experiment=toy ...`` and return the process."""
 
     def start(*overrides: str, recipe: str = "toy") -> "subprocess.Popen[str]":
-        command = [sys.executable, str(project / "run.py"), "--config-dir", str(HERE / "conf"), f"experiment={recipe}"]
+        command = [sys.executable, str(project / "run.py"), "--config-dir", str(HERE / "conf")]
+        command += [f"experiment={recipe}"] if recipe else []
         given = [f"data.root={tmp_path / 'text.txt'}", f"output_root={tmp_path / 'out'}", *overrides]
         return subprocess.Popen(
             [*command, *given], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=os.environ
@@ -74,7 +75,7 @@ def command(launch: Launch) -> Command:
 
     def run(*overrides: str, recipe: str = "toy") -> "subprocess.CompletedProcess[str]":
         process = launch(*overrides, recipe=recipe)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=180)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     return run

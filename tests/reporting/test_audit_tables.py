@@ -20,8 +20,8 @@ def test_the_share_of_high_pairs_stands_beside_the_published_one() -> None:
     kinds = {"passage-passage": {"judged": judged(VOTES)}, "passage-query": {"judged": judged(VOTES | True)}}
     (table,) = tables({"kinds": kinds, "passages": 10, "sheets": SHEETS})
     assert rows(table.markdown()) == [
-        ["passage-passage", "50.0 [15.0, 85.0]", "4", "0.333", "35.5"],
-        ["passage-query", "100.0 [51.0, 100.0]", "4", "–", "56.6"],
+        ["passage-passage", "50.0 [15.0, 85.0]", "4", "0.333", "*35.5*"],
+        ["passage-query", "100.0 [51.0, 100.0]", "4", "–", "*56.6*"],
     ]
     assert "majority of 3 annotators" in table.markdown()
     assert "not measured here" in table.markdown()
@@ -30,7 +30,7 @@ def test_the_share_of_high_pairs_stands_beside_the_published_one() -> None:
 def test_before_any_judgement_there_are_dashes_and_what_to_do() -> None:
     kinds = {"passage-passage": {"proxy": PROXY}, "passage-query": {"proxy": {**PROXY, "median_rank": None}}}
     by_annotators, by_bm25 = tables({"kinds": kinds, "passages": 12345, "sheets": SHEETS})
-    assert rows(by_annotators.markdown())[0] == ["passage-passage", "–", "–", "–", "35.5"]
+    assert rows(by_annotators.markdown())[0] == ["passage-passage", "–", "–", "–", "*35.5*"]
     assert "copy sheet-1.csv, sheet-2.csv, sheet-3.csv to" in by_annotators.markdown()
     assert rows(by_bm25.markdown()) == [
         ["passage-passage", "12.5", "50.0", "75.0", "10.5", "2,000"],

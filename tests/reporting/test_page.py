@@ -16,10 +16,10 @@ from condensery.files import write_json
 from condensery.reporting.curves import Curve
 from condensery.reporting.drawing import Figure
 from condensery.reporting.markup import Markup, tag
-from condensery.reporting.page import Job, Made, Page, html, write_page
+from condensery.reporting.page import Job, Made, Page, html, results_table, write_page
 from condensery.reporting.panels import nice_ticks, panel
 from condensery.reporting.results import Row
-from condensery.reporting.table import Cell, Comparison, Table
+from condensery.reporting.table import Block, Cell, Comparison, Table
 
 EVIL = "<script>alert('x')</script>\"&amp;"
 VOID = {"meta", "img", "line", "polyline", "circle"}
@@ -62,15 +62,13 @@ def read(text: str) -> Reader:
 
 def table(name: str = "coCondenser", columns: int = 2) -> Table:
     header = [f"Recall@{10 ** (n % 4)} of set {n}" for n in range(columns)]
-    keys = [("c", "test", label) for label in header]
     return Table(
         title=f"results of {name}",
         header=header,
         names=["BM25", name],
         cells=[[Cell("35.2 ± 0.3", best=True, marked=True) for _ in header], [Cell() for _ in header]],
         notes=[f"In percent. {name}"],
-        comparisons=[Comparison(name, keys[0], -0.031, 0.0042)],
-        labels=dict(zip(keys, header, strict=True)),
+        comparisons=[Comparison(name, header[0], -0.031, 0.0042)],
     )
 
 
@@ -229,3 +227,23 @@ def test_a_browser_shows_it_without_overflow(width: int, tmp_path: Path) -> None
     assert wide <= inner, "the page itself does not scroll sideways"
     assert inner > width - 30
     assert high > 1500
+
+
+def test_published_and_measured_lines_stand_under_their_headings() -> None:
+    table = Table(
+        title="comparison",
+        header=["MRR@10"],
+        names=["BM25", "coCondenser", "ours"],
+        cells=[[Cell("18.7", published=True)], [Cell("38.2", best=True, published=True)], [Cell("9.1")]],
+        sources=["CO t1", "CO t1", "2 seeds"],
+        blocks=[Block(f"published: {EVIL}", 2, published=True), Block("measured here: squad", 1)],
+    )
+    shown = str(results_table(table))
+    published, measured = shown.split("<tbody")[1:]
+    assert "published" in published.split(">")[0]
+    assert "published" not in measured
+    assert "38.2" in published
+    assert "CO t1" in published
+    assert "measured here: squad" in measured
+    assert EVIL not in shown
+    assert str(results_table(table.turn())) == shown

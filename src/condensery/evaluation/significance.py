@@ -36,9 +36,11 @@ def compare(
 ) -> tuple[float, float]:
     """The mean difference system - baseline of a metric, and its p-value.
 
-    Raises ``UserError`` when the two were measured on different queries or one lacks the metric.
+    Raises ``UserError`` when the two were measured on different queries or on none, or one lacks the metric.
     """
     first, second = list(system.query_ids), list(baseline.query_ids)
+    if not first:
+        raise UserError(f"significance test on {metric}: there are no queries; evaluate both on a split that has some")
     if sorted(first) != sorted(second):
         only = sorted(set(first) ^ set(second))
         raise UserError(
@@ -60,12 +62,16 @@ def randomisation_test(differences: NDArray[np.float64], permutations: int = PER
 
     Under the null hypothesis the two systems' values of a query can be swapped, i.e. each difference (n,) may change
     its sign. p is the share of random sign vectors whose mean is at least as far from 0 as the observed one, which is
-    counted among them: the smallest p is 1 / (permutations + 1).
+    counted among them: the smallest p is 1 / (permutations + 1). Where there are no more than ``permutations`` sign
+    vectors, each is counted once and p is exact.
     """
     moving = differences[differences != 0]  # a query without a difference changes no sum
     if not len(moving):
         return 1.0
     observed = abs(moving.sum())
+    if 2 ** len(moving) <= permutations:
+        signs = np.arange(2 ** len(moving))[:, None] >> np.arange(len(moving)) & 1
+        return float((np.abs(moving.sum() - 2 * (signs @ moving)) >= observed - 1e-9 * observed).mean())
     random = generator("randomisation test", seed)
     extreme = 0
     block = max(1, CELLS // len(moving))
@@ -79,10 +85,10 @@ def randomisation_test(differences: NDArray[np.float64], permutations: int = PER
 
 
 def t_test(differences: NDArray[np.float64]) -> float:
-    """Student's paired t-test; 1 when all differences are zero."""
+    """Student's paired t-test; 1 when all differences are zero, and of a single query, which says nothing."""
     if not differences.any():
         return 1.0
-    if np.ptp(differences) == 0:
+    if np.ptp(differences) <= 1e-12 * np.abs(differences).max():  # the same everywhere, but for rounding
         return 0.0 if len(differences) > 1 else 1.0
     from scipy import stats  # seconds to import: only for those who ask for this test
 

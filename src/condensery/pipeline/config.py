@@ -5,10 +5,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from condensery.pipeline.faults import close_to
+from condensery.errors import close_to
 from condensery.pipeline.figure_config import FigureConfig
+from condensery.reporting.layout import Layout, Text
 from condensery.stages.base import Wandb, no_bool_as_number
-from condensery.stages.checks import Split, Text
+from condensery.stages.checks import Split
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"  # names of stages and figures: a dot is kept for stages added automatically
 
@@ -50,21 +51,31 @@ class LoggerConfig(_Closed):
     wandb: WandbConfig
 
 
-class TableConfig(_Closed):
-    """The comparison: row label -> retriever (a stage), the metrics, and the row that the others are tested against."""
+class TableConfig(Layout):
+    """The comparison: row label -> retriever (a stage), the metrics, and the row that the others are tested against.
+
+    What stands beside the measured rows is the ``Layout``. ``studies`` names runs and sweeps whose rows a table shows
+    that is written without running anything, and ``command`` what measures them.
+    """
 
     rows: dict[Text, Text]
     baseline: Text | None
     metrics: Annotated[list[str], Field(min_length=1)]
     split: Split
+    studies: list[Text]
+    command: Text | None
 
     @field_validator("baseline")
     @classmethod
     def _is_a_row(cls, value: str | None, info: ValidationInfo) -> str | None:
         rows = info.data.get("rows", {})
-        if value is not None and value not in rows:
+        if value is not None and value not in rows and (rows or not info.data.get("published")):
             raise ValueError(f"{value!r} is not a row of the table{close_to(value, rows)}")
         return value
+
+    def identity(self) -> dict[str, Any]:
+        """What of it tells runs apart: not how their rows are shown."""
+        return self.model_dump(include={"rows", "baseline", "metrics", "split"})
 
 
 class RootConfig(_Closed):

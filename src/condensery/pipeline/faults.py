@@ -4,27 +4,17 @@ A value that a stage got through ``${data}`` is reported as ``data.root``, one t
 as ``stage.finetune.steps``, one written for this stage alone as ``stages.round1.steps``.
 """
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from condensery.errors import UserError
+from condensery.errors import UserError, close_to
 
 Place = Sequence[str | int]
 Model = TypeVar("Model", bound=BaseModel)
 REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
-
-
-def close_to(word: str, known: Iterable[str]) -> str:
-    """The hint `` (did you mean 'x'?)`` where a known word is near, otherwise the known words."""
-    words = sorted(known)
-    near = difflib.get_close_matches(word, words, 1)
-    if near:
-        return f" (did you mean {near[0]!r}?)"
-    return f" (known: {', '.join(words)})" if words else ""
 
 
 def checked(model: type[Model], value: dict[str, Any], written: Callable[[Place], str]) -> Model:

@@ -7,8 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 
 from condensery.errors import UserError
 from condensery.pipeline.faults import close_to
+from condensery.reporting.layout import Text
 from condensery.stages.base import no_bool_as_number
-from condensery.stages.checks import Text
 
 Stages = Annotated[dict[Text, Text], Field(min_length=1)]  # what the figure calls it -> a stage
 

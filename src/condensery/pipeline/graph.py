@@ -11,9 +11,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel
 
-from condensery.errors import UserError
+from condensery.errors import UserError, close_to
 from condensery.pipeline.config import RootConfig
-from condensery.pipeline.faults import Place, checked, close_to, follow
+from condensery.pipeline.faults import Place, checked, follow
 from condensery.pipeline.figure_config import check as check_figure
 from condensery.pipeline.hardware import quick_precision
 from condensery.stages.base import Stage, StageConfig, operational, references, registry
@@ -52,7 +52,7 @@ class Graph:
     @property
     def id(self) -> str:
         """8 hexadecimal digits: the same for every run with the same artifacts and table."""
-        return _digest([[n.name, n.reference] for n in self.nodes.values()] + [self.root.table.model_dump()], 4)
+        return _digest([[n.name, n.reference] for n in self.nodes.values()] + [self.root.table.identity()], 4)
 
 
 def build(cfg: DictConfig) -> Graph:
@@ -78,7 +78,7 @@ class _Builder:
         for name in list(self.overrides):
             self._add(name, ())
         rows = {}
-        for label, retriever in root.table.rows.items():
+        for label, retriever in root.table.rows.items() if root.stages else ():  # without stages only a table is shown
             rows[label] = self._adapted(retriever, "evaluation", f"table.rows.{label}")
             self._add(rows[label], ())
         for name, figure in root.figures.items():

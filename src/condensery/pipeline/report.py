@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from condensery.errors import UserError
 from condensery.files import read_json
+from condensery.pipeline.config import TableConfig
 from condensery.pipeline.executor import causes
 from condensery.pipeline.graph import Graph
 from condensery.pipeline.page import page_of_run
@@ -32,19 +33,13 @@ def write(
     curves. ``swept``: figures and W&B's results are those of the sweep. Returns the rows, and why figures were not drawn.
     """
     from condensery.reporting.results import write_results
-    from condensery.reporting.table import Significance, build_table
 
     rows, tables = rows_of(graph, store, failures), []
     write_results(folder / "results.json", rows)
     if any(not row.failed for row in rows):
-        baseline = graph.root.table.baseline
-        table = build_table(rows, None, Significance(baseline) if baseline is not None else None, graph.root.name)
-        table.write(folder / "table.md")
-        print(flush=True)
-        table.show()
-        tables.append(table)
+        tables.append(show_table(table_of(graph.root.table, rows, graph.root.name), folder))
     else:
-        (folder / "table.md").unlink(missing_ok=True)
+        remove_tables(folder)
     _show_audits(graph, store)
     logs = {name: store.path(node) / "logs" / "metrics.csv" for name, node in graph.nodes.items()}
     logs = {name: path for name, path in logs.items() if path.exists()}
@@ -155,30 +150,59 @@ def row_of(graph: Graph, label: str, evaluation: Artifact) -> "Row":
 
 
 def with_queries(row: "Row", folder: Path) -> "Row":
-    """The row with the values of each query, which lie in the folder of its evaluation."""
+    """The row with the values of each query, which lie in the folder of its evaluation, if it is still there."""
     from dataclasses import replace
 
     from condensery.evaluation.metrics import Evaluation
 
+    if not (folder / "evaluation.npz").is_file():
+        return row
     found = Evaluation.load(folder / "evaluation.npz")
     return replace(row, per_query=found.per_query, query_ids=found.query_ids)
 
 
-def joined(rows: "Sequence[Row]", folder: Path, title: str, baseline: str | None = None) -> "Table":
-    """Write, print and return one table over the jobs of a sweep: ``results.json`` and ``table.md`` in ``folder``.
+def with_values(rows: "Sequence[Row]", root: Path) -> "list[Row]":
+    """The rows with the values of each query, out of the artifacts under ``root``; one that failed has none."""
+    return [row if row.failed else with_queries(row, root / "artifacts" / row.artifact) for row in rows]
 
-    The others are tested against ``baseline`` where a row has this very name: where the sweep made no difference to it.
+
+def table_of(config: TableConfig, rows: "Sequence[Row]", title: str) -> "Table":
+    """The table of measured rows, beside published ones where the config has columns.
+
+    The others are tested against the baseline where a row has this very name: in a sweep, where it made no difference
+    to it.
     """
-    from condensery.reporting.results import write_results
+    from condensery.reporting.comparison import comparison
     from condensery.reporting.table import Significance, build_table
 
-    write_results(folder / "results.json", rows)
-    known = baseline is not None and any(row.name == baseline for row in rows)
-    table = build_table(rows, None, Significance(str(baseline)) if known else None, title)
-    table.write(folder / "table.md")
+    if config.columns:
+        return comparison(config, rows, config.split, config.baseline, title)
+    known = config.baseline is not None and any(row.name == config.baseline for row in rows)
+    significance = Significance(str(config.baseline), config.test, level=config.level) if known else None
+    return build_table(rows, None, significance, config.title or title)
+
+
+def remove_tables(folder: Path) -> None:
+    """Remove what ``show_table`` wrote: nothing is left of the rows that it showed."""
+    for path in folder.glob("table.*"):
+        path.unlink()
+
+
+def show_table(table: "Table", folder: Path | None) -> "Table":
+    """Print a table, write it into ``folder``, and return it."""
+    if folder:
+        table.write_all(folder)
     print(flush=True)
     table.show()
     return table
+
+
+def joined(rows: "Sequence[Row]", folder: Path, title: str, config: TableConfig) -> "Table":
+    """Write, print and return one table over the jobs of a sweep; its rows go into ``results.json`` in ``folder``."""
+    from condensery.reporting.results import write_results
+
+    write_results(folder / "results.json", rows)
+    return show_table(table_of(config, rows, title), folder)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from condensery.errors import UserError
 from condensery.files import atomic, write_json
-from condensery.pipeline import report, study
+from condensery.pipeline import report, study, tables
 from condensery.pipeline.executor import execute, threads_of_a_stage
 from condensery.pipeline.graph import Graph, build
 from condensery.pipeline.page import write_study
@@ -28,7 +28,7 @@ STATES = {"interrupted": "miss (interrupted, goes on)", "forced": "miss (forced)
 class Finished:
     """What a run leaves: its folder, the rows of its table, how stages failed, and why figures could not be drawn.
 
-    A dry run has no folder.
+    A dry run, and a table without a recipe, has no folder.
     """
 
     folder: Path | None
@@ -63,6 +63,9 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
     """The same, but the failures of stages are returned. ``job``: of the sweep that the run belongs to."""
     graph = build(cfg)
     root = graph.root
+    if not graph.nodes and (root.table.columns or root.table.studies):
+        tables.write(root)
+        return Finished(None, [])
     if not graph.nodes:
         raise UserError(
             "experiment: which recipe? Give experiment=NAME, for example experiment=quickstart (see --help)"

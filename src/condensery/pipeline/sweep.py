@@ -9,7 +9,7 @@ import shutil
 import sys
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
@@ -69,7 +69,9 @@ class JoinedTable(Callback):
         records = [read_json(path) for path in sorted((folder / "jobs").glob("*.json"))]
         labels = labels_of([record["overrides"] for record in records])
         jobs = list(zip(labels, records, strict=True))
-        runs = [(label, Path(record["folder"])) for label, record in jobs if record["folder"]]
+        runs = [
+            SweptRun(label, record["overrides"], Path(record["folder"])) for label, record in jobs if record["folder"]
+        ]
         nothing_left = [(label, _last_line(record["error"])) for label, record in jobs if not record["folder"]]
         faults = _join(folder, runs, nothing_left, config) if runs else []
         reasons: dict[str, list[str]] = {}
@@ -85,38 +87,45 @@ class JoinedTable(Callback):
         failed.extend(faults)
 
 
+class SweptRun(NamedTuple):
+    """A job of a sweep that left a run: what tells it from the others, what it was given, its folder."""
+
+    label: str
+    overrides: list[str]
+    folder: Path
+
+
 def _last_line(error: str | None) -> str:
     """What went wrong, of an error that may be a traceback with a note on the stage behind it."""
     lines = [line for line in (error or "").splitlines() if line.strip() and not line.startswith("(in the stage ")]
     return lines[-1].removeprefix("error: ") if lines else "no message"
 
 
-def _join(
-    folder: Path, runs: list[tuple[str, Path]], nothing_left: list[tuple[str, str]], config: DictConfig
-) -> list[str]:
+def _join(folder: Path, runs: list[SweptRun], nothing_left: list[tuple[str, str]], config: DictConfig) -> list[str]:
     """One table over the run folders; lines that differ in nothing but the seed become one, with their spread.
 
     Draws the figures as well, and writes the page; returns why figures could not be drawn.
     """
-    from condensery.pipeline.config import WandbConfig
+    from condensery.pipeline.config import TableConfig, WandbConfig
     from condensery.pipeline.page import page_of_sweep
-    from condensery.pipeline.report import joined, track, with_queries
+    from condensery.pipeline.report import joined, remove_tables, track, with_values
     from condensery.pipeline.study import command
     from condensery.reporting.results import read_results
 
-    found = [
-        (label, row if row.failed else with_queries(row, run.parents[1] / "artifacts" / row.artifact))
-        for label, run in runs
-        for row in read_results(run / "results.json")
-    ]
-    rows, tables = distinct_rows(found), []
+    root = runs[0].folder.parents[1]
+    found = [(run, row) for run in runs for row in with_values(read_results(run.folder / "results.json"), root)]
+    rows = distinct_rows([(run.label, row) for run, row in found])
+    rows = with_settings(rows, [(run.overrides, row) for run, row in found])
+    tables = []
     if any(not row.failed for row in rows):
-        tables.append(joined(rows, folder, folder.name, OmegaConf.select(config, "table.baseline")))
+        composed = OmegaConf.load(runs[0].folder / "config.yaml")
+        layout = TableConfig.model_validate(OmegaConf.to_container(composed.table, resolve=True))
+        tables.append(joined(rows, folder, folder.name, layout))
     else:
-        (folder / "table.md").unlink(missing_ok=True)
-    root = runs[0][1].parents[1]
+        remove_tables(folder)
     drawn, faults = _draw(folder, runs, config)
-    page_of_sweep(folder, root, command(), tables, drawn, rows, runs, nothing_left)
+    named = [(run.label, run.folder) for run in runs]
+    page_of_sweep(folder, root, command(), tables, drawn, rows, named, nothing_left)
     settings = WandbConfig.model_validate(OmegaConf.to_container(config.logger.wandb, resolve=True)).settings()
     track(settings, root, folder, tables, drawn, rows)
     if tables:
@@ -124,15 +133,30 @@ def _join(
     return faults
 
 
-def _draw(folder: Path, runs: list[tuple[str, Path]], config: DictConfig) -> "tuple[list[Figure], list[str]]":
+def _draw(folder: Path, runs: list[SweptRun], config: DictConfig) -> "tuple[list[Figure], list[str]]":
     """Draw the figures over the run folders: those drawn, and of each that cannot be drawn, why."""
     figures = OmegaConf.select(config, "figures")
     if not figures or not runs:
         return [], []
     from condensery.pipeline.figures import Job, draw_figures, read_figures
 
-    jobs = [Job(run, without_seed(label)) for label, run in runs]
+    jobs = [Job(run.folder, without_seed(run.label)) for run in runs]
     return draw_figures(read_figures(OmegaConf.to_container(figures, resolve=True)), jobs, folder)
+
+
+def with_settings(rows: "list[Row]", found: "list[tuple[list[str], Row]]") -> "list[Row]":
+    """The rows of a sweep, each with the settings of stages in the jobs that made it; from (overrides of a job, row)."""
+    from dataclasses import replace
+
+    told = []
+    for row in rows:
+        settings: dict[str, list[str]] = {}
+        for overrides in (given for given, one in found if (one.name, one.artifact) == (row.system, row.artifact)):
+            for key, _, value in (override.partition("=") for override in overrides):
+                if key.startswith(("stage.", "stages.")) and value not in settings.setdefault(key, []):
+                    settings[key].append(value)
+        told.append(replace(row, settings=settings))
+    return told
 
 
 def distinct_rows(found: "list[tuple[str, Row]]") -> "list[Row]":
@@ -152,7 +176,7 @@ def distinct_rows(found: "list[tuple[str, Row]]") -> "list[Row]":
     for label, row in found:
         told = row.name in swept or (row.failed and not row.collection)  # it is not known which column lacks it
         name = " · ".join(part for part in (without_seed(label) if told else "", row.name) if part)
-        rows.setdefault((name, row.artifact), replace(row, name=name))
+        rows.setdefault((name, row.artifact), replace(row, name=name, system=row.name))
     return list(rows.values())
 
 

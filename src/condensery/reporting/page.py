@@ -16,7 +16,7 @@ from condensery.reporting.drawing import Figure
 from condensery.reporting.markup import Markup, joined, tag
 from condensery.reporting.panels import panel
 from condensery.reporting.results import Row
-from condensery.reporting.table import MARK, MISSING, Table
+from condensery.reporting.table import MARK, MISSING, Block, Table
 
 STYLE = Path(__file__).with_name("page.css")
 
@@ -118,30 +118,49 @@ def _header(page: Page) -> Markup:
 
 def grid(header: Sequence[str], lines: Sequence[Sequence[str]], label: str, class_: str = "") -> Markup:
     """A table in a box that scrolls by itself; the first cell of each line names it."""
-    head = tag("thead", tag("tr", *(tag("th", text, scope="col") if text else tag("td") for text in header)))
     rows = [tag("tr", tag("th", line[0], scope="row"), *(tag("td", cell) for cell in line[1:])) for line in lines]
-    table = tag("table", head, tag("tbody", *rows), class_=class_ or None, aria_label=label)
+    return _boxed(header, [tag("tbody", *rows)], label, class_)
+
+
+def _boxed(header: Sequence[str], bodies: Sequence[Markup], label: str, class_: str) -> Markup:
+    head = tag("thead", tag("tr", *(tag("th", text, scope="col") if text else tag("td") for text in header)))
+    table = tag("table", head, *bodies, class_=class_ or None, aria_label=label)
     return tag("div", table, class_="scroll", tabindex=0, role="region", aria_label=label)
 
 
 def results_table(table: Table) -> Markup:
-    """A comparison: numbers with the best in bold and significance marks, the notes, and the differences with their p."""
-    lines = []
-    for name, cells in zip(table.names, table.cells, strict=True):
-        numbers = [tag("strong", cell.text) if cell.best else tag("span", cell.text) for cell in cells]
-        marks = [tag("sup", MARK) if cell.marked else Markup("") for cell in cells]
-        lines.append([name, *(joined(pair) for pair in zip(numbers, marks, strict=True))])
-    parts = [tag("h3", table.title), grid(["", *table.header], lines, table.title, "numbers")]
+    """A comparison: numbers with the best in bold and significance marks, the notes, and the differences with their p.
+
+    One with blocks has a heading for each of them and a column with the sources; lines are never turned into columns there.
+    """
+    if table.blocks and table.turned:
+        table = table.turn()
+    header = ["", *table.header, *(["source"] if table.sources else [])]
+    bodies = []
+    for block, places in [(Block("", len(table.names)), range(len(table.names)))] if table.turned else table.by_block():
+        heading = tag("tr", tag("th", block.heading, scope="rowgroup", colspan=len(header))) if block.heading else ""
+        lines = [_result(table, i) for i in places]
+        bodies.append(tag("tbody", heading, *lines, class_="published" if block.published else None))
+    parts = [tag("h3", table.title), _boxed(header, bodies, table.title, "numbers")]
     parts += [tag("p", note, class_="note") for note in table.notes]
     if table.comparisons:
         differences = [
-            [one.name, table.labels[one.column], f"{100 * one.difference:+.1f}", f"{one.p:.4f}"]
-            for one in table.comparisons
+            [one.name, one.column, f"{100 * one.difference:+.1f}", f"{one.p:.4f}"] for one in table.comparisons
         ]
         title = "Differences from the baseline, with p"
         content = grid(["", "metric", "difference", "p"], differences, title, "numbers")
         parts.append(tag("details", tag("summary", title), content))
     return joined(parts)
+
+
+def _result(table: Table, line: int) -> Markup:
+    """One line of a comparison."""
+    cells = [
+        tag("td", tag("strong", cell.text) if cell.best else cell.text, tag("sup", MARK) if cell.marked else "")
+        for cell in table.cells[line]
+    ]
+    source = [] if table.turned else [tag("td", text, class_="source") for text in table.sources[line : line + 1]]
+    return tag("tr", tag("th", table.names[line], scope="row"), *cells, *source)
 
 
 def _figure(figure: Figure) -> Markup:

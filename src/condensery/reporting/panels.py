@@ -9,15 +9,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from condensery.reporting.curves import VALIDATION, Curve, smoothed
+from condensery.reporting.curves import LOSS, LOSSES, SCORE, VALIDATION, Curve, smoothed
 from condensery.reporting.markup import Attribute, Markup, joined, tag
 
-LOSSES = (  # column, label, dashes, width; the page gives each a colour by its class
-    ("train/loss", "loss", "", 2.2),
-    ("train/mlm_head", "MLM, head", "7 3", 1.6),
-    ("train/mlm_late", "MLM, late", "2 2.5", 2.0),
-    ("train/contrast", "contrast", "9 3 2 3", 1.6),
-)
+DASHES = dict(zip(LOSSES, (("", 2.2), ("7 3", 1.6), ("2 2.5", 2.0), ("9 3 2 3", 1.6)), strict=True))  # and width
 WIDTH, HEIGHT = 340, 190
 LEFT, RIGHT, TOP, BOTTOM = 40, 300, 12, 160  # of the plot within the picture
 POINTS = 160  # of a line, at most
@@ -25,19 +20,20 @@ POINTS = 160  # of a line, at most
 
 def panel(name: str, curves: Mapping[str, Curve]) -> Markup:
     """A ``<figure>`` of the losses and the validation that a stage logged."""
-    losses = [line for line in LOSSES if line[0] in curves]
-    if len(losses) == 2 and losses[0][0] == "train/loss":  # the total and its only part are the same line
+    losses = [column for column in LOSSES if column in curves]
+    if len(losses) == 2 and losses[0] == LOSS:  # the total and its only part are the same line
         losses = losses[:1]
-    shown = [curves[column] for column, *_ in losses] + [curves[c] for c in VALIDATION[:1] if c in curves]
+    shown = [curves[column] for column in [*losses, *([SCORE] if SCORE in curves else [])]]
     if not shown:
         return tag("figure", tag("figcaption", tag("b", name), " nothing was logged"), class_="panel")
     last = max(float(curve.steps[-1]) for curve in shown)
     parts, keys = [_axis(last)], []
     if losses:
-        values = [smoothed(curves[column].values) for column, *_ in losses]
+        values = [smoothed(curves[column].values) for column in losses]
         ticks = nice_ticks(min(float(v.min()) for v in values), max(float(v.max()) for v in values))
         parts.append(_scale(ticks, left=True))
-        for (column, label, dashes, width), line in zip(losses, values, strict=True):
+        for column, line in zip(losses, values, strict=True):
+            (label, _), (dashes, width) = LOSSES[column], DASHES[column]
             look = {
                 "class_": f"line {column.partition('/')[2]}",
                 "stroke_dasharray": dashes or None,
@@ -45,14 +41,13 @@ def panel(name: str, curves: Mapping[str, Curve]) -> Markup:
             }
             parts.append(_line(curves[column].steps / max(last, 1.0), line, ticks, look))
             keys.append(_key(f"{label} {line[-1]:.2f}", look))
-    if VALIDATION[0] in curves:
-        column, label, _ = VALIDATION
-        percent = 100 * curves[column].values
+    if SCORE in curves:
+        percent = 100 * curves[SCORE].values
         ticks = nice_ticks(0.0, float(percent.max()))
         look = {"class_": "line validation", "stroke_width": 1.4}
         parts.append(_scale(ticks, left=False))
-        parts.append(_line(curves[column].steps / max(last, 1.0), percent, ticks, look, marks=True))
-        keys.append(_key(f"{label} {percent[-1]:.1f} %", look, marks=True))
+        parts.append(_line(curves[SCORE].steps / max(last, 1.0), percent, ticks, look, marks=True))
+        keys.append(_key(f"{VALIDATION} {percent[-1]:.1f} %", look, marks=True))
     text = f"{name}: " + ", ".join(told for told, _ in keys) + f" after {last:,.0f} steps"
     picture = tag("svg", *parts, viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=text)
     caption = tag("figcaption", tag("b", name), tag("span", *(drawn for _, drawn in keys), class_="keys"))

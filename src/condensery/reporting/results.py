@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from condensery.errors import UserError
 from condensery.files import read_json, write_json
 
+AVERAGE = "average"  # the collection of a mean over collections
 _FIELDS: dict[str, tuple[type, ...]] = {
     "row": (str,),
     "collection": (str,),
@@ -19,6 +20,7 @@ _FIELDS: dict[str, tuple[type, ...]] = {
     "seed": (int, type(None)),
     "artifact": (str,),
 }
+_SOME = {"failed": str, "system": str, "settings": dict}  # of rows that failed; of the results of a sweep
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class Row:
         seed: of the run, where it has one.
         artifact: id of the artifact that was measured.
         failed: why nothing was measured, in one line; empty where something was.
+        system: the name without what a sweep put before it; empty where that is the name itself.
+        settings: of a sweep, key -> the values with which its jobs made this very row.
     """
 
     name: str
@@ -44,6 +48,8 @@ class Row:
     seed: int | None = None
     artifact: str = ""
     failed: str = ""
+    system: str = ""
+    settings: dict[str, list[str]] = field(default_factory=dict, compare=False)
 
 
 def write_results(path: Path, rows: Sequence[Row]) -> None:
@@ -57,6 +63,7 @@ def write_results(path: Path, rows: Sequence[Row]) -> None:
             "seed": row.seed,
             "artifact": row.artifact,
             **({"failed": row.failed} if row.failed else {}),
+            **({"system": row.system, "settings": row.settings} if row.system else {}),
         }
         for row in rows
     ]
@@ -77,6 +84,32 @@ def _row(entry: Any, where: str) -> Row:
     for name, kinds in _FIELDS.items():
         if not isinstance(entry.get(name), kinds):
             raise UserError(f"{where}: field {name!r} is missing or of the wrong type")
-    values = dict(entry)
-    failed = str(values.get("failed", ""))
-    return Row(name=values.pop("row"), failed=failed, **{name: values[name] for name in _FIELDS if name != "row"})
+    for name, kind in _SOME.items():
+        if name in entry and not isinstance(entry[name], kind):
+            raise UserError(f"{where}: field {name!r} is of the wrong type")
+    values = {name: entry[name] for name in (*_FIELDS, *_SOME) if name in entry}
+    return Row(name=values.pop("row"), **values)
+
+
+def averages(rows: Sequence[Row]) -> list[Row]:
+    """For each system and seed the mean of its metrics over the collections, where it has the same split of them all.
+
+    Collections called ``whole/part`` count together as one, as BEIR has it with CQADupStack.
+    """
+    collections = {row.collection for row in rows}
+    measured: dict[tuple[str, str, int | None], dict[str, Row]] = {}
+    for row in rows:
+        measured.setdefault((row.name, row.split, row.seed), {})[row.collection] = row
+    found = []
+    for (name, split, seed), by_collection in measured.items():
+        if len(collections) > 1 and by_collection.keys() == collections:
+            shared = set.intersection(*(set(row.metrics) for row in by_collection.values()))
+            wholes: dict[str, list[Row]] = {}
+            for collection, row in by_collection.items():
+                wholes.setdefault(collection.partition("/")[0], []).append(row)
+            means = {
+                metric: float(np.mean([np.mean([row.metrics[metric] for row in parts]) for parts in wholes.values()]))
+                for metric in sorted(shared)
+            }
+            found.append(Row(name, AVERAGE, split, means, seed=seed))
+    return found

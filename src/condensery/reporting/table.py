@@ -3,27 +3,27 @@
 Rows of one name that differ in their seed become one line: mean and standard deviation over the seeds.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table as RichTable
-from rich.text import Text
 
 from condensery.errors import UserError
 from condensery.evaluation.metrics import Evaluation
 from condensery.evaluation.significance import PERMUTATIONS, Test, compare, holm
 from condensery.files import atomic
-from condensery.reporting.results import Row
+from condensery.reporting import formats
+from condensery.reporting.results import Row, averages
 
 MISSING = "–"
-AVERAGE = "average"
 WIDE = 10  # columns; a table of more is turned
 IN_BOLD = "In percent; the best of each {} in bold."
-MARK = "†"
+MARK = formats.MARK
 TESTS = {"randomisation": "paired randomisation test", "t": "paired t-test"}
+Best = Literal["highest", "lowest", "none"]
 
 Column = tuple[str, str, str]  # collection, split, metric
 
@@ -44,28 +44,52 @@ class Comparison:
     """A line against the baseline in one column; ``difference`` as a fraction, ``p`` after Holm's correction."""
 
     name: str
-    column: Column
+    column: str
     difference: float
     p: float
 
 
 @dataclass
 class Cell:
-    """One number of the table."""
+    """One number of the table, or two on which papers disagree.
+
+    Attributes:
+        text: as it is shown, without marks.
+        best: of its column among the lines of its block.
+        marked: differs significantly from the baseline.
+        published: printed in a paper, not measured here.
+        number: what ``best`` goes by, as shown; ``None`` where there is none.
+    """
 
     text: str = MISSING
     best: bool = False
     marked: bool = False
+    published: bool = False
+    number: float | None = None
 
-    @property
-    def markdown(self) -> str:
-        """The number with its marks, best in bold."""
-        return (f"**{self.text}**" if self.best else self.text) + (MARK if self.marked else "")
+
+@dataclass(frozen=True)
+class Block:
+    """Lines that stand together under a heading: a class of published ones, or measured ones."""
+
+    heading: str
+    size: int
+    published: bool = False
 
 
 @dataclass
 class Table:
-    """A table ready to be shown."""
+    """A table ready to be shown.
+
+    Attributes:
+        header: labels of the columns.
+        names: labels of the lines; ``cells`` holds the numbers of each.
+        sources: for each line where its numbers come from; empty where all are measured in one run.
+        blocks: the blocks, one after the other, that the lines make; empty for one without a heading.
+        turned: lines and columns have changed places: ``sources`` and ``blocks`` speak of columns.
+        notes: sentences below the table.
+        comparisons: the measured lines against the baseline.
+    """
 
     title: str
     header: list[str]
@@ -73,55 +97,82 @@ class Table:
     cells: list[list[Cell]]
     notes: list[str] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
-    labels: dict[Column, str] = field(default_factory=dict)
+    sources: list[str] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
+    turned: bool = False
+
+    def turn(self) -> "Table":
+        """The same numbers with lines and columns in each other's place."""
+        cells = [list(column) for column in zip(*self.cells, strict=True)]
+        return replace(self, header=self.names, names=self.header, cells=cells, turned=not self.turned)
+
+    def by_block(self) -> Iterator[tuple[Block, range]]:
+        """Each block with the places of its lines (of its columns in a turned table)."""
+        size = len(self.header if self.turned else self.names)
+        start = 0
+        for block in self.blocks or [Block("", size)]:
+            yield block, range(start, start + block.size)
+            start += block.size
+
+    def data(self) -> dict[str, Any]:
+        """The table as plain lists and dictionaries, not turned.
+
+        ``{title, columns: [label], blocks: [{heading, published, rows: [{name, source, cells: [{text, best, marked,
+        published, number}]}]}], notes, comparisons: [{name, column, difference, p}], turned}``. ``turned`` says that it
+        has more columns than are well shown side by side.
+        """
+        upright = self.turn() if self.turned else self
+        sources = self.sources or [""] * len(upright.names)
+        blocks = [
+            {
+                "heading": block.heading,
+                "published": block.published,
+                "rows": [
+                    {"name": upright.names[i], "source": sources[i], "cells": [asdict(one) for one in upright.cells[i]]}
+                    for i in places
+                ],
+            }
+            for block, places in upright.by_block()
+        ]
+        return {
+            "title": self.title,
+            "columns": upright.header,
+            "blocks": blocks,
+            "notes": self.notes,
+            "comparisons": [asdict(one) for one in self.comparisons],
+            "turned": self.turned,
+        }
+
+    def records(self) -> tuple[list[str], list[list[str]]]:
+        """Names of columns, and lines of text under them: what a spreadsheet, or a table of W&B, takes."""
+        return formats.records(self)
 
     def markdown(self) -> str:
         """The table, its notes and the differences from the baseline as Markdown."""
-        lines = [f"## {self.title}", "", *_grid(["", *self.header], self._lines()), ""]
-        lines += [line for note in self.notes for line in (note, "")]
-        if self.comparisons:
-            lines += _grid(["", "metric", "difference", "p"], [self._comparison(one) for one in self.comparisons])
-        return "\n".join(lines).rstrip() + "\n"
+        return formats.markdown(self)
 
-    def turned(self) -> "Table":
-        """The same numbers with a line for each column."""
-        notes = [IN_BOLD.format("line"), *self.notes[1:]]
-        cells = [list(column) for column in zip(*self.cells, strict=True)]
-        return replace(self, header=self.names, names=self.header, cells=cells, notes=notes)
+    def latex(self) -> str:
+        """The table and its notes as LaTeX with booktabs."""
+        return formats.latex(self)
 
-    def _lines(self) -> list[list[str]]:
-        return [[name, *(cell.markdown for cell in cells)] for name, cells in zip(self.names, self.cells, strict=True)]
-
-    def _comparison(self, one: Comparison) -> list[str]:
-        return [one.name, self.labels[one.column], f"{100 * one.difference:+.1f}", f"{one.p:.4f}"]
+    def csv(self) -> str:
+        """``records`` as CSV."""
+        return formats.csv_text(self)
 
     def write(self, path: Path) -> None:
-        """Write the Markdown to ``path``."""
+        """Write it to ``path``, which ends in .md, .tex or .csv."""
+        text = {".md": self.markdown, ".tex": self.latex, ".csv": self.csv}[path.suffix]()
         with atomic(path) as temporary:
-            temporary.write_text(self.markdown(), encoding="utf-8")
+            temporary.write_text(text, encoding="utf-8", newline="")
+
+    def write_all(self, folder: Path) -> None:
+        """Write ``table.md``, ``table.tex`` and ``table.csv`` into ``folder``."""
+        for ending in ("md", "tex", "csv"):
+            self.write(folder / f"table.{ending}")
 
     def show(self, console: Console | None = None) -> None:
         """Print the table and its notes to a terminal."""
-        shown = RichTable(title=self.title, title_justify="left")
-        shown.add_column("")
-        for label in self.header:
-            shown.add_column(label, justify="right")
-        for name, cells in zip(self.names, self.cells, strict=True):
-            texts = [Text(cell.text + (MARK if cell.marked else ""), "bold" if cell.best else "") for cell in cells]
-            shown.add_row(Text(name), *texts)
-        console = console or Console()
-        console.print(shown)
-        for note in self.notes:
-            console.print(Text(note))
-
-
-def _grid(header: list[str], lines: list[list[str]]) -> list[str]:
-    """A Markdown table, padded so that it also reads well as plain text; first column left, the others right."""
-    lines = [[text.replace("|", "\\|") for text in line] for line in [header, *lines]]
-    widths = [max(3, *(len(line[i]) for line in lines)) for i in range(len(header))]
-    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
-    rows = [[line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])] for line in lines]
-    return ["| " + " | ".join(row) + " |" for row in [rows[0], rule, *rows[1:]]]
+        formats.show(self, console)
 
 
 def build_table(
@@ -134,7 +185,7 @@ def build_table(
     among the rows.
     """
     names = list(dict.fromkeys(row.name for row in rows))
-    failed = reasons(rows)
+    failed = failures(rows)
     rows = [row for row in rows if not row.failed]
     if not rows:
         raise UserError("table: there is no result to show")
@@ -146,95 +197,103 @@ def build_table(
     chosen = list(metrics or dict.fromkeys(metric for row in rows for metric in row.metrics))
     columns: list[Column] = [(*place, metric) for place in places for metric in chosen]
     single = len(places) == 1
-    labels = {column: column[2] if single else f"{column[0]} {column[1]} {column[2]}" for column in columns}
     where = f"{places[0][0]}, {places[0][1]}" if single else ""
-    cells = [[Cell(_number(groups.get((name, *column[:2]), []), column[2])) for column in columns] for name in names]
+    seeds = [[groups.get((name, *column[:2]), []) for column in columns] for name in names]
+    measured = Measured(names, [metric for *_, metric in columns], seeds)
     table = Table(
         title=" · ".join(part for part in (title, where) if part) or "Results",
-        header=[labels[column] for column in columns],
+        header=[column[2] if single else " ".join(column) for column in columns],
         names=names,
-        cells=cells,
-        notes=[IN_BOLD.format("column"), *(f"{MISSING} {', '.join(those)}: {why}." for why, those in failed.items())],
-        labels=labels,
+        cells=measured.cells(),
     )
-    _mark_best(cells)
-    numbers = sorted({len(seeds) for seeds in groups.values() if len(seeds) > 1})
-    if numbers:
-        table.notes.append(f"± is the standard deviation over {' or '.join(map(str, numbers))} seeds.")
+    mark_best(table.cells)
+    wide = len(columns) > WIDE
+    table.notes = [IN_BOLD.format("line" if wide else "column"), *failed, *measured.notes()]
     if significance:
-        _mark_significant(table, groups, columns, significance)
-    return table.turned() if len(columns) > WIDE else table
+        if significance.baseline not in names:
+            raise UserError(f"table.baseline: no row is called {significance.baseline!r}; rows: {', '.join(names)}")
+        mark_significant(table, [(table.cells, measured)], significance)
+    return table.turn() if wide else table
 
 
-def reasons(rows: Sequence[Row]) -> dict[str, list[str]]:
-    """Why rows failed -> their names, with the seed where another seed was measured."""
+def failures(rows: Sequence[Row]) -> list[str]:
+    """Notes: why rows failed, and which; with the seed where another seed was measured."""
     measured = {row.name for row in rows if not row.failed}
-    found: dict[str, list[str]] = {}
+    found: dict[str, dict[str, None]] = {}
     for row in rows:
         if row.failed:
             name = f"{row.name}, seed {row.seed}" if row.name in measured else row.name
-            those = found.setdefault(row.failed.rstrip("."), [])
-            those += [] if name in those else [name]
-    return found
+            found.setdefault(row.failed.rstrip("."), {})[name] = None
+    return [f"{MISSING} {', '.join(names)}: {why}." for why, names in found.items()]
 
 
-def averages(rows: Sequence[Row]) -> list[Row]:
-    """For each system and seed the mean of its metrics over the collections, where it has the same split of them all.
+@dataclass(frozen=True)
+class Measured:
+    """What was measured: for each line and each column the rows of its seeds, none where nothing was.
 
-    Collections called ``whole/part`` count together as one, as BEIR has it with CQADupStack.
+    ``metrics`` are those of the columns; ``where`` tells it apart from what was measured on other collections.
     """
-    collections = {row.collection for row in rows}
-    measured: dict[tuple[str, str, int | None], dict[str, Row]] = {}
-    for row in rows:
-        measured.setdefault((row.name, row.split, row.seed), {})[row.collection] = row
-    found = []
-    for (name, split, seed), by_collection in measured.items():
-        if len(collections) > 1 and by_collection.keys() == collections:
-            shared = set.intersection(*(set(row.metrics) for row in by_collection.values()))
-            wholes: dict[str, list[Row]] = {}
-            for collection, row in by_collection.items():
-                wholes.setdefault(collection.partition("/")[0], []).append(row)
-            means = {
-                metric: float(np.mean([np.mean([row.metrics[metric] for row in parts]) for parts in wholes.values()]))
-                for metric in sorted(shared)
-            }
-            found.append(Row(name, AVERAGE, split, means, seed=seed))
-    return found
+
+    names: Sequence[str]
+    metrics: Sequence[str]
+    seeds: Sequence[Sequence[Sequence[Row]]]
+    where: str = ""
+
+    def cells(self) -> list[list[Cell]]:
+        """The numbers in percent, with their standard deviation over the seeds."""
+        return [[_cell(rows, metric) for rows, metric in zip(line, self.metrics, strict=True)] for line in self.seeds]
+
+    def notes(self) -> list[str]:
+        """What ± is, where it stands anywhere."""
+        numbers = sorted({len(rows) for line in self.seeds for rows in line if len(rows) > 1})
+        return [f"± is the standard deviation over {' or '.join(map(str, numbers))} seeds."] if numbers else []
 
 
-def _number(seeds: Sequence[Row], metric: str) -> str:
+def _cell(seeds: Sequence[Row], metric: str) -> Cell:
     values = [100 * row.metrics[metric] for row in seeds if metric in row.metrics]
     if not values:
-        return MISSING
+        return Cell()
     mean = f"{np.mean(values):.1f}"
-    return f"{mean} ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else mean
+    text = f"{mean} ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else mean
+    return Cell(text, number=float(mean))
 
 
-def _mark_best(cells: list[list[Cell]]) -> None:
-    """Mark the largest number of each column as it is shown: what reads equal is equally good."""
-    for column in zip(*cells, strict=True):
-        shown = [(float(cell.text.split()[0]), cell) for cell in column if cell.text != MISSING]
-        if len(shown) > 1:
-            highest = max(value for value, _ in shown)
+def mark_best(cells: Sequence[Sequence[Cell]], best: Sequence[Best] = (), within: float = 0.0) -> None:
+    """Mark the best number of each column as it is shown: what reads equal is equally good. One alone is not marked.
+
+    ``within``: how far from the best a number still counts as best.
+    """
+    for at, column in enumerate(zip(*cells, strict=True)):
+        wanted = best[at] if best else "highest"
+        shown = [(cell.number, cell) for cell in column if cell.number is not None]
+        if len(shown) > 1 and wanted != "none":
+            choose: Callable[..., float] = max if wanted == "highest" else min
+            top = choose(value for value, _ in shown)
             for value, cell in shown:
-                cell.best = value == highest
+                cell.best = abs(value - top) <= within + 1e-9
 
 
-def _mark_significant(
-    table: Table, groups: dict[tuple[str, str, str], list[Row]], columns: list[Column], how: Significance
+def mark_significant(
+    table: Table, blocks: Sequence[tuple[Sequence[Sequence[Cell]], Measured]], how: Significance
 ) -> None:
-    if how.baseline not in table.names:
-        raise UserError(f"table.baseline: no row is called {how.baseline!r}; rows: {', '.join(table.names)}")
-    tested: list[tuple[Cell, str, Column, float, float]] = []
-    for name, cells in zip(table.names, table.cells, strict=True):
-        for column, cell in zip(columns, cells, strict=True):
-            sides = [_over_seeds(groups.get((one, *column[:2]), []), column[2]) for one in (name, how.baseline)]
-            if name != how.baseline and sides[0] and sides[1]:
-                result = compare(sides[0], sides[1], column[2], how.test, how.permutations, how.seed)
-                tested.append((cell, name, column, *result))
-    for (cell, name, column, difference, _), p in zip(tested, holm([one[-1] for one in tested]), strict=True):
+    """Test each measured line against the baseline of its block in each column, and say so in the notes of ``table``.
+
+    ``blocks`` are the measured ones, each with its cells. A row without values for each query is not tested. Raises
+    ``UserError`` where the queries of two seeds or of two systems differ.
+    """
+    tested: list[tuple[Cell, str, str, float, float]] = []
+    for cells, measured in blocks:
+        baseline = measured.seeds[measured.names.index(how.baseline)]
+        for name, line, seeds in zip(measured.names, cells, measured.seeds, strict=True):
+            for at, (metric, cell) in enumerate(zip(measured.metrics, line, strict=True)):
+                sides = [_over_seeds(rows, metric) for rows in (seeds[at], baseline[at])]
+                if name != how.baseline and sides[0] and sides[1]:
+                    result = compare(sides[0], sides[1], metric, how.test, how.permutations, how.seed)
+                    full = f"{name} ({measured.where})" if measured.where else name
+                    tested.append((cell, full, table.header[at], *result))
+    for (cell, name, label, difference, _), p in zip(tested, holm([one[-1] for one in tested]), strict=True):
         cell.marked = p < how.level
-        table.comparisons.append(Comparison(name, column, difference, p))
+        table.comparisons.append(Comparison(name, label, difference, p))
     if tested:
         times = f", {how.permutations:,} permutations" if how.test == "randomisation" else ""
         table.notes.append(
@@ -248,8 +307,10 @@ def _over_seeds(seeds: Sequence[Row], metric: str) -> Evaluation | None:
     if not seeds or any(metric not in row.per_query for row in seeds):
         return None
     ids = list(seeds[0].query_ids)
-    if any(list(row.query_ids) != ids for row in seeds):
-        raise UserError(
-            f"table: the seeds of {seeds[0].name!r} were measured on different queries; evaluate them again"
-        )
-    return Evaluation(ids, {metric: np.mean([row.per_query[metric] for row in seeds], axis=0)})
+    values = []
+    for row in seeds:
+        place = {query: i for i, query in enumerate(row.query_ids)}
+        if place.keys() != set(ids):
+            raise UserError(f"table: the seeds of {row.name!r} were measured on different queries; evaluate them again")
+        values.append(np.asarray(row.per_query[metric])[[place[query] for query in ids]])
+    return Evaluation(ids, {metric: np.mean(values, axis=0)})

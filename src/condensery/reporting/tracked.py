@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from condensery.reporting.results import Row
-from condensery.reporting.table import MARK, Table
+from condensery.reporting.table import Table
 from condensery.training.tracking import Tracked, close, logged, start
 
 
@@ -30,19 +30,19 @@ def log_results(tracked: Tracked, tables: Sequence[Table], figures: Sequence[Pat
 
     try:
         for table in tables:
-            lines = zip(table.names, table.cells, strict=True)
-            data = [[name, *(cell.text + (MARK if cell.marked else "") for cell in cells)] for name, cells in lines]
-            run.log({table.title: wandb.Table(columns=["system", *table.header], data=data)})
+            header, lines = table.records()
+            columns: list[str | int] = [*header]
+            run.log({table.title: wandb.Table(columns=columns, data=lines)})
         for path in figures:
             run.log({path.stem: wandb.Image(str(path))})
-        columns: list[str | int] = ["system", "collection", "split", "seed", "metric", "value", "artifact"]
+        named: list[str | int] = ["system", "collection", "split", "seed", "metric", "value", "artifact"]
         numbers = [
             [row.name, row.collection, row.split, row.seed, metric, value, row.artifact]
             for row in rows
             for metric, value in row.metrics.items()
         ]
         if numbers:
-            run.log({"numbers": wandb.Table(columns=columns, data=numbers)})
+            run.log({"numbers": wandb.Table(columns=named, data=numbers)})
     finally:
         close()
     return True

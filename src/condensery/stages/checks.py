@@ -2,18 +2,13 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
-
-from pydantic import BeforeValidator
+from typing import Literal
 
 from condensery.errors import UserError
 from condensery.evaluation.names import HIT, split_metric
 from condensery.stages.base import StageConfig
 
 Split = Literal["train", "dev", "test", "dl19", "dl20"]
-Text = Annotated[  # of a name or label, which YAML may take for a number
-    str, BeforeValidator(lambda v: str(v) if isinstance(v, int | float) and not isinstance(v, bool) else v)
-]
 
 
 def missing_split(split: Split, corpus: Sequence[StageConfig]) -> tuple[str, str] | None:

@@ -1,0 +1,56 @@
+"""A table without a recipe: published rows, and beside them what runs and sweeps of its studies have measured so far."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hydra.core.hydra_config import HydraConfig
+
+from condensery.errors import UserError
+from condensery.pipeline import report
+from condensery.pipeline.config import RootConfig
+
+if TYPE_CHECKING:
+    from condensery.reporting.results import Row
+
+
+def write(root: RootConfig) -> Path | None:
+    """Print the table and write it into ``outputs/tables/NAME``, which is returned; a dry run writes nothing.
+
+    Raises ``UserError`` where the config describes no table that could be shown without a recipe.
+    """
+    config = root.table
+    rows = [row for study in config.studies for row in measured(root.output_root, study)]
+    if config.rows:  # a choice among them
+        rows = [row for label in config.rows for row in rows if (row.system or row.name) == label]
+    if not rows and not config.columns:
+        raise UserError(f"table.studies: nothing is measured yet of {', '.join(config.studies)} in {root.output_root}")
+    folder = None if root.dry_run else root.output_root / "tables" / _name()
+    report.show_table(report.table_of(config, rows, _name()), folder)
+    if not rows and config.command:
+        print(f"nothing is measured yet; to do so: {config.command}", flush=True)
+    if folder:
+        print(f"\n{folder}", flush=True)
+    return folder
+
+
+def measured(output_root: Path, study: str) -> "list[Row]":
+    """The rows of the sweep that is called ``study``, otherwise of its newest run; none where there is neither."""
+    from condensery.reporting.results import read_results
+
+    runs = (path for path in output_root.glob(f"runs/{study}-*/results.json") if _of_study(path.parent.name, study))
+    found = [output_root / "sweeps" / study / "results.json"]
+    found = [path for path in found if path.is_file()] or sorted(runs, key=lambda path: path.stat().st_mtime)[-1:]
+    rows = [row for path in found for row in read_results(path)]
+    return report.with_values(rows, output_root)
+
+
+def _of_study(folder: str, study: str) -> bool:
+    """Whether a folder is of runs called ``study``, and not of others whose name only begins so."""
+    digits = folder.removeprefix(f"{study}-")
+    return len(digits) == 8 and set(digits) <= set("0123456789abcdef")
+
+
+def _name() -> str:
+    """What was chosen with ``table=``."""
+    chosen = HydraConfig.get().runtime.choices.get("table") if HydraConfig.initialized() else None
+    return str(chosen or "table")

@@ -1,0 +1,170 @@
+"""Published rows beside measured ones: in blocks of their own, the best of each marked, every number with its source."""
+
+from collections.abc import Sequence
+from decimal import Decimal
+
+from condensery.reporting.layout import ColumnLayout, Layout, OwnRow, Value, published_rows
+from condensery.reporting.published import PublishedRow, find
+from condensery.reporting.results import AVERAGE, Row, averages
+from condensery.reporting.table import (
+    MARK,
+    MISSING,
+    WIDE,
+    Block,
+    Cell,
+    Measured,
+    Significance,
+    Table,
+    failures,
+    mark_best,
+    mark_significant,
+)
+
+
+def comparison(layout: Layout, rows: Sequence[Row], split: str, baseline: str | None = None, title: str = "") -> Table:
+    """The table that ``layout`` describes: its published rows, then ``rows``, as far as they have what it shows.
+
+    ``split`` is the split of the measured columns that name none. Measured lines are tested against ``baseline`` where
+    there is such a line. Raises ``UserError`` where systems, or seeds of one, were measured on different queries.
+    """
+    table = Table(layout.title or title, list(layout.columns), [], [])
+    notes = _add_published(table, layout)
+    own, left_out = _measured(layout, [row for row in rows if not row.failed], split)
+    added = [_add_measured(table, heading, measured, layout) for heading, measured in own]
+    table.notes = [f"Shares in percent; in bold the best of each block{_within(layout)}.", *notes]
+    table.notes += [*failures(rows), *dict.fromkeys(note for _, measured in own for note in measured.notes())]
+    if left_out:
+        table.notes.append(f"Measured, but with no number for these columns: {', '.join(left_out)}.")
+    if baseline is not None and own:
+        how = Significance(baseline, layout.test, level=layout.level)
+        known = [one for one in zip(added, (measured for _, measured in own), strict=True) if baseline in one[1].names]
+        mark_significant(table, known, how)
+        if not known:
+            table.notes.append(f"No {MARK}: no measured row is called {baseline!r}.")
+    return table.turn() if len(table.header) > WIDE else table
+
+
+def _within(layout: Layout) -> str:
+    return f" (published ones: within {layout.within:g} of it)" if layout.within else ""
+
+
+def _add_published(table: Table, layout: Layout) -> list[str]:
+    """Add the published blocks; returns the notes: the papers, and what is to be known of their tables."""
+    papers: dict[str, str] = {}
+    notes: dict[str, None] = {}
+    blocks: dict[str, list[list[Cell]]] = {}
+    for name, label, found in published_rows(layout.published):
+        given = layout.published[name][label]
+        cells = (
+            [_own_cell(given.values.get(column)) for column in layout.columns]
+            if isinstance(given, OwnRow)
+            else [_cell(found, column.published) for column in layout.columns.values()]
+        )
+        blocks.setdefault(name, []).append(cells)
+        table.names.append(label)
+        table.cells.append(cells)
+        table.sources.append(given.source if isinstance(given, OwnRow) else ", ".join(row.source for row in found))
+        papers |= {row.paper.key: row.paper.citation for row in found}
+        notes |= dict.fromkeys(note for row in found for note in row.table.notes)
+    best = [column.best for column in layout.columns.values()]
+    for name, lines in blocks.items():
+        mark_best(lines, best, layout.within)
+        table.blocks.append(Block(f"published: {name}" if name else "published", len(lines), published=True))
+    return ["In italics what papers print, not measured here."] * bool(blocks) + [*papers.values(), *notes]
+
+
+def published_cell(reference: str) -> Cell:
+    """The only number of a row of a paper."""
+    (value,) = find(reference).values.values()
+    return _own_cell(value)
+
+
+def _own_cell(value: Decimal | None) -> Cell:
+    return Cell(
+        MISSING if value is None else f"{value:f}", published=True, number=None if value is None else float(value)
+    )
+
+
+def _cell(rows: Sequence[PublishedRow], key: str | None) -> Cell:
+    """What the rows have in a column: one number, or all on which they disagree, each with its source."""
+    found: dict[Decimal, list[PublishedRow]] = {}
+    for row in rows:
+        value = _value(row, key) if key else None
+        if value is not None:
+            found.setdefault(value, []).append(row)
+    if len(found) < 2:
+        return _own_cell(next(iter(found), None))
+    papers = [row.paper.key for row in rows]
+    marks = {
+        value: ", ".join(row.source if papers.count(row.paper.key) > 1 else row.paper.key for row in own)
+        for value, own in found.items()
+    }
+    text = " / ".join(f"{value:f} [{mark}]" for value, mark in marks.items())
+    return Cell(text, published=True, number=float(max(found)))
+
+
+def _value(row: PublishedRow, key: str) -> Decimal | None:
+    """The number of a row in a column; one that is printed without condition, as BM25's, holds under each."""
+    plain = "/".join(key.split("/")[:2])
+    return row.values.get(key, row.values.get(plain))
+
+
+def _add_measured(table: Table, heading: str, measured: Measured, layout: Layout) -> list[list[Cell]]:
+    cells = measured.cells()
+    mark_best(cells, [column.best for column in layout.columns.values()])
+    table.names += measured.names
+    table.cells += cells
+    seeds = [max(len(rows) for rows in line) for line in measured.seeds]
+    table.sources += [f"{number} seeds" if number > 1 else "1 seed" for number in seeds]
+    table.blocks.append(Block(heading, len(cells)))
+    return cells
+
+
+def _measured(layout: Layout, rows: Sequence[Row], split: str) -> tuple[list[tuple[str, Measured]], list[str]]:
+    """A block for each collection, with its heading; and the names of rows that have nothing to show."""
+    rows = [*rows, *averages(rows)]
+    columns = list(layout.columns.values())
+    single = all(column.collection or column.metric is None for column in columns)
+    collections = [None] if single else list(dict.fromkeys(row.collection for row in rows if row.collection != AVERAGE))
+    named: dict[str, list[Row]] = {}
+    for row in rows:
+        named.setdefault(_name(row, columns), []).append(row)
+    blocks: list[tuple[str, Measured]] = []
+    shown: set[str] = set()
+    for collection in collections:
+        lines = {
+            name: [[row for row in own if _fits(row, column, collection, split)] for column in columns]
+            for name, own in named.items()
+        }
+        lines = {name: line for name, line in lines.items() if any(line)}
+        if lines:
+            splits = dict.fromkeys(row.split for line in lines.values() for own in line for row in own)
+            heading = f"measured here{f': {collection}' if collection else ''} ({', '.join(splits)})"
+            metrics = [column.metric or "" for column in columns]
+            where = collection if len(collections) > 1 and collection else ""
+            blocks.append((heading, Measured(list(lines), metrics, list(lines.values()), where)))
+            shown |= lines.keys()
+    return blocks, [name for name in named if name not in shown]
+
+
+def _fits(row: Row, column: ColumnLayout, collection: str | None, split: str) -> bool:
+    """Whether a measured row belongs in a column of the block of a collection."""
+    return (
+        column.metric in row.metrics
+        and row.split == (column.split or split)
+        and row.collection == (column.collection or collection)
+        and all(_word(value) in row.settings.get(key, ()) for key, value in column.where.items())
+    )
+
+
+def _word(value: Value) -> str:
+    """A value as the command line has it."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _name(row: Row, columns: Sequence[ColumnLayout]) -> str:
+    """The name of its line: without the settings of the sweep that the columns tell apart."""
+    told = tuple(f"{key.rpartition('.')[2]}=" for column in columns for key in column.where)
+    system = row.system or row.name
+    label = row.name.removesuffix(system).removesuffix(" · ")
+    return " · ".join(part for part in (" ".join(w for w in label.split() if not w.startswith(told)), system) if part)

@@ -1,0 +1,109 @@
+"""What a table shows, as config: its columns, the published rows, and how the measured ones are compared."""
+
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from condensery.errors import UserError, close_to
+from condensery.reporting.published import PublishedRow, find
+
+Text = Annotated[  # of a name or label, which YAML may take for a number
+    str, BeforeValidator(lambda v: str(v) if isinstance(v, int | float) and not isinstance(v, bool) else v)
+]
+Value = str | int | float | bool | None
+
+
+class _Closed(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+
+class ColumnLayout(_Closed):
+    """A column: what of the published rows and what of the measured ones it shows.
+
+    Attributes:
+        published: key of the published column, such as ``msmarco dev/MRR@10``; without, it is a column of measured
+            numbers alone.
+        metric: of the measured rows; without, it is a column of published numbers alone.
+        split: of the measured rows; without, that of the table.
+        collection: of the measured rows; without, rows on different collections make blocks of their own.
+        where: settings of a sweep that the measured rows were made with, such as ``stage.finetune.train_queries: 1000``.
+        best: which number is marked.
+    """
+
+    published: Text | None = None
+    metric: Text | None = None
+    split: Text | None = None
+    collection: Text | None = None
+    where: dict[Text, Value] = {}
+    best: Literal["highest", "lowest", "none"] = "highest"
+
+
+class OwnRow(_Closed):
+    """A published row that no file of the package has: where it comes from, and a number for some of the columns."""
+
+    source: Text
+    values: dict[Text, Decimal | None]
+
+
+References = Annotated[list[Text], Field(min_length=1), BeforeValidator(lambda v: [v] if isinstance(v, str) else v)]
+
+
+class Layout(_Closed):
+    """What a table shows. Without columns it shows what was measured, and nothing published.
+
+    Attributes:
+        title: above the table; without, the name of the run.
+        columns: label -> what stands in it.
+        published: class -> label of the row -> the rows of papers that it shows (see ``published.find``), or a row of
+            one's own.
+        within: how far from the best of its class a published number is still marked.
+        test: how measured rows are compared with the baseline.
+        level: below which p, after Holm's correction, they are said to differ.
+    """
+
+    title: Text | None
+    columns: dict[Text, ColumnLayout]
+    published: dict[Text, dict[Text, OwnRow | References]]
+    within: Annotated[float, Field(ge=0)]
+    test: Literal["randomisation", "t"]
+    level: Annotated[float, Field(gt=0, lt=1)]
+
+    @field_validator("published")
+    @classmethod
+    def _exists(cls, value: dict[str, Any]) -> dict[str, Any]:
+        try:
+            list(published_rows(value))
+        except UserError as error:
+            raise ValueError(str(error)) from None
+        return value
+
+    @model_validator(mode="after")
+    def _has_columns_for_its_rows(self) -> Self:
+        if self.published and not self.columns:
+            raise ValueError("columns: published rows need columns, for example columns={MRR@10: {metric: MRR@10}}")
+        rows = [row for _, _, rows in published_rows(self.published) for row in rows]
+        known = {key for row in rows for key in row.table.keys()}  # noqa: SIM118  (a method, not a dictionary)
+        for label, column in self.columns.items():
+            if known and column.published is not None and column.published not in known:
+                raise ValueError(
+                    f"columns.{label}.published: no table of the published rows has a column {column.published!r}"
+                    f"{close_to(column.published, known)}"
+                )
+        for named in self.published.values():
+            for name, row in named.items():
+                for label in row.values if isinstance(row, OwnRow) else ():
+                    if label not in self.columns:
+                        raise ValueError(
+                            f"published: the row {name!r} has a number for {label!r}, which is no column of the table"
+                            f"{close_to(label, self.columns)}"
+                        )
+        return self
+
+
+def published_rows(published: dict[str, Any]) -> Iterator[tuple[str, str, list[PublishedRow]]]:
+    """Class, label and rows of papers of each published line."""
+    for name, named in published.items():
+        for label, given in named.items():
+            yield name, label, [] if isinstance(given, OwnRow) else [find(reference) for reference in given]

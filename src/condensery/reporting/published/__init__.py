@@ -1,0 +1,183 @@
+"""The numbers that the papers print, as data with their source: shown beside measured ones, never as measured ones.
+
+A file of this folder is a paper (C condenser, E its early version, CO cocondenser, Q query_as_context, A
+adaptive_batch_scheduling): its tables, their columns and rows, each number with the digits that are printed.
+``CO/1/BM25`` names a row: paper, table, row. ``msmarco dev/MRR@10/1K`` names a column: what was measured on, the metric,
+and the condition, if any.
+"""
+
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
+
+from condensery.errors import UserError, close_to
+
+FOLDER = Path(__file__).parent
+UNITS = {"percent": 0, "fraction": 2, "plain": 0}  # powers of ten between a number as printed and as it is shown
+
+
+class _Closed(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Column(_Closed):
+    """A column of a table: what was measured, on what, and under which condition, such as the number of training queries.
+
+    ``of`` and ``unit`` are those of the table where the column says nothing.
+    """
+
+    metric: str
+    of: str = ""
+    condition: str = ""
+    unit: Literal["percent", "fraction", "plain", ""] = ""
+
+    @property
+    def key(self) -> str:
+        """The name of the column: ``of/metric`` or ``of/metric/condition``."""
+        return "/".join(part for part in (self.of, self.metric, self.condition) if part)
+
+
+class PublishedTable(_Closed):
+    """A table of a paper: class -> row -> a number for each column, as printed; ``None`` where there is none."""
+
+    caption: str
+    of: str
+    unit: Literal["percent", "fraction"] = "percent"
+    columns: list[Column]
+    rows: dict[str, dict[str, list[Decimal | None]]]
+    notes: list[str] = []
+
+    @field_validator("rows", mode="before")
+    @classmethod
+    def _null_is_none(cls, rows: Any) -> Any:
+        if not isinstance(rows, dict) or not all(isinstance(named, dict) for named in rows.values()):
+            return rows
+        return {
+            name: {row: [None if one == "null" else one for one in values] for row, values in named.items()}
+            for name, named in rows.items()
+        }
+
+    @model_validator(mode="after")
+    def _is_a_rectangle(self) -> Self:
+        names = [name for named in self.rows.values() for name in named]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"two rows are called {twice[0]!r}")
+        for name, values in self.by_row().items():
+            if len(values) != len(self.columns):
+                raise ValueError(f"row {name!r}: {len(values)} numbers for {len(self.columns)} columns")
+        return self
+
+    def by_row(self) -> dict[str, list[Decimal | None]]:
+        """Row -> numbers as printed, over all classes."""
+        return {name: values for named in self.rows.values() for name, values in named.items()}
+
+    def shown(self, row: str) -> dict[str, Decimal]:
+        """Key of a column -> number of a row as it is shown: shares in percent, with the digits that are printed."""
+        found = {}
+        for column, value in zip(self.columns, self.by_row()[row], strict=True):
+            if value is not None:
+                found[self.key(column)] = value.scaleb(UNITS[column.unit or self.unit])
+        return found
+
+    def key(self, column: Column) -> str:
+        """The key of one of its columns."""
+        return column.model_copy(update={"of": column.of or self.of}).key
+
+    def keys(self) -> list[str]:
+        """The keys of all its columns."""
+        return [self.key(column) for column in self.columns]
+
+
+class Paper(_Closed):
+    """A paper, or one version of it, and its tables by their number."""
+
+    key: str
+    title: str
+    authors: list[str]
+    year: int | None
+    venue: str
+    tables: dict[str, PublishedTable]
+
+    @field_validator("year", mode="before")
+    @classmethod
+    def _null_is_none(cls, value: Any) -> Any:
+        return None if value == "null" else value
+
+    @property
+    def citation(self) -> str:
+        """Authors, title, venue and year in one line."""
+        when = f", {self.year}" if self.year else ""
+        return f"{self.key}: {', '.join(self.authors)}. {self.title.rstrip('?')}. {self.venue}{when}."
+
+
+@dataclass(frozen=True)
+class PublishedRow:
+    """A row of a paper: its numbers by the key of the column."""
+
+    paper: Paper
+    number: str
+    table: PublishedTable
+    values: dict[str, Decimal]
+
+    @property
+    def source(self) -> str:
+        """Paper and table, such as ``CO t1``."""
+        return f"{self.paper.key} t{self.number}"
+
+
+def read_paper(path: Path) -> Paper:
+    """Read a paper's file. Raises ``UserError`` that names the file and what is wrong in it."""
+    try:  # as text, so that 0.230 keeps its zero
+        return Paper.model_validate(yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader))
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 0
+        raise UserError(f"{path}:{line}: not valid YAML ({error.problem})") from None
+    except ValidationError as error:
+        first = min(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")  # a misspelt key comes first
+        place = ".".join(str(part) for part in first["loc"])
+        raise UserError(f"{path}: {place or 'the file'}: {first['msg']}") from None
+
+
+class _Loader(yaml.BaseLoader):
+    """Scalars as text; a key that comes twice is a fault, not the last one."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for at, key in enumerate(keys):
+            if key in keys[:at]:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"{key!r} comes twice", node.value[at][0].start_mark
+                )
+        found: dict[Any, Any] = super().construct_mapping(node, deep)
+        return found
+
+
+@cache
+def papers() -> dict[str, Paper]:
+    """Key -> paper, of all files that the package brings along."""
+    found = [read_paper(path) for path in sorted(FOLDER.glob("*.yaml"))]
+    return {paper.key: paper for paper in found}
+
+
+def find(reference: str) -> PublishedRow:
+    """The row that ``PAPER/TABLE/ROW`` names. Raises ``UserError`` with what there is instead."""
+    parts = reference.split("/", 2)  # the name of a row may hold a slash
+    if len(parts) < 3:
+        raise UserError(f"{reference!r} is not of the form PAPER/TABLE/ROW, such as CO/1/BM25")
+    key, number, row = parts
+    paper = papers().get(key)
+    if paper is None:
+        raise UserError(f"{reference!r}: there is no paper {key!r} (known: {', '.join(sorted(papers()))})")
+    table = paper.tables.get(number)
+    if table is None:
+        raise UserError(f"{reference!r}: {key} has no table {number!r} (known: {', '.join(paper.tables)})")
+    rows = table.by_row()
+    if row not in rows:
+        raise UserError(f"{reference!r}: table {number} of {key} has no row {row!r}{close_to(row, rows)}")
+    return PublishedRow(paper, number, table, table.shown(row))

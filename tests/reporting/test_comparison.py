@@ -1,0 +1,289 @@
+"""Published beside measured rows: never mixed up, each with its source, in every format."""
+
+import csv
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from condensery.errors import UserError
+from condensery.reporting.comparison import comparison
+from condensery.reporting.formats import escape
+from condensery.reporting.layout import Layout
+from condensery.reporting.results import Row
+from condensery.reporting.table import Cell, Table, mark_best
+
+COLUMNS = {
+    "MRR": {"published": "msmarco dev/MRR@10", "metric": "MRR@10"},
+    "R@1K": {"published": "msmarco dev/Recall@1000", "metric": "Recall@1000"},
+}
+PUBLISHED = {
+    "lexical": {"BM25": ["C/6/BM25", "C/5/BM25", "CO/1/BM25"], "DeepCT": ["C/6/DeepCT", "CO/1/DeepCT"]},
+    "dense": {"RocketQA*": "C/6/RocketQA*", "ANCE": ["C/6/ANCE", "CO/1/ANCE"], "Condenser": "CO/1/Condenser"},
+}
+IDS = [f"q{i}" for i in range(60)]
+
+
+def layout(**changes: Any) -> Layout:
+    given = {"title": None, "columns": COLUMNS, "published": PUBLISHED, "within": 0, "test": "t", "level": 0.01}
+    return Layout.model_validate({**given, **changes})
+
+
+def measured(name: str, level: float, seed: int = 1, ids: Sequence[str] = IDS, **changes: Any) -> Row:
+    values = np.random.default_rng(seed).normal(level, 0.05, len(ids))
+    fields: dict[str, Any] = {
+        "collection": "pydocs",
+        "split": "test",
+        "metrics": {"MRR@10": float(values.mean())},
+        "per_query": {"MRR@10": values},
+        "query_ids": ids,
+        "seed": seed,
+    }
+    return Row(name, **{**fields, **changes})
+
+
+def lines(table: Table) -> list[list[str]]:
+    return [
+        [row["name"], *(cell["text"] for cell in row["cells"])]
+        for block in table.data()["blocks"]
+        for row in block["rows"]
+    ]
+
+
+def test_numbers_on_which_papers_disagree_stand_together_each_with_its_source() -> None:
+    table = comparison(layout(), [], "test")
+    assert lines(table) == [
+        ["BM25", "18.9 [C t6] / 18.4 [C t5] / 18.7 [CO]", "85.3 [C t6, C t5] / 85.7 [CO]"],
+        ["DeepCT", "24.3", "90.9"],
+        ["RocketQA*", "36.4", "–"],
+        ["ANCE", "33.0", "95.9"],
+        ["Condenser", "36.6", "97.4"],
+    ]
+    assert table.sources == ["C t6, C t5, CO t1", "C t6, CO t1", "C t6", "C t6, CO t1", "CO t1"]
+
+
+def test_the_best_of_each_class_is_bold_and_measured_ones_are_a_class_of_their_own() -> None:
+    rows = [measured("Condenser", 0.99), measured("MLM", 0.5)]
+    table = comparison(layout(), rows, "test", title="study")
+    assert [(block.heading, block.size, block.published) for block in table.blocks] == [
+        ("published: lexical", 2, True),
+        ("published: dense", 3, True),
+        ("measured here: pydocs (test)", 2, False),
+    ]
+    assert [cells[0].best for cells in table.cells] == [False, True, False, False, True, True, False]
+    text = table.markdown()
+    assert "| *published: dense* " in text
+    assert "***36.6***" in text, "published: in italics"
+    assert "| *RocketQA\\** " in text
+    assert f"**{table.cells[-2][0].text}**" in text
+    assert f"*{table.cells[-1][0].text}*" not in text, "measured: upright"
+    assert "| 1 seed" in text
+    assert all(cell.published == (i < 5) for i, cells in enumerate(table.cells) for cell in cells if cell.number)
+
+
+def test_within_widens_what_counts_as_best_among_published_numbers_alone() -> None:
+    given = {"a": {f"{value}": {"source": "s", "values": {"MRR": value}} for value in (30.0, 30.1, 29.9)}}
+    rows = [measured("x", 0.3), measured("y", 0.301)]
+    table = comparison(layout(published=given, within=0.1), rows, "test")
+    assert [cells[0].best for cells in table.cells] == [
+        True,
+        True,
+        False,
+        *(cells[0].best for cells in table.cells[3:]),
+    ]
+    assert sum(cells[0].best for cells in table.cells[3:]) == 1
+    assert "within 0.1 of it" in table.notes[0]
+
+
+def test_the_best_may_be_the_lowest_or_of_no_interest() -> None:
+    cells = [[Cell("1", number=1), Cell("1", number=1), Cell("1", number=1)], [Cell("2", number=2) for _ in range(3)]]
+    mark_best(cells, ["highest", "lowest", "none"])
+    assert [[cell.best for cell in line] for line in cells] == [[False, True, False], [True, False, False]]
+
+
+def test_measured_lines_show_spread_seeds_and_significance() -> None:
+    rows = [measured("MLM", 0.3, 1), measured("MLM", 0.3, 2), measured("Condenser", 0.5, 1), measured("x", 0.3, 3)]
+    table = comparison(layout(), rows, "test", baseline="MLM")
+    assert table.sources[-3:] == ["2 seeds", "1 seed", "1 seed"]
+    assert "±" in table.cells[-3][0].text
+    assert [cells[0].marked for cells in table.cells[-3:]] == [False, True, False]
+    assert [(one.name, one.column) for one in table.comparisons] == [("Condenser", "MRR"), ("x", "MRR")]
+    assert "± is the standard deviation over 2 seeds." in table.notes
+    assert any("differs from MLM: paired t-test" in note for note in table.notes)
+
+
+def test_a_baseline_that_was_not_measured_is_said() -> None:
+    table = comparison(layout(), [measured("Condenser", 0.5)], "test", baseline="MLM")
+    assert table.comparisons == []
+    assert "No †: no measured row is called 'MLM'." in table.notes
+
+
+def test_each_collection_is_a_block_and_splits_are_kept_apart() -> None:
+    columns = {**COLUMNS, "DL19": {"metric": "MRR@10", "split": "dl19"}}
+    rows = [
+        measured("a", 0.3),
+        measured("a", 0.4, split="dl19"),
+        measured("a", 0.5, collection="squad"),
+        measured("b", 0.1, split="dev"),
+        measured("b", 0.7, metrics={"Hit@5": 0.7}),
+    ]
+    table = comparison(layout(columns=columns), rows, "test", baseline="a")
+    assert [block.heading for block in table.blocks[2:]] == [
+        "measured here: pydocs (test, dl19)",
+        "measured here: squad (test)",
+    ]
+    assert [[cell.text != "–" for cell in cells] for cells in table.cells[5:]] == [
+        [True, False, True],
+        [True, False, False],
+    ]
+    assert "Measured, but with no number for these columns: b." in table.notes
+
+
+def test_a_sweep_fills_the_columns_that_name_its_settings() -> None:
+    def swept(name: str, level: float, *sizes: str, seed: int = 1) -> Row:
+        label = f"train_queries={sizes[0]} · {name}" if len(sizes) == 1 else name
+        settings = {"stage.finetune.train_queries": list(sizes)}
+        return measured(label, level, seed, system=name, settings=settings)
+
+    columns = {
+        str(size): {"metric": "MRR@10", "where": {"stage.finetune.train_queries": size}} for size in (1000, 10000, None)
+    }
+    rows = [
+        swept("BM25", 0.8, "1000", "null"),
+        *(swept("MLM", 0.1, "1000", seed=seed) for seed in (1, 2)),
+        swept("MLM", 0.4, "null"),
+        swept("MLM", 0.2, "4000"),
+        measured("of one run", 0.9),
+    ]
+    table = comparison(layout(columns=columns, published={}), rows, "test", baseline="BM25")
+    names = [line[0] for line in lines(table)]
+    assert names == ["BM25", "MLM"]
+    assert [[cell.text != "–" for cell in cells] for cells in table.cells] == [[True, False, True], [True, False, True]]
+    assert "±" in table.cells[1][0].text
+    assert len(table.comparisons) == 2
+    assert "of one run" in table.notes[-2]
+
+
+def test_several_collections_fill_the_columns_that_name_them_and_their_average() -> None:
+    names = ["scifact", "nfcorpus", "average"]
+    columns = {name: {"metric": "MRR@10", "collection": name} for name in names}
+    rows = [measured("a", 0.2, collection="scifact"), measured("a", 0.4, collection="nfcorpus")]
+    table = comparison(layout(columns=columns, published={}), rows, "test")
+    assert [block.heading for block in table.blocks] == ["measured here (test)"]
+    assert [round(float(cell.text)) for cell in table.cells[0]] == [20, 40, 30]
+
+
+def wide() -> Table:
+    columns = {f"c{i}": {"published": "msmarco dev/MRR@10", "metric": "MRR@10"} for i in range(11)}
+    return comparison(layout(columns=columns), [measured("a_b", 0.3), measured("c", 0.4)], "test", baseline="c")
+
+
+def test_a_wide_table_is_turned_and_still_says_of_each_column_what_it_is() -> None:
+    table = wide()
+    assert table.turned
+    assert table.names == [f"c{i}" for i in range(11)]
+    grid = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in table.markdown().splitlines()[2:7]]
+    assert grid[0][-3:] == ["*Condenser*", "a_b", "c"]
+    assert grid[2][-3:] == ["published: dense", "measured here: pydocs (test)", "measured here: pydocs (test)"]
+    assert grid[3] == ["source", "C t6, C t5, CO t1", "C t6, CO t1", "C t6", "C t6, CO t1", "CO t1", "1 seed", "1 seed"]
+    assert table.data()["columns"] == table.names, "data is not turned"
+    assert table.turn().turn() == table
+    assert table.turn().csv() == table.csv()
+    assert r"\multicolumn{3}{c}{\textit{published: dense}}" in table.latex()
+    assert r"\cmidrule(lr){4-6}" in table.latex()
+    assert "in bold the best of each block" in table.notes[0]
+
+
+@pytest.mark.parametrize(
+    "table", [comparison(layout(), [measured("a, b", 0.3)], "test"), wide()], ids=["upright", "turned"]
+)
+def test_csv_reads_back_to_the_same_cells(table: Table) -> None:
+    header, *found = csv.reader(io.StringIO(table.csv()))
+    data = table.data()
+    assert header == ["block", "row", "source", *data["columns"]]
+    told = [
+        [block["heading"], row["name"], row["source"], *(cell["text"] + "†" * cell["marked"] for cell in row["cells"])]
+        for block in data["blocks"]
+        for row in block["rows"]
+    ]
+    assert found == told
+    assert table.records() == (header, found)
+
+
+def test_latex_escapes_what_it_takes_for_commands() -> None:
+    assert escape("50% & a_b #1 {x} $5 ~ ^ \\ <|> † ±–") == (
+        r"50\% \& a\_b \#1 \{x\} \$5 \textasciitilde{} \textasciicircum{} \textbackslash{} "
+        r"\textless{}\textbar{}\textgreater{} $^\dagger$ $\pm$--"
+    )
+
+
+def test_latex_is_a_booktabs_table_of_equally_long_lines() -> None:
+    rows = [measured("MLM_1", 0.3, 1), measured("MLM_1", 0.3, 2), measured("100% & more", 0.5)]
+    text = comparison(layout(title="T_1"), rows, "test", baseline="MLM_1").latex()
+    assert text.count(r"\midrule") == 3
+    assert r"\caption{T\_1}" in text
+    assert r"\textbf{\textit{36.6}}" in text
+    assert r"MLM\_1 & " in text
+    assert r"$\pm$" in text
+    assert r"$^\dagger$" in text
+    body = text.partition(r"\toprule")[2].partition(r"\bottomrule")[0].splitlines()
+    cells = [line.replace(r"\&", "") for line in body if line.endswith(r"\\") and "multicolumn" not in line]
+    assert {line.count("&") for line in cells} == {3}
+    assert text.count("{") == text.count("}")
+
+
+def test_rows_of_ones_own_stand_under_their_source() -> None:
+    own = {"mine": {"my run": {"source": "thesis 2024", "values": {"MRR": "33.30"}}, "other": "CO/1/ANCE"}}
+    table = comparison(layout(published=own), [], "test")
+    assert lines(table) == [["my run", "33.30", "–"], ["other", "33.0", "95.9"]]
+    assert table.sources == ["thesis 2024", "CO t1"]
+    assert table.cells[0][0].best
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"published": {"x": {"a": "CO/1/BM52"}}}, "no row 'BM52' (did you mean 'BM25'?)"),
+        ({"published": {"x": {"a": ["CO/7/BM25"]}}}, "CO has no table '7'"),
+        ({"published": {"x": {"a": []}}}, "at least 1"),
+        ({"columns": {"M": {"published": "msmarco dev/MRR@1"}}}, "(did you mean 'msmarco dev/MRR@10'?)"),
+        ({"columns": {"M": {"metrik": "MRR@10"}}}, "metrik"),
+        ({"columns": {}}, "published rows need columns"),
+        (
+            {"published": {"x": {"a": {"source": "s", "values": {"MMR": 1}}}}},
+            "no column of the table (did you mean 'MRR'?)",
+        ),
+        ({"published": {"x": {"a": {"values": {"MRR": 1}}}}}, "source"),
+        ({"level": 0}, "greater than 0"),
+        ({"test": "z"}, "'randomisation' or 't'"),
+    ],
+)
+def test_a_layout_with_a_fault_is_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        layout(**changes)
+    assert said in str(caught.value)
+
+
+def test_other_queries_of_two_systems_or_of_two_seeds_are_user_errors() -> None:
+    fewer = measured("b", 0.3, ids=IDS[:-1])
+    with pytest.raises(UserError, match="measured on different queries"):
+        comparison(layout(), [measured("a", 0.3), fewer], "test", baseline="a")
+    seeds = [measured("a", 0.3, 1), measured("a", 0.3, 2, ids=IDS[:-1]), measured("b", 0.3)]
+    with pytest.raises(UserError, match="seeds of 'a' were measured on different queries"):
+        comparison(layout(), seeds, "test", baseline="b")
+    assert comparison(layout(), seeds, "test").comparisons == [], "without a test it is of no account"
+
+
+def test_seeds_are_joined_by_query_and_not_by_place() -> None:
+    one = measured("a", 0.3, 1)
+    order = np.random.default_rng(0).permutation(len(IDS))
+    shuffled = {"per_query": {"MRR@10": one.per_query["MRR@10"][order]}, "query_ids": [IDS[i] for i in order]}
+    again = measured("a", 0.3, 2, metrics=one.metrics, **shuffled)
+    base = measured("base", 0.25, 3)
+    (alone,) = comparison(layout(), [one, base], "test", baseline="base").comparisons
+    (both,) = comparison(layout(), [one, again, base], "test", baseline="base").comparisons
+    assert both.p == pytest.approx(alone.p), "two seeds with the same numbers are as good as one"
+    assert both.difference == pytest.approx(alone.difference)
