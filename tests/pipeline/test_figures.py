@@ -217,7 +217,7 @@ def test_a_sweep_ends_in_the_figures_of_the_jobs_that_did_not_fail(command: Comm
     done = command("-m", "stages.plain.fail=user,null", *rows, *given)
     assert done.returncode == 1
     assert done.stderr.splitlines()[1:] == [
-        "error: 1 of 2 jobs failed: fail=user",
+        "error: 1 of 2 jobs failed: fail=user (text.txt:3: this text is not to be trained on)",
         "error: figures.none: no stage of `stages` logged train/loss or val/mrr@10",
     ]
     folder = tmp_path / "out" / "sweeps" / "toy" / "figures"
