@@ -42,7 +42,7 @@ def test_the_manifest_tells_where_an_artifact_comes_from(small: Compose, tmp_pat
     assert manifest["inputs"]["model"] == [graph.nodes["plain"].reference]
     assert manifest["versions"]["python"]
     assert manifest["wall_seconds"] >= 0
-    assert index.input("model").manifest["metrics"] == {"loss": pytest.approx(1 / 3)}
+    assert index.input("model").manifest["metrics"] == {"loss": pytest.approx(1 / 3), "queries": 300}
     corpus = index.ancestor("corpus")
     assert isinstance(corpus, Artifact)
     assert corpus.id == graph.nodes["corpus"].id

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from small import CONF, PROJECT, Done, artifact_files, door, half_written, metrics_of
 
-from condensery.errors import UserError
+from condensery.errors import DiskError, UserError
 from condensery.files import read_json
 from condensery.retrieval import reranking
 from condensery.retrieval.labelling import probabilities
@@ -122,7 +122,7 @@ def test_a_rerank_that_was_interrupted_goes_on_and_ends_with_the_same_bits(
         nonlocal shards
         shards += 1
         if shards in (2, 5):
-            raise UserError("stopped")
+            raise DiskError("stopped")  # what ends a run at once
         return score(*arguments)
 
     monkeypatch.setattr(reranking, "_score", stopping)
@@ -201,7 +201,7 @@ LATE: dict[str, tuple[list[str], list[str]]] = {
         ["stages.other: negatives_per_query=200, but the collection has 120 passages"],
     ),
     "queries that were not reranked": (
-        ["table.split=dev", "stage.rerank.split=test"],
+        ["table.split=dev", "stage.rerank.split=test", "~table.rows.ensemble"],
         ["was not reranked (those of the split 'test' were)"],
     ),
 }

@@ -103,7 +103,7 @@ def test_killed_after_a_checkpoint_it_goes_on_from_there(
     again = door(*arguments).sound()
     assert again.computed != finished.computed, "what was finished before the kill is reused"
     assert len(left) == 1
-    assert [path.name for path in resumed if path] == [f"step={left[0]}.ckpt"]
+    assert {path.name for path in resumed if path} == {f"step={left[0]}.ckpt"}
     same_results(again.folder, finished.folder)
 
 

@@ -15,7 +15,7 @@ from condensery.text.collection import Collection
 
 ROWS = ["BM25", "coCondenser", "two towers"]
 # kinds that tests/test_recipes.py and test_cross_encoder_stages.py run
-ELSEWHERE = {"retriever", "train_cross_encoder", "rerank", "denoise", "augment"}
+ELSEWHERE = {"retriever", "train_cross_encoder", "rerank", "denoise", "augment", "attention_entropy"}
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import tiny
-from wandb_files import offline_runs
+from wandb_files import Offline, offline_runs
 
 from condensery.errors import UserError
 from condensery.training.logs import wandb_logger
@@ -65,14 +65,18 @@ def test_a_stage_that_was_interrupted_leaves_one_run_with_the_whole_curve(
         with wandb_logger(tracked(tmp_path, name), folder, first_step(folder)) as loggers:
             fit(module, data, folder, name, loggers=loggers)
 
+    def named(run: str) -> Offline:
+        (found,) = (one for one in offline_runs(tmp_path) if one.id == run)
+        return found
+
     trained("whole")
     with pytest.raises(SystemExit):  # what Lightning makes of Ctrl-C
         trained("cut", stop=5)
-    (_, half) = offline_runs(tmp_path)
+    half = named("id-cut")
     assert half.exit_code == 1
     assert len(half.curves["train/loss"]) < 9
     trained("cut")
-    whole, cut = offline_runs(tmp_path)
+    whole, cut = named("id-whole"), named("id-cut")
     assert [step for step, _ in cut.curves["train/loss"]] == list(range(9)), "every step once"
     for name in ("train/loss", "train/mlm_head", "train/lr"):
         assert cut.curves[name] == pytest.approx(whole.curves[name], rel=1e-6), name
