@@ -125,6 +125,7 @@ BROKEN = [
     ("biencoder-nq-train.json", broken(entry("a", ["1"], ["9"])), rf"train\.json:{START}: no passage .* hard negative"),
     ("biencoder-nq-train.json", broken(entry("a", ["1"], [], answers="b")), rf':{START}: the field "answers" must be'),
     ("biencoder-nq-train.json", broken(entry("a", ["1"], [], answers=[1])), rf":{START}: the answers must be a list"),
+    ("biencoder-nq-train.json", broken({"question": "a"}), rf':{START}: the field "positive_ctxs" is missing'),
     ("biencoder-nq-train.json", broken({"positive_ctxs": [{"psg_id": 1}]}), rf':{START}: the field "question" is'),
     ("biencoder-nq-train.json", broken(TRAIN[0])[:-30], r"train\.json:\d+: not valid JSON"),
 ]

@@ -100,6 +100,7 @@ def _read_json(path: Path, config: DprSource, split: str, writer: "CollectionWri
     """Read judged questions; returns how many there are."""
     number = -1
     for number, (place, record) in enumerate(read_array(path)):
+        field(record, "positive_ctxs", place, list)  # an empty list is a question without; none at all is another file
         positives = _passages(record, "positive_ctxs", place)
         if not positives:
             writer.dropped["questions_without_positive"] += 1

@@ -60,5 +60,7 @@ def _pair(row: list[str], place: str) -> ScoredPair:
     except ValueError:
         score = math.nan
     if not 0 <= score <= HIGHEST:
-        raise UserError(f'{place}: the score must be a number from 0 to {HIGHEST:g}, not "{written}"')
+        raise UserError(
+            f'{place}: the score must be a number from 0 to {HIGHEST:g}, not "{written}"; the file is {EXPECTED}'
+        )
     return first, second, score
