@@ -66,7 +66,13 @@ def from_folder(root: Path, limit: int | None, scratch: Path) -> Pairs:
 
     splits = Splits(train="train", dev=None, test=None)
     source = BeirSource(
-        name="pairs", root=str(root), splits=splits, documents=None, empty_passages="drop", dev_queries=0
+        name="pairs",
+        root=str(root),
+        splits=splits,
+        documents=None,
+        empty_passages="drop",
+        dev_queries=0,
+        unlabelled_queries=0,
     )
     with CollectionWriter(scratch / "corpus", "pairs") as writer:
         read_beir(source, writer)

@@ -5,8 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from condensery.errors import UserError
-from condensery.pipeline.faults import close_to
+from condensery.errors import UserError, close_to
 from condensery.reporting.layout import Text
 from condensery.stages.base import no_bool_as_number
 

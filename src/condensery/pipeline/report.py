@@ -28,7 +28,6 @@ def write(
 ) -> "tuple[list[Row], list[str]]":
     """Write ``results.json``, the table, curves, figures and the page into ``folder``; print the table and those of audits.
 
-
     A recipe without rows has no table, nor has one of whose rows none could be measured; one without training has no
     curves. ``swept``: figures and W&B's results are those of the sweep. Returns the rows, and why figures were not drawn.
     """

@@ -16,11 +16,9 @@ from hydra.core.hydra_config import HydraConfig
 if TYPE_CHECKING:
     from condensery.pipeline.graph import Graph
 
-COMMAND = (
-    "CONDENSERY_COMMAND"  # environment variable: the arguments as typed, so that a launcher's processes know them too
-)
+# Environment variables, for a launcher's processes too: the arguments as typed, and the keys that a sweep varies.
+COMMAND, SWEPT = "CONDENSERY_COMMAND", "CONDENSERY_SWEPT"
 MULTIRUN = {"-m", "--multirun"}
-SWEPT = "CONDENSERY_SWEPT"  # environment variable: the keys of the overrides that the sweep varies
 ONCE = ("ask=", "force=", "dry_run=")  # what is asked of one run alone, and not of those who repeat it
 
 
