@@ -13,20 +13,22 @@ FULL, FIRST = 1, 2
 
 @dataclass(frozen=True)
 class Offline:
-    """One offline run. ``curves``: metric -> (step, value) in the order in which they were logged."""
+    """One offline run. ``began``: in microseconds; ``curves``: metric -> (step, value), in the order of logging."""
 
     name: str
     group: str
     job_type: str
     id: str
+    began: int
     config: dict[str, Any]
     curves: dict[str, list[tuple[int, Any]]]
     exit_code: int | None
 
 
 def offline_runs(folder: Path) -> list[Offline]:
-    """All runs under ``folder``/wandb, in the order of their begin."""
-    return [_read(path) for path in sorted((folder / "wandb").glob("offline-run-*/run-*.wandb"))]
+    """All runs under ``folder``/wandb, in the order of their begin (their folders' names only know it to the second)."""
+    runs = [_read(path) for path in (folder / "wandb").glob("offline-run-*/run-*.wandb")]
+    return sorted(runs, key=lambda run: run.began)
 
 
 def _read(path: Path) -> Offline:
@@ -49,7 +51,8 @@ def _read(path: Path) -> Offline:
                 curves[name].append((row.get("trainer/global_step", -1), value))
         elif kind == "exit":
             code = record.exit.exit_code
-    return Offline(run.display_name, run.run_group, run.job_type, run.run_id, config, dict(curves), code)
+    began = run.start_time.ToMicroseconds()
+    return Offline(run.display_name, run.run_group, run.job_type, run.run_id, began, config, dict(curves), code)
 
 
 def _records(raw: bytes) -> Iterator[bytes]:
