@@ -123,12 +123,18 @@ def _of_hydra(error: BaseException) -> str:
         from condensery.errors import close_to
         from condensery.pipeline.config import RootConfig
 
-        return f"{unknown[1]}: unknown key{'' if '.' in unknown[1] else close_to(unknown[1], RootConfig.model_fields)}"
+        first = unknown[1].partition(".")[0]  # what follows is known to the stage or group alone
+        hint = "" if first in RootConfig.model_fields else close_to(first, RootConfig.model_fields)
+        return f"{unknown[1]}: unknown key{hint}"
     if text.startswith("Config group override must be"):  # it does not say which
         given = [argument for argument in sys.argv[1:] if re.match(r"[+~]*\w+=", argument)]
         text = f"{' or '.join(given)}: a group takes the name of one of its options"
     if isinstance(error, OverrideParseException):
-        return f"{error.override}: not of the form key=value (quote a value with special characters: 'key=\"a, b\"')"
+        given = (error.override or "").lstrip("+")
+        return (
+            f"{given}: not of the form key=value; is a bracket or quote left open, or a comma the last? "
+            "(a value with special characters is quoted: 'key=\"a, b\"')"
+        )
     option = re.match(
         r"In '[^']*': Could not find '([^']*)/([^'/]*)'\s*Available options in '[^']*':(.*?)Config s", text, re.S
     )

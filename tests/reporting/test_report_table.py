@@ -131,6 +131,29 @@ def test_the_terminal_shows_the_same_numbers() -> None:
         assert expected in text
 
 
+def test_a_baseline_that_differs_between_the_jobs_of_a_sweep_is_that_of_each_job() -> None:
+    def swept(label: str, system: str, level: float) -> Row:
+        return row(f"{label} · {system}" if label else system, level, system=system)
+
+    rows = [
+        swept("steps=10", "MLM", 0.1),
+        swept("steps=10", "Condenser", 0.3),
+        swept("steps=20", "MLM", 0.4),
+        swept("steps=20", "Condenser", 0.2),
+        swept("", "BM25", 0.4),
+    ]
+    table = build_table(rows, ["MRR@10"], Significance("MLM"))
+    assert [(one.name, one.difference > 0) for one in table.comparisons] == [
+        ("steps=10 · Condenser", True),
+        ("steps=20 · Condenser", False),
+    ]
+    assert [cells[0].marked for cells in table.cells] == [False, True, False, True, False]
+    assert "differs from MLM of the same settings: " in table.notes[-1]
+    common = build_table(rows, ["MRR@10"], Significance("BM25"))
+    assert len(common.comparisons) == 4
+    assert "differs from BM25: " in common.notes[-1]
+
+
 def test_an_unknown_baseline_no_rows_and_other_queries_are_user_errors() -> None:
     with pytest.raises(UserError, match=r"'BERT'.*MLM"):
         build_table([row("MLM", 0.1)], significance=Significance("BERT"))

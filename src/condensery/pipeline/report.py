@@ -168,15 +168,17 @@ def with_values(rows: "Sequence[Row]", root: Path) -> "list[Row]":
 def table_of(config: TableConfig, rows: "Sequence[Row]", title: str) -> "Table":
     """The table of measured rows, beside published ones where the config has columns.
 
-    The others are tested against the baseline where a row has this very name: in a sweep, where it made no difference
-    to it.
+    The others are tested against the baseline where a row is it; one that the jobs of a sweep made each for itself, within
+    each job.
     """
     from condensery.reporting.comparison import comparison
     from condensery.reporting.table import Significance, build_table
 
     if config.columns:
         return comparison(config, rows, config.split, config.baseline, title)
-    known = config.baseline is not None and any(row.name == config.baseline for row in rows)
+    known = config.baseline is not None and any(
+        config.baseline in (row.name, row.system) and not row.failed for row in rows
+    )
     significance = Significance(str(config.baseline), config.test, level=config.level) if known else None
     return build_table(rows, None, significance, config.title or title)
 

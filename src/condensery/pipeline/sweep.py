@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -67,6 +68,11 @@ class JoinedTable(Callback):
 
         folder = Path(os.environ[FOLDER])
         records = [read_json(path) for path in sorted((folder / "jobs").glob("*.json"))]
+        if not any(record["folder"] or record["error"] for record in records):  # a dry run leaves nothing
+            shutil.rmtree(folder / "jobs", ignore_errors=True)
+            with suppress(OSError):  # there is something of an earlier sweep
+                folder.rmdir()
+            return
         labels = labels_of([record["overrides"] for record in records])
         jobs = list(zip(labels, records, strict=True))
         runs = [

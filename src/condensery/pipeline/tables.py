@@ -26,7 +26,7 @@ def write(root: RootConfig) -> Path | None:
         raise UserError(f"table.studies: nothing is measured yet of {', '.join(config.studies)} in {root.output_root}")
     folder = None if root.dry_run else root.output_root / "tables" / _name()
     report.show_table(report.table_of(config, rows, _name()), folder)
-    if not rows and config.command:
+    if all(row.failed for row in rows) and config.command:
         print(f"nothing is measured yet; to do so: {config.command}", flush=True)
     if folder:
         print(f"\n{folder}", flush=True)

@@ -37,7 +37,7 @@ def comparison(layout: Layout, rows: Sequence[Row], split: str, baseline: str | 
         table.notes.append(f"Measured, but with no number for these columns: {', '.join(left_out)}.")
     if baseline is not None and own:
         how = Significance(baseline, layout.test, level=layout.level)
-        known = [one for one in zip(added, (measured for _, measured in own), strict=True) if baseline in one[1].names]
+        known = [one for one in zip(added, (measured for _, measured in own), strict=True) if one[1].known(baseline)]
         mark_significant(table, known, how)
         if not known:
             table.notes.append(f"No {MARK}: no measured row is called {baseline!r}.")

@@ -103,9 +103,12 @@ def draw_curves(stages: Mapping[str, Path], stem: Path) -> Figure:
 
 def _draw_stage(panel: "Axes", name: str, curves: dict[str, Curve], percent: float) -> dict[str, "Line2D"]:
     """Draw one stage; returns its lines by label. ``percent`` is the highest validation of all stages."""
+    from matplotlib.ticker import MaxNLocator
+
     handles: dict[str, Line2D] = {}
     panel.set_title(name)
     panel.set_xlabel("optimisation step")
+    panel.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     losses = [column for column in LOSSES if column in curves]
     if len(losses) == 2 and losses[0] == LOSS:  # the total and its only part are the same line
         losses = losses[:1]

@@ -210,7 +210,7 @@ def build_table(
     wide = len(columns) > WIDE
     table.notes = [IN_BOLD.format("line" if wide else "column"), *failed, *measured.notes()]
     if significance:
-        if significance.baseline not in names:
+        if not measured.known(significance.baseline):
             raise UserError(f"table.baseline: no row is called {significance.baseline!r}; rows: {', '.join(names)}")
         mark_significant(table, [(table.cells, measured)], significance)
     return table.turn() if wide else table
@@ -242,6 +242,17 @@ class Measured:
     def cells(self) -> list[list[Cell]]:
         """The numbers in percent, with their standard deviation over the seeds."""
         return [[_cell(rows, metric) for rows, metric in zip(line, self.metrics, strict=True)] for line in self.seeds]
+
+    def known(self, baseline: str) -> bool:
+        """Whether any line can be tested against the row that is called so."""
+        return any(self.baseline_of(at, baseline) is not None for at in range(len(self.names)))
+
+    def baseline_of(self, at: int, baseline: str) -> int | None:
+        """The line that a line is tested against: in a sweep that of the same settings, else the one on its own."""
+        name = self.names[at]
+        system = next((row.system for rows in self.seeds[at] for row in rows if row.system), name)
+        wanted = (name.removesuffix(system) + baseline, baseline)
+        return next((self.names.index(one) for one in wanted if one in self.names), None)
 
     def notes(self) -> list[str]:
         """What ± is, where it stands anywhere."""
@@ -276,18 +287,22 @@ def mark_best(cells: Sequence[Sequence[Cell]], best: Sequence[Best] = (), within
 def mark_significant(
     table: Table, blocks: Sequence[tuple[Sequence[Sequence[Cell]], Measured]], how: Significance
 ) -> None:
-    """Test each measured line against the baseline of its block in each column, and say so in the notes of ``table``.
+    """Test each measured line against its baseline in its block in each column, and say so in the notes of ``table``.
 
     ``blocks`` are the measured ones, each with its cells. A row without values for each query is not tested. Raises
     ``UserError`` where the queries of two seeds or of two systems differ.
     """
     tested: list[tuple[Cell, str, str, float, float]] = []
+    swept = False
     for cells, measured in blocks:
-        baseline = measured.seeds[measured.names.index(how.baseline)]
-        for name, line, seeds in zip(measured.names, cells, measured.seeds, strict=True):
+        for place, (name, line, seeds) in enumerate(zip(measured.names, cells, measured.seeds, strict=True)):
+            against = measured.baseline_of(place, how.baseline)
+            if against is None or against == place:
+                continue
+            swept |= measured.names[against] != how.baseline
             for at, (metric, cell) in enumerate(zip(measured.metrics, line, strict=True)):
-                sides = [_over_seeds(rows, metric) for rows in (seeds[at], baseline[at])]
-                if name != how.baseline and sides[0] and sides[1]:
+                sides = [_over_seeds(rows, metric) for rows in (seeds[at], measured.seeds[against][at])]
+                if sides[0] and sides[1]:
                     result = compare(sides[0], sides[1], metric, how.test, how.permutations, how.seed)
                     full = f"{name} ({measured.where})" if measured.where else name
                     tested.append((cell, full, table.header[at], *result))
@@ -297,7 +312,8 @@ def mark_significant(
     if tested:
         times = f", {how.permutations:,} permutations" if how.test == "randomisation" else ""
         table.notes.append(
-            f"{MARK} differs from {how.baseline}: {TESTS[how.test]} over queries, two-sided{times}, "
+            f"{MARK} differs from {how.baseline}{' of the same settings' * swept}: "
+            f"{TESTS[how.test]} over queries, two-sided{times}, "
             f"p < {how.level:g}, Holm-corrected over the {len(tested)} tests of the table."
         )
 
