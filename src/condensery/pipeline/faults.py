@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
+from hydra.core.hydra_config import HydraConfig
 from pydantic import BaseModel, ValidationError
 
 from condensery.errors import UserError, close_to
@@ -24,8 +25,7 @@ def checked(model: type[Model], value: dict[str, Any], written: Callable[[Place]
     """
     missing = first_missing({key: item for key, item in value.items() if key not in ("stage", "stages")})
     if missing is not None:
-        key = written(missing)
-        raise UserError(f"{key}: needs a value, for example {key}=...")
+        raise needs_value(written(missing))
     try:
         return model.model_validate(value)
     except ValidationError as error:
@@ -37,6 +37,15 @@ def checked(model: type[Model], value: dict[str, Any], written: Callable[[Place]
         got = "" if first["type"] in VALUE_SAID else f", got {_short(first['input'])}"
         text = " or ".join(text if i == 0 else text.removeprefix("must be ") for i, text in enumerate(texts))
         raise UserError(f"{written(place)}: {text}{got}") from None
+
+
+def needs_value(key: str) -> UserError:
+    """What is said of a key that is still ``???``; of one in a group also which file tells what belongs there."""
+    group = key.partition(".")[0]
+    chosen = HydraConfig.get().runtime.choices.get(group) if HydraConfig.initialized() else None
+    return UserError(
+        f"{key}: needs a value, for example {key}=..." + (f" (conf/{group}/{chosen}.yaml says which)" if chosen else "")
+    )
 
 
 def first_missing(value: Any, place: tuple[str | int, ...] = ()) -> tuple[str | int, ...] | None:

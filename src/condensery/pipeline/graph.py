@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from condensery.errors import UserError, close_to
 from condensery.pipeline.config import RootConfig
-from condensery.pipeline.faults import Place, checked, follow
+from condensery.pipeline.faults import Place, checked, follow, needs_value
 from condensery.pipeline.figure_config import check as check_figure
 from condensery.pipeline.hardware import quick_precision
 from condensery.stages.base import Stage, StageConfig, operational, references, registry
@@ -206,7 +206,7 @@ class _Builder:
             text = str(error.msg or error).split("\n")[0]
             missing = text.partition("Missing mandatory value: ")[2]
             if missing:
-                raise UserError(f"{missing}: needs a value, for example {missing}=...") from None
+                raise needs_value(missing) from None
             raise UserError(f"{error.full_key or '.'.join(keys)}: {text}") from None
 
 
