@@ -1,6 +1,7 @@
-"""What the benchmarks share: sizes of models and batches, and how CPU time is counted."""
+"""What the benchmarks share: their arguments, sizes of models and batches, and how CPU time is counted."""
 
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -53,3 +54,20 @@ def cpu_seconds(work: Callable[[], object]) -> float:
     start = time.process_time()
     work()
     return time.process_time() - start
+
+
+def in_turn(rounds: int, *ways: Callable[[], object]) -> list[float]:
+    """Median CPU-seconds of each way, each done once before; in turn, so that a busy machine slows them alike."""
+    for way in ways:
+        way()
+    times = [[cpu_seconds(way) for way in ways] for _ in range(rounds)]
+    return [statistics.median(column) for column in zip(*times, strict=True)]
+
+
+def given(document: str | None, **defaults: str) -> dict[str, str]:
+    """The arguments ``key=value`` of the command line, over ``defaults``; any other ends the program with the usage."""
+    usage = next(line.strip() for line in (document or "").splitlines() if line.startswith("    python"))
+    pairs = [argument.partition("=") for argument in sys.argv[1:]]
+    if any(not value or key not in defaults for key, _, value in pairs):
+        sys.exit(f"usage: {usage}")
+    return defaults | {key: value for key, _, value in pairs}

@@ -130,9 +130,9 @@ def _of_hydra(error: BaseException) -> str:
         given = [argument for argument in sys.argv[1:] if re.match(r"[+~]*\w+=", argument)]
         text = f"{' or '.join(given)}: a group takes the name of one of its options"
     if isinstance(error, OverrideParseException):
-        given = (error.override or "").lstrip("+")
+        word = (error.override or "").lstrip("+")
         return (
-            f"{given}: not of the form key=value; is a bracket or quote left open, or a comma the last? "
+            f"{word}: not of the form key=value; is a bracket or quote left open, or a comma the last? "
             "(a value with special characters is quoted: 'key=\"a, b\"')"
         )
     option = re.match(

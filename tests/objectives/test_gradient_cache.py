@@ -12,6 +12,7 @@ from condensery.models.biencoder import PASSAGE, QUERY, BiEncoder
 from condensery.models.condenser import Condenser, CondenserShape
 from condensery.models.encoder import Encoder
 from condensery.models.masked_autoencoder import Kind, MaskedAutoEncoder, decoder_shape
+from condensery.objectives import gradient_cache
 from condensery.objectives.contrast import Contrast, retrieval_contrast, span_contrast, weighted
 from condensery.objectives.gradient_cache import ChunkEncoder, backpropagate
 from condensery.objectives.mlm import MaskedPrediction
@@ -134,6 +135,46 @@ def test_cached_equals_full_batch_for_a_biencoder_with_dropout(shared: bool, bud
         return retrieval_contrast(vectors[:3], vectors[3:], torch.tensor([2, 0, 4]), known, 0.5)
 
     _compare(model, model, parts, contrast)
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["one tower", "two towers"])
+@pytest.mark.parametrize("precision", ["fp64", "bf16"])
+def test_passages_beside_few_queries_are_encoded_once_and_the_bits_stay(
+    precision: str, shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    towers = [Encoder(textbook.language_model(dropout=0.2, hidden=32).base_model) for _ in range(1 if shared else 2)]
+    model = BiEncoder(*towers)
+    if precision == "bf16":
+        model.float()
+    asked, read = textbook.rows([5, 4]), textbook.rows(LENGTHS, seed=1)
+    parts = chunks(asked.flat, asked.starts, 10**6, textbook.PAD, tower=QUERY)
+    parts += chunks(read.flat, read.starts, 60, textbook.PAD, tower=PASSAGE, rows=range(2, 14))
+    assert len(parts) > 2
+    encoded: list[int] = []
+    vectors = model.vectors
+
+    def counted(chunk: Chunk) -> Tensor:
+        encoded.append(next(i for i, part in enumerate(parts) if part is chunk))
+        return vectors(chunk)
+
+    monkeypatch.setattr(model, "vectors", counted)
+
+    def gradients() -> tuple[Tensor, dict[str, Tensor]]:
+        encoded.clear()
+        model.zero_grad()
+        torch.manual_seed(11)
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+            losses = backpropagate(model, parts, lambda v: retrieval_contrast(v[:2], v[2:], torch.tensor([3, 0])))
+        return losses["contrast"], textbook.gradients(model)
+
+    loss, found = gradients()
+    assert sorted(encoded) == sorted([*range(len(parts)), 0, *range(2, len(parts))]), "the first passages once"
+    monkeypatch.setattr(gradient_cache, "_waits", lambda chunks: 0)
+    expected, wanted = gradients()
+    assert encoded.count(1) == 2
+    assert torch.equal(loss, expected)
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    assert all(gradient.any() for name, gradient in found.items() if name.endswith("query.weight"))
 
 
 def _gradients_of(encoder: MaskedPrediction, parts: Sequence[Chunk], contrast: Contrast | None) -> dict[str, Tensor]:

@@ -1,13 +1,13 @@
 """The one gradient cache: the gradient of a large contrastive batch in the memory of one chunk (CO §3.3, eq. 8-12).
 
-1. The first chunk is encoded with a graph, which waits; every other chunk without one, by the backbone alone. The
-   vectors are kept.
+1. One chunk, the first of the passages or else the first of all, is encoded with a graph, which waits; every other one
+   without, by the backbone alone. The vectors are kept.
 2. The contrastive loss over all vectors gives one gradient per vector, v = dL / dh (eq. 10).
-3. v . h plus the chunk's own losses is back-propagated (eq. 12) through the graph that waits, then through every other
-   chunk, encoded again under the same dropout. This accumulates the gradient of the whole batch.
+3. v . h plus the chunk's own losses is back-propagated (eq. 12) chunk by chunk: through the graph that waits, and through
+   every other chunk, encoded again under the same dropout. This accumulates the gradient of the whole batch.
 
-One graph is in memory at a time, and a batch that is one chunk is encoded once. Without contrast (Condenser, MLM) only
-step 3 is left: that is gradient accumulation.
+One graph is in memory at a time, but for that of a few queries beside that of the passages. A batch that is one chunk is
+encoded once. Without contrast (Condenser, MLM) only step 3 is left: that is gradient accumulation.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,6 +23,7 @@ from condensery.objectives.contrast import Contrast
 from condensery.tokens.batches import Chunk
 
 _MANY = 16  # chunks; a batch of more gives free memory back twice a chunk, which costs it a tenth of its time
+_FEW = 0.25  # of the tokens of the chunk that waits: the graphs of chunks before it, made beside its own, hold no more
 
 memory.keep_flat()
 
@@ -91,19 +92,17 @@ def backpropagate(
         the losses, detached: ``contrast`` (where there is one) and the sum over the chunks of each of the model's own.
     """
     losses: dict[str, Tensor] = {}
-    kept = [model.encode(chunks[0])]
-    gradient: Tensor | None = None
-    replays: _Replays | None = None
+    first: _FirstPass | None = None
     if contrast is not None:
-        losses["contrast"], gradient, replays = _vector_gradients(model, kept[0][0].detach(), chunks, contrast)
+        first = _FirstPass(model, chunks)
+        losses["contrast"] = first.loss(contrast)
     for index, chunk in enumerate(chunks):
-        if index > 0 and replays is not None:
-            replays.restore(index)
+        encode = partial(model.encode, chunk) if first is None else partial(first.again, index)
         with nullcontext() if index + 1 == len(chunks) else unsynchronised():
             _give_back(chunks)
             part = _back_propagate_chunk(
-                kept.pop if index == 0 else partial(model.encode, chunk),
-                None if gradient is None else gradient[chunk.rows],
+                encode,
+                None if first is None else first.gradient[chunk.rows],
                 backward,
                 partial(_give_back, chunks),
             )
@@ -135,28 +134,62 @@ def _back_propagate_chunk(
     return {name: loss.detach() for name, loss in own.items()}
 
 
-def _vector_gradients(
-    model: ChunkEncoder, first: Tensor, chunks: Sequence[Chunk], contrast: Contrast
-) -> tuple[Tensor, Tensor, _Replays]:
-    """Steps 1 and 2: the contrastive loss, its gradient (n, d) by vector, and what replays each chunk's dropout.
+def _waits(chunks: Sequence[Chunk]) -> int:
+    """The chunk that is encoded once: the first of the second tower where little comes before it, else the first."""
+    second = next((index for index, chunk in enumerate(chunks) if chunk.tower != chunks[0].tower), 0)
+    before = sum(chunk.tokens for chunk in chunks[:second])
+    return second if before <= _FEW * chunks[second].tokens else 0
 
-    ``first``: the vectors of the first chunk, which is encoded already.
+
+class _FirstPass:
+    """Steps 1 and 2: the vectors of all chunks, their gradients (n, d), and what encodes each chunk once more.
+
+    Which chunk waits changes no number: each draws its dropout in its turn, and they are back-propagated in turn.
     """
-    replays = _Replays(len(chunks), first.device)
-    vectors = _wide(first).new_empty((sum(map(len, chunks)), first.shape[1]))
-    with torch.no_grad():
+
+    gradient: Tensor
+
+    def __init__(self, model: ChunkEncoder, chunks: Sequence[Chunk]) -> None:
+        self.model, self.chunks, self.waits = model, chunks, _waits(chunks)
+        self.replays = _Replays(len(chunks), chunks[0].input_ids.device)
+        self.kept: list[tuple[Tensor, dict[str, Tensor]]] = []
+        self.vectors: Tensor | None = None
         for index, chunk in enumerate(chunks):
             _give_back(chunks)
-            replays.save(index)
-            vectors[chunk.rows] = _wide(first if index == 0 else model.vectors(chunk))
-    if any(chunk.tower != chunks[0].tower for chunk in chunks):
-        # some releases of torch keep, for the second pass, casts made without a graph: here of another tower's weights
-        torch.clear_autocast_cache()
-    vectors.requires_grad_()
-    with torch.enable_grad(), torch.autocast(vectors.device.type, enabled=False):
-        loss = contrast(vectors)
-        (gradient,) = torch.autograd.grad(loss, vectors)
-    return loss.detach(), gradient, replays
+            self.replays.save(index)
+            found = self._first(index)
+            if self.vectors is None:
+                self.vectors = found.new_empty((sum(map(len, chunks)), found.shape[1]))
+            self.vectors[chunk.rows] = found
+        if any(chunk.tower != chunks[0].tower for chunk in chunks):
+            torch.clear_autocast_cache()  # see below; here of another tower's weights
+
+    def _first(self, index: int) -> Tensor:
+        """The vectors of a chunk in the first pass, (b, d)."""
+        if index != self.waits:
+            with torch.no_grad():
+                return _wide(self.model.vectors(self.chunks[index]))
+        if index > 0:
+            # some releases of torch use, where a graph is wanted, casts that were made without one
+            torch.clear_autocast_cache()
+        self.kept.append(self.model.encode(self.chunks[index]))
+        return _wide(self.kept[0][0].detach())
+
+    def loss(self, contrast: Contrast) -> Tensor:
+        """The contrastive loss, detached; ``gradient`` is then that of the vectors."""
+        assert self.vectors is not None, "a batch has a chunk"
+        self.vectors.requires_grad_()
+        with torch.enable_grad(), torch.autocast(self.vectors.device.type, enabled=False):
+            loss = contrast(self.vectors)
+            (self.gradient,) = torch.autograd.grad(loss, self.vectors)
+        return loss.detach()
+
+    def again(self, index: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """A chunk with its graph: that which waits, or a second pass under the same dropout."""
+        if index == self.waits:
+            return self.kept.pop()
+        self.replays.restore(index)
+        return self.model.encode(self.chunks[index])
 
 
 def _add(total: dict[str, Tensor], part: dict[str, Tensor]) -> None:

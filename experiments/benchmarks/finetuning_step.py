@@ -1,0 +1,104 @@
+"""Time one fine-tuning step of a bi-encoder, with and without the gradient cache, against plain code, in the same run.
+
+    python experiments/benchmarks/finetuning_step.py [shape=B] [precision=fp32] [queries=32] [chunks=4] [steps=5] [threads=1]
+
+Shape A is BERT-base, shape B 4 layers x 256. Each query has a positive and a hard negative; queries have 6 to 24 tokens,
+passages 40 to 128; dropout 0.1; the loss is over all passages of the batch; AdamW. Uncached, queries and passages are a
+chunk each; cached, they are cut into about ``chunks`` of equal size. The plain code pads to the longest row, runs the
+library's layers, fused attention, and keeps the whole batch. Prints one JSON line:
+
+    cpu_s, cached_cpu_s, plain_cpu_s    CPU-seconds a step, median
+    cached_to_uncached                  cached_cpu_s / cpu_s
+    speedup                             plain_cpu_s / cpu_s
+"""
+
+import json
+from contextlib import nullcontext
+
+import numpy as np
+import torch
+from sizes import SHAPES, VOCABULARY, given, in_turn, language_model
+from torch import Tensor, nn
+
+from condensery import memory
+from condensery.models.biencoder import PASSAGE, QUERY, BiEncoder
+from condensery.models.encoder import Encoder
+from condensery.objectives.contrast import retrieval_contrast
+from condensery.objectives.gradient_cache import backpropagate
+from condensery.tokens.batches import Chunk, chunks
+
+QUERY_LENGTHS, PASSAGE_LENGTHS = (6, 25), (40, 129)
+
+
+def rows(number: int, lengths: tuple[int, int], seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Random texts: the flat ids, and where each begins."""
+    random = np.random.default_rng(seed)
+    starts = np.concatenate([[0], np.cumsum(random.integers(*lengths, number))])
+    return random.integers(1_000, VOCABULARY, starts[-1]), starts
+
+
+def batch(queries: int, parts: int) -> list[Chunk]:
+    """Queries, then passages, of which the first ``queries`` are the positives, in about so many chunks."""
+    own, passages = rows(queries, QUERY_LENGTHS, 1), rows(2 * queries, PASSAGE_LENGTHS, 2)
+    padded = (queries * (QUERY_LENGTHS[1] - 1), 2 * queries * (PASSAGE_LENGTHS[1] - 1))
+    budget = -(-sum(padded) // parts)
+    asked = chunks(*own, padded[0] if parts == 1 else budget, 0, tower=QUERY)
+    names = np.arange(queries, 3 * queries)
+    return [*asked, *chunks(*passages, padded[1] if parts == 1 else budget, 0, tower=PASSAGE, rows=names)]
+
+
+def contrast(queries: int, vectors: Tensor) -> Tensor:
+    """The loss of the whole batch."""
+    return retrieval_contrast(vectors[:queries], vectors[queries:], torch.arange(queries))
+
+
+def main(shape: str, precision: str, queries: str, chunks: str, steps: str, threads: str) -> None:
+    """Run the benchmark and print its line."""
+    torch.set_num_threads(int(threads))
+    number = int(queries)
+    ours = BiEncoder(Encoder(language_model(SHAPES[shape], 0.1, "eager").base_model)).train()
+    plain = language_model(SHAPES[shape], 0.1, "sdpa").base_model.train()
+    whole, cut = batch(number, 1), batch(number, int(chunks))
+
+    def step(model: nn.Module, fused: bool, work: object) -> object:
+        optimiser = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=fused)
+
+        def one() -> None:
+            with torch.autocast("cpu", torch.bfloat16) if precision == "bf16" else nullcontext():
+                work()  # type: ignore[operator]
+            optimiser.step()
+            optimiser.zero_grad()
+
+        return one
+
+    def through_cache(parts: list[Chunk]) -> None:
+        backpropagate(ours, parts, lambda vectors: contrast(number, vectors))
+
+    def textbook() -> None:
+        states = [plain(chunk.input_ids, chunk.attention_mask.long()).last_hidden_state[:, 0] for chunk in whole]
+        vectors = torch.cat(states)[torch.argsort(torch.cat([chunk.rows for chunk in whole]))]
+        contrast(number, vectors.float()).backward()
+
+    ways = [
+        step(ours, True, lambda: through_cache(whole)),
+        step(ours, True, lambda: through_cache(cut)),
+        step(plain, False, textbook),
+    ]
+    uncached, cached, baseline = in_turn(int(steps), *ways)  # type: ignore[arg-type]
+    result = {
+        "shape": shape,
+        "precision": precision,
+        "queries": number,
+        "chunks": len(cut),
+        "cpu_s": round(uncached, 3),
+        "cached_cpu_s": round(cached, 3),
+        "plain_cpu_s": round(baseline, 3),
+        "cached_to_uncached": round(cached / uncached, 2),
+        "speedup": round(baseline / uncached, 2),
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    memory.restart_flat()  # as run.py does
+    main(**given(__doc__, shape="B", precision="fp32", queries="32", chunks="4", steps="5", threads="1"))

@@ -1,0 +1,63 @@
+"""Search a dense index as the project does, against bare FAISS on the same vectors in memory, in the same run.
+
+    python experiments/benchmarks/search.py [passages=200000] [dim=256] [queries=500] [k=100] [rounds=3] [threads=1]
+
+Ours reads shards of 50,000 vectors from disk, searches them one after the other and merges, with ties broken by row;
+FAISS is IndexFlatIP.search. Prints one JSON line:
+
+    cpu_s, faiss_cpu_s    CPU-seconds for all queries, median
+    ratio                 faiss_cpu_s / cpu_s
+    agreement             share of the k passages of a query that both found
+"""
+
+import json
+import tempfile
+from pathlib import Path
+
+import faiss
+import numpy as np
+from sizes import given, in_turn
+
+from condensery.files import write_json
+from condensery.retrieval.dense import DenseIndex, shard_path
+from condensery.retrieval.encoding import shard_ranges
+
+SHARD = 50_000
+
+
+def main(passages: str, dim: str, queries: str, k: str, rounds: str, threads: str) -> None:
+    """Run the benchmark and print its line."""
+    random = np.random.default_rng(1)
+    vectors = random.standard_normal((int(passages), int(dim)), np.float32)
+    asked = random.standard_normal((int(queries), int(dim)), np.float32)
+    faiss.omp_set_num_threads(int(threads))
+    bare = faiss.IndexFlatIP(int(dim))
+    bare.add(vectors)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        plan = shard_ranges(len(vectors), SHARD)
+        shard_path(folder, 0).parent.mkdir()
+        for number, (first, stop) in enumerate(plan):
+            np.save(shard_path(folder, number), vectors[first:stop])
+        about = {"method": "dense", "passages": len(vectors), "dim": int(dim), "dtype": "float32", "shards": plan}
+        write_json(folder / "index.json", about)
+        index = DenseIndex(folder, int(threads), device="cpu")
+        ours, theirs = in_turn(
+            int(rounds), lambda: index.search_vectors(asked, int(k)), lambda: bare.search(asked, int(k))
+        )
+        found, wanted = index.search_vectors(asked, int(k))[1], bare.search(asked, int(k))[1]
+    same = np.mean([len(np.intersect1d(a, b)) / int(k) for a, b in zip(found, wanted, strict=True)])
+    result = {
+        "passages": len(vectors),
+        "queries": len(asked),
+        "k": int(k),
+        "cpu_s": round(ours, 2),
+        "faiss_cpu_s": round(theirs, 2),
+        "ratio": round(theirs / ours, 2),
+        "agreement": round(float(same), 4),
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main(**given(__doc__, passages="200000", dim="256", queries="500", k="100", rounds="3", threads="1"))
