@@ -1,0 +1,54 @@
+"""What sharing stages saves a sweep: stages that its jobs need, and those that are computed; nothing is run.
+
+    python experiments/benchmarks/sweep_reuse.py [experiment=ablation/low_data] [more=]
+
+``more``: further overrides, separated by blanks. Composes every job of the recipe's own sweep and counts. Prints one
+JSON line:
+
+    jobs, stages, artifacts    jobs; stages of all of them; different artifacts among these
+    ratio                      stages / artifacts: what a sweep without reuse would compute over what is computed
+    training_ratio             the same of the stages that train
+"""
+
+import json
+from itertools import product
+from pathlib import Path
+
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+from sizes import given
+
+from condensery.pipeline.graph import build
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+TRAINING = ("pretrain", "finetune", "train")  # how the kinds of stages begin that train
+
+
+def jobs(overrides: list[str]) -> list[list[str]]:
+    """The overrides of each job of a recipe's sweep."""
+    cfg = compose("config", overrides, return_hydra_config=True)
+    swept = OmegaConf.select(cfg, "hydra.sweeper.params") or {}
+    choices = [[f"{key}={value}" for value in str(values).split(",")] for key, values in swept.items()]
+    return [[*overrides, *chosen] for chosen in product(*choices)]
+
+
+def main(experiment: str, more: str) -> None:
+    """Compose, count and print the line."""
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        every = jobs([f"experiment={experiment}", *more.split()])
+        graphs = [build(compose("config", overrides)) for overrides in every]
+    stages = [(node.kind, node.id) for graph in graphs for node in graph.nodes.values()]
+    trained = [stage for stage in stages if stage[0].startswith(TRAINING)]
+    result = {
+        "experiment": experiment,
+        "jobs": len(graphs),
+        "stages": len(stages),
+        "artifacts": len(set(stages)),
+        "ratio": round(len(stages) / len(set(stages)), 2),
+        "training_ratio": round(len(trained) / len(set(trained)), 2),
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main(**given(__doc__, experiment="ablation/low_data", more=""))
