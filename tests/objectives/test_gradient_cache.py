@@ -139,8 +139,9 @@ def test_cached_equals_full_batch_for_a_biencoder_with_dropout(shared: bool, bud
 
 @pytest.mark.parametrize("shared", [True, False], ids=["one tower", "two towers"])
 @pytest.mark.parametrize("precision", ["fp64", "bf16"])
-def test_passages_beside_few_queries_are_encoded_once_and_the_bits_stay(
-    precision: str, shared: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("budget", [60, 10**6], ids=["few queries", "two chunks"])
+def test_passages_are_encoded_once_and_the_bits_stay(
+    budget: int, precision: str, shared: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     towers = [Encoder(textbook.language_model(dropout=0.2, hidden=32).base_model) for _ in range(1 if shared else 2)]
     model = BiEncoder(*towers)
@@ -148,8 +149,8 @@ def test_passages_beside_few_queries_are_encoded_once_and_the_bits_stay(
         model.float()
     asked, read = textbook.rows([5, 4]), textbook.rows(LENGTHS, seed=1)
     parts = chunks(asked.flat, asked.starts, 10**6, textbook.PAD, tower=QUERY)
-    parts += chunks(read.flat, read.starts, 60, textbook.PAD, tower=PASSAGE, rows=range(2, 14))
-    assert len(parts) > 2
+    parts += chunks(read.flat, read.starts, budget, textbook.PAD, tower=PASSAGE, rows=range(2, 14))
+    assert (len(parts) > 2) == (budget == 60)
     encoded: list[int] = []
     vectors = model.vectors
 

@@ -1,7 +1,7 @@
 """The one gradient cache: the gradient of a large contrastive batch in the memory of one chunk (CO §3.3, eq. 8-12).
 
-1. One chunk, the first of the passages or else the first of all, is encoded with a graph, which waits; every other one
-   without, by the backbone alone. The vectors are kept.
+1. One chunk, of queries or passages, is encoded with a graph, which waits; every other one without, by the backbone alone.
+   The vectors are kept.
 2. The contrastive loss over all vectors gives one gradient per vector, v = dL / dh (eq. 10).
 3. v . h plus the chunk's own losses is back-propagated (eq. 12) chunk by chunk: through the graph that waits, and through
    every other chunk, encoded again under the same dropout. This accumulates the gradient of the whole batch.
@@ -96,12 +96,13 @@ def backpropagate(
     if contrast is not None:
         first = _FirstPass(model, chunks)
         losses["contrast"] = first.loss(contrast)
-    for index, chunk in enumerate(chunks):
-        encode = partial(model.encode, chunk) if first is None else partial(first.again, index)
-        with nullcontext() if index + 1 == len(chunks) else unsynchronised():
+    order = range(len(chunks)) if first is None else first.order
+    for index in order:
+        chunk = chunks[index]
+        with nullcontext() if index == order[-1] else unsynchronised():
             _give_back(chunks)
             part = _back_propagate_chunk(
-                encode,
+                partial(model.encode, chunk) if first is None else partial(first.again, index),
                 None if first is None else first.gradient[chunk.rows],
                 backward,
                 partial(_give_back, chunks),
@@ -135,22 +136,32 @@ def _back_propagate_chunk(
 
 
 def _waits(chunks: Sequence[Chunk]) -> int:
-    """The chunk that is encoded once: the first of the second tower where little comes before it, else the first."""
+    """The chunk that is encoded once.
+
+    The first, or the first of the second tower: of two chunks the larger; of more, which are back-propagated in turn, the
+    latter where little comes before it.
+    """
     second = next((index for index, chunk in enumerate(chunks) if chunk.tower != chunks[0].tower), 0)
     before = sum(chunk.tokens for chunk in chunks[:second])
-    return second if before <= _FEW * chunks[second].tokens else 0
+    return second if before <= (1 if len(chunks) == 2 else _FEW) * chunks[second].tokens else 0
 
 
 class _FirstPass:
     """Steps 1 and 2: the vectors of all chunks, their gradients (n, d), and what encodes each chunk once more.
 
-    Which chunk waits changes no number: each draws its dropout in its turn, and they are back-propagated in turn.
+    Which chunk waits changes no number: each draws its dropout in its turn, and they are back-propagated in turn; of two
+    the one that waits comes first, for two gradients have the same sum in either order.
+
+    Attributes:
+        gradient: of the vectors, once ``loss`` was called.
+        order: in which chunks are back-propagated.
     """
 
     gradient: Tensor
 
     def __init__(self, model: ChunkEncoder, chunks: Sequence[Chunk]) -> None:
         self.model, self.chunks, self.waits = model, chunks, _waits(chunks)
+        self.order = [self.waits, 1 - self.waits] if len(chunks) == 2 else range(len(chunks))
         self.replays = _Replays(len(chunks), chunks[0].input_ids.device)
         self.kept: list[tuple[Tensor, dict[str, Tensor]]] = []
         self.vectors: Tensor | None = None

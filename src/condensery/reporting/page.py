@@ -13,6 +13,7 @@ from condensery.files import atomic
 from condensery.progress import clock
 from condensery.reporting.curves import Curve
 from condensery.reporting.drawing import Figure
+from condensery.reporting.formats import SOURCE
 from condensery.reporting.markup import Markup, joined, tag
 from condensery.reporting.panels import panel
 from condensery.reporting.results import Row
@@ -123,7 +124,11 @@ def grid(header: Sequence[str], lines: Sequence[Sequence[str]], label: str, clas
 
 
 def _boxed(header: Sequence[str], bodies: Sequence[Markup], label: str, class_: str) -> Markup:
-    head = tag("thead", tag("tr", *(tag("th", text, scope="col") if text else tag("td") for text in header)))
+    names = [
+        tag("th", text, scope="col", class_="source" if text == SOURCE else None) if text else tag("td")
+        for text in header
+    ]
+    head = tag("thead", tag("tr", *names))
     table = tag("table", head, *bodies, class_=class_ or None, aria_label=label)
     return tag("div", table, class_="scroll", tabindex=0, role="region", aria_label=label)
 
@@ -135,7 +140,7 @@ def results_table(table: Table) -> Markup:
     """
     if table.blocks and table.turned:
         table = table.turn()
-    header = ["", *table.header, *(["source"] if table.sources else [])]
+    header = ["", *table.header, *([SOURCE] if table.sources else [])]
     bodies = []
     for block, places in [(Block("", len(table.names)), range(len(table.names)))] if table.turned else table.by_block():
         heading = tag("tr", tag("th", block.heading, scope="rowgroup", colspan=len(header))) if block.heading else ""
