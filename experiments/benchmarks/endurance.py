@@ -3,7 +3,7 @@
     python experiments/benchmarks/endurance.py [kills=50] [jobs=2] [seed=1] [experiment=smoke]
 
 A third of the kills each by SIGKILL, SIGTERM and SIGINT (Ctrl-C), to the main process alone; half of them anywhere, half
-soon after a training has written a checkpoint. A pipeline that comes to its end before all kills are done is compared and begun
+soon after a training has written a checkpoint. A pipeline that ends before all kills are done is compared and begun
 anew. Everything that the artifacts hold is compared, but for manifests and curves, which tell of time. Prints one JSON line:
 
     kills, resumed       kills; how many of them left a checkpoint to go on from
