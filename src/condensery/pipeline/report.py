@@ -223,8 +223,7 @@ def retriever_of(graph: Graph, store: Store, row: str) -> Found:
     collection = index.ancestor("corpus") if index else None
     if index is None or collection is None:
         raise UserError(f"ask: the row {row!r} of the table has no index to search")
-    dense = read_json(index.path / "index.json").get("method") == "dense"
-    return Found(index, collection, index.ancestor("encoder") if dense else None)
+    return Found(index, collection, index.ancestor("encoder"))
 
 
 def best_row(rows: "Sequence[Row]") -> str:

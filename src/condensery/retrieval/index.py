@@ -1,4 +1,5 @@
-"""An index is a folder that a retriever searches: BM25 postings, dense vectors, or the reranked candidates of some queries.
+"""An index is a folder that a retriever searches: BM25 postings, dense vectors, an approximation of these, or the reranked
+candidates of some queries.
 
 Its ``index.json`` says which.
 """
@@ -55,8 +56,24 @@ def open_index(
         from condensery.retrieval.dense import DenseIndex
 
         return DenseIndex(folder, threads=threads, memory=memory, device=device)
+    if about.get("method") == "approximate":
+        from condensery.retrieval.approximate import ApproximateIndex
+        from condensery.retrieval.dense import DenseIndex
+
+        vectors = DenseIndex(folder.parents[1] / about["vectors"], threads, memory, device)
+        return ApproximateIndex(folder, vectors, threads)
     if about.get("method") == "rerank":
         from condensery.retrieval.reranking import RerankedIndex
 
         return RerankedIndex(folder, collection)
-    raise UserError(f"{folder / 'index.json'}: unknown method {about.get('method')!r}, expected bm25, dense or rerank")
+    known = "bm25, dense, approximate or rerank"
+    raise UserError(f"{folder / 'index.json'}: unknown method {about.get('method')!r}, expected {known}")
+
+
+def recall_of(retriever: Retriever, label: str) -> dict[str, float]:
+    """What an approximate retriever found of the exact results so far: printed, and for a manifest; of another nothing."""
+    recall: float | None = getattr(retriever, "recall", None)
+    if recall is None:
+        return {}
+    print(f"[{label}] approximate search found {100 * recall:.1f} % of what exact search finds", flush=True)
+    return {"recall_of_exact": recall}

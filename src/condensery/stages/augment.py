@@ -37,7 +37,7 @@ class AugmentConfig(ScoringStageConfig):
 @stage("augment", version=1, makes="labels", cost=5.0)
 def augment(config: AugmentConfig, context: Context) -> dict[str, Any]:
     """Write labels.jsonl for the queries of the collection that no split judges."""
-    from condensery.retrieval.index import open_index
+    from condensery.retrieval.index import open_index, recall_of
     from condensery.retrieval.labelling import write_labels
     from condensery.retrieval.reranking import search_candidates
     from condensery.text.collection import Collection
@@ -59,4 +59,4 @@ def augment(config: AugmentConfig, context: Context) -> dict[str, Any]:
         " the others are left out",
         flush=True,
     )
-    return counts
+    return {**counts, **recall_of(retriever, context.stage_name)}

@@ -70,7 +70,7 @@ def evaluate(config: EvaluateConfig, context: Context) -> dict[str, Any]:
     from condensery.evaluation.metrics import evaluate as evaluate_run
     from condensery.files import write_json
     from condensery.progress import progress
-    from condensery.retrieval.index import open_index
+    from condensery.retrieval.index import open_index, recall_of
     from condensery.retrieval.runs import write_run
     from condensery.retrieval.shards import padded, rank_in_shards, without
     from condensery.text.collection import Collection
@@ -95,7 +95,7 @@ def evaluate(config: EvaluateConfig, context: Context) -> dict[str, Any]:
     evaluation.save(context.folder / "evaluation.npz")
     write_json(context.folder / "metrics.json", {"metrics": evaluation.metrics})
     shutil.rmtree(scratch)
-    return evaluation.metrics
+    return {**evaluation.metrics, **recall_of(retriever, context.stage_name)}
 
 
 def _sampled(ranker: "Retriever", config: EvaluateConfig, context: Context, collection: "Collection") -> "Retriever":

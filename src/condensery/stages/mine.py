@@ -36,13 +36,13 @@ class MineConfig(StageConfig):
 @stage("mine", version=2, makes="negatives")
 def mine(config: MineConfig, context: Context) -> dict[str, Any]:
     """Write the negatives as arrays, negatives.jsonl, and negatives.json, which names the retriever."""
-    from condensery.retrieval.index import open_index
+    from condensery.retrieval.index import open_index, recall_of
     from condensery.retrieval.mining import mine as mine_negatives
     from condensery.text.collection import Collection
 
     collection = Collection(context.input("corpus"))
     retriever = open_index(context.input("retriever"), collection, context.runtime.threads)
-    return mine_negatives(
+    about = mine_negatives(
         retriever,
         collection,
         config.split,
@@ -52,3 +52,4 @@ def mine(config: MineConfig, context: Context) -> dict[str, Any]:
         config.without_answers,
         made_by=retriever_name(context.artifact("retriever")),
     )
+    return {**about, **recall_of(retriever, context.stage_name)}

@@ -25,7 +25,7 @@ class RerankConfig(ScoringStageConfig):
 @stage("rerank", version=1, makes="index", cost=5.0)
 def rerank(config: RerankConfig, context: Context) -> dict[str, Any]:
     """Write queries.npy, candidates.npy, scores.npy and index.json; whole shards of scores are kept on a restart."""
-    from condensery.retrieval.index import open_index
+    from condensery.retrieval.index import open_index, recall_of
     from condensery.retrieval.reranking import search_candidates, write_reranked
     from condensery.text.collection import Collection
 
@@ -36,4 +36,4 @@ def rerank(config: RerankConfig, context: Context) -> dict[str, Any]:
     candidates = search_candidates(retriever, queries, config.depth, path, context.stage_name)
     scored(config, context, queries, candidates)
     about = write_reranked(context.folder, collection, queries, config.depth, config.split)
-    return {key: about[key] for key in ("queries", "depth")}
+    return {**{key: about[key] for key in ("queries", "depth")}, **recall_of(retriever, context.stage_name)}

@@ -1,0 +1,139 @@
+"""Approximate search over the vectors of an ``encode`` artifact: a FAISS index, trained on a sample, of any of its kinds.
+
+How much it misses is not known beforehand, so some queries of each use are searched exactly as well.
+
+Shapes: n queries, k results, d dimensions.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+from numpy.typing import NDArray
+
+from condensery.errors import UserError
+from condensery.files import atomic, read_json, write_json
+from condensery.progress import Task
+from condensery.randomness import generator
+from condensery.retrieval.dense import DenseIndex, Vectors
+from condensery.retrieval.ranking import EMPTY, Ranking, pack, top, unpack
+
+FILE = "passages.faiss"
+BLOCK = 65_536  # vectors added at a time, at most
+EFFORT = {"probes": "nprobe", "breadth": "efSearch"}  # ours -> FAISS's; an index takes those that it knows
+
+
+def build_approximate(
+    exact: DenseIndex, folder: Path, factory: str, sample: int, seed: int, threads: int, task: Task
+) -> None:
+    """Write a FAISS index of all vectors into ``folder``, by inner product.
+
+    Args:
+        exact: gives the vectors (N, d).
+        factory: FAISS's description, such as ``IVF1024,PQ32``, ``HNSW32`` or ``IVF1024,PQ32,RFlat``.
+        sample: vectors that it is trained on, drawn with ``seed``; all where there are no more.
+        task: advances by the vectors added.
+
+    Raises:
+        UserError: FAISS does not know the description, or cannot train it on so few or so short vectors.
+    """
+    faiss.omp_set_num_threads(threads)
+    index = _of_faiss(factory, lambda: faiss.index_factory(exact.dim, factory, faiss.METRIC_INNER_PRODUCT))
+    if not index.is_trained:
+        drawn = np.sort(generator(seed, "approximate").permutation(len(exact))[:sample])
+        vectors = _rows(exact, drawn)
+        _of_faiss(factory, lambda: index.train(vectors))
+    for _, vectors in exact.blocks(BLOCK):
+        index.add(vectors)
+        task.advance(len(vectors))
+    with atomic(folder / FILE) as temporary:
+        faiss.write_index(index, str(temporary))
+
+
+def _of_faiss(factory: str, work: Callable[[], Any]) -> Any:
+    try:
+        return work()
+    except RuntimeError as error:
+        why = str(error).rpartition("Error: ")[2].rpartition("failed: ")[2] or str(error)
+        raise UserError(f"factory: FAISS cannot make {factory!r} of these vectors ({' '.join(why.split())})") from None
+
+
+def _rows(exact: DenseIndex, wanted: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Some vectors (len(wanted), d) by their rows, ascending."""
+
+    def parts() -> Iterator[NDArray[np.float32]]:
+        for first, vectors in exact.blocks(BLOCK):
+            inside = wanted[np.searchsorted(wanted, first) : np.searchsorted(wanted, first + len(vectors))]
+            yield vectors[inside - first]
+
+    return np.concatenate(list(parts()))
+
+
+def write_approximate(folder: Path, exact: DenseIndex, vectors: str, effort: dict[str, int], compared: int) -> None:
+    """Write ``index.json``. ``vectors``: ``kind/id`` of the artifact with the vectors; ``effort``: see ``EFFORT``."""
+    about = {"method": "approximate", "passages": len(exact), "dim": exact.dim, "vectors": vectors}
+    write_json(folder / "index.json", {**about, **effort, "compared": compared})
+
+
+class ApproximateIndex:
+    """A retriever that may miss passages; the scores of what it finds are FAISS's, exact unless vectors are quantised.
+
+    Attributes:
+        exact: the vectors behind it.
+        found, wanted: of the queries searched exactly as well, how many of the exact results came, and how many there are.
+    """
+
+    def __init__(self, folder: Path, exact: DenseIndex, threads: int = 1) -> None:
+        self.about: dict[str, Any] = read_json(folder / "index.json")
+        self.exact, self.threads = exact, max(1, threads)
+        try:
+            self.index = faiss.read_index(str(folder / FILE))
+        except RuntimeError:
+            raise UserError(f"{folder / FILE}: not a FAISS index; remove the folder and run the stage again") from None
+        if self.index.ntotal != len(exact) or self.index.d != exact.dim:
+            raise UserError(f"{folder / FILE}: made of other vectors than those in {exact.folder}; run the stage again")
+        self._exert()
+        self.left, self.found, self.wanted = int(self.about["compared"]), 0, 0
+
+    def _exert(self) -> None:
+        space = faiss.ParameterSpace()
+        space.initialize(self.index)
+        known = {space.parameter_ranges.at(i).name for i in range(space.parameter_ranges.size())}
+        for ours, name in EFFORT.items():
+            if name in known:
+                space.set_index_parameter(self.index, name, self.about[ours])
+
+    def __len__(self) -> int:
+        return len(self.exact)
+
+    @property
+    def recall(self) -> float | None:
+        """The share of the exact results that were found, over the queries compared so far; None before the first."""
+        return self.found / self.wanted if self.wanted else None
+
+    def search(self, query_rows: NDArray[np.integer], k: int, progress: Task | None = None) -> Ranking:
+        """As ``Retriever.search``."""
+        return self.search_vectors(self.exact.query_vectors(query_rows), k, progress)
+
+    def search_vectors(self, vectors: Vectors, k: int, progress: Task | None = None) -> Ranking:
+        """As ``DenseIndex.search_vectors``; the first queries count for ``recall``."""
+        faiss.omp_set_num_threads(self.threads)
+        vectors = np.ascontiguousarray(vectors, dtype=np.float32)
+        scores, rows = self.index.search(vectors, k)
+        ranking = unpack(top(np.where(rows >= 0, pack(np.where(rows >= 0, scores, 0), rows), EMPTY), k))
+        compared = vectors[: self.left]
+        if len(compared):
+            self.left -= len(compared)
+            for ours, theirs in zip(ranking[1], self.exact.search_vectors(compared, k)[1], strict=False):
+                theirs = theirs[theirs >= 0]
+                self.found += len(np.intersect1d(ours, theirs))
+                self.wanted += len(theirs)
+        if progress:
+            progress.advance(len(vectors))
+        return ranking
+
+    def scores(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
+        """As ``DenseIndex.scores``: exact."""
+        return self.exact.scores(query_rows, passage_rows)

@@ -1,0 +1,49 @@
+"""Stage ``approximate``: FAISS's approximate search over the vectors of a dense retriever. An index of its own."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from condensery.stages.base import Context, Input, StageConfig, stage
+from condensery.stages.encode import EncodeConfig
+
+
+class ApproximateConfig(StageConfig):
+    """``factory`` and ``sample``: what is built, and of how many vectors it learns; ``probes`` and ``breadth``: how long it
+    searches. ``compared`` queries of each use are searched exactly as well."""
+
+    vectors: Annotated[str, Input("index")]
+    factory: Annotated[str, Field(min_length=1)]
+    sample: Annotated[int, Field(gt=0)]
+    probes: Annotated[int, Field(gt=0)]
+    breadth: Annotated[int, Field(gt=0)]
+    compared: Annotated[int, Field(gt=0)]
+    seed: Annotated[int, Field(ge=0)]
+
+    def misfit(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
+        """An index without vectors."""
+        if isinstance(inputs["vectors"][0], EncodeConfig):
+            return None
+        return "vectors", f"{self.vectors} is no index of vectors; name a trained encoder, or a stage of kind encode"
+
+
+@stage("approximate", version=1, makes="index")
+def approximate(config: ApproximateConfig, context: Context) -> dict[str, Any]:
+    """Write passages.faiss and index.json."""
+    from condensery.errors import UserError
+    from condensery.progress import progress
+    from condensery.retrieval.approximate import FILE, build_approximate, write_approximate
+    from condensery.retrieval.dense import DenseIndex
+
+    exact, found = DenseIndex(context.input("vectors"), context.runtime.threads), context.artifact("vectors")
+    with progress(context.stage_name, len(exact), "vectors") as task:
+        try:
+            build_approximate(
+                exact, context.folder, config.factory, config.sample, config.seed, context.runtime.threads, task
+            )
+        except UserError as error:
+            raise UserError(f"stages.{context.stage_name}.{error}") from None
+    effort = {"probes": config.probes, "breadth": config.breadth}
+    write_approximate(context.folder, exact, f"{found.kind}/{found.id}", effort, config.compared)
+    return {"passages": len(exact), "bytes": (context.folder / FILE).stat().st_size}

@@ -1,0 +1,94 @@
+"""Approximate search: every kind of FAISS's indexes that a recipe may name, and what it misses is said."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from condensery.errors import UserError
+from condensery.progress import progress
+from condensery.retrieval.approximate import FILE, ApproximateIndex, build_approximate, write_approximate
+from condensery.retrieval.dense import DenseIndex
+from condensery.retrieval.index import recall_of
+
+WriteDense = Callable[..., Path]
+PASSAGES, QUERIES, DIM = 2_000, 30, 16
+
+
+def clustered(seed: int, number: int) -> np.ndarray:
+    random = np.random.default_rng(seed)
+    centres = np.random.default_rng(0).normal(size=(40, DIM))
+    return (centres[random.integers(40, size=number)] + 0.3 * random.normal(size=(number, DIM))).astype(np.float32)
+
+
+@pytest.fixture
+def exact(write_dense: WriteDense) -> DenseIndex:
+    return DenseIndex(write_dense(clustered(1, PASSAGES), clustered(2, QUERIES), 700), device="cpu")
+
+
+def built(exact: DenseIndex, folder: Path, factory: str, probes: int = 4, compared: int = 20) -> ApproximateIndex:
+    folder.mkdir()
+    with progress("build", len(exact), "vectors") as task:
+        build_approximate(exact, folder, factory, 1_500, 1, 1, task)
+    write_approximate(folder, exact, "encode/x", {"probes": probes, "breadth": 32}, compared)
+    return ApproximateIndex(folder, exact)
+
+
+@pytest.mark.parametrize("factory", ["Flat", "IVF20,Flat", "HNSW16", "IVF20,PQ4x4", "IVF20,PQ4x4,RFlat"])
+def test_it_says_how_much_of_the_exact_results_it_finds(factory: str, exact: DenseIndex, tmp_path: Path) -> None:
+    index = built(exact, tmp_path / "index", factory)
+    assert index.recall is None, "nothing was searched yet"
+    scores, rows = index.search(np.arange(QUERIES), 10)
+    assert (np.diff(scores, axis=1) <= 0).all()
+    wanted = exact.search(np.arange(20), 10)[1]
+    share = np.mean([len(np.intersect1d(a, b)) / 10 for a, b in zip(rows, wanted, strict=False)])
+    assert index.recall == pytest.approx(share)
+    assert share == 1.0 if factory == "Flat" else share > (0.05 if "PQ" in factory else 0.3)
+    index.search(np.arange(20, 30), 10)
+    assert index.recall == pytest.approx(share), "only the first queries are compared"
+
+
+def test_more_effort_finds_more_and_only_exact_scores_are_equal(exact: DenseIndex, tmp_path: Path) -> None:
+    little, much = (built(exact, tmp_path / str(probes), "IVF40,Flat", probes) for probes in (1, 40))
+    for index in (little, much):
+        index.search(np.arange(QUERIES), 50)
+    assert little.recall is not None
+    assert little.recall < 0.9
+    assert much.recall == 1.0
+    scores, rows = much.search(np.arange(3), 5)
+    np.testing.assert_allclose(scores, exact.search(np.arange(3), 5)[0], rtol=1e-5)
+    np.testing.assert_allclose(scores, much.scores(np.arange(3), rows), rtol=1e-5)
+
+
+def test_where_fewer_are_found_than_asked_for_the_rest_is_empty(exact: DenseIndex, tmp_path: Path) -> None:
+    scores, rows = built(exact, tmp_path / "index", "IVF40,Flat", probes=1).search(np.arange(2), 1_000)
+    assert (rows[:, -1] == -1).all()
+    assert np.isneginf(scores[:, -1]).all()
+
+
+def test_the_same_vectors_give_the_same_index(exact: DenseIndex, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        built(exact, tmp_path / name, "IVF20,SQ8")
+    assert (tmp_path / "a" / FILE).read_bytes() == (tmp_path / "b" / FILE).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("factory", "why"), [("IVF20,Nix", "could not parse"), ("IVF5000,Flat", "training points"), ("PQ7", "")]
+)
+def test_what_faiss_cannot_build_is_one_line(factory: str, why: str, exact: DenseIndex, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"^factory: FAISS cannot make '{factory}' of these vectors .*{why}") as caught:
+        built(exact, tmp_path / "index", factory)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "index" / FILE).exists()
+
+
+def test_a_broken_index_is_named(exact: DenseIndex, tmp_path: Path) -> None:
+    built(exact, tmp_path / "index", "Flat")
+    (tmp_path / "index" / FILE).write_bytes(b"not an index")
+    with pytest.raises(UserError, match=r"passages\.faiss: not a FAISS index"):
+        ApproximateIndex(tmp_path / "index", exact)
+
+
+def test_an_exact_retriever_has_no_recall_to_tell(exact: DenseIndex) -> None:
+    assert recall_of(exact, "x") == {}

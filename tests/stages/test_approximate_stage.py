@@ -1,0 +1,51 @@
+"""Approximate search from the command line: a row of its own, mined from and asked, which says what it misses."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from small import Done, door, metrics_of
+
+from condensery.files import read_json
+
+NEAR = "stages.near={stage: approximate, vectors: round1, sample: 100, factory: 'IVF6,Flat', probes: %d}"
+
+
+@pytest.fixture
+def store(finished: Done, tmp_path: Path) -> Path:
+    """A copy of the artifacts of the small recipe."""
+    shutil.copytree(finished.folder.parents[1], tmp_path / "out", symlinks=True)
+    return tmp_path / "out"
+
+
+def test_a_row_of_its_own_says_how_much_of_exact_search_it_finds(on_beir: list[str], store: Path) -> None:
+    extra = ["+table.rows.near=near", "stages.near_mined={stage: mine, retriever: near, depth: 5}", "ask=word"]
+    done = door("experiment=tiny", *on_beir, f"output_root={store}", NEAR % 6, *extra).sound()
+    assert {"near", "near.evaluation", "near_mined"} >= set(done.computed)
+    rows = metrics_of(done.folder)
+    exact = next(name for name in rows if name not in ("BM25", "near"))
+    assert set(rows["near"]) == set(rows[exact])
+    for label in ("near.evaluation", "near_mined"):
+        recall = read_json(done.folder / "stages" / label / "manifest.json")["metrics"]["recall_of_exact"]
+        assert recall > 0.97, "of equal scores at the last place either may be found"
+        assert f"[{label}] approximate search found {100 * recall:.1f} % of what exact search finds" in done.out
+    little = door("experiment=tiny", *on_beir, f"output_root={store}", NEAR % 1, "+table.rows.near=near").sound()
+    found = read_json(little.folder / "stages" / "near.evaluation" / "manifest.json")["metrics"]["recall_of_exact"]
+    assert 0 < found < 1
+
+
+@pytest.mark.parametrize(
+    ("stage", "message"),
+    [
+        ("{stage: approximate, vectors: bm25}", "stages.near.vectors: bm25 is no index of vectors"),
+        (
+            "{stage: approximate, vectors: round1, factory: 'IVF9999,Flat'}",
+            "stages.near.factory: FAISS cannot make 'IVF9999,Flat' of these vectors (Number of training points",
+        ),
+    ],
+)
+def test_what_it_cannot_do_is_one_line(stage: str, message: str, on_beir: list[str], store: Path) -> None:
+    done = door("experiment=tiny", *on_beir, f"output_root={store}", f"stages.near={stage}", "+table.rows.near=near")
+    assert done.code == 1
+    assert message in done.err
+    assert done.err.count("\n") == 1
