@@ -15,6 +15,8 @@ from condensery.errors import UserError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+RECOMPUTE = "delete the folder that it lies in, and the next run computes it anew"  # of a file in an artifact
+
 
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
@@ -58,6 +60,8 @@ def load_array(path: Path, mapped: bool = False) -> "NDArray[Any]":
         found: NDArray[Any] = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
+    except MemoryError:
+        raise
     except Exception as error:  # a broken header is evaluated as Python, which may raise anything
         raise UserError(f"{path}: not a readable array ({_first_line(error)}); {RECOMPUTE}") from None
     if not isinstance(found, np.ndarray):
@@ -74,11 +78,10 @@ def load_arrays(path: Path) -> "dict[str, NDArray[Any]]":
             return dict(stored)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
+    except MemoryError:
+        raise
     except Exception as error:
         raise UserError(f"{path}: not readable arrays ({_first_line(error)}); {RECOMPUTE}") from None
-
-
-RECOMPUTE = "delete the folder that it lies in, and the next run computes it anew"
 
 
 def _first_line(error: Exception) -> str:

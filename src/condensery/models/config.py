@@ -7,13 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from condensery.files import content_hash
 
-WEIGHTS_AND_WORDS = {
-    ".json",
-    ".safetensors",
-    ".bin",
-    ".txt",
-    ".model",
-}  # files of a checkpoint that change what it does
+WEIGHTS_AND_WORDS = {".json", ".safetensors", ".bin", ".txt", ".model"}  # files that make a checkpoint what it is
 
 
 class BackboneConfig(BaseModel):

@@ -19,9 +19,7 @@ MEGABYTE = 1 << 20
 BOM = b"\xef\xbb\xbf"
 GZIP = b"\x1f\x8b"
 HEAD = 1024  # bytes in which a file shows that it is no UTF-8
-LONGEST = (
-    256 * MEGABYTE
-)  # bytes of a line, characters of a field or of an entry: beyond it the file is taken to be broken
+LONGEST = 256 * MEGABYTE  # bytes of a line, characters of a field or an entry; beyond it a file is taken to be broken
 SHOWN = 60  # characters of a wrong value in a message
 
 csv.field_size_limit(LONGEST)  # its own is 131,072
