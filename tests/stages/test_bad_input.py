@@ -269,8 +269,8 @@ BROKEN_FILES: dict[str, tuple[str, Break, str, list[str]]] = {
     ),
     "triviaqa: an answer that is no list": (
         "triviaqa",
-        line("triviaqa-test.qa.csv", 1, "who\tnobody"),
-        "triviaqa-test.qa.csv:1: the answers must be a list",
+        line("trivia-test.qa.csv", 1, "who\tnobody"),
+        "trivia-test.qa.csv:1: the answers must be a list",
         [],
     ),
     "tevatron: NUL in an id": (
@@ -290,7 +290,7 @@ WRITERS: dict[str, Callable[[Path, Text], Path]] = {
     "documents": write_documents,
     "text": write_text_files,
     "nq": write_dpr,
-    "triviaqa": lambda root, text: write_dpr(root, text, "triviaqa"),
+    "triviaqa": lambda root, text: write_dpr(root, text, "trivia"),
     "tevatron": write_tevatron,
 }
 
