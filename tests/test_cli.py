@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
-from condensery.cli import in_one_line, prepared
+from condensery.cli import in_one_line, prepared, refuse_foreign_targets
 from condensery.errors import UserError
 
 TOYS = Path(__file__).parent / "pipeline"
@@ -101,6 +102,66 @@ def test_a_fault_of_ours_keeps_its_traceback(project: Path, tmp_path: Path) -> N
     assert "hydra/_internal" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "{_target_: os.system, command: touch x}",
+        "{_target_: condenserything.x}",
+        "{_target_: hydra.utils.call}",
+        "{_target_: condensery.pipeline.sweep.JoinedTable, a: [{b: {_target_: pathlib.Path.touch}}]}",
+        "{a: {_target_: null}}",
+    ],
+)
+def test_what_is_not_ours_is_not_called(entry: str) -> None:
+    config = OmegaConf.create(f"hydra: {{callbacks: {{x: {entry}}}}}")
+    with pytest.raises(
+        UserError, match=r"^hydra\.callbacks\.x\S*\._target_: \S+ is not called: only what begins with "
+    ):
+        refuse_foreign_targets(config.hydra.callbacks.x)
+
+
+def test_what_is_ours_or_of_a_plugin_is_called(project: Path) -> None:
+    root = OmegaConf.load(project / "conf" / "config.yaml")
+    refuse_foreign_targets(root.hydra.callbacks)
+    for plugin in ("hydra_plugins.x.Launcher", "hydra._internal.core_plugins.basic_launcher.BasicLauncher"):
+        refuse_foreign_targets(OmegaConf.create({"_target_": plugin, "timeout": 3, "nodes": ["a"]}))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["+hydra.callbacks.x._target_=pathlib.Path.touch", "+hydra.callbacks.x.self=x"],
+            "hydra.callbacks.x._target_: ",
+        ),
+        (["-m", "+hydra.launcher.x={_target_: pathlib.Path.touch}"], "hydra.launcher.x._target_: pathlib.Path.touch"),
+        (["-m", "hydra.launcher._target_=os.system"], "Invalid plugin 'os.system'"),
+        (["-m", "name=../../x"], "name: must match ^[A-Za-z0-9]"),
+    ],
+)
+def test_nothing_foreign_is_called_and_no_other_folder_is_touched(
+    arguments: list[str], message: str, project: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "x" / "jobs").mkdir(parents=True)  # where the sweep `../../x` would clear away
+    done = door(project, tmp_path, f"output_root={tmp_path / 'out'}", f"data.root={tmp_path}", *arguments)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: {message}")
+    assert done.stderr.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir() if path.name != "out"] == ["x"]
+    assert (tmp_path / "x" / "jobs").is_dir()
+
+
+def test_a_recipe_cannot_have_anything_called(project: Path, tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    recipe = "# @package _global_\nhydra: {callbacks: {x: {_target_: pathlib.Path.touch, self: x}}}\n"
+    (tmp_path / "experiment" / "evil.yaml").write_text(recipe)
+    command = [sys.executable, str(project / "run.py"), "--config-dir", str(tmp_path), "experiment=evil"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: hydra.callbacks.x._target_: pathlib.Path.touch is not called")
+    assert done.stderr.count("\n") == 1
+
+
 def test_the_command_line_is_made_ready_for_hydra() -> None:
     given = ["experiment=x", "stages.a.steps=1,2", "data.root=d", "data=beir", "hydra.verbose=true", "-m"]
     wanted = ["-m", "experiment=x", "++stages.a.steps=1,2", "++data.root=d", "data=beir", "hydra.verbose=true"]
@@ -123,8 +184,6 @@ def test_only_foreseeable_faults_lose_their_traceback() -> None:
 
 
 def test_every_stage_with_defaults_is_loaded_by_the_root(project: Path) -> None:
-    from omegaconf import OmegaConf
-
     root = OmegaConf.load(project / "conf" / "config.yaml")
     loaded = next(entry.stage for entry in root.defaults if isinstance(entry, dict | type(root)) and "stage" in entry)
     assert sorted(loaded) == sorted(path.stem for path in (project / "conf" / "stage").glob("*.yaml"))

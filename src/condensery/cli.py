@@ -8,16 +8,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+import hydra
+import hydra.core.plugins
+import hydra.utils
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, OverrideParseException
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError
 
 from condensery.errors import UserError, of_the_disk
 from condensery.pipeline.study import typed
 
+TARGETS = ("condensery.", "hydra_plugins.", "hydra._internal.core_plugins.")  # what a config may have called
 GROUPS = re.compile(r"^(stages?|data|backbone|trainer|logger|table|figures)\.[^=]+=")
 
 
@@ -49,6 +53,7 @@ def door(program: Callable[[], Any], home: Path) -> int:
         return 0
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises, so that its message can be made one line here
     sys.argv[1:] = prepared(sys.argv[1:])
+    _refuse_foreign_targets()
     caught = _end_on_signals()
     try:
         program()
@@ -67,6 +72,30 @@ def door(program: Callable[[], Any], home: Path) -> int:
     from condensery.pipeline import sweep
 
     return 1 if sweep.failed else 0
+
+
+def _refuse_foreign_targets() -> None:
+    """Let Hydra call what this project and Hydra's plugins define, and nothing else that a config names."""
+
+    def guarded(config: Any, *args: Any, **kwargs: Any) -> Any:
+        refuse_foreign_targets(config)
+        return call(config, *args, **kwargs)
+
+    call = getattr(hydra.utils.instantiate, "unguarded", hydra.utils.instantiate)  # once, also for two commands
+    guarded.unguarded = call  # type: ignore[attr-defined]
+    hydra.utils.instantiate = hydra.core.plugins.instantiate = guarded
+
+
+def refuse_foreign_targets(config: Any) -> None:
+    """Raise ``UserError`` for a ``_target_`` anywhere in ``config`` that is neither ours nor of a plugin of Hydra."""
+    if OmegaConf.is_dict(config):
+        target = str(config.get("_target_", TARGETS[0]))
+        if not target.startswith(TARGETS):
+            key = config._get_full_key("_target_")
+            raise UserError(f"{key}: {target} is not called: only what begins with {', '.join(TARGETS)} is")
+    if OmegaConf.is_config(config):
+        for value in config.values() if OmegaConf.is_dict(config) else config:
+            refuse_foreign_targets(value)
 
 
 def prepared(arguments: list[str]) -> list[str]:
@@ -112,8 +141,8 @@ def _raised_in(error: BaseException) -> tuple[str, str]:
 
 
 def _raised_in_hydra(error: BaseException) -> bool:
-    """Whether it is one of the plain ``ValueError`` with which Hydra meets overrides such as ``data=null``."""
-    return isinstance(error, ValueError) and _raised_in(error)[1].startswith("hydra.")
+    """Whether it is one of the plain exceptions with which Hydra meets ``data=null`` or a launcher that is none."""
+    return isinstance(error, ValueError | RuntimeError) and _raised_in(error)[1].startswith("hydra.")
 
 
 def _of_hydra(error: BaseException) -> str:
@@ -127,8 +156,8 @@ def _of_hydra(error: BaseException) -> str:
         hint = "" if first in RootConfig.model_fields else close_to(first, RootConfig.model_fields)
         return f"{unknown[1]}: unknown key{hint}"
     if text.startswith("Config group override must be"):  # it does not say which
-        given = [argument for argument in sys.argv[1:] if re.match(r"[+~]*\w+=", argument)]
-        text = f"{' or '.join(given)}: a group takes the name of one of its options"
+        groups = [argument for argument in sys.argv[1:] if re.match(r"[+~]*\w+=", argument)]
+        text = f"{' or '.join(groups)}: a group takes the name of one of its options"
     if isinstance(error, OverrideParseException):
         word = (error.override or "").lstrip("+")
         return (

@@ -12,6 +12,8 @@ DISK = {
     errno.EPERM: "no permission to read or write here",
     errno.ENOTDIR: "a file stands where a folder is needed",
     errno.EEXIST: "a file stands where a folder is needed",
+    errno.ENAMETOOLONG: "the name is too long for this disk",
+    errno.ELOOP: "links that lead in a circle",
 }
 
 

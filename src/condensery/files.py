@@ -7,10 +7,15 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, TextIO
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, TextIO
 
 from condensery.errors import UserError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+RECOMPUTE = "delete the folder that it lies in, and the next run computes it anew"  # of a file in an artifact
 
 
 @contextmanager
@@ -40,8 +45,62 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a plain ValueError
         raise UserError(f"{path}: not valid JSON ({error})") from None
+
+
+def load_array(path: Path, mapped: bool = False) -> "NDArray[Any]":
+    """Read an .npy file, or map it into memory; pickled objects in it are never read.
+
+    Raises ``UserError`` where the file is missing or is no such array.
+    """
+    import numpy as np
+
+    try:
+        found: NDArray[Any] = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except MemoryError:
+        raise
+    except Exception as error:  # a broken header is evaluated as Python, which may raise anything
+        raise UserError(f"{path}: not a readable array ({_first_line(error)}); {RECOMPUTE}") from None
+    if not isinstance(found, np.ndarray):
+        raise UserError(f"{path}: not one array, but an archive; {RECOMPUTE}")
+    return found
+
+
+def load_arrays(path: Path) -> "dict[str, NDArray[Any]]":
+    """Read the arrays of an .npz file by name, as ``load_array``."""
+    import numpy as np
+
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return dict(stored)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise UserError(f"{path}: not readable arrays ({_first_line(error)}); {RECOMPUTE}") from None
+
+
+def _first_line(error: Exception) -> str:
+    return [*str(error).splitlines(), type(error).__name__][0]
+
+
+def expanded(path: str | Path) -> Path:
+    """The path with the home folder for ``~``; as it is where there is no such user."""
+    return Path(os.path.expanduser(path))
+
+
+def inside(folder: Path, name: Any, where: str | Path) -> Path:
+    """``folder / name``, of a name that stands in a file; ``UserError`` where it leads out of the folder.
+
+    ``where`` is what is said to hold the name.
+    """
+    if not isinstance(name, str) or not name or "\0" in name or {"..", "/"} & {*PurePosixPath(name).parts}:
+        raise UserError(f"{where}: {name!r} is no name of something in {folder}; was the file edited by hand?")
+    return folder / name
 
 
 @contextmanager

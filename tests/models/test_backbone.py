@@ -13,6 +13,8 @@ from condensery.errors import UserError
 from condensery.models.backbone import load_masked_language_model, masked_language_model
 from condensery.models.checkpoint import load_biencoder, load_condenser, load_encoder
 from condensery.models.config import BackboneConfig
+from condensery.models.generator import load_generator
+from condensery.tokens.tokenizer import load_tokenizer
 
 
 def _config(**changes: Any) -> BackboneConfig:
@@ -82,6 +84,57 @@ def test_a_damaged_checkpoint_is_one_line(checkpoint: Path, damage: str) -> None
     else:
         config.write_text("{")
     _refused(checkpoint, "load")
+
+
+class Poison:
+    """What leaves a file behind when it is unpickled."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.trace,)
+
+
+def test_of_pickled_weights_tensors_alone_are_read(checkpoint: Path, tmp_path: Path) -> None:
+    saved = textbook.language_model(dropout=0.1).float().state_dict()
+    (checkpoint / "model.safetensors").unlink()
+    torch.save(saved, checkpoint / "pytorch_model.bin")
+    found = load_masked_language_model(checkpoint, textbook.vocabulary()).state_dict()
+    assert all(torch.equal(value, saved[name]) for name, value in found.items())
+    torch.save({**saved, "x": Poison(tmp_path / "trace")}, checkpoint / "pytorch_model.bin")
+    _refused(checkpoint, "load")
+    assert not (tmp_path / "trace").exists()
+
+
+def test_pickled_weights_count_by_their_content(checkpoint: Path) -> None:
+    config = _config(name=str(checkpoint))
+    before = config.fingerprint()
+    (checkpoint / "pytorch_model.bin").write_bytes(b"one")
+    with_bin = config.fingerprint()
+    (checkpoint / "pytorch_model.bin").write_bytes(b"two")
+    assert len({before, with_bin, config.fingerprint()}) == 3
+
+
+@pytest.mark.parametrize("model_type", ["bert", "evil"])
+def test_code_that_a_checkpoint_brings_along_is_not_run(checkpoint: Path, tmp_path: Path, model_type: str) -> None:
+    trace = tmp_path / "trace"
+    (checkpoint / "evil.py").write_text(f"open({str(trace)!r}, 'w').close()\nclass Config: ...\nclass Model: ...\n")
+    config = json.loads((checkpoint / "config.json").read_text())
+    classes = {"AutoConfig": "evil.Config", "AutoModel": "evil.Model", "AutoTokenizer": ["evil.Model", "evil.Model"]}
+    changed = {**config, "model_type": model_type, "auto_map": classes}
+    (checkpoint / "config.json").write_text(json.dumps(changed))
+    (checkpoint / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "Evil", "auto_map": classes}))
+    if model_type == "bert":  # the library has a class of its own
+        load_encoder(checkpoint)
+        load_masked_language_model(checkpoint, textbook.vocabulary())
+    else:
+        _refused(checkpoint, "load")
+        with pytest.raises(UserError, match=r"stages\.x: cannot load"):
+            load_generator(checkpoint, "stages.x")
+    with pytest.raises(UserError, match=r"no tokenizer in this folder can be read|holds no fast tokenizer|has no"):
+        load_tokenizer(checkpoint)
+    assert not trace.exists()
 
 
 def test_a_vocabulary_larger_than_the_model_is_one_line(checkpoint: Path) -> None:

@@ -48,6 +48,26 @@ def test_the_manifest_tells_where_an_artifact_comes_from(small: Compose, tmp_pat
     assert corpus.id == graph.nodes["corpus"].id
 
 
+def test_a_link_to_a_stage_is_replaced_and_not_followed(small: Compose, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    run(small())
+    link = next((tmp_path / "out" / "runs").iterdir()) / "stages" / "plain"
+    link.unlink()
+    link.symlink_to(elsewhere, target_is_directory=True)
+    run(small())
+    assert link.resolve() == Store(tmp_path / "out").path(build(small()).nodes["plain"])
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_a_manifest_that_names_files_elsewhere_is_not_believed(small: Compose, tmp_path: Path) -> None:
+    run(small())
+    path = Store(tmp_path / "out").path(build(small()).nodes["bm25"]) / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "files": {"../../../../text.txt": 10}}))
+    with pytest.raises(UserError, match=r"manifest\.json: '\.\./\.\./.*' is no name of something in"):
+        run(small())
+
+
 def test_only_forced_stages_are_computed_anew(small: Compose, computed: Computed) -> None:
     run(small())
     before = len(computed())

@@ -9,10 +9,11 @@ import pytest
 from toy_commands import Command, Compose
 
 from condensery.errors import UserError
-from condensery.files import write_json
+from condensery.files import read_json, write_json
 from condensery.pipeline.figure_config import FigureConfig
 from condensery.pipeline.figures import Job, by_setting, draw, draw_figures, read_figures
 from condensery.pipeline.graph import build
+from condensery.pipeline.page import page_of_run
 from condensery.pipeline.run import run
 
 SEEDS = (1, 2)
@@ -167,6 +168,28 @@ def test_a_figure_without_any_line_is_named_and_hides_no_other(sweep: list[Job],
         "figures.unmeasured: no row has NDCG@10 (measured: MRR@10)",
     ]
     assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == ["good.csv", "good.png", "good.svg"]
+
+
+@pytest.mark.parametrize("name", ["../../../x", "/etc"])
+def test_names_that_lead_out_of_the_store_are_not_followed(name: str, sweep: list[Job], tmp_path: Path) -> None:
+    folder = sweep[0].folder
+    graph, results = read_json(folder / "graph.json"), read_json(folder / "results.json")
+    changed = [{**entry, "artifact": name} for entry in results]
+    write_json(folder / "results.json", changed)
+    with pytest.raises(UserError, match=r"results\.json: entry 0: .* was the file edited by hand\?"):
+        _ = Job(folder).rows
+    manifest = tmp_path / "artifacts" / "finetune" / graph["tuned"]["id"] / "manifest.json"
+    write_json(manifest, {**read_json(manifest), "inputs": {"init": [name]}})
+    with pytest.raises(UserError, match=r"manifest\.json: .* was the file edited by hand\?"):
+        Job(folder).stages["tuned"].ancestor("corpus")
+    write_json(folder / "graph.json", {"tuned": {"kind": name, "id": "x", "reads": {}}})
+    write_json(folder / "study.json", {"command": "", "about": [], "lost": {}})
+    (folder / "config.yaml").write_text("")
+    write_json(folder / "results.json", [])
+    with pytest.raises(UserError, match=r"graph\.json: .* was the file edited by hand\?"):
+        _ = Job(folder).stages
+    with pytest.raises(UserError, match=r"graph\.json: .* was the file edited by hand\?"):
+        page_of_run(folder, tmp_path, [], [])
 
 
 def test_settings_are_told_apart_only_where_they_make_a_difference() -> None:

@@ -4,6 +4,7 @@ import csv
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from toy_commands import Command, Compose
@@ -139,3 +140,12 @@ def test_a_fault_of_a_table_is_said_in_one_line_before_any_work(
         build(config)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_table_cannot_be_written_elsewhere_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = SimpleNamespace(runtime=SimpleNamespace(choices={"table": "../table/msmarco"}))
+    monkeypatch.setattr(tables, "HydraConfig", SimpleNamespace(initialized=lambda: True, get=lambda: chosen))
+    with pytest.raises(UserError, match=r"^table=\.\./table/msmarco: must be the name of an option"):
+        tables._name()
+    chosen.runtime.choices["table"] = "mine/x"
+    assert tables._name() == "mine/x"

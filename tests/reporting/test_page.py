@@ -129,6 +129,47 @@ def test_whatever_is_shown_is_escaped(tmp_path: Path) -> None:
     assert not any(key.startswith("on") for _, given in evil.elements for key in given)
 
 
+def test_each_text_that_is_shown_is_escaped_wherever_it_stands(tmp_path: Path) -> None:
+    """Every field of every part of the page, by itself, with a word that tells which it is."""
+    (tmp_path / "figure.svg").write_text("<svg/>")
+    said = iter(range(100))
+
+    def evil() -> str:
+        return f"<script>{next(said)}</script>'\"><b onload=x>"
+
+    compared = Table(
+        title=evil(),
+        header=[evil()],
+        names=[evil(), evil()],
+        cells=[[Cell(evil(), best=True)], [Cell(evil(), marked=True)]],
+        notes=[evil()],
+        comparisons=[Comparison(evil(), evil(), 0.1, 0.2)],
+        sources=[evil(), evil()],
+        blocks=[Block(evil(), 1, published=True), Block(evil(), 1)],
+    )
+    made = [
+        Made(evil(), evil(), evil(), (evil(),), 1.0, evil(), 1),
+        Made("failed", "kind", "id", cause="failed", failed=evil()),
+    ]
+    whole = Page(
+        name=evil(),
+        about=[evil(), "  " + evil()],
+        command=evil(),
+        tables=[compared],
+        figures=[Figure("x", evil(), evil(), {"svg": tmp_path / "figure.svg"})],
+        jobs=[Job(evil(), evil(), evil(), made, {evil(): curves(2)}), Job(evil(), evil(), evil())],
+        rows=[Row(evil(), evil(), evil(), {}, artifact=evil())],
+        failed=[(evil(), evil())],
+        machine={evil(): evil()},
+    )
+    text = html(whole)
+    reader = read(text)
+    shown = "".join(reader.texts) + "".join(str(value) for _, given in reader.elements for value in given.values())
+    assert [number for number in range(next(said)) if f"<script>{number}</script>" not in shown] == [], "not shown"
+    assert not re.search(r"<script|<b onload", text.replace(str(tmp_path), ""))
+    assert not any(key.startswith("on") for _, given in reader.elements for key in given)
+
+
 def test_nothing_is_fetched_from_elsewhere(tmp_path: Path) -> None:
     text = html(page(tmp_path))
     reader = read(text)

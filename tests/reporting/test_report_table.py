@@ -172,9 +172,20 @@ def test_results_are_the_documented_list_and_read_back(tmp_path: Path) -> None:
     assert read_results(tmp_path / "results.json") == rows
 
 
+def entry(artifact: object) -> dict[str, object]:
+    return {"row": "a", "collection": "c", "split": "test", "metrics": {}, "seed": 1, "artifact": artifact}
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
-    [({}, "list"), ([1], "entry 0"), ([{"row": "a"}], "entry 0: field 'collection'")],
+    [
+        ({}, "list"),
+        ([1], "entry 0"),
+        ([{"row": "a"}], "entry 0: field 'collection'"),
+        ([entry(3)], "entry 0: field 'artifact'"),
+        ([entry("evaluate/aa"), entry("../../x")], r"results\.json: entry 1: '\.\./\.\./x' is no name of something in"),
+        ([entry("/etc")], r"entry 0: '/etc' is no name of something in artifacts; was the file edited by hand\?"),
+    ],
 )
 def test_broken_results_are_user_errors(tmp_path: Path, content: object, message: str) -> None:
     write_json(tmp_path / "results.json", content)

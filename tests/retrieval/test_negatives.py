@@ -48,6 +48,10 @@ def test_lines_of_different_depth_are_padded(tmp_path: Path, collection: Collect
         ('{"query_id": "q2", "negative_ids": ["p1", "p99"]}', "'p99' is unknown"),
         ('{"query_id": "q1", "negative_ids": ["p1"]}', "'q1' has a line already"),
         ("", "not valid JSON"),
+        ("[" * 99_999, "not valid JSON"),
+        ('{"query_id": ' + "9" * 5000 + "}", "not valid JSON"),
+        ('{"query_id": "q2", "negative_ids": ["\\ud800"]}', "the id holds half a character"),
+        ('{"query_id": "\udcff"}', "not valid UTF-8"),
     ],
 )
 @pytest.mark.parametrize("block", [1, 2, 4096])
@@ -57,7 +61,8 @@ def test_a_fault_names_its_line(
     monkeypatch.setattr(negatives, "LINES", block)
     path = tmp_path / "n.jsonl"
     path.write_text(
-        GOOD + '{"query_id": "q4", "negative_ids": []}\n' + line + '\n{"query_id": "q0", "negative_ids": []}\n'
+        GOOD + '{"query_id": "q4", "negative_ids": []}\n' + line + '\n{"query_id": "q0", "negative_ids": []}\n',
+        errors="surrogateescape",
     )
     with pytest.raises(UserError, match=message) as caught:
         read_negatives(path, collection)
@@ -114,13 +119,19 @@ def test_any_cut_of_the_stream_keeps_the_same_first_negatives(monkeypatch: pytes
     [
         (TRIPLES + "q1\tp1\n", ":9: expected 3"),
         (TRIPLES + "q1\tp1\tp99\n", ":9: passage 'p99' is unknown"),
+        (TRIPLES + "\nq1\tp1\tp99\n", ":10: passage 'p99' is unknown"),
+        (TRIPLES + "q1\tp1\t\udcff\n", ":9: not valid UTF-8"),
+        (TRIPLES + "q1\tp1\t\n", ":9: passage '' is unknown"),
+        (TRIPLES + "q1\tp1\tp2\0\n", "holds NUL bytes"),
+        ("q1 p1 p2\n", ":1: expected 3 tab-separated ids"),
         ("q77\tp1\tp2\n", "no triple"),
+        ("\n", "no triple"),
         ("", "triples"),
     ],
 )
 def test_faults_of_triples_are_user_errors(tmp_path: Path, collection: Collection, text: str, message: str) -> None:
     path = tmp_path / "triples.tsv"
-    path.write_text(text)
+    path.write_text(text, errors="surrogateescape")
     with pytest.raises(UserError, match=message):
         from_triples(path, collection, depth=2)
 

@@ -59,8 +59,14 @@ def test_a_run_of_another_tool_is_sorted_by_score(tmp_path: Path, collection: Co
     ("line", "message"),
     [
         ("q1 Q0 p3 1 1.0", "6 columns"),
-        ("q1 Q0 p3 first 1.0 x", "not a number"),
-        ("q1 Q0 p3 1 high x", "not a number"),
+        ("q1 Q0 p3 first 1.0 x", 'the rank must be a whole number, not "first"'),
+        ("q1 Q0 p3 99999999999999999999 1.0 x", "the rank must be a whole number"),
+        ("q1 Q0 p3 1 high x", "the score must be a finite number, not 'high'"),
+        ("q1 Q0 p3 1 nan x", "the score must be a finite number, not 'nan'"),
+        ("q1 Q0 p3 1 inf x", "the score must be a finite number, not 'inf'"),
+        ("q1 Q0 p3 1 1e999 x", "the score must be a finite number, not '1e999'"),
+        ("", "6 columns"),
+        ("q1 Q0 p3 1 \udcff x", "not valid UTF-8"),
         ("q99 Q0 p3 1 1.0 x", "query 'q99' is unknown"),
         ("q1 Q0 p99 1 1.0 x", "passage 'p99' is unknown"),
         ("q0 Q0 p1 2 0.5 x", "twice"),
@@ -68,7 +74,7 @@ def test_a_run_of_another_tool_is_sorted_by_score(tmp_path: Path, collection: Co
 )
 def test_a_fault_names_its_line(tmp_path: Path, collection: Collection, line: str, message: str) -> None:
     path = tmp_path / "run.txt"
-    path.write_text(f"q0 Q0 p1 1 1.0 x\n{line}\n")
+    path.write_text(f"q0 Q0 p1 1 1.0 x\n{line}\n", errors="surrogateescape")
     with pytest.raises(UserError, match=message) as caught:
         read_run(path, collection)
     assert f"{path}:2: " in str(caught.value)

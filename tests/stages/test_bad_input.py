@@ -18,7 +18,9 @@ from small import (
     some_text,
     write_beir,
     write_documents,
+    write_dpr,
     write_marco,
+    write_tevatron,
     write_text_files,
 )
 
@@ -235,6 +237,49 @@ BROKEN_FILES: dict[str, tuple[str, Break, str, list[str]]] = {
         [],
     ),
     "text: no queries": ("text", lambda root: None, "queries.jsonl", ["data.splits.test=test"]),
+    "beir: UTF-16": (
+        "beir",
+        lambda root: (root / "corpus.jsonl").write_text((root / "corpus.jsonl").read_text(), encoding="utf-16-le"),
+        "corpus.jsonl: holds NUL bytes, so it is UTF-16",
+        [],
+    ),
+    "beir: a folder for a file": (
+        "beir",
+        lambda root: (root / "corpus.jsonl").unlink() or (root / "corpus.jsonl").mkdir(),
+        "corpus.jsonl: no such file",
+        [],
+    ),
+    "msmarco: titles of something else": (
+        "msmarco",
+        lambda root: (root / "titles.tsv").write_text("x1\tA title\n"),
+        "titles.tsv: no line is of a passage of collection.tsv",
+        ["data.titles=titles.tsv"],
+    ),
+    "documents: an id of nothing": (
+        "documents",
+        line("documents.jsonl", 2, record(_id="", passages=["x"])),
+        "documents.jsonl:2: the document id is empty",
+        [],
+    ),
+    "nq: more behind the array": (
+        "nq",
+        lambda root: (root / "biencoder-nq-dev.json").open("a").write("\n[]"),
+        "biencoder-nq-dev.json:",
+        [],
+    ),
+    "triviaqa: an answer that is no list": (
+        "triviaqa",
+        line("trivia-test.qa.csv", 1, "who\tnobody"),
+        "trivia-test.qa.csv:1: the answers must be a list",
+        [],
+    ),
+    "tevatron: NUL in an id": (
+        "tevatron",
+        line("train.jsonl", 1, record(query_id="q\0", query="x", positive_passages=[{"docid": "1", "text": "x"}])),
+        "train.jsonl:1: the query id 'q\\x00' holds a NUL",
+        [],
+    ),
+    "a path of 5,000 characters": ("text", lambda root: None, "the name is too long", [f"data.root={'x' * 5000}"]),
     "no folder": ("beir", lambda root: shutil.rmtree(root), "no such folder; data.root must name", []),
     "pydocs: no such package": ("pydocs", lambda root: None, "nix_package", ["data.packages=[nix_package]"]),
 }
@@ -244,6 +289,9 @@ WRITERS: dict[str, Callable[[Path, Text], Path]] = {
     "msmarco_documents": write_marco,
     "documents": write_documents,
     "text": write_text_files,
+    "nq": write_dpr,
+    "triviaqa": lambda root, text: write_dpr(root, text, "trivia"),
+    "tevatron": write_tevatron,
 }
 
 
@@ -266,7 +314,7 @@ def test_a_broken_input_is_named_with_its_line(name: str, tmp_path: Path) -> Non
     )
     done = door(*CORPUS, f"data={form}", *overrides, f"output_root={out}")
     said = one_line(done, message)
-    assert str(root) in said or form not in WRITERS or "/nix/" in said
+    assert str(root) in said or form not in WRITERS or "/nix/" in said or "xxxx" in said
     assert not half_written(out)
     assert not list(out.glob("artifacts/corpus/*/manifest.json"))
 

@@ -16,6 +16,10 @@ Make = Callable[..., Any]
 Write = Callable[[dict[str, str | bytes]], Path]
 
 
+class Raw(bytes):
+    """Bytes that ``write`` writes as they are, whatever the file is called."""
+
+
 @pytest.fixture
 def config(project: Path) -> Make:
     """``config("beir", root=...)``: the shipped ``conf/data/beir.yaml`` with some keys replaced."""
@@ -41,7 +45,8 @@ def write(tmp_path: Path) -> Write:
         for name, content in files.items():
             raw = content.encode() if isinstance(content, str) else content
             (root / name).parent.mkdir(parents=True, exist_ok=True)
-            (root / name).write_bytes(gzip.compress(raw, mtime=0) if name.endswith(".gz") else raw)
+            packed = name.endswith(".gz") and not isinstance(raw, Raw)
+            (root / name).write_bytes(gzip.compress(raw, mtime=0) if packed else raw)
         return root
 
     return make

@@ -66,6 +66,9 @@ def test_memory_holds_an_entry_and_not_the_file(tmp_path: Path, monkeypatch: pyt
         ('[\n{"a": "no end}]', ":2: not valid JSON"),
         (b'[\n{"a": "\xff"}]', "not valid UTF-8"),
         ('[{"a": ' + "[" * 100_000, ":1: not valid JSON"),
+        ("[{}]\n[{}]", r":2: not valid JSON \(something stands behind the end"),
+        ("[]x", r":1: not valid JSON \(something stands behind the end"),
+        ('[\n{"a": ' + "9" * 5000 + "}]", ":2: not valid JSON"),
     ],
 )
 def test_a_fault_is_one_line_with_its_place(

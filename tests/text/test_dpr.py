@@ -128,6 +128,27 @@ BROKEN = [
     ("biencoder-nq-train.json", broken({"question": "a"}), rf':{START}: the field "positive_ctxs" is missing'),
     ("biencoder-nq-train.json", broken({"positive_ctxs": [{"psg_id": 1}]}), rf':{START}: the field "question" is'),
     ("biencoder-nq-train.json", broken(TRAIN[0])[:-30], r"train\.json:\d+: not valid JSON"),
+    ("biencoder-nq-train.json", broken(TRAIN[0]) + "[]", r"train\.json:\d+: not valid JSON \(something stands behind"),
+    ("biencoder-nq-train.json", '[{"x": ' + "9" * 5000 + "}]", r"train\.json:1: not valid JSON"),
+    ("biencoder-nq-train.json", broken(TRAIN[0]).encode("utf-16-le"), r"train\.json: holds NUL bytes"),
+    ("biencoder-nq-train.json", broken(TRAIN[0]).encode() + b"\xe9", r"train\.json:\d+: not valid UTF-8"),
+    ("biencoder-nq-train.json", "[null]", r"train\.json:1: a JSON object is expected"),
+    ("biencoder-nq-train.json", broken({**TRAIN[0], "question": "\ud800"}), r"train\.json:\d+: the query holds half a"),
+    (
+        "biencoder-nq-train.json",
+        broken({**TRAIN[0], "answers": [None]}),
+        r"train\.json:\d+: the answers must be a list",
+    ),
+    ("psgs_w100.tsv", PASSAGES.encode("utf-16"), r"psgs_w100\.tsv: holds NUL bytes"),
+    ("psgs_w100.tsv", PASSAGES + "9\ta\rb\tT\n", r"psgs_w100\.tsv:\d+: not columns between tabs"),
+    (
+        "nq-test.qa.csv",
+        "who\t__import__('os').system('touch x')\n",
+        r"test\.qa\.csv:1: the answers must be a list such",
+    ),
+    ("nq-test.qa.csv", "who\t" + "[" * 50_000 + "\n", r"test\.qa\.csv:1: the answers must be a list such"),
+    ("nq-test.qa.csv", "who\t['\\ud800']\n", r"test\.qa\.csv:1: the query holds half a character"),
+    ("nq-test.qa.csv", "who,['one']\n", r"test\.qa\.csv:1: 2 columns separated by tabs"),
 ]
 
 
@@ -242,6 +263,14 @@ BROKEN_TEVATRON = [
     ({**FIRST, "query_id": "q2", "negative_passages": [{"docid": "x"}]}, ':2: the field "text" is missing'),
     ({**FIRST, "query_id": "q2", "negative_passages": [{"text": "x"}]}, ':2: the field "docid" is missing'),
     ("text", ":2: a JSON object is expected"),
+    ({**FIRST, "query_id": True}, ':2: the field "query_id" must be a string, not true or false'),
+    ({**FIRST, "query_id": 1.5}, ':2: the field "query_id" must be a string'),
+    ({**FIRST, "query_id": float("nan")}, ':2: the field "query_id" must be a string'),
+    ({**FIRST, "query_id": "q\0"}, r":2: the query id 'q\\x00' holds a NUL"),
+    ({**FIRST, "query_id": "q2", "query": "\ud800"}, ":2: the query holds half a character"),
+    ({**FIRST, "query_id": "q2", "query": None}, ':2: the field "query" is missing'),
+    ({**FIRST, "query_id": "q2", "negative_passages": [{"docid": "x y", "text": "x"}]}, ":2: .* holds white space"),
+    ({**FIRST, "query_id": "q2", "answers": "x"}, ':2: the field "answers" must be a list'),
 ]
 
 

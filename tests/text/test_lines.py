@@ -32,6 +32,8 @@ def test_the_last_line_needs_no_line_end_and_blank_lines_keep_the_count(tmp_path
     [
         ("a.txt", b"good\nb\xe4d\n", "a.txt:2: not valid UTF-8"),
         ("a.txt", gzip.compress(b"text", mtime=0), "name it .gz"),
+        ("a.txt", "text".encode("utf-16-le"), "a.txt: holds NUL bytes, so it is UTF-16"),
+        ("a.txt.gz", gzip.compress("text".encode("utf-16-be"), mtime=0), "a.txt.gz: holds NUL bytes"),
         ("a.txt.gz", b"plain text", "not a whole gzip file"),
         ("a.txt.gz", gzip.compress(b"text " * 9999, mtime=0)[:-30], "not a whole gzip file"),
     ],
@@ -57,7 +59,17 @@ def test_a_file_is_found_with_and_without_gz(tmp_path: Path) -> None:
     assert resolve(tmp_path / "c.tsv") is None
 
 
-@pytest.mark.parametrize("value", ["1.0", "one", "", "1_0", " ", "²"])
+def test_a_line_without_an_end_is_not_read_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("condensery.text.lines.LONGEST", 1000)
+    path = tmp_path / "a.txt"
+    path.write_text(f"short\n{'x' * 998}\n")
+    assert [len(line) for _, line in read_lines(path)] == [5, 998]
+    path.write_text(f"short\n{'x' * 1001}\n")
+    with pytest.raises(UserError, match=r"a\.txt:2: a line of more than 1,000 bytes; is it the right file\?"):
+        list(read_lines(path))
+
+
+@pytest.mark.parametrize("value", ["1.0", "one", "", "1_0", " ", "²", "9" * 5000])
 def test_a_grade_is_a_whole_number(value: str) -> None:
     with pytest.raises(UserError, match="f:3: the grade must be a whole number"):
         integer(value, "grade", "f:3")

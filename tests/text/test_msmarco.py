@@ -153,6 +153,19 @@ BROKEN = [
     ("qrels.train.tsv", "10\t0\t1\t0\n", "no judgement of the split train has a grade above 0"),
     ("titles.tsv", "0 no tab\n", r"titles\.tsv:1: 2 columns"),
     ("msmarco-docs.tsv", "D1\tu\tt\n", r"msmarco-docs\.tsv:1: 4 columns"),
+    ("msmarco-docs.tsv", "D1\tu\tt\tb\n" * 2, r"msmarco-docs\.tsv:2: this id is already that of"),
+    ("msmarco-docs.tsv", "D 1\tu\tt\tb\n", r'msmarco-docs\.tsv:1: the document id "D 1" holds white space'),
+    ("msmarco-docs.tsv", "", r"msmarco-docs\.tsv: holds no documents; set data\.documents=null"),
+    ("titles.tsv", "7\tT\n8\tU\n", r"titles\.tsv: no line is of a passage of collection\.tsv; set data\.titles"),
+    ("collection.tsv", "0\tzero\n".encode("utf-16-le"), r"collection\.tsv: holds NUL bytes, so it is UTF-16"),
+    ("collection.tsv", "0,zero\n", r"collection\.tsv:1: 2 columns separated by tabs .*, not 1"),
+    ("collection.tsv", "0\ta\n\tb\n", r"collection\.tsv:2: the passage id is empty"),
+    ("collection.tsv", "0\ta\n \tb\n", r'collection\.tsv:2: the passage id " " holds white space'),
+    ("qrels.train.tsv", "10\t0\t1\tNaN\n", r'qrels\.train\.tsv:1: the grade must be a whole number, not "NaN"'),
+    ("qrels.train.tsv", "10\t0\t1\t1.0\n", r'qrels\.train\.tsv:1: the grade must be a whole number, not "1\.0"'),
+    ("qrels.train.tsv", "10\t0\t1\t9999999999\n", r"qrels\.train\.tsv:1: the grade 9999999999 is too large"),
+    ("qrels.train.tsv", "10\t0\t1\t1\n  \n", r"qrels\.train\.tsv:2: 4 columns .*, not 0"),
+    ("qrels.train.tsv", "10\t0\t1\t1\n10 0 1 2\n", r"qrels\.train\.tsv:2: another grade for the pair"),
 ]
 
 

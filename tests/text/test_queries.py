@@ -81,6 +81,16 @@ BROKEN = {
     "a query that is a number": ("q.jsonl", 1, '{"id": "a#0", "query": 3}', 'q.jsonl:1: the field "query" must be'),
     "a list with a number": ("q.jsonl", 1, '{"id": "a#0", "queries": ["x", 3]}', 'q.jsonl:1: the field "queries" must'),
     "one column": ("q.tsv", 4, "a#0", "q.tsv:4: 2 columns separated by tabs are expected"),
+    "half a character": (
+        "q.jsonl",
+        1,
+        '{"id": "a#0", "query": "\\ud800"}',
+        "q.jsonl:1: the query holds half a character",
+    ),
+    "a number of 5,000 digits": ("q.jsonl", 1, '{"id": ' + "9" * 5000 + ', "query": "x"}', "q.jsonl:1: not valid JSON"),
+    "no finite number": ("q.jsonl", 1, '{"id": NaN, "query": "x"}', "q.jsonl:1: the id of the passage must be"),
+    "an id of nothing": ("q.tsv", 1, "\tx", "q.tsv:1: no passage has the id ''"),
+    "NUL bytes": ("q.tsv", 1, "a#0\0\tx", "q.tsv: holds NUL bytes"),
     "three columns": ("q.tsv", 4, "a#0\tx\ty", "q.tsv:4: 2 columns separated by tabs are expected"),
 }
 

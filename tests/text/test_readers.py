@@ -1,5 +1,7 @@
 """Every format: what sound files become, and one clear line with its place for each fault."""
 
+import gzip
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ import pytest
 from condensery.errors import UserError
 from condensery.text import read_collection
 
-from .conftest import Make, Write, lines
+from .conftest import Make, Raw, Write, lines
 
 Files = dict[str, str | bytes]
 ALL_NULL = {"train": None, "dev": None, "test": None}
@@ -154,6 +156,33 @@ def replace(name: str, content: str | bytes | None) -> Callable[[Files], None]:
     return apply
 
 
+def encoded(name: str, encoding: str) -> Callable[[Files], None]:
+    """Write the file ``name`` in another encoding."""
+
+    def apply(files: Files) -> None:
+        files[name] = str(files[name]).encode(encoding)
+
+    return apply
+
+
+def folder(name: str) -> Callable[[Files], None]:
+    """Put a folder where the file ``name`` is needed."""
+
+    def apply(files: Files) -> None:
+        files[f"{name}/inside"] = files.pop(name)
+
+    return apply
+
+
+def gzipped(name: str, damage: Callable[[bytes], bytes]) -> Callable[[Files], None]:
+    """Compress the file ``name`` and damage it."""
+
+    def apply(files: Files) -> None:
+        files[f"{name}.gz"] = Raw(damage(gzip.compress(str(files.pop(name)).encode(), mtime=0)))
+
+    return apply
+
+
 BROKEN_BEIR = [
     (replace("corpus.jsonl", None), r"corpus\.jsonl: no such file"),
     (replace("corpus.jsonl", ""), "no passages"),
@@ -209,6 +238,40 @@ BROKEN_BEIR = [
         replace("documents.jsonl", lines(*[{"_id": "d", "passages": ["a"]}] * 2)),
         r"documents\.jsonl:2: this id is already that of",
     ),
+    (replace("documents.jsonl", "\n"), r"documents\.jsonl: holds no documents; set data\.documents=null"),
+    (encoded("corpus.jsonl", "utf-16"), r"corpus\.jsonl: holds NUL bytes, so it is UTF-16"),
+    (encoded("corpus.jsonl", "utf-16-le"), r"corpus\.jsonl: holds NUL bytes, so it is UTF-16"),
+    (encoded("queries.jsonl", "utf-32"), r"queries\.jsonl: holds NUL bytes"),
+    (encoded("qrels/test.tsv", "utf-16-be"), r"test\.tsv: holds NUL bytes"),
+    (change("corpus.jsonl", '{"_id": "a"', '\ufeff\ufeff{"_id": "a"'), r"corpus\.jsonl:1: not valid JSON"),
+    (replace("corpus.jsonl", b"PK\x03\x04\x0a\x00"), r"corpus\.jsonl: holds NUL bytes, so it is UTF-16 or no text"),
+    (replace("corpus.jsonl", b"\x1f\x8b\x08"), r"corpus\.jsonl: this is a gzip file; name it \.gz"),
+    (replace("corpus.jsonl", '{"_id": "a", "text": "b", "n": ' + "9" * 5000 + "}"), r"corpus\.jsonl:1: not valid JSON"),
+    (replace("corpus.jsonl", "[" * 99_999), r"corpus\.jsonl:1: not valid JSON"),
+    (replace("corpus.jsonl", '{"_id": "a", "text": NaN}'), r'corpus\.jsonl:1: the field "text" must be a string'),
+    (replace("corpus.jsonl", '{"_id": true, "text": "b"}'), r'corpus\.jsonl:1: the field "_id" must be a string'),
+    (replace("corpus.jsonl", '{"_id": "a", "text": "b", "doc_id": 3}'), r'corpus\.jsonl:1: the field "doc_id"'),
+    (replace("corpus.jsonl", '{\n"_id": "a", "text": "b"}'), r"corpus\.jsonl:1: not valid JSON"),
+    (replace("corpus.jsonl", '{"_id": "a", "text": "b"}\r{"_id": "b", "text": "b"}'), r"corpus\.jsonl:1: not valid"),
+    (
+        change("corpus.jsonl", '"_id": "b"', '"_id": "b\\u0000"'),
+        r"corpus\.jsonl:2: the passage id 'b\\x00' holds a NUL",
+    ),
+    (change("corpus.jsonl", '"_id": "b"', '"_id": "b\\u00a0"'), r"corpus\.jsonl:2: .* white space"),
+    (change("queries.jsonl", '"text": "who barks"', '"text": null'), r'queries\.jsonl:2: the field "text" is missing'),
+    (append("qrels/test.tsv", "q2\ta\tnan\n"), r'test\.tsv:4: the score must be a whole number, not "nan"'),
+    (append("qrels/test.tsv", "q2\ta\t-inf\n"), r'test\.tsv:4: the score must be a whole number, not "-inf"'),
+    (append("qrels/test.tsv", "q2\ta\t\n"), r'test\.tsv:4: the score must be a whole number, not ""'),
+    (append("qrels/test.tsv", "q2\ta\t" + "9" * 5000), r'test\.tsv:4: the score must be a whole number, not "9{60}"$'),
+    (append("qrels/test.tsv", "q2\t\t1\n"), r"test\.tsv:4: no passage has this passage id"),
+    (append("qrels/test.tsv", "q2\t0\ta\t1\n"), r"test\.tsv:4: 3 columns separated by tabs .*, not 4"),
+    (folder("corpus.jsonl"), r"corpus\.jsonl: no such file"),
+    (folder("qrels/test.tsv"), r"test\.tsv: no such file"),
+    (gzipped("corpus.jsonl", lambda raw: raw[:-9]), r"corpus\.jsonl\.gz: not a whole gzip file"),
+    (gzipped("corpus.jsonl", lambda raw: raw[:-8] + b"\0" * 8), r"corpus\.jsonl\.gz: not a whole gzip file .*CRC"),
+    (gzipped("corpus.jsonl", lambda raw: raw + b"more"), r"corpus\.jsonl\.gz: not a whole gzip file"),
+    (gzipped("corpus.jsonl", lambda raw: raw[:1]), r"corpus\.jsonl\.gz: not a whole gzip file"),
+    (gzipped("qrels/test.tsv", lambda raw: raw[:20]), r"test\.tsv\.gz: not a whole gzip file"),
 ]
 
 
@@ -240,6 +303,19 @@ BROKEN_DOCUMENTS: list[tuple[Files, dict[str, Any], str]] = [
         {"extra": ["/none.jsonl"]},
         "/none.jsonl: no such file",
     ),
+    ({"documents.jsonl": lines({"_id": "d", "passages": ["a"]})}, {"extra": ["/"]}, "/: no such file"),
+    ({"documents.jsonl": lines({"_id": "", "passages": ["a"]})}, {}, r"documents\.jsonl:1: the document id is empty"),
+    ({"documents.jsonl": lines({"_id": 3, "passages": ["a"]})}, {}, r'documents\.jsonl:1: the field "_id" must be'),
+    ({"documents.jsonl": lines({"_id": "d e", "passages": ["a"]})}, {}, r'documents\.jsonl:1: .*"d e#0" holds white'),
+    ({"documents.jsonl": lines({"_id": "d\0", "passages": ["a"]})}, {}, r"documents\.jsonl:1: .* holds a NUL"),
+    (
+        {"documents.jsonl": lines({"_id": "d", "title": 3, "passages": ["a"]})},
+        {},
+        r'jsonl:1: the field "title" must be',
+    ),
+    ({"documents.jsonl": lines({"_id": "d", "passages": [["a"]]})}, {}, r"jsonl:1: .* its entry 0 is none"),
+    ({"documents.jsonl": lines({"_id": "d", "passages": ["\ud800"]})}, {}, r"jsonl:1: .* surrogate"),
+    ({"documents.jsonl": lines({"_id": "d", "passages": {"a": "b"}})}, {}, r'jsonl:1: the field "passages" must be a'),
 ]
 
 
@@ -256,6 +332,11 @@ BROKEN_TEXT: list[tuple[Files, str]] = [
     ({"a.txt": "\n\n"}, "no passages"),
     ({"a.txt": b"good words\n\xff\n"}, r"a\.txt:2: not valid UTF-8"),
     ({"a.md.gz.txt": b"\x1f\x8b\x08"}, "name it .gz"),
+    ({"a.txt": "six words in UTF-16 without mark".encode("utf-16-le")}, r"a\.txt: holds NUL bytes, so it is UTF-16"),
+    ({"a.txt": b"%PDF-1.7\0\xff"}, r"a\.txt: holds NUL bytes"),
+    ({"a.txt.gz": Raw(b"not packed")}, r"a\.txt\.gz: not a whole gzip file"),
+    ({"below/a\nb.txt": "words"}, r"input: the file name 'below/a\\nb\.txt' is not plain text in UTF-8; rename"),
+    ({os.fsdecode(b"caf\xe9.txt"): "words"}, r"input: the file name 'caf\\udce9\.txt' is not plain text"),
 ]
 
 

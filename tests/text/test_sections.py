@@ -17,7 +17,7 @@ OF = {sentence: number for number, sentences in enumerate(SECTIONS) for sentence
 def _article(folder: Path, **fields: Any) -> Path:
     path = folder / "documents.jsonl"
     first = {"_id": "1", "title": "t", "passages": ["x"], "headings": [""]}
-    path.write_text(json.dumps(first) + "\n" + json.dumps({"_id": "2", "title": "t", **fields}) + "\n")
+    path.write_text(json.dumps(first) + "\n" + json.dumps({"_id": "2", "title": "t"} | fields) + "\n")
     return path
 
 
@@ -35,6 +35,10 @@ def test_passages_under_one_heading_are_one_section(tmp_path: Path) -> None:
         ({"passages": ["x"], "headings": "History"}, ':2: the field "headings" must be a list'),
         ({"passages": ["x", "y"], "headings": ["a"]}, ':2: "headings" must be a string for each of the 2 passages'),
         ({"passages": ["x"], "headings": [3]}, ':2: "headings" must be a string for each of the 1 passages'),
+        ({"passages": ["x"], "headings": [None]}, ':2: "headings" must be a string for each of the 1 passages'),
+        ({"passages": ["x"], "headings": {}}, ':2: the field "headings" must be a list'),
+        ({"passages": ["\ud800"], "headings": [""]}, ":2: the article holds half a character"),
+        ({"_id": "1", "passages": ["x"], "headings": [""]}, ":2: this id is already that of "),
     ],
 )
 def test_headings_that_do_not_fit_are_named_with_file_and_line(

@@ -12,7 +12,7 @@ HEADER = "sentence1,sentence2,score\n"
 
 def _file(folder: Path, text: str) -> Path:
     path = folder / "train.csv"
-    path.write_text(text)
+    path.write_text(text, newline="")
     return path
 
 
@@ -37,6 +37,13 @@ BROKEN = {
     "score not a number": (HEADER + "a,b,nan\n", r":2: the score must be a number from 0 to 5"),
     "an empty sentence": (HEADER + "a,b,1\na,  ,1\n", r":3: a sentence is empty"),
     "a quotation that does not end": (HEADER + 'a,b,1\n"a,b,1\nc,d,2\n', r":3: not valid CSV"),
+    "score infinite": (HEADER + "a,b,inf\n", r":2: the score must be a number from 0 to 5"),
+    "score beyond floats": (HEADER + "a,b,1e400\n", r":2: the score must be a number from 0 to 5"),
+    "score missing": (HEADER + "a,b,\n", r':2: the score must be a number from 0 to 5, not ""'),
+    "header twice": (HEADER * 2 + "a,b,1\n", r':2: the score must be a number .*, not "score"'),
+    "semicolons": ("a;b;1\n", r":1: 1 columns; the file is comma-separated"),
+    "a line end of old": (HEADER + "a\rb,c,1\n", r":2: not valid CSV"),
+    "UTF-16": ("a\0,\0b\0,\0" + "1\0\n\0", r"train\.csv: holds NUL bytes"),
     "nothing": (HEADER, r"train\.csv: no pair of sentences"),
 }
 

@@ -166,6 +166,30 @@ def test_a_damaged_checkpoint_is_one_line_that_names_it(tmp_path: Path) -> None:
         assert "\n" not in str(raised.value)
 
 
+class Poison:
+    """What leaves a file behind when it is unpickled."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.trace,)
+
+
+def test_a_poisoned_checkpoint_runs_nothing_and_is_named(tmp_path: Path) -> None:
+    folder, trace = tmp_path / "run" / "checkpoints", tmp_path / "trace"
+    folder.mkdir(parents=True)
+    torch.save({"state_dict": {}, "callbacks": {"x": Poison(trace)}}, folder / "step=5.ckpt")
+    torch.load(folder / "step=5.ckpt", weights_only=False)
+    assert trace.exists(), "the poison works"
+    trace.unlink()
+    module, data = tiny.run("condenser", tmp_path)
+    with pytest.raises(UserError, match=r"step=5\.ckpt: this checkpoint cannot be read .*; delete it") as raised:
+        fit(module, data, tmp_path / "run", "x")
+    assert "\n" not in str(raised.value)
+    assert not trace.exists()
+
+
 def test_the_newest_checkpoint_is_that_of_the_highest_step(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").mkdir()
     for step in (5, 10, 100, 95):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from condensery.errors import UserError
 from condensery.evaluation.names import HIT, split_metric
-from condensery.files import atomic
+from condensery.files import RECOMPUTE, atomic, load_arrays
 from condensery.retrieval.runs import Run
 from condensery.text.answers import AnswerMatcher
 from condensery.text.collection import Collection, Qrels
@@ -49,11 +49,9 @@ class Evaluation:
     @classmethod
     def load(cls, path: Path) -> "Evaluation":
         """Read what ``save`` wrote."""
-        try:
-            with np.load(path, allow_pickle=False) as stored:
-                values = dict(stored)
-        except FileNotFoundError:
-            raise UserError(f"{path}: no such file") from None
+        values = load_arrays(path)
+        if "query_ids" not in values:
+            raise UserError(f"{path}: holds no query_ids, so it is no evaluation; {RECOMPUTE}")
         return cls(values.pop("query_ids").tolist(), values)
 
 

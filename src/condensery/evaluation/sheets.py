@@ -17,7 +17,7 @@ import numpy as np
 from condensery.errors import UserError
 from condensery.evaluation.agreement import Votes
 from condensery.evaluation.pairs import Pair
-from condensery.files import atomic
+from condensery.files import atomic, expanded
 from condensery.randomness import generator
 
 COLUMNS = ("number", "first text", "second text", "judgement")
@@ -74,15 +74,15 @@ def _plain(text: str) -> str:
 def filled_sheets(sheets: Path | Sequence[Path]) -> list[Path]:
     """The files that the key ``sheets`` names: a list of files, or all ``*.csv`` of a folder. ``UserError``: none."""
     if not isinstance(sheets, Path):
-        paths = [path.expanduser() for path in sheets]
-    elif sheets.expanduser().is_dir():
-        paths = sorted(path for path in sheets.expanduser().glob("*.csv") if not path.name.startswith("."))
+        paths = [expanded(path) for path in sheets]
+    elif expanded(sheets).is_dir():
+        paths = sorted(path for path in expanded(sheets).glob("*.csv") if not path.name.startswith("."))
         if not paths:
             raise UserError(
                 f"{sheets}: no filled sheets (*.csv) in this folder; sheets names a folder or a list of files"
             )
     else:
-        paths = [sheets.expanduser()]
+        paths = [expanded(sheets)]
     for path in paths:
         if not path.is_file():
             raise UserError(f"{path}: no such file; sheets names the folder, or the list, of filled sheets")

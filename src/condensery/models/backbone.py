@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -61,7 +62,7 @@ def load_masked_language_model(
 
 def checkpoint_config(source: str | Path, revision: str | None = None) -> PretrainedConfig:
     """The library's config of a checkpoint. Raises ``UserError`` where it is not of the BERT family."""
-    config: PretrainedConfig = AutoConfig.from_pretrained(source, revision=revision)
+    config: PretrainedConfig = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
     if config.model_type not in FAMILIES:
         raise UserError(f"{source}: a {config.model_type} model; use one of the families {', '.join(FAMILIES)}")
     return config
@@ -69,11 +70,14 @@ def checkpoint_config(source: str | Path, revision: str | None = None) -> Pretra
 
 @contextmanager
 def readable(source: str | Path) -> Iterator[None]:
-    """While loading ``source``: the library is quiet, and what it cannot read becomes a ``UserError``."""
+    """While loading ``source``: the library is quiet, and what it cannot read becomes a ``UserError``.
+
+    Nothing of ``source`` is run: its own Python code is refused, and of pickles (``.bin``) torch reads tensors alone.
+    """
     try:
         with quiet():
             yield
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError, UnpicklingError) as error:
         reason = [*str(error).strip().splitlines(), type(error).__name__][0]
         if isinstance(source, Path):
             raise UserError(f"{source}: no checkpoint can be loaded ({reason})") from None

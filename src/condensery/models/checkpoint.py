@@ -145,7 +145,12 @@ def load_encoder(folder: Path, dropout: float | None = None) -> Encoder:
         for name, value in dropouts(dropout).items():
             setattr(config, name, value)
         model = AutoModel.from_pretrained(
-            folder, config=config, add_pooling_layer=False, dtype=torch.float32, attn_implementation="eager"
+            folder,
+            config=config,
+            trust_remote_code=False,
+            add_pooling_layer=False,
+            dtype=torch.float32,
+            attn_implementation="eager",
         )
     return Encoder(model)
 

@@ -7,6 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from condensery.files import content_hash
 
+WEIGHTS_AND_WORDS = {".json", ".safetensors", ".bin", ".txt", ".model"}  # files that make a checkpoint what it is
+
 
 class BackboneConfig(BaseModel):
     """A BERT or RoBERTa encoder: named on the hub, in a local folder, or built from scratch with the sizes given."""
@@ -38,7 +40,7 @@ class BackboneConfig(BaseModel):
         for key in ("name", "tokenizer"):
             folder = Path(fields[key]) if fields[key] else None
             if folder is not None and folder.is_dir():
-                files = sorted(path for path in folder.iterdir() if path.suffix in {".json", ".safetensors", ".txt"})
+                files = sorted(path for path in folder.iterdir() if path.suffix in WEIGHTS_AND_WORDS)
                 fields[key] = [(path.name, content_hash(path)) for path in files]
         if fields["name"]:  # the sizes are the checkpoint's own then
             for key in ("family", "layers", "hidden", "heads", "intermediate", "max_positions", "initializer_range"):

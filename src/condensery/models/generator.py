@@ -171,7 +171,7 @@ def load_generator(
     """
     try:
         with quiet():
-            config = AutoConfig.from_pretrained(source, revision=revision)
+            config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
     except Exception as error:
         raise UserError(f"{key}: cannot load {str(source)!r} ({_reason(error)}); {_ADVICE}") from None
     if not config.is_encoder_decoder:
@@ -182,14 +182,14 @@ def load_generator(
     try:
         with quiet():
             model = AutoModelForSeq2SeqLM.from_pretrained(
-                source, revision=revision, dtype=DTYPES[precision], **overrides
+                source, revision=revision, trust_remote_code=False, dtype=DTYPES[precision], **overrides
             ).eval()
     except Exception as error:
         raise UserError(f"{key}: cannot load {str(source)!r} ({_reason(error)}); {_ADVICE}") from None
     _check_tokens(model, source, key)
     try:
         with quiet():
-            tokenizer = AutoTokenizer.from_pretrained(source, revision=revision)
+            tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
     except Exception as error:
         raise UserError(f"{key}: {str(source)!r} has no tokenizer that can be read ({_reason(error)})") from None
     # the library makes an empty tokenizer for a folder that holds none

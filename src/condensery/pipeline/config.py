@@ -6,12 +6,16 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from condensery.errors import close_to
+from condensery.files import expanded
 from condensery.pipeline.figure_config import FigureConfig
-from condensery.reporting.layout import Layout, Text
+from condensery.reporting.layout import AS_TEXT, Layout, Text
 from condensery.stages.base import Wandb, no_bool_as_number
 from condensery.stages.checks import Split
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"  # names of stages and figures: a dot is kept for stages added automatically
+STUDY = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"  # names of runs and sweeps, which become folders as those do
+Name = Annotated[str, Field(pattern=NAME, max_length=100)]
+StudyName = Annotated[str, Field(pattern=STUDY, max_length=100), AS_TEXT]
 
 
 class _Closed(BaseModel):
@@ -62,7 +66,7 @@ class TableConfig(Layout):
     baseline: Text | None
     metrics: Annotated[list[str], Field(min_length=1)]
     split: Split
-    studies: list[Text]
+    studies: list[StudyName]
     command: Text | None
 
     @field_validator("baseline")
@@ -81,7 +85,7 @@ class TableConfig(Layout):
 class RootConfig(_Closed):
     """The keys of the root. Groups that only stages read (``data``, ``backbone``) are checked by those stages."""
 
-    name: Annotated[Text, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    name: StudyName
     seed: Annotated[int, Field(ge=0)]
     output_root: Path
     jobs: Annotated[int, Field(gt=0)]
@@ -93,9 +97,9 @@ class RootConfig(_Closed):
     trainer: TrainerConfig
     logger: LoggerConfig
     stage: dict[str, dict[str, Any]]
-    stages: dict[Annotated[str, Field(pattern=NAME)], dict[str, Any]]
+    stages: dict[Name, dict[str, Any]]
     table: TableConfig
-    figures: dict[Annotated[str, Field(pattern=NAME)], FigureConfig | None]
+    figures: dict[Name, FigureConfig | None]
 
     @field_validator("ask")
     @classmethod
@@ -104,7 +108,14 @@ class RootConfig(_Closed):
             raise ValueError("the text is empty")
         return value
 
+    @field_validator("output_root", mode="before")
+    @classmethod
+    def _somewhere(cls, value: Any) -> Any:
+        if value == "":
+            raise ValueError("names no folder")
+        return value
+
     @field_validator("output_root")
     @classmethod
     def _whole_path(cls, value: Path) -> Path:
-        return value.expanduser().absolute()
+        return expanded(value).absolute()

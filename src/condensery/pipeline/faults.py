@@ -113,6 +113,7 @@ MESSAGES = {
     "too_short": "must have at least {min_length} item(s)",
     "too_long": "must have at most {max_length} item(s)",
     "string_too_short": "must have at least {min_length} character(s)",
+    "string_too_long": "must have at most {max_length} characters",
     "value_error": "{error}",
     "finite_number": "must be a finite number",
 }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import TypeAdapter
 
 from condensery.errors import UserError
-from condensery.files import read_json
+from condensery.files import inside, read_json
 from condensery.pipeline.figure_config import (
     AttentionEntropyFigure,
     FigureConfig,
@@ -43,8 +43,8 @@ class Job:
     def stages(self) -> dict[str, Artifact]:
         """The artifacts of its stages by name."""
         store = self.folder.parents[1] / "artifacts"
-        graph = read_json(self.folder / "graph.json")
-        return {name: Artifact(store / node["kind"] / node["id"]) for name, node in graph.items()}
+        path = self.folder / "graph.json"
+        return {name: Artifact(inside(store, f"{n['kind']}/{n['id']}", path)) for name, n in read_json(path).items()}
 
     @cached_property
     def rows(self) -> "list[Row]":

@@ -63,7 +63,8 @@ def build(cfg: DictConfig) -> Graph:
 class _Builder:
     def __init__(self, cfg: DictConfig) -> None:
         self.cfg = OmegaConf.create(OmegaConf.to_container(cfg, resolve=False))
-        if self.cfg.trainer.get("precision") == "auto":  # the stages, and so the artifact ids, see what it comes to
+        if OmegaConf.select(self.cfg, "trainer.precision") == "auto":
+            # the stages, and so the artifact ids, see what it comes to
             self.cfg.trainer.precision = quick_precision(str(self.cfg.trainer.accelerator))
         self.raw: dict[str, Any] = OmegaConf.to_container(self.cfg, resolve=False)  # type: ignore[assignment]
         self.stages = registry()
@@ -132,7 +133,7 @@ class _Builder:
                 f"stages.{name}: not a stage of the recipe{named}; a new one needs stages.{name}.stage=KIND, of"
                 f" {', '.join(sorted(self.stages))}"
             )
-        if kind not in self.stages:
+        if not isinstance(kind, str) or kind not in self.stages:
             raise UserError(f"stages.{name}.stage: unknown kind of stage {kind!r}{close_to(str(kind), self.stages)}")
         return str(kind)
 
@@ -140,9 +141,11 @@ class _Builder:
         """Defaults of the kind, overlaid with what the node sets, interpolations resolved in their place."""
         settings = {key: value for key, value in self.overrides[name].items() if key != "stage"}
         self.cfg.stages[name] = self.raw["stage"].get(kind) or {}
-        self.cfg.stages[name] = OmegaConf.merge(
-            self.cfg.stages[name], settings
-        )  # in the tree: ${backbone} + {layers: 2}
+        for key, value in settings.items():  # in the tree: ${backbone} + {layers: 2}
+            try:
+                self.cfg.stages[name] = OmegaConf.merge(self.cfg.stages[name], {key: value})
+            except OmegaConfBaseException:
+                raise UserError(f"stages.{name}.{key}: is a list or a mapping where the other is needed") from None
         return checked(
             self.stages[kind].config, self._resolved("stages", name), lambda place: self._written(name, place)
         )
@@ -243,4 +246,4 @@ def _identity(value: Any) -> Any:
 
 def _digest(value: Any, size: int) -> str:
     text = json.dumps(value, sort_keys=True, ensure_ascii=False)
-    return hashlib.blake2b(text.encode(), digest_size=size).hexdigest()
+    return hashlib.blake2b(text.encode(errors="backslashreplace"), digest_size=size).hexdigest()

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from condensery.files import read_json, write_json
+from condensery.files import inside, read_json, write_json
 from condensery.pipeline.study import tidied
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _job(label: str, run: Path, root: Path, manifests: dict[str, dict[str, Any]]
     for stage, node in graph.items():
         lost = study["lost"].get(stage, {})
         reference = f"{node['kind']}/{node['id']}"
-        artifact = root / "artifacts" / reference
+        artifact = inside(root / "artifacts", reference, run / "graph.json")
         manifest = read_json(artifact / "manifest.json") if (artifact / "manifest.json").exists() else {}
         if manifest:
             manifests[reference] = manifest

@@ -21,7 +21,7 @@ from typing import Any, Literal
 from filelock import FileLock, Timeout
 
 from condensery.errors import UserError
-from condensery.files import read_json, write_json
+from condensery.files import inside, read_json, write_json
 from condensery.pipeline.graph import Graph, Node
 from condensery.pipeline.hardware import gpus, machine
 from condensery.stages.base import Artifact, Context, Runtime, Stage, registry
@@ -143,7 +143,7 @@ def _damage(path: Path, node: Node) -> str:
         return "its manifest.json belongs to another artifact"
     for name, size in manifest.get("files", {}).items():
         try:
-            found = (path / name).stat().st_size
+            found = inside(path, name, path / "manifest.json").stat().st_size
         except FileNotFoundError:
             return f"{name} is missing"
         if found != size:

@@ -16,6 +16,8 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
+from condensery.errors import UserError
+from condensery.files import expanded
 from condensery.pipeline.study import SWEPT, swept_keys
 
 if TYPE_CHECKING:
@@ -54,7 +56,12 @@ class JoinedTable(Callback):
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Say where the records go; through the environment, so that a launcher's processes know it too."""
-        folder = Path(config.hydra.sweep.dir).expanduser().absolute()
+        from condensery.cli import Stopped
+        from condensery.pipeline.config import STUDY
+
+        if not re.fullmatch(STUDY, str(config.get("name"))):  # before anything in a folder of that name is touched
+            raise Stopped from UserError(f"name: must match {STUDY}, got {config.get('name')!r}")
+        folder = expanded(config.hydra.sweep.dir).absolute()
         os.environ[FOLDER] = str(folder)
         recipe = OmegaConf.select(config, "hydra.sweeper.params") or {}
         keys = [*recipe, *swept_keys(config.hydra.overrides.task)]

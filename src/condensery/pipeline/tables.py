@@ -53,4 +53,6 @@ def _of_study(folder: str, study: str) -> bool:
 def _name() -> str:
     """What was chosen with ``table=``."""
     chosen = HydraConfig.get().runtime.choices.get("table") if HydraConfig.initialized() else None
+    if ".." in Path(chosen or "").parts:
+        raise UserError(f"table={chosen}: must be the name of an option, as in conf/table")
     return str(chosen or "table")

@@ -9,9 +9,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 from condensery.errors import UserError, close_to
 from condensery.reporting.published import PublishedRow, find
 
-Text = Annotated[  # of a name or label, which YAML may take for a number
-    str, BeforeValidator(lambda v: str(v) if isinstance(v, int | float) and not isinstance(v, bool) else v)
-]
+AS_TEXT = BeforeValidator(lambda v: str(v) if isinstance(v, int | float) and not isinstance(v, bool) else v)
+Text = Annotated[str, AS_TEXT]  # of a name or label, which YAML may take for a number
 Value = str | int | float | bool | None
 
 

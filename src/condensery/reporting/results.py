@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError
-from condensery.files import read_json, write_json
+from condensery.files import inside, read_json, write_json
 
 AVERAGE = "average"  # the collection of a mean over collections
 _FIELDS: dict[str, tuple[type, ...]] = {
@@ -87,6 +87,8 @@ def _row(entry: Any, where: str) -> Row:
     for name, kind in _SOME.items():
         if name in entry and not isinstance(entry[name], kind):
             raise UserError(f"{where}: field {name!r} is of the wrong type")
+    if entry["artifact"]:
+        inside(Path("artifacts"), entry["artifact"], where)
     values = {name: entry[name] for name in (*_FIELDS, *_SOME) if name in entry}
     return Row(name=values.pop("row"), **values)
 

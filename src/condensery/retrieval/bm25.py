@@ -23,7 +23,7 @@ from bm25s.stopwords import STOPWORDS_EN
 from numpy.typing import NDArray
 
 from condensery.errors import UserError
-from condensery.files import read_json, write_json
+from condensery.files import RECOMPUTE, read_json, write_json
 from condensery.progress import Task, progress
 from condensery.retrieval.ranking import EMPTY, Keys, Ranking, pack, top, unpack
 from condensery.text.collection import Collection
@@ -144,7 +144,10 @@ class BM25Index:
         """``collection`` is needed to search its queries by row (``search``), not for ``search_texts``."""
         about = read_json(folder / "index.json")
         self.analyser = Analyser(about["stopwords"], about["stemmer"])
-        index = bm25s.BM25.load(folder, mmap=True, show_progress=False)
+        try:
+            index = bm25s.BM25.load(folder, mmap=True, show_progress=False, allow_pickle=False)
+        except (OSError, ValueError, KeyError, EOFError) as error:
+            raise UserError(f"{folder}: not a readable BM25 index ({error}); {RECOMPUTE}") from None
         self.vocabulary: dict[str, int] = index.vocab_dict
         self.passages: int = about["passages"]
         # bm25s stores (passages, terms) column by column: read row by row the same arrays are (terms, passages).

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from condensery.files import read_json
+from condensery.files import load_array, read_json
 from condensery.progress import Task
 from condensery.retrieval.index import MEMORY
 from condensery.retrieval.ranking import EMPTY, LAST_ROW, SIGN_FLIP, Keys, Ranking, pack, top, unpack
@@ -43,7 +43,7 @@ class DenseIndex:
 
     def query_vectors(self, query_rows: NDArray[np.integer]) -> NDArray[np.float32]:
         """The vectors (n, d) of queries of the collection."""
-        queries = np.load(self.folder / "queries.npy", mmap_mode="r")
+        queries = load_array(self.folder / "queries.npy", mapped=True)
         return queries[np.asarray(query_rows, dtype=np.int64)].astype(np.float32)
 
     def search(self, query_rows: NDArray[np.integer], k: int, progress: Task | None = None) -> Ranking:
@@ -66,7 +66,7 @@ class DenseIndex:
         """Inner products of queries (n,) with some passages of each (n, c); 0 for row -1."""
         queries, found = self.query_vectors(query_rows), np.zeros(passage_rows.shape, np.float32)
         for number, (first, stop) in enumerate(self.shards):
-            shard = np.load(shard_path(self.folder, number), mmap_mode="r")
+            shard = load_array(shard_path(self.folder, number), mapped=True)
             places = np.argwhere((passage_rows >= first) & (passage_rows < stop))
             for at in range(0, len(places), BLOCK):
                 query, column = places[at : at + BLOCK].T
@@ -83,7 +83,7 @@ class DenseIndex:
     def blocks(self, size: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
         """All passages in order: the first row of a block and its vectors (at most ``size``, d)."""
         for number, (first, stop) in enumerate(self.shards):
-            shard = np.load(shard_path(self.folder, number), mmap_mode="r")
+            shard = load_array(shard_path(self.folder, number), mapped=True)
             for start in range(0, stop - first, size):
                 yield first + start, np.array(shard[start : start + size], dtype=np.float32)
 

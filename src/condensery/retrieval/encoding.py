@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from condensery.errors import UserError
-from condensery.files import atomic, read_json, write_json
+from condensery.files import atomic, load_array, read_json, write_json
 from condensery.progress import Task, progress
 from condensery.retrieval.dense import shard_path
 from condensery.tokens.batches import Chunk, chunks, text_rows
@@ -134,10 +134,10 @@ def join_shards(folder: Path, plan: list[tuple[int, int]], path: Path) -> None:
         with open(path, "wb") as stream:
             np.save(stream, np.empty((0, 0), np.float32))
         return
-    first = np.load(shard_path(folder, 0), mmap_mode="r")
+    first = load_array(shard_path(folder, 0), mapped=True)
     joined = open_memmap(path, mode="w+", dtype=first.dtype, shape=(plan[-1][1], first.shape[1]))
     for number, (start, stop) in enumerate(plan):
-        joined[start:stop] = np.load(shard_path(folder, number), mmap_mode="r")
+        joined[start:stop] = load_array(shard_path(folder, number), mapped=True)
     joined.flush()
 
 
@@ -153,7 +153,7 @@ def write_dense_index(folder: Path) -> dict[str, Any]:
         path = shard_path(folder, number)
         if not path.exists():
             raise UserError(f"{path}: this shard was not encoded; run the stage again")
-        rows, dim = np.load(path, mmap_mode="r").shape
+        rows, dim = load_array(path, mapped=True).shape
         if rows != stop - first:
             raise UserError(f"{path}: {rows} vectors instead of {stop - first}; remove it and run the stage again")
         dims.add(dim)
@@ -161,7 +161,7 @@ def write_dense_index(folder: Path) -> dict[str, Any]:
         raise UserError(
             f"{folder / 'passages'}: vectors of {len(dims)} sizes; remove the folder and run the stage again"
         )
-    queries = len(np.load(folder / "queries.npy", mmap_mode="r")) if (folder / "queries.npy").exists() else 0
+    queries = len(load_array(folder / "queries.npy", mapped=True)) if (folder / "queries.npy").exists() else 0
     about = {"method": "dense", "passages": layout["texts"], "queries": queries, "dim": dims.pop()}
     about |= {"dtype": layout["dtype"], "shards": plan}
     write_json(folder / "index.json", about)

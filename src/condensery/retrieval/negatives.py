@@ -17,10 +17,11 @@ import pyarrow.csv as csv
 from numpy.typing import NDArray
 
 from condensery.errors import UserError
-from condensery.files import atomic, open_text, write_json
+from condensery.files import atomic, load_array, write_json
 from condensery.progress import progress
 from condensery.retrieval.lookup import rows_of
 from condensery.text.collection import Collection
+from condensery.text.lines import SHOWN, check_whole, read_lines
 
 LINES = 4096  # lines whose ids are looked up at a time
 WRITTEN = 256  # lines written at a time
@@ -96,9 +97,9 @@ def open_negatives(folder: Path, collection: Collection) -> Negatives:
 def _mapped(folder: Path) -> Negatives:
     scores = folder / "scores.npy"
     return Negatives(
-        np.load(folder / "queries.npy"),
-        np.load(folder / "passages.npy", mmap_mode="r"),
-        np.load(scores, mmap_mode="r") if scores.exists() else None,
+        load_array(folder / "queries.npy"),
+        load_array(folder / "passages.npy", mapped=True),
+        load_array(scores, mapped=True) if scores.exists() else None,
     )
 
 
@@ -143,27 +144,23 @@ def _padded(blocks: list[tuple[NDArray[np.int64], NDArray[np.int32]]]) -> NDArra
 
 def _line_blocks(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Blocks of lines that are not empty at the end of the file: (number of the first line, lines)."""
-    with open_text(path) as stream:
-        number, lines = 1, []
-        try:
-            for line in stream:
-                lines.append(line)
-                if len(lines) == LINES:
-                    yield number, lines
-                    number, lines = number + LINES, []
-        except (UnicodeDecodeError, EOFError, OSError) as error:
-            raise UserError(f"{path}:{number + len(lines)}: not readable ({error})") from None
-        while lines and not lines[-1].strip():
-            lines.pop()
-        if lines:
+    number, lines = 1, list[str]()
+    for _, line in read_lines(path):
+        lines.append(line)
+        if len(lines) == LINES:
             yield number, lines
+            number, lines = number + LINES, []
+    while lines and not lines[-1].strip():
+        lines.pop()
+    if lines:
+        yield number, lines
 
 
 def _parse(line: str, where: str, field: str) -> tuple[str, list[str]]:
     try:
         value = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise UserError(f"{where}: not valid JSON ({error.msg})") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{where}: not valid JSON ({error})") from None
     if not isinstance(value, dict):
         raise UserError(f"{where}: expected an object with query_id and {field}")
     query, ids = value.get("query_id"), value.get(field)
@@ -171,6 +168,8 @@ def _parse(line: str, where: str, field: str) -> tuple[str, list[str]]:
         raise UserError(f"{where}: query_id must be a string, found {query!r}")
     if not isinstance(ids, list) or not all(isinstance(one, str) for one in ids):
         raise UserError(f"{where}: {field} must be a list of strings")
+    for identifier in (query, *ids):
+        check_whole(identifier, "id", where)
     return query, ids
 
 
@@ -191,8 +190,9 @@ def from_triples(
             queries = rows_of(collection.queries, batch.column(0))
             passages = rows_of(collection.passages, batch.column(2))
             if (passages < 0).any():
-                line = int(np.argmax(passages < 0))
-                raise UserError(f"{path}:{triples + line + 1}: passage {batch.column(2)[line].as_py()!r} is unknown")
+                row = int(np.argmax(passages < 0))
+                unknown_id = batch.column(2)[row].as_py()
+                raise UserError(f"{_place(path, triples + row)}: passage {unknown_id[:SHOWN]!r} is unknown")
             known = queries >= 0
             pairs = (queries[known] << 32) + passages[known]
             found.add(pairs[~np.isin(pairs, judged)])
@@ -255,15 +255,19 @@ def _triple_batches(path: Path) -> Iterator[pa.RecordBatch]:
 
 
 def _broken_triple(path: Path, reason: str) -> str:
-    """The message that names the first line which is not three columns; Arrow does not know its number."""
-    try:
-        with open_text(path) as stream:
-            for number, line in enumerate(stream, 1):
-                if (found := line.count("\t") + 1) != 3:
-                    return f"{path}:{number}: expected 3 tab-separated ids (query, positive, negative), found {found}"
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        reason = str(error)
+    """The message that names the first line which is not three columns; Arrow does not know its number.
+
+    Raises ``UserError`` as ``read_lines``, where that is what is wrong.
+    """
+    for place, line in read_lines(path):
+        if line and (found := line.count("\t") + 1) != 3:
+            return f"{place}: expected 3 tab-separated ids (query, positive, negative), found {found}"
     return f"{path}: not readable as triples of ids ({reason})"
+
+
+def _place(path: Path, row: int) -> str:
+    """``path:line`` of a triple, counted from 0; Arrow leaves empty lines out."""
+    return next(islice((place for place, line in read_lines(path) if line), row, None))
 
 
 class _Distinct:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from condensery.errors import UserError
-from condensery.files import atomic, read_json, write_json
+from condensery.files import atomic, load_array, read_json, write_json
 from condensery.progress import Task, progress
 from condensery.retrieval.dense import shard_path
 from condensery.retrieval.encoding import join_shards, prepare, shard_ranges
@@ -50,7 +50,7 @@ def search_candidates(retriever: Retriever, query_rows: Rows, depth: int, path: 
             rank_in_shards(lambda rows: retriever.search(rows, k, task), query_rows.astype(np.int64), k, scratch, task)
         os.replace(scratch / "passages.npy", path)
         shutil.rmtree(scratch)
-    return np.load(path, mmap_mode="r")
+    return load_array(path, mapped=True)
 
 
 def score_candidates(
@@ -84,7 +84,7 @@ def score_candidates(
         with atomic(path) as temporary:
             join_shards(parts, plan, temporary)
     shutil.rmtree(parts, ignore_errors=True)
-    return np.load(path, mmap_mode="r")
+    return load_array(path, mapped=True)
 
 
 def _score(scorers: Sequence[Scorer], query_rows: Rows, candidates: Rows, budget: int, task: Task) -> Scores:
@@ -109,9 +109,9 @@ class RerankedIndex:
     def __init__(self, folder: Path, collection: Collection) -> None:
         self.folder, self.collection = folder, collection
         self.about: dict[str, Any] = read_json(folder / "index.json")
-        self.query_rows = np.load(folder / "queries.npy")
-        self.candidates = np.load(folder / "candidates.npy", mmap_mode="r")
-        self.scores = np.load(folder / "scores.npy", mmap_mode="r")
+        self.query_rows = load_array(folder / "queries.npy")
+        self.candidates = load_array(folder / "candidates.npy", mapped=True)
+        self.scores = load_array(folder / "scores.npy", mapped=True)
 
     def __len__(self) -> int:
         return int(self.about["passages"])

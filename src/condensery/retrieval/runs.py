@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError
-from condensery.files import atomic, open_text
+from condensery.files import atomic
 from condensery.retrieval.lookup import rows_of
 from condensery.text.collection import Collection
+from condensery.text.lines import SHOWN, integer, read_lines
 
 QUERIES = 256  # written at a time
 
@@ -94,19 +96,20 @@ def _columns(path: Path) -> tuple[list[str], list[str], NDArray[np.int64], NDArr
     passages: list[str] = []
     ranks: list[int] = []
     scores: list[float] = []
-    with open_text(path) as stream:
-        for number, line in enumerate(stream, 1):
-            fields = line.split()
-            if len(fields) != 6:
-                columns = "query Q0 passage rank score tag"
-                raise UserError(f"{path}:{number}: expected 6 columns ({columns}), found {len(fields)}")
-            try:
-                ranks.append(int(fields[3]))
-                scores.append(float(fields[4]))
-            except ValueError:
-                raise UserError(f"{path}:{number}: rank {fields[3]!r} or score {fields[4]!r} is not a number") from None
-            queries.append(fields[0])
-            passages.append(fields[2])
+    for place, line in read_lines(path):
+        fields = line.split()
+        if len(fields) != 6:
+            columns = "query Q0 passage rank score tag"
+            raise UserError(f"{place}: expected 6 columns ({columns}), found {len(fields)}")
+        ranks.append(integer(fields[3], "rank", place))
+        try:
+            scores.append(float(fields[4]))
+        except ValueError:
+            scores.append(math.nan)
+        if not math.isfinite(scores[-1]):
+            raise UserError(f"{place}: the score must be a finite number, not {fields[4][:SHOWN]!r}")
+        queries.append(fields[0])
+        passages.append(fields[2])
     return queries, passages, np.array(ranks, np.int64), np.array(scores, np.float64)
 
 

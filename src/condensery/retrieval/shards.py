@@ -8,7 +8,7 @@ import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
-from condensery.files import atomic
+from condensery.files import atomic, load_array, load_arrays
 from condensery.progress import Task
 from condensery.retrieval.ranking import Ranking
 from condensery.retrieval.runs import Run
@@ -46,8 +46,7 @@ def rank_in_shards(
         with atomic(folder / f"{name}.npy") as temporary:
             joined = open_memmap(temporary, mode="w+", dtype=kind, shape=(len(query_rows), depth))
             for number, first in enumerate(starts):
-                with np.load(parts / f"{number:05d}.npz") as shard:
-                    joined[first : first + size] = shard[name]
+                joined[first : first + size] = load_arrays(parts / f"{number:05d}.npz")[name]
             joined.flush()
     with atomic(folder / QUERIES) as temporary, open(temporary, "wb") as stream:
         np.save(stream, query_rows)
@@ -57,8 +56,8 @@ def rank_in_shards(
 
 def open_ranking(folder: Path) -> Run:
     """What ``rank_in_shards`` wrote, memory-mapped."""
-    passages, scores = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("passages", "scores"))
-    return Run(np.load(folder / QUERIES), passages, scores)
+    passages, scores = (load_array(folder / f"{name}.npy", mapped=True) for name in ("passages", "scores"))
+    return Run(load_array(folder / QUERIES), passages, scores)
 
 
 def without(

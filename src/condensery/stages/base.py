@@ -28,7 +28,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
-from condensery.files import read_json
+from condensery.files import inside, read_json
 
 PLUGINS = "CONDENSERY_STAGES"  # environment variable: comma-separated modules or packages that hold further stages
 
@@ -128,7 +128,8 @@ class Artifact:
 
     def inputs(self, field: str) -> list["Artifact"]:
         """The artifacts that it was made from, in the field ``field`` of its config."""
-        return [Artifact(self.path.parents[1] / reference) for reference in self.manifest["inputs"].get(field, [])]
+        store, manifest = self.path.parents[1], self.path / "manifest.json"
+        return [Artifact(inside(store, reference, manifest)) for reference in self.manifest["inputs"].get(field, [])]
 
     def input(self, field: str) -> "Artifact":
         """The one artifact that it was made from in ``field``."""

@@ -1,11 +1,11 @@
 """Faults of a config that are found before any work is done."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal
 
 from condensery.errors import UserError
 from condensery.evaluation.names import HIT, split_metric
+from condensery.files import expanded
 from condensery.stages.base import StageConfig
 
 Split = Literal["train", "dev", "test", "dl19", "dl20"]
@@ -44,7 +44,7 @@ def unmeasurable(metrics: Sequence[str], split: Split, corpus: Sequence[StageCon
 
 def check_folder(name: str | None, key: str) -> None:
     """Raise ``UserError`` where ``name`` can only be a folder, not a name on the hub, and is not there."""
-    if name and name.startswith(("/", ".", "~")) and not Path(name).expanduser().is_dir():
+    if name and name.startswith(("/", ".", "~")) and not expanded(name).is_dir():
         raise UserError(f"{key}: {name}: no such folder")
 
 

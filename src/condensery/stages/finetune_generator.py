@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
+from condensery.files import expanded
 from condensery.stages.base import Context, Input, StageConfig, stage
 from condensery.stages.checks import Split, check_folder, missing_split
 from condensery.stages.training import Count, OptimisedStageConfig, run_training
@@ -43,7 +44,7 @@ class FinetuneGeneratorConfig(OptimisedStageConfig):
 
     def folder(self) -> Path | None:
         """The model, where it is a folder."""
-        folder = Path(self.model).expanduser() if self.model else None
+        folder = expanded(self.model) if self.model else None
         return folder if folder is not None and folder.is_dir() else None
 
     def by_content(self) -> set[str]:

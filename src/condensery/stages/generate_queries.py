@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from condensery.files import expanded
 from condensery.stages.base import Context, Input, Operational, stage
 from condensery.stages.checks import check_folder
 from condensery.stages.query_config import QueryStageConfig
@@ -37,7 +38,7 @@ class GenerateQueriesConfig(QueryStageConfig):
         return self
 
     def _folder(self) -> Path | None:
-        folder = Path(self.model).expanduser() if self.model else None
+        folder = expanded(self.model) if self.model else None
         return folder if folder is not None and folder.is_dir() else None
 
     def by_content(self) -> set[str]:

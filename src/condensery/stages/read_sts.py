@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from condensery.files import expanded
 from condensery.stages.base import Context, Input, Operational, StageConfig, stage
 from condensery.text.hashes import content_hashes
 
@@ -19,7 +20,7 @@ class ReadStsConfig(StageConfig):
         """The file of each split. Raises ``UserError`` where one is missing."""
         from condensery.text.sts import sts_files
 
-        return sts_files(Path(self.root).expanduser())
+        return sts_files(expanded(self.root))
 
     def identity(self) -> list[str]:
         """The content of the files. Raises ``UserError`` where they are missing, before anything is computed."""

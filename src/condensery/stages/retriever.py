@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from condensery.errors import UserError
+from condensery.files import expanded
 from condensery.stages.base import Context, StageConfig, stage
 from condensery.text.hashes import content_hashes
 
@@ -28,7 +29,7 @@ class RetrieverConfig(StageConfig):
 
     def identity(self) -> list[str]:
         """The weights and what describes them, wherever they lie. ``UserError`` where there is no such folder."""
-        folder = self.folder.expanduser()
+        folder = expanded(self.folder)
         if not folder.is_dir():
             raise UserError(f"stage.retriever.folder: {self.folder}: no such folder; it names a trained retriever")
         endings = {".json", ".txt", ".model", ".safetensors", ".bin"}
@@ -41,7 +42,7 @@ def retriever(config: RetrieverConfig, context: Context) -> dict[str, Any]:
     """Save the retriever as every stage that trains one does."""
     from condensery.models.checkpoint import ABOUT, Retriever, load_biencoder, load_retriever, save_retriever
 
-    folder = config.folder.expanduser()
+    folder = expanded(config.folder)
     lengths = [config.query_length, config.passage_length]
     if (folder / ABOUT).exists():
         found = load_retriever(folder)

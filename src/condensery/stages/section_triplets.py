@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
+from condensery.files import expanded
 from condensery.stages.base import Context, Input, Operational, StageConfig, stage
 from condensery.text.hashes import content_hashes
 
@@ -37,7 +38,7 @@ class SectionTripletsConfig(StageConfig):
         from condensery.text.source import InputFile
 
         hint = ', one JSON object a line: {"_id", "title", "passages": [...], "headings": [...]}'
-        return InputFile("file of articles", Path(self.path).expanduser(), hint).open_path()
+        return InputFile("file of articles", expanded(self.path), hint).open_path()
 
     def identity(self) -> list[str]:
         """The content of the file. Raises ``UserError`` where it is missing, before anything is computed."""

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from condensery.files import read_json
+from condensery.files import load_array, read_json
 from condensery.text.collection import Collection
 from condensery.text.table import Column, TextTable
 
@@ -114,11 +114,11 @@ class Sentences(_Stores):
 
     def rows(self, split: str) -> np.ndarray:
         """(n, k) int64 rows in ``store`` of the k = 2 or 3 sentences of each example."""
-        return np.asarray(np.load(self.folder / f"rows-{split}.npy"))
+        return load_array(self.folder / f"rows-{split}.npy")
 
     def scores(self, split: str) -> np.ndarray:
         """(n,) float32 from 0 to 1; zeros for triplets."""
-        return np.asarray(np.load(self.folder / f"scores-{split}.npy"))
+        return load_array(self.folder / f"scores-{split}.npy")
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class Queries:
     @cached_property
     def first(self) -> np.ndarray:
         """See the class."""
-        return np.load(self.folder / "first.npy")
+        return load_array(self.folder / "first.npy")
 
     @cached_property
     def counts(self) -> np.ndarray:
@@ -154,7 +154,7 @@ class Queries:
         """(Q, 2) int64 where the queries are sentences of their passages: the first token in the passages' store and
         the number of tokens, -1 where they cannot be told; None for queries of other kinds."""
         path = self.folder / "places.npy"
-        return np.load(path) if path.exists() else None
+        return load_array(path) if path.exists() else None
 
     def texts(self, row: int) -> list[str]:
         """The queries of one passage."""

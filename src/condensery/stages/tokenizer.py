@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from condensery.files import expanded
 from condensery.stages.base import Context, Input, StageConfig, stage
 from condensery.stages.checks import check_folder
 from condensery.text.hashes import content_hashes
@@ -19,7 +20,7 @@ class TokenizerConfig(StageConfig):
     lowercase: bool
 
     def _folder(self) -> Path | None:
-        folder = Path(self.name).expanduser() if self.name else None
+        folder = expanded(self.name) if self.name else None
         return folder if folder is not None and folder.is_dir() else None
 
     def by_content(self) -> set[str]:

@@ -58,5 +58,5 @@ def _sequence(text: str) -> str:
 def _compiled(answer: str) -> "regex.Pattern[str] | None":
     try:
         return regex.compile(unicodedata.normalize("NFD", answer), FLAGS)
-    except regex.error:
+    except (regex.error, RecursionError):  # the latter: thousands of brackets
         return None

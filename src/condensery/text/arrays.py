@@ -9,10 +9,9 @@ from typing import Any
 
 from condensery.errors import UserError
 from condensery.progress import progress
-from condensery.text.lines import MEGABYTE, SHOW_FROM, readable
+from condensery.text.lines import HEAD, LONGEST, MEGABYTE, SHOW_FROM, check_head, readable
 
 BLOCK = MEGABYTE  # characters read at a time
-LONGEST = 256 * MEGABYTE  # characters of an entry; beyond it the file is taken to be broken
 NEAR = 16  # characters: a literal or escape that the end of a block tore apart is no longer
 BLANK = " \t\r\n"
 
@@ -26,6 +25,7 @@ def read_array(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         size = path.stat().st_size
         with open(path, "rb") as file:
             raw = io.BufferedReader(gzip.GzipFile(fileobj=file), MEGABYTE) if path.suffix == ".gz" else file
+            check_head(raw.peek(HEAD), path)
             entries = _Entries(path, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="\n"))
             with progress(f"reading {path.name}", size // MEGABYTE if size >= SHOW_FROM else 0, "MB") as task:
                 shown = 0
@@ -49,7 +49,8 @@ class _Entries:
             raise UserError(f"{self._place()}: a JSON array of objects is expected: [{{...}}, ...]")
         self._advance(self.at + 1)
         if self._next() == "]":
-            return
+            self._advance(self.at + 1)
+            return self._end()
         while True:
             if self._next() != "{":
                 raise UserError(f"{self._place()}: a JSON object is expected here, as an entry of the array")
@@ -60,7 +61,11 @@ class _Entries:
                 raise UserError(f'{self._place()}: not valid JSON ("," or "]" is expected here)')
             self._advance(self.at + 1)
             if mark == "]":
-                return
+                return self._end()
+
+    def _end(self) -> None:
+        if self._next():
+            raise UserError(f"{self._place()}: not valid JSON (something stands behind the end of the array)")
 
     def _entry(self, place: str) -> dict[str, Any]:
         while True:
@@ -74,6 +79,8 @@ class _Entries:
                     continue
                 where = self.line + self.text.count("\n", self.at, error.pos)
                 raise UserError(f"{self.path}:{where}: not valid JSON ({error.msg})") from None
+            except ValueError as error:  # a number of thousands of digits
+                raise UserError(f"{place}: not valid JSON ({error})") from None
             self._advance(end)
             return value
 

@@ -1,11 +1,13 @@
 """BEIR folders (Thakur et al. 2021): ``corpus.jsonl``, ``queries.jsonl`` and ``qrels/*.tsv``, each plain or gzip."""
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from pydantic import model_validator
 
 from condensery.errors import UserError
+from condensery.files import expanded
 from condensery.text.lines import field, integer, read_columns, read_objects, resolve
 from condensery.text.records import Document, Passage, Query
 from condensery.text.source import FolderSource, InputFile, Splits
@@ -13,6 +15,7 @@ from condensery.text.source import FolderSource, InputFile, Splits
 if TYPE_CHECKING:
     from condensery.text.writer import CollectionWriter
 
+Item = TypeVar("Item")
 HEADER = ["query-id", "corpus-id", "score"]
 IN_PARTS = "cqadupstack"  # twelve folders in one, which count as one data set
 
@@ -38,7 +41,7 @@ class BeirSource(FolderSource):
             or not isinstance(values.get("root"), str)
         ):
             return values
-        folder = Path(values["root"]).expanduser().absolute()
+        folder = expanded(values["root"]).absolute()
         whole = f"{folder.parent.name}/" if folder.parent.name == IN_PARTS else ""
         return values | {"name": whole + folder.name}
 
@@ -89,6 +92,15 @@ def read_qrels(path: Path, split: str, writer: "CollectionWriter") -> None:
         raise UserError(f"{path}: no judgements; without that split set data.splits.{split}=null")
 
 
+def at_least_one(documents: Iterable[Item], file: InputFile) -> Iterator[Item]:
+    """The documents for pre-training of a file; ``UserError`` for none: the passages would quietly stand in for them."""
+    number = 0
+    for number, document in enumerate(documents, start=1):  # noqa: B007  (it counts)
+        yield document
+    if not number:
+        raise UserError(f"{file.open_path()}: holds no documents; set data.documents=null to do without")
+
+
 def document_of(record: dict[str, Any], place: str) -> Document:
     """A line of ``documents.jsonl``; ``UserError`` when ``passages`` is no list of strings."""
     passages = field(record, "passages", place, list)
@@ -110,5 +122,5 @@ def read(config: BeirSource, writer: "CollectionWriter") -> None:
         writer.add_passage(Passage(identifier, field(record, "title", place, str, ""), text, document), place)
     for file in files:
         if file.role == "documents" and not (named and config.documents == "auto"):
-            for place, record in read_objects(file.open_path()):
+            for place, record in at_least_one(read_objects(file.open_path()), file):
                 writer.add_document(document_of(record, place), place)

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from condensery.errors import UserError
-from condensery.files import read_json
+from condensery.files import load_array, read_json
 from condensery.text.table import Column, TextTable
 
 SPLITS = ("train", "dev", "test", "dl19", "dl20")
@@ -104,7 +104,7 @@ class Collection:
     @cached_property
     def given_negatives(self) -> NDArray[np.int32] | None:
         """Pairs of a query row and a passage row that the input gave as a hard negative, by query, best first (n, 2)."""
-        return np.load(self.folder / "negatives.npy") if self.description.get("negatives") else None
+        return load_array(self.folder / "negatives.npy") if self.description.get("negatives") else None
 
     @cached_property
     def document_starts(self) -> NDArray[np.int64]:
@@ -123,7 +123,7 @@ class Collection:
         if split not in self.splits:
             there = ", ".join(self.splits) or "none"
             raise UserError(f'the collection {self.name} has no split "{split}" (its splits: {there}); see data.splits')
-        rows = np.load(self.folder / f"qrels-{split}.npy")
+        rows = load_array(self.folder / f"qrels-{split}.npy")
         relevant_from = self.description["splits"][split].get("relevant_from", 1)
         query_rows, passage_rows, grades = (np.ascontiguousarray(column) for column in rows.T)
         return Qrels(query_rows, passage_rows, grades, relevant_from)
@@ -132,5 +132,5 @@ class Collection:
         """The rows of the queries of ``split``, ascending: judged, or with answers alone. ``UserError`` as ``qrels``."""
         path = self.folder / f"questions-{split}.npy"
         if split not in self.splits and split in self.description["splits"]:
-            return np.load(path)
+            return load_array(path)
         return self.qrels(split).query_set.astype(np.int64)

@@ -1,8 +1,8 @@
 """Whole documents, one JSON object a line: ``{"_id", "title", "passages": [...]}``; their passages are searched."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from condensery.files import expanded
 from condensery.text.beir import document_of, question_files, read_questions
 from condensery.text.lines import read_objects
 from condensery.text.records import Passage
@@ -28,7 +28,7 @@ class DocumentsSource(FolderSource):
 
     def input_files(self) -> list[InputFile]:
         """The file of documents, the extra ones, the queries and the qrels."""
-        extra = [InputFile("extra documents", Path(path).expanduser()) for path in self.extra]
+        extra = [InputFile("extra documents", expanded(path)) for path in self.extra]
         main = InputFile("documents", self.folder / self.documents)
         return [main, *extra, *question_files(self.folder, self.splits)]
 

@@ -37,7 +37,8 @@ def content_hashes(paths: list[Path]) -> list[str]:
 
 def _key(path: Path) -> str:
     status = path.stat()
-    return f"{path.resolve()}|{status.st_size}|{status.st_mtime_ns}"
+    name = os.fsencode(path.resolve()).decode(errors="backslashreplace")  # SQLite takes no half characters
+    return f"{name}|{status.st_size}|{status.st_mtime_ns}"
 
 
 def _open() -> sqlite3.Connection:

@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from condensery.files import load_array
+
 SUFFIX = ".rows.npy"
 
 
@@ -39,7 +41,7 @@ class IdIndex:
     @classmethod
     def load(cls, path: Path) -> "IdIndex":
         """Open a saved index; nothing is read until rows are looked up."""
-        stored = np.load(path, mmap_mode="r")
+        stored = load_array(path, mapped=True)
         return cls(stored[0], stored[1].view(np.int64))
 
     def save(self, path: Path) -> None:

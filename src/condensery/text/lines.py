@@ -8,6 +8,7 @@ import re
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +18,12 @@ from condensery.progress import progress
 MEGABYTE = 1 << 20
 BOM = b"\xef\xbb\xbf"
 GZIP = b"\x1f\x8b"
+HEAD = 1024  # bytes in which a file shows that it is no UTF-8
+LONGEST = 256 * MEGABYTE  # bytes of a line, characters of a field or an entry; beyond it a file is taken to be broken
+SHOWN = 60  # characters of a wrong value in a message
+
+csv.field_size_limit(LONGEST)  # its own is 131,072
+
 SHOW_FROM = 32 * MEGABYTE  # smaller files are read before a person would look at a bar
 
 Kind = TypeVar("Kind")
@@ -24,7 +31,7 @@ Kind = TypeVar("Kind")
 
 def resolve(path: Path) -> Path | None:
     """``path`` itself, or the same file with ``.gz`` added or taken away; ``None`` when neither is there."""
-    other = path.with_suffix("") if path.suffix == ".gz" else path.with_name(path.name + ".gz")
+    other = path.with_suffix("") if path.suffix == ".gz" else path.parent / f"{path.name}.gz"
     return path if path.is_file() else other if other.is_file() else None
 
 
@@ -35,14 +42,16 @@ def read_lines(path: Path, show: bool = True) -> Iterator[tuple[str, str]]:
     and bytes that are not UTF-8. ``show``: the progress of a large file; not where several are read side by side.
     """
     for number, raw in enumerate(_raw_lines(path, show), start=1):
+        if len(raw) == LONGEST:
+            raise UserError(f"{path}:{number}: a line of more than {LONGEST:,} bytes; is it the right file?")
         if number == 1 and raw.startswith(BOM):
             raw = raw[len(BOM) :]
         place = f"{path}:{number}"
         try:
             line = raw.decode().rstrip("\r\n")
         except UnicodeDecodeError as error:
-            advice = "it is a gzip file: name it .gz" if raw.startswith(GZIP) else "save the file as UTF-8"
-            raise UserError(f"{place}: not valid UTF-8 ({error.reason} at byte {error.start}); {advice}") from None
+            reason = f"{error.reason} at byte {error.start}"
+            raise UserError(f"{place}: not valid UTF-8 ({reason}); save the file as UTF-8") from None
         yield place, line
 
 
@@ -52,16 +61,26 @@ def _raw_lines(path: Path, show: bool) -> Iterator[bytes]:
         with open(path, "rb") as file:
             # GzipFile finds its line ends in Python; a buffered reader around it finds them in C
             stream = io.BufferedReader(gzip.GzipFile(fileobj=file), MEGABYTE) if path.suffix == ".gz" else file
+            check_head(stream.peek(HEAD), path)
+            lines = iter(partial(stream.readline, LONGEST), b"")
             if size < SHOW_FROM or not show:
-                yield from stream
+                yield from lines
                 return
             with progress(f"reading {path.name}", size // MEGABYTE, "MB") as task:
                 shown = 0
-                for number, line in enumerate(stream):
+                for number, line in enumerate(lines):
                     if number % 1024 == 0 and (at := file.tell() // MEGABYTE) > shown:
                         task.advance(at - shown)
                         shown = at
                     yield line
+
+
+def check_head(head: bytes, path: Path) -> None:
+    """Raise ``UserError`` where the first bytes of ``path`` are gzip's or hold a NUL, as UTF-16 that would pass for UTF-8."""
+    if head.startswith(GZIP):
+        raise UserError(f"{path}: this is a gzip file; name it .gz")
+    if b"\0" in head:
+        raise UserError(f"{path}: holds NUL bytes, so it is UTF-16 or no text at all; save the file as UTF-8")
 
 
 @contextmanager
@@ -143,10 +162,18 @@ def field(record: dict[str, Any], name: str, place: str, kind: type[Kind], defau
     return value
 
 
+def check_whole(text: str, what: str, place: str) -> None:
+    """Raise ``UserError`` where ``text`` holds half a character, which JSON can escape and UTF-8 cannot hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{place}: the {what} holds half a character (a lone surrogate \\ud800..\\udfff)") from None
+
+
 def integer(value: str, name: str, place: str) -> int:
     """A whole number that is written in a column called ``name``; anything else is a ``UserError``."""
-    if not re.fullmatch(r"[+-]?\d+", value, re.ASCII):
-        raise UserError(f'{place}: the {name} must be a whole number, not "{value}"')
+    if not re.fullmatch(r"[+-]?\d{1,18}", value, re.ASCII):
+        raise UserError(f'{place}: the {name} must be a whole number, not "{value[:SHOWN]}"')
     return int(value)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict
 
 from condensery.errors import UserError
+from condensery.text.beir import at_least_one
 from condensery.text.lines import integer, read_columns, resolve
 from condensery.text.records import Document, Passage, Query
 from condensery.text.source import FolderSource, InputFile
@@ -203,15 +204,17 @@ class Titles:
     def __init__(self, path: Path) -> None:
         self._lines = read_columns(path, ["passage id", "title"])
         self._ahead: dict[str, str] = {}
-        self.missing = 0
+        self.found = self.missing = 0
 
     def of(self, identifier: str) -> str:
         """The title of a passage, empty where the file has none for it."""
         if identifier in self._ahead:
+            self.found += 1
             return self._ahead.pop(identifier)
         for _, (found, title) in self._lines:
             title = "" if title == NO_TITLE else title
             if found == identifier:
+                self.found += 1
                 return title
             self._ahead[found] = title
         self.missing += 1
@@ -231,10 +234,15 @@ def read(config: MarcoSource, writer: "CollectionWriter") -> None:
     titles = Titles(by_role["titles"].open_path()) if "titles" in by_role else None
     for place, (identifier, text) in read_columns(by_role["passages"].open_path(), ["passage id", "passage"]):
         writer.add_passage(Passage(identifier, titles.of(identifier) if titles else "", text), place)
+    if titles and titles.missing and not titles.found:
+        raise UserError(
+            f"{by_role['titles'].open_path()}: no line is of a passage of {config.collection}; set data.titles"
+        )
     if titles and titles.missing:
         writer.warnings.append(f"{titles.missing:,} passages have no line in {config.titles}")
     if "documents" in by_role:
-        for place, identifier, title, body in read_documents(by_role["documents"].open_path()):
+        file = by_role["documents"]
+        for place, identifier, title, body in at_least_one(read_documents(file.open_path()), file):
             writer.add_document(Document(identifier, title, [body]), place)
 
 

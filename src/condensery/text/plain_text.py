@@ -49,7 +49,11 @@ class TextSource(FolderSource):
     def check(self) -> None:
         """As ``FolderSource.check``; a folder without text files is a ``UserError`` too."""
         super().check()
-        if not self.text_files():
+        found = self.text_files()
+        for below, _ in found:
+            if not below.isprintable():
+                raise UserError(f"{self.folder}: the file name {below!r} is not plain text in UTF-8; rename the file")
+        if not found:
             raise UserError(f"{self.folder}: no text files here ({', '.join('*' + ending for ending in ENDINGS)})")
 
 

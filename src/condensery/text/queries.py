@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError
+from condensery.files import expanded
 from condensery.progress import progress
-from condensery.text.lines import read_columns, read_lines, read_objects
+from condensery.text.lines import check_whole, read_columns, read_lines, read_objects
 from condensery.text.table import TableWriter, TextTable
 
 Format = Literal["jsonl", "tsv", "lines"]
@@ -27,7 +28,7 @@ _READ = 4096  # rows at a time
 
 def query_files(path: str) -> list[Path]:
     """The files that ``path`` names (a file, a folder or a glob), sorted. Raises ``UserError`` where there are none."""
-    named = Path(path).expanduser()
+    named = expanded(path)
     if named.is_file():
         return [named]
     if named.is_dir():
@@ -89,6 +90,8 @@ def _objects(file: Path) -> Iterator[tuple[str, str, list[str]]]:
         queries = [queries] if isinstance(queries, str) else queries
         if not isinstance(queries, list) or not all(isinstance(query, str) for query in queries):
             raise UserError(f'{place}: the field "{name}" must be a string or a list of strings')
+        for query in queries:
+            check_whole(query, "query", place)
         yield place, str(identifier), queries
 
 

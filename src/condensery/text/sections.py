@@ -7,7 +7,7 @@ from pathlib import Path
 from condensery.errors import UserError
 from condensery.randomness import generator
 from condensery.text.beir import document_of
-from condensery.text.lines import field, read_objects
+from condensery.text.lines import check_whole, field, read_objects
 
 Triplet = tuple[str, str, str]  # anchor, another sentence of its section, a sentence of another section
 
@@ -23,10 +23,19 @@ class Article:
 def read_articles(path: Path) -> Iterator[Article]:
     """Read ``{"_id", "title", "passages": [...], "headings": [...]}``, one object a line, the two lists in parallel.
 
-    Raises ``UserError`` with file and line where there are no headings, or another number of them than of passages.
+    Raises ``UserError`` with file and line where there are no headings, or another number of them than of passages, and
+    for an id that is there twice.
     """
+    places: dict[str, str] = {}
     for place, record in read_objects(path):
         document = document_of(record, place)
+        if document.id in places:
+            raise UserError(
+                f"{place}: this id is already that of {places[document.id]} (articles need ids of their own)"
+            )
+        places[document.id] = place
+        for text in (document.id, *document.passages):
+            check_whole(text, "article", place)
         headings = field(record, "headings", place, list)
         if len(headings) != len(document.passages) or not all(isinstance(one, str) for one in headings):
             raise UserError(

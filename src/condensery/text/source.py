@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from condensery.errors import UserError
+from condensery.files import expanded
 from condensery.text.hashes import content_hashes
 from condensery.text.lines import resolve
 
@@ -106,7 +107,7 @@ class FolderSource(Source):
     @property
     def folder(self) -> Path:
         """The root as a path."""
-        return Path(self.root).expanduser()
+        return expanded(self.root)
 
     def check(self) -> None:
         """As ``Source.check``; a missing root is reported as such."""

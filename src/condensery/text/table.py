@@ -125,7 +125,7 @@ class TextTable:
             self._table = pa.ipc.open_file(pa.memory_map(str(self.path))).read_all()
         except FileNotFoundError:
             raise UserError(f"{self.path}: no such file") from None
-        except pa.ArrowInvalid as error:
+        except (pa.ArrowInvalid, OSError) as error:
             raise UserError(f"{self.path}: not an Arrow file ({error})") from None
 
     def __reduce__(self) -> tuple[type["TextTable"], tuple[Path]]:

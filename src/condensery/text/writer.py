@@ -16,6 +16,7 @@ from condensery.randomness import hash64
 from condensery.text.collection import DESCRIPTION, SPLITS
 from condensery.text.ids import SUFFIX, IdIndex, id_hash
 from condensery.text.judgements import GivenNegatives, Judgements
+from condensery.text.lines import SHOWN, check_whole
 from condensery.text.places import Places
 from condensery.text.records import Document, Passage, Query
 from condensery.text.table import TableWriter
@@ -99,7 +100,8 @@ class CollectionWriter:
         self._passages = _Rows(folder, "passages", ("id", "title", "text", "document"))
         self._queries = _Rows(folder, "queries", ("id", "text"))
         self._documents: _Rows | None = None
-        self._document, self._document_hashes, self._document_places = "", array("Q"), Places()
+        self._document: str | None = None
+        self._document_hashes, self._document_places = array("Q"), Places()
         self._judgements: dict[str, Judgements] = {}
         self._judged: set[int] = set()
         self._dropped_passages: set[int] = set()
@@ -140,7 +142,7 @@ class CollectionWriter:
             _check_id(document, "document id", where)
             self._document_hashes.append(id_hash(document))
             self._document_places.add(where)
-        self._document = document or ""
+        self._document = document
 
     def add_query(self, query: Query, where: str = "", split: str | None = None) -> None:
         """Append a query, if a split judges it or all are kept. Raises ``UserError`` for an empty text or a bad id.
@@ -197,13 +199,11 @@ class CollectionWriter:
         self._negatives.add(query_id, passage_ids, where)
 
     def _digest(self, kind: str, where: str, *texts: str) -> None:
-        try:
-            for text in (kind, *texts):
-                encoded = text.encode()
-                self._hash.update(len(encoded).to_bytes(8, "little"))
-                self._hash.update(encoded)
-        except UnicodeEncodeError:
-            raise UserError(f"{where}: the {kind} holds half a character (a lone surrogate \\ud800..\\udfff)") from None
+        for text in (kind, *texts):
+            check_whole(text, kind, where)
+            encoded = text.encode()
+            self._hash.update(len(encoded).to_bytes(8, "little"))
+            self._hash.update(encoded)
 
     def close(self) -> None:
         """Check the whole and write what is left; ``collection.json`` comes last. Raises ``UserError``."""
@@ -314,8 +314,10 @@ class CollectionWriter:
 
 
 def _check_id(identifier: str, kind: str, where: str) -> None:
-    """Run files separate their columns by white space, so no id may hold any; nor may it be empty."""
+    """Run files separate their columns by white space, so no id may hold any; nor a NUL, nor may it be empty."""
     if not identifier:
         raise UserError(f"{where}: the {kind} is empty")
     if identifier.split(maxsplit=1) != [identifier]:
-        raise UserError(f'{where}: the {kind} "{identifier}" holds white space, which run files cannot keep')
+        raise UserError(f'{where}: the {kind} "{identifier[:SHOWN]}" holds white space, which run files cannot keep')
+    if "\0" in identifier:
+        raise UserError(f"{where}: the {kind} {identifier[:SHOWN]!r} holds a NUL, where trec_eval would end it")

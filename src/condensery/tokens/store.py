@@ -112,7 +112,7 @@ class TokenStore:
         """Map an int64 array and check its size and that it runs from 0 to ``last``."""
         path = self.folder / name
         try:
-            found = np.load(path, mmap_mode="r")
+            found = np.load(path, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
             raise UserError(f"{path}: not readable ({error}); run the stage `tokens` again") from None
         wrong = found.dtype != np.int64 or found.ndim != 1 or (size is not None and len(found) != size)

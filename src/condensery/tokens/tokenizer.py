@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from condensery.errors import UserError
+from condensery.files import expanded
 from condensery.progress import Task, progress
 from condensery.tokens.store import Texts
 from condensery.tokens.vocabulary import Vocabulary
@@ -26,7 +27,7 @@ def load_tokenizer(name: str | Path) -> "PreTrainedTokenizerFast":
         UserError: when there is no such folder, the hub does not have it or cannot be reached, there is no fast
             tokenizer, or it lacks one of the special tokens pad, cls, sep, mask, unk.
     """
-    text, folder = str(name), Path(name).expanduser()
+    text, folder = str(name), expanded(name)
     local = bool(text) and folder.is_dir()
     if not local and _looks_like_path(text):
         raise UserError(f"tokenizer {text!r}: no such folder; give a tokenizer's folder or its name on Hugging Face")
@@ -56,7 +57,7 @@ def _read(name: str, local: bool) -> Any:
         words = (folder / "vocab.txt").read_text(encoding="utf-8").splitlines()
         cased = any(word != word.lower() for word in words if not word.startswith("["))
         return BertTokenizer(vocab={word: number for number, word in enumerate(words)}, do_lower_case=not cased)
-    return AutoTokenizer.from_pretrained(name)
+    return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
 
 
 def _looks_like_path(text: str) -> bool:

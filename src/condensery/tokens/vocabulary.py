@@ -84,7 +84,7 @@ class Vocabulary:
         path = folder / "vocabulary.json"
         values = read_json(path)
         try:
-            continues = np.load(folder / "vocabulary.npy")
+            continues = np.load(folder / "vocabulary.npy", allow_pickle=False)
             special = np.asarray(values.pop("special"), dtype=np.int64)
             found = cls(special=special, continues=continues, **values)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -30,7 +30,7 @@ import scipy.sparse as sparse
 from numpy.typing import NDArray
 
 from condensery.errors import UserError
-from condensery.files import atomic
+from condensery.files import atomic, load_arrays
 from condensery.training.scheduling import Ids, Scheduler, drawn_positives
 
 Similarity = Literal["bm25", "encoder", "bm25_then_encoder"]
@@ -142,8 +142,8 @@ class AdaptiveOrder:
     def _dense(self, path: Path) -> sparse.csr_matrix:
         while not path.exists():
             time.sleep(_PAUSE)
-        with np.load(path) as stored:
-            return self._negatives(self.dense(stored["queries"], stored["passages"]))
+        stored = load_arrays(path)
+        return self._negatives(self.dense(stored["queries"], stored["passages"]))
 
     def _negatives(self, similarity: sparse.csr_matrix) -> sparse.csr_matrix:
         """Without the passages that are relevant to the query: they make no batch harder."""

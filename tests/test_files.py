@@ -1,0 +1,93 @@
+"""Files: arrays are read without their pickles, names stay in their folder, and what is broken is named in one line."""
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from condensery.errors import UserError
+from condensery.files import expanded, inside, load_array, load_arrays, read_json
+
+
+class Poison:
+    """What leaves a file behind when it is unpickled."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return Path.touch, (self.trace,)
+
+
+def test_the_poison_works(tmp_path: Path) -> None:
+    pickle.loads(pickle.dumps(Poison(tmp_path / "trace")))
+    assert (tmp_path / "trace").exists()
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+@pytest.mark.parametrize("kind", ["array of objects", "pickle", "archive", "nothing", "text", "header"])
+def test_an_array_is_read_without_running_anything(kind: str, mapped: bool, tmp_path: Path) -> None:
+    path, trace = tmp_path / "a.npy", tmp_path / "trace"
+    poisoned = np.array([Poison(trace)], dtype=object)
+    if kind == "array of objects":
+        np.save(path, poisoned, allow_pickle=True)
+    elif kind == "archive":
+        with open(path, "wb") as stream:
+            np.savez(stream, a=poisoned)
+    else:
+        raw = {"pickle": pickle.dumps(Poison(trace)), "nothing": b"", "text": b"[1, 2]"}
+        path.write_bytes(raw.get(kind, b"\x93NUMPY\x01\x00\x10\x00open('trace','w')"))
+    with pytest.raises(UserError, match=r"a\.npy: not .* array.*; delete the folder that it lies in") as raised:
+        load_array(path, mapped)
+    assert "\n" not in str(raised.value)
+    assert not trace.exists()
+
+
+def test_an_archive_is_read_without_running_anything(tmp_path: Path) -> None:
+    path, trace = tmp_path / "a.npz", tmp_path / "trace"
+    np.savez(path, good=np.arange(3), bad=np.array([Poison(trace)], dtype=object))
+    for damage in (path.read_bytes(), pickle.dumps(Poison(trace)), b"", path.read_bytes()[:-30]):
+        path.write_bytes(damage)
+        with pytest.raises(UserError, match=r"a\.npz: not readable arrays .*; delete the folder"):
+            load_arrays(path)
+    assert not trace.exists()
+
+
+def test_arrays_come_back_the_same(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.arange(6).reshape(2, 3))
+    assert load_array(tmp_path / "a.npy").tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert isinstance(load_array(tmp_path / "a.npy", mapped=True), np.memmap)
+    np.savez(tmp_path / "a.npz", one=np.arange(2), two=np.ones(1))
+    assert {name: values.tolist() for name, values in load_arrays(tmp_path / "a.npz").items()} == {
+        "one": [0, 1],
+        "two": [1.0],
+    }
+    for load in (load_array, load_arrays):
+        with pytest.raises(UserError, match="none: no such file"):
+            load(tmp_path / "none")
+
+
+@pytest.mark.parametrize("name", ["../x", "a/../../x", "/etc/passwd", "..", "", "a\0b", None, 3, ["a"]])
+def test_a_name_that_leads_elsewhere_is_refused(name: Any, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^results\.json: entry 2: .* is no name of something in /") as raised:
+        inside(tmp_path, name, "results.json: entry 2")
+    assert "\n" not in str(raised.value)
+
+
+def test_a_name_below_a_folder_is_kept(tmp_path: Path) -> None:
+    assert inside(tmp_path, "finetune/0a..1b", "x") == tmp_path / "finetune" / "0a..1b"
+
+
+def test_a_home_that_is_nobodys_is_a_name_like_any_other() -> None:
+    assert expanded("~") == Path.home()
+    assert expanded("~nobody-of-this-name/x") == Path("~nobody-of-this-name/x")
+
+
+@pytest.mark.parametrize("raw", [b"{", b"\xff", b"[" * 99_999, b"9" * 5000, b""])
+def test_broken_json_is_named(raw: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_bytes(raw)
+    with pytest.raises(UserError, match=r"a\.json: not valid JSON"):
+        read_json(tmp_path / "a.json")
