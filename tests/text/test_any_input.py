@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from condensery.text.arrays import read_array
 from condensery.text.collection import Collection
 from condensery.text.ids import SUFFIX, IdIndex, id_hash
 from condensery.text.lines import read_lines
-from condensery.text.queries import format_of, read_query_files
+from condensery.text.queries import QuerySorter, format_of, read_query_files
 from condensery.text.sections import read_articles
 from condensery.text.sts import read_sts
 from condensery.text.table import TableWriter, TextTable
@@ -33,6 +34,7 @@ FEW = settings(
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
+MORE = settings(FEW, max_examples=50)
 NO_SPLITS = {"train": None, "dev": None, "test": None}
 
 characters = st.characters(exclude_categories=["Cs"])
@@ -199,16 +201,40 @@ def test_what_is_written_in_a_format_comes_back_the_same(config: Make, choice: s
 
 @st.composite
 def damaged(draw: st.DrawFn, raw: bytes) -> bytes:
-    """The bytes of a file after an accident: cut, torn apart, doubled, overwritten, or of something else altogether."""
-    at, stop = (draw(st.integers(0, len(raw))) for _ in range(2))
-    at, stop = min(at, stop), max(at, stop)
-    other = draw(st.one_of(st.binary(max_size=12), st.sampled_from(TROUBLE)))
+    """The bytes of a file after an accident: another value or word in it, cut, torn apart, doubled, overwritten."""
+    other = draw(st.one_of(st.sampled_from(TROUBLE), st.binary(max_size=12)))
+    values = [found.span() for found in VALUE.finditer(raw)]
+    if values and draw(st.integers(0, 3)):
+        at, stop = draw(st.sampled_from(values))
+        return raw[:at] + other + raw[stop:]
+    at, stop = sorted(draw(st.integers(0, len(raw))) for _ in range(2))
     choices = (raw[:at], raw[:at] + raw[stop:], raw[:stop] + raw[at:], raw[:at] + other + raw[stop:], other)
     return draw(st.sampled_from(choices))
 
 
+VALUE = re.compile(rb'"(?:[^"\\]|\\.)*"|[^\s",:\[\]{}]+')  # a string with its quotes, or a word or number
 TROUBLE = [b"\0", b"\n", b"\r", b"\t", b'"', b"\\", b"\xff", b"\xed\xa0\x80", b"\xef\xbb\xbf", b"\\ud800", b"\x1f\x8b"]
-TROUBLE += [b"null", b"NaN", b"-1e999", b"9" * 5000, b"[" * 3000, b"{}", b"[]", b'{"a":', b"\xe2\x80\xa8", b"#", b" "]
+TROUBLE += [
+    b'"\\ud800"',
+    b'""',
+    b'" "',
+    b'"a b"',
+    b"[[1]]",
+    b"[null]",
+    b"true",
+    b"1.5",
+    b"null",
+    b"NaN",
+    b"-1e999",
+    b"9" * 5000,
+    b"[" * 3000,
+    b"{}",
+    b"[]",
+    b'{"a":',
+    b"\xe2\x80\xa8",
+    b"#",
+    b" ",
+]
 
 
 def named(error: UserError, path: Path) -> None:
@@ -217,7 +243,7 @@ def named(error: UserError, path: Path) -> None:
     assert "\n" not in str(error).replace(str(path), "")
 
 
-@FEW
+@MORE
 @given(data=st.data())
 def test_no_accident_to_a_file_gives_a_traceback(config: Make, choice: str, data: st.DataObject) -> None:
     write, _, alphabet = FORMATS[choice]
@@ -242,11 +268,14 @@ def passages(tmp_path_factory: pytest.TempPathFactory) -> TextTable:
     return TextTable(path)
 
 
-def query_file(path: Path, passages: TextTable) -> list[object]:
-    return list(read_query_files([path], format_of([path]), passages))
+def query_file(path: Path, passages: TextTable) -> list[tuple[int, str]]:
+    """The pairs, which can be written to a table."""
+    pairs = list(read_query_files([path], format_of([path]), passages))
+    QuerySorter(path.parent / "sorted.arrow").take(pairs)
+    return pairs
 
 
-READERS: dict[str, tuple[str, Callable[[Path, TextTable], list[object]], bytes]] = {
+READERS: dict[str, tuple[str, Callable[[Path, TextTable], Sequence[object]], bytes]] = {
     # name: (file, reader, sound content)
     "lines": ("a.txt", lambda path, _: list(read_lines(path)), b"one\r\ntwo\n"),
     "packed": (
@@ -267,7 +296,7 @@ READERS: dict[str, tuple[str, Callable[[Path, TextTable], list[object]], bytes]]
 }
 
 
-@FEW
+@MORE
 @given(data=st.data())
 @pytest.mark.parametrize("reader", READERS)
 def test_no_bytes_give_a_traceback(reader: str, passages: TextTable, data: st.DataObject) -> None:
