@@ -202,13 +202,15 @@ def _from_the_start(axes: "Axes", whole: bool = True) -> None:
 
 
 def _log_losses(axes: "Axes", lines: Sequence[Line]) -> None:
-    """Limits of a log axis by the means, and three ticks at least, at numbers as round as can be."""
+    """Limits of a log axis by the means and their bars, and three ticks at least, at numbers as round as can be."""
     means = np.concatenate([smoothed(line.mean) for line in lines])
-    means = means[means > 0]
-    if not len(means):  # nothing but zeros
+    bars = np.concatenate([smoothed(line.deviation) for line in lines])
+    if not (means > 0).any():  # nothing but zeros
         axes.set_yscale("linear")
         return
-    low, high = float(means.min()) / 1.1, float(means.max()) * 1.1
+    means, bars = means[means > 0], bars[means > 0]
+    low = float(np.maximum(means - bars, means / 3).min()) / 1.1  # a bar that reaches zero has no end on this scale
+    high = float((means + bars).max()) * 1.1
     powers = 10.0 ** np.arange(np.floor(np.log10(low)), np.log10(high))
     choices = [np.outer(powers, firsts).ravel() for firsts in ((1,), (1, 2, 5), range(1, 10), np.arange(10, 100) / 10)]
     inside = [choice[(choice >= low) & (choice <= high)] for choice in choices]
