@@ -18,7 +18,7 @@ from yaml import MarkedYAMLError
 from condensery.errors import UserError, of_the_disk
 from condensery.pipeline.study import typed
 
-GROUPS = re.compile(r"^(stages?|data|backbone|trainer|logger|table|figures)\.[^=]+=")
+GROUPS = re.compile(r"^(stages?|data|backbone|trainer|launcher|logger|table|figures)\.[^=]+=")
 
 
 class Stopped(BaseException):

@@ -11,7 +11,6 @@ step 3 is left: that is gradient accumulation.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Protocol
 
@@ -76,7 +75,6 @@ def backpropagate(
     chunks: Sequence[Chunk],
     contrast: Contrast | None,
     backward: Callable[[Tensor], None] = Tensor.backward,
-    unsynchronised: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> dict[str, Tensor]:
     """Accumulate the gradient of ``contrast`` + the chunks' own losses over a whole batch, in the memory of one chunk.
 
@@ -85,7 +83,6 @@ def backpropagate(
         chunks: the batch; ``Chunk.rows`` says which rows of the batch each holds, every row 0 .. n - 1 once.
         contrast: loss of the vectors of all rows in batch order, (n, d) in fp32 or wider -> scalar; None = no contrast.
         backward: called once a chunk with the scalar to back-propagate (Lightning's scales it for fp16).
-        unsynchronised: context in which no gradient is exchanged between processes; all chunks but the last run in it.
 
     Returns:
         the losses, detached: ``contrast`` (where there is one) and the sum over the chunks of each of the model's own.
@@ -99,14 +96,13 @@ def backpropagate(
     for index, chunk in enumerate(chunks):
         if index > 0 and replays is not None:
             replays.restore(index)
-        with nullcontext() if index + 1 == len(chunks) else unsynchronised():
-            _give_back(chunks)
-            part = _back_propagate_chunk(
-                kept.pop if index == 0 else partial(model.encode, chunk),
-                None if gradient is None else gradient[chunk.rows],
-                backward,
-                partial(_give_back, chunks),
-            )
+        _give_back(chunks)
+        part = _back_propagate_chunk(
+            kept.pop if index == 0 else partial(model.encode, chunk),
+            None if gradient is None else gradient[chunk.rows],
+            backward,
+            partial(_give_back, chunks),
+        )
         _add(losses, part)
     return losses
 
