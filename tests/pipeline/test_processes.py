@@ -35,6 +35,13 @@ SLURM = SlurmLauncher(
 )
 
 
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """That of a stage."""
+    (tmp_path / "stage").mkdir()
+    return tmp_path / "stage"
+
+
 def run(folder: Path, act: str, launcher: Launcher = LOCAL, devices: int = 2, threads: int = 5) -> Any:
     """Let so many processes act; what the first returns, and where."""
     wandb = Wandb("x", None, False)
@@ -64,77 +71,75 @@ def ended(folder: Path) -> bool:
     return bool(found) and not any(map(lives, found))
 
 
-def test_all_compute_the_first_returns_and_threads_are_shared(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    summary, where = run(tmp_path, "go well")
+def test_all_compute_the_first_returns_and_threads_are_shared(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    summary, where = run(folder, "go well")
     assert summary == {"processes": 2, "local": 2}
     assert (where["processes"], where["threads"]) == ("2", "2")
-    assert {rank: threads for rank, (_, threads) in numbers(tmp_path).items()} == {"0": "2", "1": "2"}
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["0.txt", "1.txt", "weights.json"], "only the result"
+    assert {rank: threads for rank, (_, threads) in numbers(folder).items()} == {"0": "2", "1": "2"}
+    assert sorted(path.name for path in folder.iterdir()) == ["0.txt", "1.txt", "weights.json"], "only the result"
     assert capfd.readouterr().out == "process 0 at work\n"
 
 
-def test_one_process_is_this_process(tmp_path: Path) -> None:
-    summary, where = run(tmp_path, "go well", devices=1)
+def test_one_process_is_this_process(folder: Path) -> None:
+    summary, where = run(folder, "go well", devices=1)
     assert summary == {"processes": 1}
     assert "processes" not in where
 
 
 @pytest.mark.parametrize("act", ["all fail", "one fails"])
-def test_what_a_user_can_mend_is_said_once_and_ends_all(act: str, tmp_path: Path) -> None:
+def test_what_a_user_can_mend_is_said_once_and_ends_all(act: str, folder: Path) -> None:
     with pytest.raises(UserError, match=r"^text\.txt:3: this text is not to be trained on$"):
-        run(tmp_path, act)
-    assert ended(tmp_path)
+        run(folder, act)
+    assert ended(folder)
 
 
-def test_a_fault_of_ours_keeps_its_traceback(tmp_path: Path) -> None:
+def test_a_fault_of_ours_keeps_its_traceback(folder: Path) -> None:
     with pytest.raises(ProcessError, match=r"^process 1 of 2: ZeroDivisionError: a fault of ours$") as raised:
-        run(tmp_path, "a fault of ours")
+        run(folder, "a fault of ours")
     assert "toys.py" in str(raised.value.__cause__)
-    assert ended(tmp_path)
+    assert ended(folder)
 
 
-def test_a_process_that_dies_is_one_line(tmp_path: Path) -> None:
+def test_a_process_that_dies_is_one_line(folder: Path) -> None:
     text = r"^stage toy: process 1 of 2 died \(killed by signal 9, perhaps for want of memory\); run the same command"
     with pytest.raises(UserError, match=text):
-        run(tmp_path, "one dies")
-    assert ended(tmp_path)
+        run(folder, "one dies")
+    assert ended(folder)
 
 
-def test_processes_that_leave_nothing_are_not_taken_for_a_result(tmp_path: Path) -> None:
+def test_processes_that_leave_nothing_are_not_taken_for_a_result(folder: Path) -> None:
     with pytest.raises(UserError, match=r"^stage toy: its processes ended without a result; run"):
-        run(tmp_path, "no result")
+        run(folder, "no result")
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_they_end_with_the_pipeline_and_the_next_attempt_begins_anew(number: signal.Signals, tmp_path: Path) -> None:
+def test_they_end_with_the_pipeline_and_the_next_attempt_begins_anew(number: signal.Signals, folder: Path) -> None:
     script = "import sys; from pathlib import Path; from test_processes import run; run(Path(sys.argv[1]), 'wait')"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[1] / "src")])}
     command = [sys.executable, "-c", f"import signal; signal.signal(2, signal.default_int_handler); {script}"]
-    pipeline = subprocess.Popen([*command, str(tmp_path)], env=environment, stderr=subprocess.DEVNULL)
+    pipeline = subprocess.Popen([*command, str(folder)], env=environment, stderr=subprocess.DEVNULL)
     until = time.monotonic() + 120
-    while len(numbers(tmp_path)) < 2 or not all(numbers(tmp_path).values()):
+    while len(numbers(folder)) < 2 or not all(numbers(folder).values()):
         assert time.monotonic() < until
         time.sleep(0.05)
     pipeline.send_signal(number)
     pipeline.wait()
-    assert ended(tmp_path)
-    assert len(list(tmp_path.glob("processes-*"))) == 1
-    assert run(tmp_path, "go well")[0]["processes"] == 2
-    assert not list(tmp_path.glob("processes-*"))
+    assert ended(folder)
+    assert len(list(folder.glob("processes-*"))) == 1
+    assert run(folder, "go well")[0]["processes"] == 2
+    assert not list(folder.glob("processes-*"))
 
 
-def test_torchrun_starts_the_same(tmp_path: Path) -> None:
-    assert run(tmp_path, "go well", TORCHRUN)[0] == {"processes": 2, "local": 2}
+def test_torchrun_starts_the_same(folder: Path) -> None:
+    assert run(folder, "go well", TORCHRUN)[0] == {"processes": 2, "local": 2}
     with pytest.raises(UserError, match="not to be trained on"):
-        run(tmp_path, "one fails", TORCHRUN)
-    assert ended(tmp_path)
+        run(folder, "one fails", TORCHRUN)
+    assert ended(folder)
 
 
 @pytest.mark.slow
-def test_torchrun_on_several_nodes_of_which_a_command_starts_each(tmp_path: Path) -> None:
+def test_torchrun_on_several_nodes_of_which_a_command_starts_each(folder: Path) -> None:
     """Two nodes on one machine: the command is run twice, as ``srun`` would run it on two."""
     twice = "import subprocess, sys; ps = [subprocess.Popen(sys.argv[1:]) for _ in range(2)]; [p.wait() for p in ps]"
     with socket.socket() as found:
@@ -142,38 +147,39 @@ def test_torchrun_on_several_nodes_of_which_a_command_starts_each(tmp_path: Path
         port = found.getsockname()[1]
     before = [sys.executable, "-c", twice]
     nodes = TorchrunLauncher(kind="torchrun", nodes=2, endpoint=f"127.0.0.1:{port}", before=before)
-    assert run(tmp_path, "go well", nodes)[0] == {"processes": 4, "local": 2}
-    assert set(numbers(tmp_path)) == {"0", "1", "2", "3"}
+    assert run(folder, "go well", nodes)[0] == {"processes": 4, "local": 2}
+    assert set(numbers(folder)) == {"0", "1", "2", "3"}
 
 
-def test_a_command_before_torchrun_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+def test_a_command_before_torchrun_that_is_not_there_is_one_line(folder: Path) -> None:
     missing = TORCHRUN.model_copy(update={"before": ["no-such-command"]})
     with pytest.raises(UserError, match=r"^launcher\.before: no-such-command: no such command$"):
-        run(tmp_path, "go well", missing)
+        run(folder, "go well", missing)
 
 
-def test_submitit_starts_the_same_as_a_job(tmp_path: Path) -> None:
+def test_submitit_starts_the_same_as_a_job(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("submitit")
-    assert run(tmp_path, "go well", SLURM)[0] == {"processes": 2, "local": 2}
-    assert {rank: threads for rank, (_, threads) in numbers(tmp_path).items()} == {"0": "3", "1": "3"}
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    assert run(folder, "go well", SLURM)[0] == {"processes": 2, "local": 2}
+    assert {rank: threads for rank, (_, threads) in numbers(folder).items()} == {"0": "3", "1": "3"}
     with pytest.raises(UserError, match=r"^text\.txt:3: this text is not to be trained on$"):
-        run(tmp_path, "one fails", SLURM)
-    assert ended(tmp_path)
+        run(folder, "one fails", SLURM)
+    assert ended(folder)
 
 
-def test_a_job_that_cannot_be_submitted_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_cannot_be_submitted_is_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("submitit")
     with pytest.raises(UserError, match=r"^launcher: the job cannot be submitted \(.*only one node.*\)$"):
-        run(tmp_path, "go well", SLURM.model_copy(update={"nodes": 2}))
+        run(folder, "go well", SLURM.model_copy(update={"nodes": 2}))
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(UserError, match=r"^launcher: slurm needs submitit; pip install submitit$"):
-        run(tmp_path, "go well", SLURM)
+        run(folder, "go well", SLURM)
 
 
-def test_auto_is_the_gpus_or_one_process(tmp_path: Path) -> None:
-    runtime = Runtime("cpu", "auto", 1, 0, Wandb("x", None, False), "x", tmp_path)
+def test_auto_is_the_gpus_or_one_process(folder: Path) -> None:
+    runtime = Runtime("cpu", "auto", 1, 0, Wandb("x", None, False), "x", folder)
     assert processes_a_node(runtime) == 1
-    job = Runtime("gpu", "auto", 1, 0, Wandb("x", None, False), "x", tmp_path, launcher=SLURM)
+    job = Runtime("gpu", "auto", 1, 0, Wandb("x", None, False), "x", folder, launcher=SLURM)
     with pytest.raises(UserError, match=r"^trainer\.devices: auto says nothing before"):
         processes_a_node(job)
 

@@ -78,9 +78,13 @@ class _Commands:
 
     def __init__(self, commands: Sequence[tuple[list[str], dict[str, str]]]) -> None:
         self.running: list[subprocess.Popen[bytes]] = []
+        shared = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        }  # modules come from where ours do
         try:
             for command, environment in commands:
-                whole = {**os.environ, **environment}
+                whole = {**shared, **environment}
                 self.running.append(subprocess.Popen(command, env=whole, start_new_session=True))
         except FileNotFoundError as error:
             raise UserError(f"launcher.before: {error.filename}: no such command") from None

@@ -29,7 +29,6 @@ _PAUSE = 0.3  # seconds between two looks at the pipeline
 def main(folder: Path) -> None:
     """Take part in the task of ``folder``."""
     with open(folder / TASK, "rb") as stream:
-        sys.path[:] = pickle.load(stream)
         task: Task = pickle.load(stream)
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     member = Member(*(int(os.environ[name]) for name in names))

@@ -3,7 +3,7 @@
 They run this stage and nothing else, so that sweeps and several devices compose. All goes through a folder within that
 of the stage, which every process sees, whatever machine it is on:
 
-    task.pickle     what is to be done, behind the paths that modules are imported from
+    task.pickle     what is to be done
     done.json       what the first process returned, and the machine that it ran on
     failed-1.json   how process 1 failed
     output-1.txt    what process 1 printed; the first prints where the pipeline does
@@ -15,7 +15,6 @@ import os
 import pickle
 import shutil
 import socket
-import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -95,7 +94,6 @@ def _in_processes(
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=context.folder))
     task = Task(stage.kind, config, context, socket.gethostname(), os.getpid())
     with open(folder / TASK, "wb") as stream:
-        pickle.dump(sys.path, stream)
         pickle.dump(task, stream)
     gpus = context.runtime.accelerator != "cpu"
     started = start(context.runtime.launcher, folder, context.stage_name, number, gpus)
