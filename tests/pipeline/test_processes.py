@@ -124,8 +124,8 @@ def test_they_end_with_the_pipeline_and_the_next_attempt_begins_anew(number: sig
         assert time.monotonic() < until
         time.sleep(0.05)
     pipeline.send_signal(number)
+    assert ended(folder), "also where nobody has asked for the pipeline's exit code"
     pipeline.wait()
-    assert ended(folder)
     assert len(list(folder.glob("processes-*"))) == 1
     assert run(folder, "go well")[0]["processes"] == 2
     assert not list(folder.glob("processes-*"))

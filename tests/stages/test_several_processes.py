@@ -1,6 +1,5 @@
 """A recipe on two processes: the same artifacts and the same table as on one."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -9,11 +8,11 @@ from test_killed_runs import checkpoints, kill, same_results, start, wait
 
 from condensery.files import read_json
 
-STAGES = ["cocondenser", "round1"]
-RECIPE = [  # what is drawn for dropout differs from process to process
+RECIPE = [  # without dropout, whose draws differ from process to process
     "experiment=short",
     "~stages.condenser",
-    "stages.cocondenser.init=backbone",
+    "~stages.cocondenser",
+    "stages.round1.init=backbone",
     "backbone.dropout=0.0",
 ]
 TWO = ["trainer.devices=2", "trainer.threads=2"]
@@ -33,16 +32,16 @@ def test_artifacts_and_table_are_those_of_one_process(on_one: Done, on_two: Done
     assert on_one.folder.name == on_two.folder.name
     one, two = (read_json(done.folder / "graph.json") for done in (on_one, on_two))
     assert {name: node["id"] for name, node in one.items()} == {name: node["id"] for name, node in two.items()}
-    assert (on_one.folder / "table.md").read_text() == (on_two.folder / "table.md").read_text()
-    assert metrics_of(on_one.folder) == metrics_of(on_two.folder)
-    for name in STAGES:
-        folders = [done.folder / "stages" / name for done in (on_one, on_two)]
-        files = [sorted(str(path.relative_to(folder)) for path in folder.rglob("*")) for folder in folders]
-        assert files[0] == files[1], "the other process wrote something"
-        mine, its = (read_json(folder / "manifest.json") for folder in folders)
-        assert its["machine"]["processes"] == "2"
-        for metric in mine["metrics"].keys() - {"train/tokens_per_s"}:
-            assert its["metrics"][metric] == pytest.approx(mine["metrics"][metric], rel=1e-4), metric
+    table, other = metrics_of(on_one.folder), metrics_of(on_two.folder)
+    assert table.keys() == other.keys()
+    for row, metrics in table.items():  # of a model so little trained rounding may swap two passages
+        assert other[row] == pytest.approx(metrics, abs=0.005), row
+    folders = [done.folder / "stages" / "round1" for done in (on_one, on_two)]
+    files = [sorted(str(path.relative_to(folder)) for path in folder.rglob("*")) for folder in folders]
+    assert files[0] == files[1], "the other process wrote something"
+    mine, its = (read_json(folder / "manifest.json") for folder in folders)
+    assert its["machine"]["processes"] == "2"
+    assert its["metrics"]["train/loss"] == pytest.approx(mine["metrics"]["train/loss"], rel=1e-5)
 
 
 def test_nothing_but_the_lines_of_progress_is_printed(on_one: Done, on_two: Done) -> None:
@@ -54,19 +53,21 @@ def test_nothing_but_the_lines_of_progress_is_printed(on_one: Done, on_two: Done
 def test_a_sweep_starts_processes_for_each_stage_of_each_job(on_two: Done, on_beir: list[str], tmp_path: Path) -> None:
     rates = "stage.finetune.learning_rate=1.0e-3,2.0e-3"
     done = door("-m", *RECIPE, *TWO, *on_beir, rates, f"output_root={tmp_path}").sound()
-    assert done.computed.count("cocondenser") == 1
+    assert done.computed.count("tokens") == 1
     assert done.computed.count("round1") == 2
-    assert "mined" not in done.out
     assert len(list(tmp_path.glob("artifacts/finetune/*/manifest.json"))) == 2
 
 
 @pytest.mark.slow
 def test_killed_after_a_checkpoint_it_ends_with_the_bits_of_an_uninterrupted_run(
-    on_two: Done, on_beir: list[str], tmp_path: Path
+    on_beir: list[str], tmp_path: Path
 ) -> None:
-    arguments = [*RECIPE, *TWO, *on_beir, f"output_root={tmp_path}"]
+    recipe = [*RECIPE, *TWO, *on_beir, "backbone.dropout=0.1", "stage.finetune.steps=60"]
+    whole = door(*recipe, f"output_root={tmp_path / 'whole'}").sound()
+    tmp_path = tmp_path / "killed"
+    arguments = [*recipe, f"output_root={tmp_path}"]
     process = start(str(tmp_path), *arguments)
     wait(process, lambda: bool(checkpoints(tmp_path)))
     kill(process, str(tmp_path))
-    assert len(checkpoints(tmp_path)) == 1, os.listdir(tmp_path)
-    same_results(door(*arguments).sound().folder, on_two.folder)
+    assert len(checkpoints(tmp_path)) == 1
+    same_results(door(*arguments).sound().folder, whole.folder)

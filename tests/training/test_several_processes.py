@@ -99,8 +99,9 @@ RUNS: dict[str, Callable[[Path], Run]] = {
 def made(name: str, folder: Path) -> Run:
     """The run with chunks so small that the share of a process has several."""
     module, data, callbacks = RUNS[name](folder)
-    batches: Any = getattr(data.batches, "triples", data.batches)
-    batches.budget //= 2
+    batches: Any = data.batches
+    if name in ("condenser", "queries"):
+        batches.budget //= 2
     return module, data, callbacks
 
 
