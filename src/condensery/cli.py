@@ -22,7 +22,7 @@ from condensery.errors import UserError, of_the_disk
 from condensery.pipeline.study import typed
 
 TARGETS = ("condensery.", "hydra_plugins.", "hydra._internal.core_plugins.")  # what a config may have called
-GROUPS = re.compile(r"^(stages?|data|backbone|trainer|logger|table|figures)\.[^=]+=")
+GROUPS = re.compile(r"^(stages?|data|backbone|trainer|launcher|logger|table|figures)\.[^=]+=")
 
 
 class Stopped(BaseException):

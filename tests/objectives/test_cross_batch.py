@@ -133,7 +133,7 @@ def child(rank: int, folder: str) -> None:
         together = gathered(rows)
         (together * together).sum().backward()
         found[f"gathered {sizes}"] = together.detach(), rows.grad
-    found["share"] = share_of([3, 8][rank], torch.device("cpu"))
+    found["share"] = share_of([3, 8][rank])
     value = torch.tensor(2.0, requires_grad=True)
     to_be_averaged(value * 3).backward()
     found["averaged"] = to_be_averaged(value * 3).item(), value.grad
@@ -218,7 +218,7 @@ def test_one_process_shares_nothing(tmp_path: Path) -> None:
     rows = torch.ones(2, 3, requires_grad=True)
     assert gathered(rows) is rows
     assert to_be_averaged(rows) is rows
-    assert share_of(7, torch.device("cpu")) == 7
+    assert share_of(7) == 7
     batch = triples(tmp_path, 2).batch_of(0, np.array([0, 2, 3]))
     vectors = torch.randn(len(batch.passages), 4)
     passages, positive, known = joined_passages(vectors, batch.passages, batch.positive, batch.judged)

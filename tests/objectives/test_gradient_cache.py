@@ -1,7 +1,6 @@
 """The gradient cache gives the gradient of the full batch: with dropout, for any chunks, for one and for two towers."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import pytest
 import textbook
@@ -274,28 +273,6 @@ def test_bf16_is_close_to_fp32_for_autoencoders(kind: Kind) -> None:
         assert {gradient.dtype for gradient in gradients.values()} == {torch.float32}
         found.append(torch.cat([gradient.flatten() for gradient in gradients.values()]))
     assert float((found[0] - found[1]).norm() / found[0].norm()) < 0.03
-
-
-@pytest.mark.parametrize("contrast", [span_contrast, None])
-@pytest.mark.parametrize("sizes", [[12], [5, 5, 2]])
-def test_gradients_are_exchanged_between_processes_with_the_last_chunk_only(
-    sizes: list[int], contrast: Contrast | None
-) -> None:
-    held_back, seen = False, []
-
-    @contextmanager
-    def unsynchronised() -> Iterator[None]:
-        nonlocal held_back
-        held_back = True
-        yield
-        held_back = False
-
-    def backward(loss: Tensor) -> None:
-        seen.append(held_back)
-        loss.backward()
-
-    backpropagate(_condenser(dropout=0.0), ROWS.cut(sizes), contrast, backward, unsynchronised)
-    assert seen == [True] * (len(sizes) - 1) + [False]
 
 
 @pytest.mark.parametrize("sizes", [[12], [5, 5, 2]])

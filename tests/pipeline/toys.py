@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 from condensery.errors import UserError
 from condensery.files import content_hash, read_json, write_json
 from condensery.randomness import hash64
-from condensery.stages.base import Context, Input, Operational, StageConfig, stage
+from condensery.stages.base import Context, Input, NotTheFirst, Operational, StageConfig, stage
 
 RAN = "TOY_LOG"  # environment variable: a file that gets a line each time a stage function starts
 STOP = "TOY_STOP"  # environment variable: the stages that fail, or `stage:step`
@@ -185,3 +185,31 @@ def evaluate(config: Evaluate, context: Context) -> dict[str, Any]:
     found.save(context.folder / "evaluation.npz")
     write_json(context.folder / "metrics.json", {"metrics": found.metrics})
     return found.metrics
+
+
+class Together(StageConfig):
+    act: str
+
+
+@stage("toy_together", version=1, makes="encoder", together=True)
+def together(config: Together, context: Context) -> dict[str, Any]:
+    """What several processes compute: each leaves its number, and then acts as it is told."""
+    member = context.runtime.member
+    if member is None:
+        return {"processes": 1}
+    print(f"process {member.rank} at work", flush=True)
+    (context.folder / f"{member.rank}.txt").write_text(f"{os.getpid()} {context.runtime.threads}")
+    if config.act == "all fail" or (config.act == "one fails" and member.rank):
+        raise UserError("text.txt:3: this text is not to be trained on")
+    if config.act == "a fault of ours" and member.rank:
+        raise ZeroDivisionError("a fault of ours")
+    if config.act == "one dies" and member.rank:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if config.act == "no result":
+        raise NotTheFirst
+    if config.act != "go well":
+        time.sleep(300)
+    if member.rank:
+        raise NotTheFirst
+    write_json(context.folder / "weights.json", member.processes)
+    return {"processes": member.processes, "local": member.local_processes}

@@ -169,11 +169,11 @@ def settings(**changes: Any) -> TrainingSettings:
 
 
 def run(
-    kind: str, folder: Path, workers: int = 0, **changes: Any
+    kind: str, folder: Path, workers: int = 0, dropout: float = 0.1, **changes: Any
 ) -> tuple[TrainingModule, SpanPairDataModule | TripleDataModule]:
-    """A module with dropout, and its batches."""
+    """A module and its batches."""
     chosen = settings(**changes)
-    language_model = textbook.language_model(dropout=0.1).float()
+    language_model = textbook.language_model(dropout=dropout).float()
     if kind == "biencoder":
         model = BiEncoder(Encoder(language_model.base_model))
         return BiEncoderModule(model, chosen), TripleDataModule(triple_batches(folder), chosen.steps, workers)

@@ -4,14 +4,77 @@ Each process computes the loss of the joined batch from everybody's vectors, of 
 sum over the processes of what they back-propagate is the gradient of the joined batch.
 """
 
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TypeVar
+
 import torch
-from torch import Tensor, distributed
+from torch import Tensor, distributed, nn
 
 from condensery.objectives.contrast import Contrast, known_positives
 
+Value = TypeVar("Value")
+_alone: list[bool] = []  # what the blocks ``alone`` say that we are in
+
 
 def processes() -> int:
-    """How many processes train together; 1 without ``torch.distributed``."""
+    """How many processes share the batch of this step; 1 without ``torch.distributed``."""
+    return 1 if any(_alone) else _world()
+
+
+def rank() -> int:
+    """Which of the processes this one is, from 0; the first alone writes, logs and validates."""
+    return distributed.get_rank() if _world() > 1 else 0
+
+
+@contextmanager
+def alone(whole: bool) -> Iterator[None]:
+    """Where ``whole``, every process computes the whole batch for itself in this block, and asks no other for anything."""
+    _alone.append(whole)
+    try:
+        yield
+    finally:
+        _alone.pop()
+
+
+def from_first(value: Value) -> Value:
+    """The value that the first process gives."""
+    values = [value]
+    if _world() > 1:
+        distributed.broadcast_object_list(values)
+    return values[0]
+
+
+def copy_first_weights(model: nn.Module) -> None:
+    """Give the weights of ``model`` the values that they have in the first process."""
+    if _world() > 1:
+        for weight in model.state_dict().values():
+            distributed.broadcast(weight, 0)
+
+
+def average(weights: Iterable[nn.Parameter], values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Take the mean over the processes of the gradients of ``weights``, and of ``values`` (scalars), which are returned.
+
+    All goes in one exchange. A weight that has no gradient in any process keeps none.
+    """
+    if _world() == 1:
+        return dict(values)
+    weights = list(weights)
+    present = torch.tensor([weight.grad is not None for weight in weights], dtype=torch.int32)
+    distributed.all_reduce(present)
+    given = [weight for weight, number in zip(weights, present.tolist(), strict=True) if number]
+    parts = [(torch.zeros_like(w) if w.grad is None else w.grad).flatten() for w in given]
+    flat = torch.cat([*parts, torch.stack(list(values.values())).to(parts[0].dtype)])
+    del parts
+    distributed.all_reduce(flat)
+    flat /= _world()
+    *gradients, means = flat.split([*(weight.numel() for weight in given), len(values)])
+    for weight, gradient in zip(given, gradients, strict=True):
+        weight.grad = gradient.view_as(weight)
+    return dict(zip(values, means, strict=True))
+
+
+def _world() -> int:
     return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
 
 
@@ -22,7 +85,7 @@ def gathered(rows: Tensor) -> Tensor:
     """
     if processes() == 1:
         return rows
-    number = torch.tensor([len(rows)], device=rows.device)
+    number = torch.tensor([len(rows)])  # on the CPU, so that no GPU is waited for
     numbers = [torch.empty_like(number) for _ in range(processes())]
     distributed.all_gather(numbers, number)
     sizes = torch.cat(numbers).tolist()
@@ -35,13 +98,18 @@ def gathered(rows: Tensor) -> Tensor:
     return torch.cat(parts)
 
 
-def share_of(total: int, device: torch.device) -> float:
-    """The mean of a count over the processes: what a sum is divided by that is then averaged over them."""
+def sum_of(count: int) -> int:
+    """The sum of a count over the processes."""
     if processes() == 1:
-        return total
-    count = torch.tensor(float(total), dtype=torch.float64, device=device)
-    distributed.all_reduce(count)
-    return float(count) / processes()
+        return count
+    total = torch.tensor(count)
+    distributed.all_reduce(total)
+    return int(total)
+
+
+def share_of(count: int) -> float:
+    """The mean of a count over the processes: what a sum is divided by that is then averaged over them."""
+    return sum_of(count) / processes()
 
 
 def to_be_averaged(loss: Tensor) -> Tensor:

@@ -11,7 +11,6 @@ encoded once. Without contrast (Condenser, MLM) only step 3 is left: that is gra
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Protocol
 
@@ -77,7 +76,6 @@ def backpropagate(
     chunks: Sequence[Chunk],
     contrast: Contrast | None,
     backward: Callable[[Tensor], None] = Tensor.backward,
-    unsynchronised: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> dict[str, Tensor]:
     """Accumulate the gradient of ``contrast`` + the chunks' own losses over a whole batch, in the memory of one chunk.
 
@@ -86,7 +84,6 @@ def backpropagate(
         chunks: the batch; ``Chunk.rows`` says which rows of the batch each holds, every row 0 .. n - 1 once.
         contrast: loss of the vectors of all rows in batch order, (n, d) in fp32 or wider -> scalar; None = no contrast.
         backward: called once a chunk with the scalar to back-propagate (Lightning's scales it for fp16).
-        unsynchronised: context in which no gradient is exchanged between processes; all chunks but the last run in it.
 
     Returns:
         the losses, detached: ``contrast`` (where there is one) and the sum over the chunks of each of the model's own.
@@ -96,17 +93,14 @@ def backpropagate(
     if contrast is not None:
         first = _FirstPass(model, chunks)
         losses["contrast"] = first.loss(contrast)
-    order = range(len(chunks)) if first is None else first.order
-    for index in order:
-        chunk = chunks[index]
-        with nullcontext() if index == order[-1] else unsynchronised():
-            _give_back(chunks)
-            part = _back_propagate_chunk(
-                partial(model.encode, chunk) if first is None else partial(first.again, index),
-                None if first is None else first.gradient[chunk.rows],
-                backward,
-                partial(_give_back, chunks),
-            )
+    for index in range(len(chunks)) if first is None else first.order:
+        _give_back(chunks)
+        part = _back_propagate_chunk(
+            partial(model.encode, chunks[index]) if first is None else partial(first.again, index),
+            None if first is None else first.gradient[chunks[index].rows],
+            backward,
+            partial(_give_back, chunks),
+        )
         _add(losses, part)
     return losses
 

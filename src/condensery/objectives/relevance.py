@@ -42,11 +42,12 @@ class RelevanceOfLists:
     Args:
         model: scores the pairs.
         lists, size: how many lists the batch has, and the pairs of each, the positive first. Rows i * size to
-            (i + 1) * size - 1 of the batch are list i; each stands in one chunk as a whole.
+            (i + 1) * size - 1 of the batch are list i; each stands in one chunk as a whole. With several processes ``lists``
+            is the mean of their numbers.
         loss: pointwise = a mean over pairs, listwise = a mean over lists.
     """
 
-    def __init__(self, model: PairScorer, lists: int, size: int, loss: Loss) -> None:
+    def __init__(self, model: PairScorer, lists: float, size: int, loss: Loss) -> None:
         self.model, self.size = model, size
         self.name, self.loss = loss, pointwise if loss == "pointwise" else listwise
         self.count = lists * size if loss == "pointwise" else lists

@@ -11,6 +11,7 @@ from condensery.pipeline.figure_config import FigureConfig
 from condensery.reporting.layout import AS_TEXT, Layout, Text
 from condensery.stages.base import Wandb, no_bool_as_number
 from condensery.stages.checks import Split
+from condensery.stages.launcher import Launcher
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"  # names of stages and figures: a dot is kept for stages added automatically
 STUDY = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"  # names of runs and sweeps, which become folders as those do
@@ -95,6 +96,7 @@ class RootConfig(_Closed):
     data: dict[str, Any]
     backbone: dict[str, Any]
     trainer: TrainerConfig
+    launcher: Launcher
     logger: LoggerConfig
     stage: dict[str, dict[str, Any]]
     stages: dict[Name, dict[str, Any]]

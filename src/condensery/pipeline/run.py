@@ -118,6 +118,7 @@ def _runtime(graph: Graph, group: str, labels: Mapping[str, str]) -> Runtime:
         group=group,
         output_root=graph.root.output_root,
         labels=labels,
+        launcher=graph.root.launcher,
     )
 
 

@@ -23,7 +23,7 @@ from filelock import FileLock, Timeout
 from condensery.errors import UserError
 from condensery.files import inside, read_json, write_json
 from condensery.pipeline.graph import Graph, Node
-from condensery.pipeline.hardware import gpus, machine
+from condensery.pipeline.processes import compute
 from condensery.stages.base import Artifact, Context, Runtime, Stage, registry
 
 SCHEMA = 1
@@ -103,10 +103,10 @@ class Store:
             for field, references in node.made_from.items()
         }
         wall, processor = time.monotonic(), _cpu_seconds()
-        summary = stage.function(node.config, Context(node.name, folder, runtime, made_from))
+        summary, where = compute(stage, node.config, Context(node.name, folder, runtime, made_from))
         seconds = {"wall_seconds": time.monotonic() - wall, "cpu_seconds": _cpu_seconds() - processor}
-        manifest = _manifest(stage, node, dict(summary or {}), seconds)
-        manifest["machine"] = {**machine(), "threads": str(runtime.threads), "gpu": gpus()}
+        manifest = _manifest(stage, node, dict(summary), seconds)
+        manifest["machine"] = where
         manifest["files"] = _sizes(folder)
         write_json(folder / "manifest.json", manifest)
 

@@ -29,6 +29,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
 from condensery.files import inside, read_json
+from condensery.stages.launcher import Launcher, LocalLauncher
 
 PLUGINS = "CONDENSERY_STAGES"  # environment variable: comma-separated modules or packages that hold further stages
 
@@ -167,17 +168,33 @@ class Wandb:
 
 
 @dataclass(frozen=True)
+class Member:
+    """Which process this is of those that compute a stage together, and on its machine; both from 0."""
+
+    rank: int
+    processes: int
+    local_rank: int
+    local_processes: int
+
+
+class NotTheFirst(BaseException):
+    """Ends a stage in all processes but the first, whose part alone the rest is: to write the artifact."""
+
+
+@dataclass(frozen=True)
 class Runtime:
     """How a stage runs on this machine. None of it may change the result, rounding by threads and devices apart."""
 
     accelerator: str  # auto, cpu or gpu
-    devices: int | str  # a number or auto
+    devices: int | str  # a number or auto; of stages that several processes compute together
     threads: int  # for torch and BLAS in this process
     workers: int  # processes that prepare data
     wandb: Wandb
     group: str  # name of the study, a run or a sweep: the W&B group
     output_root: Path  # everything that is written lies here
     labels: Mapping[str, str] = field(default_factory=dict)  # stage -> what tells it from the same one of other jobs
+    launcher: Launcher = field(default_factory=lambda: LocalLauncher(kind="local"))
+    member: Member | None = None  # in a process that was started for the stage
 
 
 @dataclass(frozen=True)
@@ -224,6 +241,7 @@ class Stage:
     function: Function
     cost: Cost
     adapts: str | None
+    together: bool
 
     @cached_property
     def config(self) -> type[StageConfig]:
@@ -235,7 +253,7 @@ _STAGES: dict[str, Stage] = {}
 
 
 def stage(
-    kind: str, *, version: int, makes: str, cost: Cost = 1.0, adapts: str | None = None
+    kind: str, *, version: int, makes: str, cost: Cost = 1.0, adapts: str | None = None, together: bool = False
 ) -> Callable[[Function], Function]:
     """Register a function as the stage ``kind``.
 
@@ -246,6 +264,8 @@ def stage(
             first.
         adapts: a field of its config. Where ``makes`` is wanted and a stage is named that makes what this field reads,
             a stage of this kind is added between the two, called ``<named>.<makes>``.
+        together: with ``trainer.devices`` > 1 several processes call the function at once, each in ``context.folder``; in
+            all but the first it ends by ``NotTheFirst`` before it writes.
     """
 
     def register(function: Function) -> Function:
@@ -257,7 +277,7 @@ def stage(
             raise ValueError(
                 f"two stages are called {kind!r}: in {known.function.__module__} and {function.__module__}"
             )
-        _STAGES[kind] = Stage(kind, version, makes, function, cost, adapts)
+        _STAGES[kind] = Stage(kind, version, makes, function, cost, adapts, together)
         return function
 
     return register

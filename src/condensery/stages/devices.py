@@ -1,10 +1,13 @@
 """Which device a stage computes on."""
 
 from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
 
 import torch
+from torch import distributed
 
 from condensery.errors import UserError
+from condensery.stages.base import Runtime
 
 
 def torch_device(accelerator: str) -> torch.device:
@@ -12,6 +15,25 @@ def torch_device(accelerator: str) -> torch.device:
     if accelerator == "gpu" and not torch.cuda.is_available():
         raise UserError("trainer.accelerator: gpu was asked for, but torch sees none; use cpu or auto")
     return torch.device("cuda" if accelerator != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def meet(runtime: Runtime) -> None:
+    """Bring the processes of a stage together, each on its GPU where they have any; nothing in a stage of one process.
+
+    Raises ``UserError`` where there are fewer GPUs than processes.
+    """
+    member = runtime.member
+    if member is None:
+        return
+    gpu = torch_device(runtime.accelerator).type == "cuda"
+    if gpu:
+        seen = torch.cuda.device_count()
+        bound = seen == 1 and runtime.launcher.kind == "slurm"  # SLURM may show each process its own alone
+        if seen < member.local_processes and not bound:
+            raise UserError(f"trainer.devices: {member.local_processes} GPUs are asked for, and torch sees {seen}")
+        torch.cuda.set_device(0 if bound else member.local_rank)
+    # a validation or another slow step of the first is waited for; who dies is noticed by who started it
+    distributed.init_process_group("cpu:gloo,cuda:nccl" if gpu else "gloo", timeout=timedelta(days=7))
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:

@@ -38,7 +38,7 @@ class FinetuneConfig(QueriesConfig, TrainingStageConfig):
     adaptive: AdaptiveConfig
 
 
-@stage("finetune", version=3, makes="encoder", cost=10.0)
+@stage("finetune", version=3, makes="encoder", cost=10.0, together=True)
 def finetune(config: FinetuneConfig, context: Context) -> dict[str, Any]:
     """Train the retriever and save it as a checkpoint; the last step's weights are the result."""
     from condensery.models.checkpoint import Retriever, save_retriever

@@ -62,7 +62,7 @@ class FinetuneGeneratorConfig(OptimisedStageConfig):
         return missing_split(self.split, inputs["corpus"])
 
 
-@stage("finetune_generator", version=1, makes="generator", cost=20.0)
+@stage("finetune_generator", version=1, makes="generator", cost=20.0, together=True)
 def finetune_generator(config: FinetuneGeneratorConfig, context: Context) -> dict[str, Any]:
     """Train on passage -> query for all positives of the split; save a Hugging Face folder."""
     import numpy as np

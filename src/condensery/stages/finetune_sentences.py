@@ -19,7 +19,7 @@ class FinetuneSentencesConfig(EncoderStageConfig):
     margin: Annotated[float, Field(gt=0)]
 
 
-@stage("finetune_sentences", version=1, makes="encoder", cost=5.0)
+@stage("finetune_sentences", version=1, makes="encoder", cost=5.0, together=True)
 def finetune_sentences(config: FinetuneSentencesConfig, context: Context) -> dict[str, Any]:
     """Train one encoder for all sentences and save it as a checkpoint; the last step's weights are the result."""
     from condensery.models.checkpoint import Retriever, save_retriever

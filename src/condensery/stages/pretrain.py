@@ -113,7 +113,7 @@ class PretrainIctConfig(SpanConfig):
     temperature: Annotated[float, Field(gt=0)]
 
 
-@stage("pretrain_mlm", version=3, makes="encoder", cost=20.0)
+@stage("pretrain_mlm", version=3, makes="encoder", cost=20.0, together=True)
 def pretrain_mlm(config: PretrainMlmConfig, context: Context) -> dict[str, Any]:
     """Plain masked language modelling: the baseline."""
     from condensery.training.modules import CondenserModule
@@ -122,7 +122,7 @@ def pretrain_mlm(config: PretrainMlmConfig, context: Context) -> dict[str, Any]:
     return _pretrain_condenser(config, context, tokens, source, 0, CondenserModule)
 
 
-@stage("pretrain_condenser", version=3, makes="encoder", cost=30.0)
+@stage("pretrain_condenser", version=3, makes="encoder", cost=30.0, together=True)
 def pretrain_condenser(config: PretrainCondenserConfig, context: Context) -> dict[str, Any]:
     """Condenser (C §3); from another stage's weights and with a low rate it is continued training (E §5.4)."""
     from condensery.training.modules import CondenserModule
@@ -131,7 +131,7 @@ def pretrain_condenser(config: PretrainCondenserConfig, context: Context) -> dic
     return _pretrain_condenser(config, context, tokens, source, config.head_layers, CondenserModule)
 
 
-@stage("pretrain_cocondenser", version=4, makes="encoder", cost=30.0)
+@stage("pretrain_cocondenser", version=4, makes="encoder", cost=30.0, together=True)
 def pretrain_cocondenser(config: PretrainCoCondenserConfig, context: Context) -> dict[str, Any]:
     """coCondenser (CO §3): Condenser plus the contrast of pairs; with ``queries`` query-as-context (Q §3.1)."""
     from condensery.stages.texts import Tokens
@@ -164,7 +164,7 @@ def _pretrain_condenser(
     return values
 
 
-@stage("pretrain_cotmae", version=1, makes="encoder", cost=30.0)
+@stage("pretrain_cotmae", version=1, makes="encoder", cost=30.0, together=True)
 def pretrain_cotmae(config: PretrainCotmaeConfig, context: Context) -> dict[str, Any]:
     """CoT-MAE (Q §2.4): a decoder fills in one text of a pair with the help of the other's vector."""
     from condensery.stages.texts import Tokens
@@ -176,7 +176,7 @@ def pretrain_cotmae(config: PretrainCotmaeConfig, context: Context) -> dict[str,
     return _pretrain_autoencoder(config, context, tokens.vocabulary, _pairs(config, context, tokens), masking)
 
 
-@stage("pretrain_retromae", version=1, makes="encoder", cost=25.0)
+@stage("pretrain_retromae", version=1, makes="encoder", cost=25.0, together=True)
 def pretrain_retromae(config: PretrainRetromaeConfig, context: Context) -> dict[str, Any]:
     """RetroMAE (Xiao et al. 2022): a decoder fills in the text itself with the help of its vector."""
     from condensery.training.batches import ContextMasking
@@ -204,7 +204,7 @@ def _pretrain_autoencoder(
     return values
 
 
-@stage("pretrain_ict", version=1, makes="encoder", cost=20.0)
+@stage("pretrain_ict", version=1, makes="encoder", cost=20.0, together=True)
 def pretrain_ict(config: PretrainIctConfig, context: Context) -> dict[str, Any]:
     """The inverse cloze task (Lee et al. 2019, C §4.4): a sentence finds the passage that it was taken from."""
     from condensery.models.checkpoint import Retriever, save_retriever

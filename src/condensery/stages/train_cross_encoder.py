@@ -29,7 +29,7 @@ class TrainCrossEncoderConfig(QueriesConfig, CollectionStageConfig):
         return self
 
 
-@stage("train_cross_encoder", version=1, makes="cross_encoder", cost=10.0)
+@stage("train_cross_encoder", version=1, makes="cross_encoder", cost=10.0, together=True)
 def train_cross_encoder(config: TrainCrossEncoderConfig, context: Context) -> dict[str, Any]:
     """Train the cross-encoder and save it as a checkpoint; the last step's weights are the result."""
     from condensery.models.cross_encoder import Reranker, pair_separators, save_cross_encoder

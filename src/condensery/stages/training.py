@@ -1,13 +1,14 @@
 """What all training stages share: the settings of a run, validation, the model that they start from."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from condensery.errors import UserError
 from condensery.models.config import BackboneConfig
-from condensery.stages.base import Context, Input, Operational, StageConfig
+from condensery.stages.base import Context, Input, NotTheFirst, Operational, StageConfig
 from condensery.stages.checks import check_folder
 
 if TYPE_CHECKING:
@@ -121,30 +122,38 @@ def run_training(
 ) -> Mapping[str, Any]:
     """Run the training loop of a stage; the last logged values go into the manifest.
 
+    Of several processes all but the first end the stage here, by ``NotTheFirst``.
+
     ``lengths``: of queries and passages in tokens, for validation; None where nothing is retrieved.
     Raises ``UserError`` where the backbone has too few positions, or there is no GPU and one is asked for.
     """
-    from condensery.stages.devices import torch_device
+    from condensery.objectives.cross_batch import rank
+    from condensery.stages.devices import meet, torch_device
     from condensery.training.logs import wandb_logger
     from condensery.training.loop import first_step, fit
 
     torch_device(context.runtime.accelerator)
+    meet(context.runtime)
     _check_positions(module, config, context.stage_name)
     sample = None
     if lengths:
         assert isinstance(config, TrainingStageConfig)
         sample = _validation_sample(config, context, lengths)
+    train = partial(
+        fit,
+        module,
+        data,
+        context.folder,
+        context.stage_name,
+        accelerator=context.runtime.accelerator,
+        sample=sample,
+        callbacks=callbacks,
+    )
+    if rank() > 0:
+        train()
+        raise NotTheFirst
     with wandb_logger(_tracked(config, context), context.folder, first_step(context.folder)) as loggers:
-        values = fit(
-            module,
-            data,
-            context.folder,
-            context.stage_name,
-            accelerator=context.runtime.accelerator,
-            loggers=loggers,
-            sample=sample,
-            callbacks=callbacks,
-        )
+        values = train(loggers=loggers)
     return {"steps": module.settings.steps, **values}
 
 

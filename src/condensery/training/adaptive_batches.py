@@ -10,6 +10,7 @@ import pytorch_lightning as pl
 from condensery.errors import UserError
 from condensery.files import atomic
 from condensery.models.biencoder import PASSAGE, QUERY
+from condensery.objectives.cross_batch import from_first, rank
 from condensery.tokens.batches import chunks, text_rows
 from condensery.tokens.store import TokenStore
 from condensery.training.adaptive import AdaptiveOrder, Vectors, make_all
@@ -29,8 +30,11 @@ class AdaptiveBatches(pl.Callback):
         self.watch = threading.Thread(target=self._watch, daemon=True)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if not trainer.is_global_zero:
-            return
+        if rank() == 0:
+            self._begin(trainer, pl_module)
+        from_first(None)  # until then the others may find the fault of an earlier attempt
+
+    def _begin(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         epoch, position = divmod(trainer.global_step, self.batches.steps_an_epoch())
         vectors = self.order.vectors(epoch)
         if vectors and position and not vectors.exists():
@@ -47,7 +51,7 @@ class AdaptiveBatches(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         epoch, position = divmod(trainer.global_step, self.batches.steps_an_epoch())
-        if position == 0 and trainer.global_step < self.steps and trainer.is_global_zero:
+        if position == 0 and trainer.global_step < self.steps and rank() == 0:
             self._encode(trainer, pl_module, epoch)
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:

@@ -38,12 +38,14 @@ class SpanBatch:
         masked: masked tokens of the whole batch.
         tokens: tokens of the whole batch that the encoder reads, padding not counted.
         context_masked: tokens of the whole batch that a decoder predicts.
+        alone: see ``Batch``.
     """
 
     chunks: list[Chunk]
     masked: int
     tokens: int
     context_masked: int = 0
+    alone: bool = False
 
     def to(self, device: torch.device) -> "SpanBatch":
         """The same batch on ``device``."""
@@ -61,6 +63,7 @@ class TripleBatch:
         tokens: tokens of the whole batch, padding not counted.
         passages: (p,) the rows of the passages in the collection, ascending.
         judged: (j, 2) query of the batch, and row in the collection of a passage judged relevant to it.
+        alone: see ``Batch``.
     """
 
     chunks: list[Chunk]
@@ -69,6 +72,7 @@ class TripleBatch:
     tokens: int
     passages: Tensor
     judged: Tensor
+    alone: bool = False
 
     def to(self, device: torch.device) -> "TripleBatch":
         """The same batch on ``device``."""
@@ -78,7 +82,7 @@ class TripleBatch:
 
 
 class Batch(Protocol):
-    """What is trained on in one step."""
+    """What a process trains on in one step: the batch, or its share of it."""
 
     @property
     def chunks(self) -> Sequence[Chunk]:
@@ -88,8 +92,29 @@ class Batch(Protocol):
     def tokens(self) -> int:
         """Tokens of the whole batch, padding not counted."""
 
+    @property
+    def alone(self) -> bool:
+        """Whether every process has the whole batch: there are more processes than items to share."""
+
     def to(self, device: torch.device) -> "Batch":
         """The same batch on ``device``."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which part of each batch is made: all of it, or that of one of several processes that train together."""
+
+    rank: int = 0
+    processes: int = 1
+
+    def of(self, items: Ids) -> tuple[Ids, bool]:
+        """The items (n,) from among a batch's, as many as others get or one less, and ``Batch.alone``."""
+        if len(items) < self.processes:
+            return items, True
+        return np.array_split(items, self.processes)[self.rank], False
+
+
+ALL = Share()
 
 
 class Batches(Protocol):
@@ -98,8 +123,8 @@ class Batches(Protocol):
     def steps_an_epoch(self) -> int:
         """Batches until every item was seen once; the last may be short."""
 
-    def batch(self, step: int) -> Batch:
-        """The batch of step ``step``, from 0."""
+    def batch(self, step: int, share: Share = ALL) -> Batch:
+        """The batch of step ``step``, from 0, or a share of it."""
 
 
 def steps_of_epochs(batches: Batches, epochs: float) -> int:
@@ -186,9 +211,10 @@ class SpanBatches:
         """See ``Batches``."""
         return -(-self.source.items // self.batch_size)
 
-    def batch(self, step: int) -> SpanBatch:
+    def batch(self, step: int, share: Share = ALL) -> SpanBatch:
         """See ``Batches``."""
-        epoch, chosen = items_of_step(step, self.batch_size, self.source.items, self.seed)
+        epoch, items = items_of_step(step, self.batch_size, self.source.items, self.seed)
+        chosen, alone = share.of(items)
         rows = self.source.rows(step, epoch, chosen)
         context, read = None, 0
         if self.context is not None:
@@ -201,7 +227,7 @@ class SpanBatches:
         parts = chunks(
             ids, rows.starts, self.budget, self.vocabulary.pad, masked=masked, targets=targets, context=context
         )
-        return SpanBatch(parts, 0 if masked is None else len(masked), len(rows.flat), read)
+        return SpanBatch(parts, 0 if masked is None else len(masked), len(rows.flat), read, alone)
 
     def _masked(self, rows: Rows, what: str, epoch: int, rate: float | None) -> tuple[Ids, Ids | None, Ids | None]:
         if rate is None:
@@ -290,9 +316,11 @@ class TripleBatches:
         """See ``Batches``."""
         return -(-len(self.training.rows) // self.batch_size)
 
-    def batch(self, step: int) -> TripleBatch:
+    def batch(self, step: int, share: Share = ALL) -> TripleBatch:
         """See ``Batches``."""
-        return self.batch_of(*self.order(step))
+        epoch, items = self.order(step)
+        chosen, alone = share.of(items)
+        return replace(self.batch_of(epoch, chosen), alone=alone)
 
     def batch_of(self, epoch: int, chosen: Ids) -> TripleBatch:
         """The batch of any queries (b,), numbered as in ``training``, with what is drawn for them in an epoch."""
@@ -372,16 +400,16 @@ def _others(draws: NDArray[np.float64], taken: Ids, items: int, otherwise: int) 
 
 
 class StepDataset(Dataset[Batch]):
-    """The batches of a training run by step; what PyTorch's loader and its workers read."""
+    """The batches of a training run by step, or this process's share; what PyTorch's loader and its workers read."""
 
-    def __init__(self, batches: Batches, steps: int) -> None:
-        self.batches, self.steps = batches, steps
+    def __init__(self, batches: Batches, steps: int, share: Share = ALL) -> None:
+        self.batches, self.steps, self.share = batches, steps, share
 
     def __len__(self) -> int:
         return self.steps
 
     def __getitem__(self, step: int) -> Batch:
-        return self.batches.batch(step)
+        return self.batches.batch(step, self.share)
 
 
 class StepSampler(Sampler[int]):

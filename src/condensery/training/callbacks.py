@@ -42,7 +42,8 @@ class Throughput(pl.Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        self.tokens += batch.tokens
+        assert isinstance(pl_module, TrainingModule)
+        self.tokens += pl_module.tokens
         last = trainer.global_step == self.steps
         if last:
             trainer.should_stop = True  # it would end here anyway; so it also logs this step, whatever `every` is

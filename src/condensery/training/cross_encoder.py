@@ -7,11 +7,12 @@ import torch
 
 from condensery.models.cross_encoder import CrossEncoder
 from condensery.objectives.contrast import Contrast
+from condensery.objectives.cross_batch import share_of
 from condensery.objectives.gradient_cache import ChunkEncoder
 from condensery.objectives.relevance import Loss, RelevanceOfLists
 from condensery.tokens.batches import Chunk
 from condensery.tokens.pairs import PairReader
-from condensery.training.batches import TripleBatches
+from condensery.training.batches import ALL, Share, TripleBatches
 from condensery.training.data import StepDataModule
 from condensery.training.modules import TrainingModule
 from condensery.training.settings import TrainingSettings
@@ -25,12 +26,14 @@ class ListBatch:
         chunks: of whole lists. Rows i * size to (i + 1) * size - 1 are those of query i, its positive first.
         lists, size: queries, and passages of each.
         tokens: of the whole batch, padding not counted.
+        alone: see ``Batch``.
     """
 
     chunks: list[Chunk]
     lists: int
     size: int
     tokens: int
+    alone: bool = False
 
     def to(self, device: torch.device) -> "ListBatch":
         """The same batch on ``device``."""
@@ -52,15 +55,16 @@ class ListBatches:
         """See ``Batches``."""
         return self.triples.steps_an_epoch()
 
-    def batch(self, step: int) -> ListBatch:
+    def batch(self, step: int, share: Share = ALL) -> ListBatch:
         """See ``Batches``."""
-        epoch, chosen = self.triples.order(step)
+        epoch, items = self.triples.order(step)
+        chosen, alone = share.of(items)
         positive, hard = self.triples.draw(epoch, chosen)
         passages = np.column_stack([positive, hard])  # (lists, size)
         queries = np.repeat(self.triples.training.rows[chosen], passages.shape[1])
         parts = self.reader.chunks(queries, passages.reshape(-1), self.triples.budget, together=passages.shape[1])
         lists, size = passages.shape
-        return ListBatch(parts, lists, size, sum(int(chunk.lengths.sum()) for chunk in parts))
+        return ListBatch(parts, lists, size, sum(int(chunk.lengths.sum()) for chunk in parts), alone)
 
 
 class ListDataModule(StepDataModule):
@@ -81,4 +85,4 @@ class CrossEncoderModule(TrainingModule):
 
     def objective(self, batch: ListBatch) -> tuple[ChunkEncoder, Contrast | None]:
         """The loss of the lists."""
-        return RelevanceOfLists(self.model, batch.lists, batch.size, self.loss), None
+        return RelevanceOfLists(self.model, share_of(batch.lists), batch.size, self.loss), None

@@ -4,7 +4,8 @@ import pytorch_lightning as pl
 import torch
 from torch.utils.data import DataLoader
 
-from condensery.training.batches import Batch, Batches, StepDataset, StepSampler
+from condensery.objectives.cross_batch import processes, rank
+from condensery.training.batches import Batch, Batches, Share, StepDataset, StepSampler
 
 
 class StepDataModule(pl.LightningDataModule):
@@ -17,7 +18,7 @@ class StepDataModule(pl.LightningDataModule):
     def train_dataloader(self) -> DataLoader[Batch]:
         first = self.trainer.global_step if self.trainer else 0
         return DataLoader(
-            StepDataset(self.batches, self.steps),
+            StepDataset(self.batches, self.steps, Share(rank(), processes())),
             batch_size=None,
             sampler=StepSampler(first, self.steps),
             num_workers=self.workers,

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from condensery.objectives.contrast import Contrast
+from condensery.objectives.cross_batch import share_of
 from condensery.objectives.gradient_cache import ChunkEncoder
 from condensery.text.table import TextTable
 from condensery.tokens.batches import Chunk
-from condensery.training.batches import items_of_step
+from condensery.training.batches import ALL, Share, items_of_step
 from condensery.training.data import StepDataModule
 from condensery.training.modules import TrainingModule
 
@@ -46,11 +47,13 @@ class PairBatch:
         chunks: together they hold rows 0 .. n - 1.
         targets: tokens to write in the whole batch.
         tokens: read and written in the whole batch, padding not counted.
+        alone: see ``Batch``.
     """
 
     chunks: list[PairChunk]
     targets: int
     tokens: int
+    alone: bool = False
 
     def to(self, device: torch.device) -> "PairBatch":
         """The same batch on ``device``."""
@@ -95,9 +98,10 @@ class GeneratorBatches:
         """See ``Batches``."""
         return -(-len(self.pairs) // self.batch_size)
 
-    def batch(self, step: int) -> PairBatch:
+    def batch(self, step: int, share: Share = ALL) -> PairBatch:
         """See ``Batches``."""
-        _, chosen = items_of_step(step, self.batch_size, len(self.pairs), self.seed)
+        _, items = items_of_step(step, self.batch_size, len(self.pairs), self.seed)
+        chosen, alone = share.of(items)
         rows = self.pairs[chosen]
         texts = [self.prefix + text for text in self.passages.full_texts(rows[:, 0], self.titles)]
         read = self._ids(texts, self.max_input_tokens)
@@ -109,7 +113,7 @@ class GeneratorBatches:
             last = first + max(1, self.budget // int(lengths[order[first]].sum()))
             parts.append(self._chunk(order[first:last], read, written))
             first = last
-        return PairBatch(parts, int(lengths[:, 1].sum()), int(lengths.sum()))
+        return PairBatch(parts, int(lengths[:, 1].sum()), int(lengths.sum()), alone)
 
     def _ids(self, texts: list[str], limit: int) -> list[list[int]]:
         found: list[list[int]] = self.tokenizer(texts, truncation=True, max_length=limit)["input_ids"]
@@ -139,7 +143,7 @@ class GeneratorDataModule(StepDataModule):
 class _Writing:
     """The generator as the gradient cache sees it: no vectors, and a loss that adds up to the mean of the batch."""
 
-    def __init__(self, model: nn.Module, targets: int) -> None:
+    def __init__(self, model: nn.Module, targets: float) -> None:
         self.model, self.targets = model, targets
 
     def vectors(self, chunk: Chunk) -> Tensor:
@@ -156,7 +160,7 @@ class _Writing:
         loss = nn.functional.cross_entropy(
             logits.flatten(0, 1).float(), chunk.labels.flatten(), ignore_index=IGNORED, reduction="sum"
         )
-        return self.vectors(chunk), {"query": loss / max(self.targets, 1)}
+        return self.vectors(chunk), {"query": loss / (self.targets or 1)}
 
 
 class GeneratorModule(TrainingModule):
@@ -164,4 +168,4 @@ class GeneratorModule(TrainingModule):
 
     def objective(self, batch: PairBatch) -> tuple[ChunkEncoder, Contrast | None]:
         """The loss of writing the queries."""
-        return _Writing(self.model, batch.targets), None
+        return _Writing(self.model, share_of(batch.targets)), None

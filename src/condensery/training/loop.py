@@ -9,14 +9,17 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from lightning_fabric.plugins.environments import LightningEnvironment
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from pytorch_lightning.loggers import Logger
 
 from condensery.errors import UserError
+from condensery.objectives.cross_batch import from_first, rank
 from condensery.training.callbacks import AtomicCheckpointIO, Throughput, Validation, ValidationSample
 from condensery.training.data import StepDataModule
 from condensery.training.logs import csv_logger, last_values, merge_parts
 from condensery.training.modules import TrainingModule
+from condensery.training.settings import TrainingSettings
 
 CHECKPOINTS = "checkpoints"
 _PRECISIONS: dict[str, Any] = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
@@ -35,6 +38,9 @@ def fit(
 ) -> dict[str, float]:
     """Train ``module`` for its settings' number of steps, from the last checkpoint in ``folder`` where there is one.
 
+    Several processes that have met (``torch.distributed``) and all call this share each batch, and end with the weights
+    that one process would have. The first alone writes, logs and validates; the others return no values.
+
     Args:
         module: trained in place.
         data: the batches.
@@ -51,26 +57,22 @@ def fit(
     Raises:
         UserError: fp16 without a GPU, a gradient that is not finite, a checkpoint that cannot be read.
     """
-    settings = module.settings
+    settings, first = module.settings, rank() == 0
     if settings.precision == "fp16" and accelerator == "cpu":
         raise UserError("trainer.precision: fp16 needs a GPU; use bf16 or fp32 on a CPU")
     _quieten()
-    checkpoint = last_checkpoint(folder)
-    called = [*callbacks, Throughput(label, settings.steps, max(1, settings.log_every))]
-    if settings.checkpoint_every:
-        called.append(_checkpoints(folder, settings.checkpoint_every))
-    if sample is not None and settings.validate_every:
-        called.append(Validation(sample, settings.validate_every, settings.steps))
+    checkpoint = from_first(last_checkpoint(folder))
+    called = [*callbacks, *(_of_the_first(folder, label, settings, sample) if first else [])]
     trainer = pl.Trainer(
         max_steps=settings.steps,
         accelerator=accelerator,
-        devices=1,
+        devices=[torch.cuda.current_device()] if accelerator != "cpu" and torch.cuda.is_available() else 1,
         precision=_PRECISIONS[settings.precision],
-        logger=[csv_logger(folder, first_step(folder)), *(loggers or [])],
+        logger=[csv_logger(folder, first_step(folder)), *(loggers or [])] if first else False,
         callbacks=called,
-        plugins=[AtomicCheckpointIO()],
+        plugins=[AtomicCheckpointIO(), LightningEnvironment()],  # Lightning is not to look for other processes itself
         log_every_n_steps=max(1, settings.log_every),
-        enable_checkpointing=bool(settings.checkpoint_every),
+        enable_checkpointing=first and bool(settings.checkpoint_every),
         enable_progress_bar=False,
         enable_model_summary=False,
         use_distributed_sampler=False,
@@ -80,10 +82,24 @@ def fit(
     trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
     if trainer.global_step != settings.steps:
         raise KeyboardInterrupt  # Lightning returns quietly from Ctrl-C
+    if not first:
+        return {}
     values = last_values(merge_parts(folder))  # all of them where the last checkpoint was of the last step
     shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
     values |= {name: float(value) for name, value in trainer.callback_metrics.items()}
     return {name: values[name] for name in sorted(values) if "/" in name}
+
+
+def _of_the_first(
+    folder: Path, label: str, settings: TrainingSettings, sample: ValidationSample | None
+) -> list[Callback]:
+    """What the first process does besides training."""
+    found: list[Callback] = [Throughput(label, settings.steps, max(1, settings.log_every))]
+    if settings.checkpoint_every:
+        found.append(_checkpoints(folder, settings.checkpoint_every))
+    if sample is not None and settings.validate_every:
+        found.append(Validation(sample, settings.validate_every, settings.steps))
+    return found
 
 
 def last_checkpoint(folder: Path) -> Path | None:

@@ -1,7 +1,6 @@
 """The LightningModules. One optimisation step = one batch through the one gradient cache."""
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -17,10 +16,15 @@ from condensery.models.masked_autoencoder import MaskedAutoEncoder
 from condensery.objectives.contrast import Contrast, retrieval_contrast, span_contrast, weighted
 from condensery.objectives.cross_batch import (
     across_processes,
+    alone,
+    average,
+    copy_first_weights,
     gathered,
     joined_passages,
     processes,
+    rank,
     share_of,
+    sum_of,
     to_be_averaged,
 )
 from condensery.objectives.gradient_cache import ChunkEncoder, backpropagate
@@ -35,8 +39,14 @@ from condensery.training.settings import TrainingSettings
 class TrainingModule(pl.LightningModule):
     """What all training has in common: AdamW, the schedule, clipping, logging, in Lightning's manual optimisation.
 
-    Gradients of a step are accumulated chunk by chunk; a batch of any size needs the memory of one chunk.
+    Gradients of a step are accumulated chunk by chunk; a batch of any size needs the memory of one chunk. Of several
+    processes each accumulates those of its share of the batch; then they exchange them, once a step.
+
+    Attributes:
+        tokens: read in the last step by all processes together, padding not counted.
     """
+
+    tokens: int
 
     def __init__(self, model: nn.Module, settings: TrainingSettings) -> None:
         super().__init__()
@@ -66,15 +76,23 @@ class TrainingModule(pl.LightningModule):
         schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, settings.rate_at)
         return {"optimizer": optimiser, "lr_scheduler": schedule}
 
+    def on_train_start(self) -> None:
+        """All processes begin with the weights of the first."""
+        copy_first_weights(self)
+
     def training_step(self, batch: Batch, batch_idx: int) -> None:
         """One optimisation step: back-propagate through the gradient cache, clip, step."""
-        # dropout is a function of (seed, step), so that a resumed run draws what an uninterrupted one draws
-        torch.manual_seed(hash64(self.settings.seed, "dropout", self.global_step) >> 1)
+        # dropout is a function of (seed, step, rank), so that a resumed run draws what an uninterrupted one draws
+        others = [rank()] if rank() else []  # the first draws what one process draws
+        torch.manual_seed(hash64(self.settings.seed, "dropout", self.global_step, *others) >> 1)
         optimiser = self.optimizers()
         assert isinstance(optimiser, LightningOptimizer)
         optimiser.zero_grad()
-        encoder, contrast = self.objective(batch)
-        losses = backpropagate(encoder, batch.chunks, contrast, self.manual_backward, self._unsynchronised())
+        with alone(batch.alone):
+            encoder, contrast = self.objective(batch)
+            losses = backpropagate(encoder, batch.chunks, contrast, self.manual_backward)
+            self.tokens = sum_of(batch.tokens)
+        losses = average(self.parameters(), losses)
         rate = optimiser.param_groups[0]["lr"]
         optimiser.step()
         self.lr_schedulers().step()  # type: ignore[union-attr]
@@ -105,10 +123,6 @@ class TrainingModule(pl.LightningModule):
         """Matrices are decayed; biases and LayerNorm weights (one dimension) are not."""
         return (parameter for parameter in self.parameters() if (parameter.ndim > 1) == decayed)
 
-    def _unsynchronised(self) -> Callable[[], AbstractContextManager[None]]:
-        """Lightning's way to hold back the exchange of gradients; only strategies of several processes have it."""
-        return getattr(self.trainer.strategy, "block_backward_sync", nullcontext)
-
 
 class CondenserModule(TrainingModule):
     """Condenser pre-training (C §3), and plain MLM where the model has no head.
@@ -125,8 +139,7 @@ class CondenserModule(TrainingModule):
 
     def objective(self, batch: SpanBatch) -> tuple[ChunkEncoder, Contrast | None]:
         """MLM of head and backbone."""
-        masked = share_of(batch.masked, batch.chunks[0].input_ids.device)
-        return MaskedPrediction(self.model, masked, self.mlm_weight), None
+        return MaskedPrediction(self.model, share_of(batch.masked), self.mlm_weight), None
 
     def embed(self, chunk: Chunk) -> Tensor:
         """Late CLS vectors."""
@@ -178,8 +191,7 @@ class MaskedAutoEncoderModule(TrainingModule):
 
     def objective(self, batch: SpanBatch) -> tuple[ChunkEncoder, Contrast | None]:
         """MLM of encoder and decoder, each a mean over its own tokens."""
-        device = batch.chunks[0].input_ids.device
-        counts = {"mlm_late": share_of(batch.masked, device), "mlm_context": share_of(batch.context_masked, device)}
+        counts = {"mlm_late": share_of(batch.masked), "mlm_context": share_of(batch.context_masked)}
         return MaskedPrediction(self.model, counts, {"mlm_late": self.mlm_weight, "mlm_context": 1.0}), None
 
     def embed(self, chunk: Chunk) -> Tensor:

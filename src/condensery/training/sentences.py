@@ -8,13 +8,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from condensery.models.biencoder import BiEncoder
-from condensery.objectives.contrast import Contrast
+from condensery.objectives.contrast import Contrast, weighted
+from condensery.objectives.cross_batch import share_of
 from condensery.objectives.gradient_cache import ChunkEncoder
 from condensery.objectives.sentences import cosine_regression, triplet_margin
 from condensery.tokens.batches import Chunk, chunks, text_rows
 from condensery.tokens.store import TokenStore
 from condensery.tokens.vocabulary import Vocabulary
-from condensery.training.batches import items_of_step
+from condensery.training.batches import ALL, Share, items_of_step
 from condensery.training.data import StepDataModule
 from condensery.training.modules import TrainingModule
 from condensery.training.settings import TrainingSettings
@@ -28,11 +29,13 @@ class SentenceBatch:
         chunks: together they hold rows 0 .. k b - 1: the first sentence of every example, then the second, ...
         scores: (b,) of each example.
         tokens: tokens of the whole batch, padding not counted.
+        alone: see ``Batch``.
     """
 
     chunks: list[Chunk]
     scores: Tensor
     tokens: int
+    alone: bool = False
 
     def to(self, device: torch.device) -> "SentenceBatch":
         """The same batch on ``device``."""
@@ -73,12 +76,13 @@ class SentenceBatches:
         """See ``Batches``."""
         return -(-len(self.rows) // self.batch_size)
 
-    def batch(self, step: int) -> SentenceBatch:
+    def batch(self, step: int, share: Share = ALL) -> SentenceBatch:
         """See ``Batches``."""
-        _, chosen = items_of_step(step, self.batch_size, len(self.rows), self.seed)
+        _, items = items_of_step(step, self.batch_size, len(self.rows), self.seed)
+        chosen, alone = share.of(items)
         flat, starts = text_rows(self.sentences, self.rows[chosen].T.reshape(-1), self.vocabulary, self.length)
         parts = chunks(flat, starts, self.budget, self.vocabulary.pad)
-        return SentenceBatch(parts, torch.from_numpy(self.scores[chosen]), len(flat))
+        return SentenceBatch(parts, torch.from_numpy(self.scores[chosen]), len(flat), alone)
 
 
 class SentenceDataModule(StepDataModule):
@@ -98,7 +102,7 @@ class SentenceModule(TrainingModule):
         self.margin = margin
 
     def objective(self, batch: SentenceBatch) -> tuple[ChunkEncoder, Contrast | None]:
-        """The mean over the examples of the batch."""
+        """The mean over the examples of the batch, of all processes."""
 
         def loss(vectors: Tensor) -> Tensor:
             first, second, *others = vectors.unflatten(0, (-1, len(batch.scores)))  # k of (b, d)
@@ -106,7 +110,7 @@ class SentenceModule(TrainingModule):
                 return triplet_margin(first, second, others[0], self.margin)
             return cosine_regression(first, second, batch.scores.to(vectors.dtype))
 
-        return self.model, loss
+        return self.model, weighted(loss, len(batch.scores) / share_of(len(batch.scores)))
 
     def embed(self, chunk: Chunk) -> Tensor:
         """CLS vectors."""

@@ -1,0 +1,154 @@
+"""A stage that several processes compute together: the pipeline starts them, waits, and takes what the first returns.
+
+They run this stage and nothing else, so that sweeps and several devices compose. All goes through a folder within that
+of the stage, which every process sees, whatever machine it is on:
+
+    task.json       what is to be done
+    done.json       what the first process returned, and the machine that it ran on
+    failed-1.json   how process 1 failed
+    output-1.txt    what process 1 printed; the first prints where the pipeline does
+
+The processes end when the file ``stop`` is there, the folder is gone, or the pipeline on their machine dead.
+"""
+
+import os
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from condensery.errors import DiskError, UserError
+from condensery.files import read_json, write_json
+from condensery.pipeline.hardware import gpus, machine
+from condensery.pipeline.launchers import Started, start
+from condensery.stages.base import Context, Runtime, Stage, StageConfig, registry
+from condensery.stages.launcher import SlurmLauncher
+
+TASK, DONE, FAILED, OUTPUT, STOP = "task.json", "done.json", "failed-{}.json", "output-{}.txt", "stop"
+_PREFIX = "processes-"
+_PAUSE = 0.1  # seconds between two looks
+_LAST_WORDS = 0.5  # seconds in which the others may say why they failed as well
+PATIENCE = 4.0  # seconds between asking the processes to end and making them
+
+
+class ProcessError(Exception):
+    """An unexpected exception in one of the processes; its cause holds the traceback."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What the processes do, and the pipeline that waits for them."""
+
+    kind: str
+    config: StageConfig
+    context: Context
+    host: str
+    pipeline: int  # process id
+
+    def write(self, folder: Path) -> None:
+        """Write it into ``folder``, as JSON."""
+        context = TypeAdapter(Context).dump_python(self.context, mode="json")
+        config = self.config.model_dump(mode="json")
+        task = {"kind": self.kind, "config": config, "context": context, "host": self.host, "pipeline": self.pipeline}
+        write_json(folder / TASK, task)
+
+    @classmethod
+    def read(cls, folder: Path) -> "Task":
+        """Read what ``write`` wrote."""
+        task = read_json(folder / TASK)
+        config = registry()[task["kind"]].config.model_validate(task.pop("config"))
+        return cls(config=config, context=TypeAdapter(Context).validate_python(task.pop("context")), **task)
+
+
+def compute(stage: Stage, config: StageConfig, context: Context) -> tuple[Mapping[str, Any], dict[str, str]]:
+    """Compute a stage, here or in processes of its own; what it returns, and the machine that it ran on.
+
+    Raises what the stage raises, and ``UserError`` where a process dies.
+    """
+    runtime = context.runtime
+    number = processes_a_node(runtime) if stage.together else 1
+    if not stage.together or (number == 1 and runtime.launcher.kind == "local"):
+        return stage.function(config, context) or {}, about_machine(runtime)
+    if isinstance(runtime.launcher, SlurmLauncher):
+        threads = runtime.launcher.cpus_per_process
+    else:
+        threads = max(1, runtime.threads // number)
+    context = replace(context, runtime=replace(runtime, devices=1, threads=threads))
+    return _in_processes(stage, config, context, number)
+
+
+def about_machine(runtime: Runtime) -> dict[str, str]:
+    """What a stage was computed on, for its manifest."""
+    return {**machine(), "threads": str(runtime.threads), "gpu": gpus()}
+
+
+def processes_a_node(runtime: Runtime) -> int:
+    """``trainer.devices``; ``auto`` is every GPU that is seen here, or 1. Raises ``UserError`` where that says nothing."""
+    if isinstance(runtime.devices, int):
+        return runtime.devices
+    if runtime.launcher.kind == "slurm":
+        raise UserError("trainer.devices: auto says nothing before a SLURM job has its node; give the GPUs of a node")
+    if runtime.accelerator == "cpu":
+        return 1
+    import torch
+
+    return max(1, torch.cuda.device_count())
+
+
+def _in_processes(
+    stage: Stage, config: StageConfig, context: Context, number: int
+) -> tuple[Mapping[str, Any], dict[str, str]]:
+    for earlier in context.folder.glob(f"{_PREFIX}*"):  # of an attempt that was killed; its processes end themselves
+        shutil.rmtree(earlier, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=context.folder))
+    Task(stage.kind, config, context, socket.gethostname(), os.getpid()).write(folder)
+    gpus = context.runtime.accelerator != "cpu"
+    started = start(context.runtime.launcher, folder, context.stage_name, number, gpus)
+    try:
+        fate = _wait(started, folder)
+    finally:
+        (folder / STOP).touch()
+        started.end(PATIENCE)
+    found = [failure for _, failure in sorted((path.name, read_json(path)) for path in _failures(folder))]
+    if error := _error(found, fate, context.stage_name):
+        raise error
+    done = read_json(folder / DONE)
+    shutil.rmtree(folder)
+    return done["summary"], {**done["machine"], "processes": str(done["processes"])}
+
+
+def _failures(folder: Path) -> list[Path]:
+    return list(folder.glob(FAILED.format("*")))
+
+
+def _wait(started: Started, folder: Path) -> str:
+    """Until all have ended, or one has failed; how one died, empty where none did."""
+    while (fate := started.fate()) is None and not _failures(folder):
+        time.sleep(_PAUSE)
+    if _failures(folder):
+        time.sleep(_LAST_WORDS)
+        fate = started.fate()
+    if not fate and not _failures(folder) and not (folder / DONE).exists():
+        fate = "its processes ended without a result"
+    return fate or ""
+
+
+def _error(failures: list[dict[str, str]], fate: str, name: str) -> Exception | None:
+    """What the pipeline says. What a user can mend comes first, then a death, of which others only see the consequence."""
+    for kind, said in (("disk", DiskError), ("user", UserError)):
+        if texts := [failure["text"] for failure in failures if failure["kind"] == kind]:
+            return said(texts[0])
+    if fate:
+        return UserError(f"stage {name}: {fate}; run the same command to go on")
+    if failures:
+        earliest = min(failures, key=lambda failure: failure["time"])
+        error = ProcessError(f"process {earliest['process']}: {earliest['reason']}")
+        error.__cause__ = Exception(f"\n{earliest['text']}")
+        return error
+    return None

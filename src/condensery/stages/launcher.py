@@ -1,0 +1,50 @@
+"""The config group ``launcher``: how the processes are started that compute a stage together."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Count = Annotated[int, Field(gt=0)]
+
+
+class _Launcher(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class LocalLauncher(_Launcher):
+    """Processes of this machine."""
+
+    kind: Literal["local"]
+
+
+class TorchrunLauncher(_Launcher):
+    """Processes that torchrun starts; ``before`` are the words that bring its command to every node."""
+
+    kind: Literal["torchrun"]
+    nodes: Count
+    endpoint: str | None
+    before: list[str]
+
+    @model_validator(mode="after")
+    def _nodes_meet_somewhere(self) -> Self:
+        if self.nodes > 1 and not self.endpoint:
+            raise ValueError("several nodes need launcher.endpoint=host:port to meet at")
+        return self
+
+
+class SlurmLauncher(_Launcher):
+    """A job that submitit hands to SLURM, or to processes of this machine."""
+
+    kind: Literal["slurm"]
+    cluster: Literal["slurm", "local"]
+    nodes: Count
+    partition: str | None
+    account: str | None
+    hours: Annotated[float, Field(gt=0)]
+    cpus_per_process: Count
+    memory: Annotated[float, Field(gt=0)] | None
+    setup: list[str]
+    options: dict[str, Any]
+
+
+Launcher = Annotated[LocalLauncher | TorchrunLauncher | SlurmLauncher, Field(discriminator="kind")]

@@ -1,0 +1,264 @@
+"""Two processes that share each batch train to the losses and weights of one process."""
+
+import csv
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytorch_lightning as pl
+import test_adaptive
+import test_cross_encoder_training
+import test_generator_training
+import test_sentence_training
+import tiny
+import torch
+from torch import Tensor, distributed, multiprocessing
+
+from condensery.errors import UserError
+from condensery.tokens.tokenizer import train_wordpiece
+from condensery.training.adaptive_batches import AdaptiveBatches
+from condensery.training.batches import Share
+from condensery.training.data import StepDataModule, TripleDataModule
+from condensery.training.generator import GeneratorDataModule, GeneratorModule
+from condensery.training.loop import fit
+from condensery.training.modules import BiEncoderModule, TrainingModule
+from condensery.training.sentences import SentenceDataModule
+
+PROCESSES, STEPS = 2, 20
+SETTINGS = {"steps": STEPS, "checkpoint_every": 0, "validate_every": 8, "dropout": 0.0}
+SHORT = {**SETTINGS, "steps": 8}
+Run = tuple[TrainingModule, StepDataModule, list[pl.Callback]]
+
+
+def of_kind(kind: str) -> Callable[[Path], Run]:
+    longer = kind in ("cocondenser", "query_as_context", "cotmae", "biencoder")
+    return lambda folder: (*tiny.run(kind, folder, **(SETTINGS if longer else SHORT)), [])
+
+
+def of_one_query_at_times(folder: Path) -> Run:
+    """13 queries in steps of 4: the last of an epoch has one, which cannot be shared."""
+    module, _ = tiny.run("biencoder", folder, **SHORT)
+    return module, TripleDataModule(tiny.triple_batches(folder, batch_size=4), 8), []
+
+
+def of_learned_scores(folder: Path) -> Run:
+    """Weights of a loss beside those of the model."""
+    module, data = tiny.run("biencoder", folder, **SHORT)
+    return BiEncoderModule(module.model, module.settings, learned_score=True), data, []  # type: ignore[arg-type]
+
+
+def of_sentences(folder: Path) -> Run:
+    module = test_sentence_training.module_of(**SHORT)
+    return module, SentenceDataModule(test_sentence_training.batches_of("pairs", folder), 8), []
+
+
+def of_lists(folder: Path) -> Run:
+    """Pairs for the cross-encoder."""
+    module, data = test_cross_encoder_training.run(folder, steps=8, checkpoint_every=0)
+    for layer in module.modules():
+        if isinstance(layer, torch.nn.Dropout):
+            layer.p = 0.0
+    return module, data, []
+
+
+def of_queries(folder: Path) -> Run:
+    """A query generator; each process writes its tables anew."""
+    words, own = folder / "words", Path(tempfile.mkdtemp(dir=folder))
+    if not words.exists():
+        texts = [*test_generator_training.PASSAGES, *test_generator_training.QUERIES, "query: a title"]
+        train_wordpiece(texts * 5, 130, words)
+    generator = test_generator_training._generator(words, dropout=0.0)
+    module = GeneratorModule(generator.model.train(), tiny.settings(steps=8, checkpoint_every=0))
+    return module, GeneratorDataModule(test_generator_training._batches(own, generator), 8), []
+
+
+def adaptive(folder: Path) -> Run:
+    """Batches that a process of their own makes, of vectors that the first process encodes."""
+    settings = {**SETTINGS, "steps": test_adaptive.STEPS}
+    module, _ = tiny.run("biencoder", folder, **settings)
+    number = distributed.get_world_size() if distributed.is_initialized() else 1
+    order = test_adaptive.order(folder / f"schedule-{number}")
+    batches = tiny.triple_batches(folder, order=order)
+    callbacks: list[pl.Callback] = [AdaptiveBatches(order, batches, test_adaptive.STEPS)]
+    return module, TripleDataModule(batches, test_adaptive.STEPS), callbacks
+
+
+RUNS: dict[str, Callable[[Path], Run]] = {
+    **{kind: of_kind(kind) for kind in tiny.KINDS if kind != "retromae"},
+    "one query at times": of_one_query_at_times,
+    "learned scores": of_learned_scores,
+    "sentences": of_sentences,
+    "lists": of_lists,
+    "queries": of_queries,
+    "adaptive": adaptive,
+}
+
+
+def made(name: str, folder: Path) -> Run:
+    """The run with chunks so small that the share of a process has several."""
+    module, data, callbacks = RUNS[name](folder)
+    batches: Any = data.batches
+    if name in ("condenser", "queries"):
+        batches.budget //= 2
+    return module, data, callbacks
+
+
+class Seeds(pl.Callback):
+    """What dropout was drawn with in each step; stops the run behind step ``last``."""
+
+    def __init__(self, last: int | None = None) -> None:
+        self.seeds: list[int] = []
+        self.last = last
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        self.seeds.append(torch.initial_seed())
+        if trainer.global_step == self.last:
+            raise InterruptedError
+
+
+def with_dropout(folder: Path, name: str, last: int | None = None) -> tuple[dict[str, Tensor], list[int]]:
+    """The weights and seeds of a run with dropout and checkpoints, from what lies in its folder."""
+    module, data = tiny.run("cocondenser", folder)
+    seeds = Seeds(last)
+    fit(module, data, folder / name, name, sample=tiny.sample(folder), callbacks=[seeds])
+    return module.state_dict(), seeds.seeds
+
+
+def child(rank: int, folder: str) -> None:
+    """One of the processes: all runs, then runs with dropout, whole and interrupted, and one that fails."""
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=PROCESSES)
+    exchanged: list[int] = []
+    all_reduce = distributed.all_reduce
+
+    def counting(tensor: Tensor, *args: Any) -> None:
+        if tensor.is_floating_point():
+            exchanged.append(tensor.numel())
+        all_reduce(tensor, *args)
+
+    distributed.all_reduce = counting  # type: ignore[assignment]
+    found: dict[str, Any] = {}
+    for name in RUNS:
+        module, data, callbacks = made(name, Path(folder))
+        if rank:  # as if it had started from other weights
+            with torch.no_grad():
+                next(module.parameters()).add_(1.0)
+        exchanged.clear()
+        sample = tiny.sample(Path(folder)) if name in tiny.KINDS else None
+        values = fit(module, data, Path(folder) / f"two {name}", name, sample=sample, callbacks=callbacks)
+        found[name] = module.state_dict(), values, list(exchanged), sum(map(torch.numel, module.parameters()))
+    found["dropout"] = [with_dropout(Path(folder), "whole")]
+    try:
+        with_dropout(Path(folder), "parts", last=8)  # the checkpoint is of step 5
+    except InterruptedError:
+        found["dropout"].append(with_dropout(Path(folder), "parts"))
+    module, data, _ = of_kind("cocondenser")(Path(folder))
+    with torch.no_grad():
+        next(module.parameters()).fill_(float("inf") if rank == 0 else 0.0)
+    try:
+        fit(module, data, Path(folder) / "infinite", "x")
+    except UserError as error:
+        found["infinite"] = str(error)
+    torch.save(found, f"{folder}/{rank}.pt")
+    distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    """What each process saved."""
+    folder = tmp_path_factory.mktemp("processes")
+    for run in RUNS.values():
+        run(folder)  # the stores are written once
+    tiny.sample(folder)
+    multiprocessing.spawn(child, (str(folder),), nprocs=PROCESSES)
+    return folder, [torch.load(folder / f"{rank}.pt") for rank in range(PROCESSES)]
+
+
+def curves(folder: Path) -> list[dict[str, float]]:
+    with open(folder / "logs" / "metrics.csv", newline="", encoding="utf-8") as stream:
+        return [
+            {name: float(value) for name, value in row.items() if value and name not in ("train/tokens_per_s", "epoch")}
+            for row in csv.DictReader(stream)
+        ]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_losses_and_weights_are_those_of_one_process(name: str, found: tuple[Path, list[dict[str, Any]]]) -> None:
+    folder, ranks = found
+    module, data, callbacks = made(name, folder)
+    begin = {key: weight.detach().clone() for key, weight in module.named_parameters()}
+    if name != "adaptive":  # whose batches are made while it trains
+        chunks = [len(data.batches.batch(step, Share(0, 2)).chunks) for step in range(2)]
+        assert max(chunks) > 1, "nothing passes through the cache"
+    sample = tiny.sample(folder) if name in tiny.KINDS else None
+    fit(module, data, folder / f"one {name}", name, sample=sample, callbacks=callbacks)
+    one, two = curves(folder / f"one {name}"), curves(folder / f"two {name}")
+    assert len(one) == len(two) == module.settings.steps
+    for mine, its in zip(one, two, strict=True):
+        assert mine.keys() == its.keys()
+        for key, value in mine.items():
+            if key == "train/tokens":  # a passage of both shares is read twice
+                assert value <= its[key] < 1.2 * value
+            else:
+                assert its[key] == pytest.approx(value, rel=1e-5, abs=1e-7), (key, mine["step"])
+    first, second = (rank[name][0] for rank in ranks)
+    # softmax does not see the biases of keys: rounding alone moves them
+    pairs = [(first[key] - w, w - begin[key]) for key, w in module.state_dict().items() if _trained(key, begin)]
+    off, moved = (torch.cat([pair[side].flatten() for pair in pairs]) for side in (0, 1))
+    assert float(off.norm() / moved.norm()) < 3e-4
+    assert all(torch.equal(value, second[key]) for key, value in first.items())
+
+
+def _trained(key: str, weights: dict[str, Tensor]) -> bool:
+    return key in weights and not key.endswith("key.bias")
+
+
+def test_gradients_are_exchanged_once_a_step(found: tuple[Path, list[dict[str, Any]]]) -> None:
+    for name in RUNS:
+        for rank in found[1]:
+            _, _, exchanged, weights = rank[name]
+            steps = test_adaptive.STEPS if name == "adaptive" else len(curves(found[0] / f"two {name}"))
+            assert len(exchanged) == steps, name
+            assert max(exchanged) <= weights + 4, "more than the gradients and a few losses"
+            assert min(exchanged) > weights / 2, name
+
+
+def test_the_first_process_alone_returns_values(found: tuple[Path, list[dict[str, Any]]]) -> None:
+    for name in RUNS:
+        assert "train/loss" in found[1][0][name][1]
+        assert found[1][1][name][1] == {}
+
+
+def test_dropout_differs_between_processes_and_an_interrupted_run_draws_the_same(
+    found: tuple[Path, list[dict[str, Any]]],
+) -> None:
+    first, second = (rank["dropout"] for rank in found[1])
+    assert set(first[0][1]).isdisjoint(second[0][1])
+    for (whole, seeds), (resumed, later) in (first, second):
+        assert len(seeds) == 12
+        assert later == seeds[5:], "it went on from the checkpoint"
+        assert all(torch.equal(value, resumed[name]) for name, value in whole.items())
+    assert curves(found[0] / "parts") == curves(found[0] / "whole")
+    assert all(torch.equal(value, second[0][0][name]) for name, value in first[0][0].items())
+
+
+def test_every_process_says_what_is_wrong_with_the_weights_that_all_have(
+    found: tuple[Path, list[dict[str, Any]]],
+) -> None:
+    texts = {rank["infinite"] for rank in found[1]}
+    assert len(texts) == 1
+    assert "not finite at step 0" in texts.pop()
+
+
+def test_the_shares_of_a_batch_are_all_of_it() -> None:
+    for number in (3, 4, 10):
+        items = torch.arange(number).numpy()
+        parts = [Share(rank, 3).of(items) for rank in range(3)]
+        assert torch.cat([torch.from_numpy(part) for part, _ in parts]).tolist() == items.tolist()
+        assert {alone for _, alone in parts} == {False}
+        assert max(len(part) for part, _ in parts) - min(len(part) for part, _ in parts) <= 1
+    assert [(part.tolist(), alone) for part, alone in (Share(rank, 3).of(items[:2]) for rank in range(3))] == [
+        ([0, 1], True)
+    ] * 3
