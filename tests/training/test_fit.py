@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from condensery.errors import UserError
-from condensery.training.batches import SpanBatch
+from condensery.training.batches import Share, SpanBatch
 from condensery.training.loop import fit
 
 
@@ -130,11 +130,11 @@ def test_a_gradient_that_is_not_finite_stops_the_run_before_anything_is_written(
     module, data = tiny.run("cocondenser", tmp_path, log_every=50, checkpoint_every=checkpoint_every)
     make = data.batches.batch
 
-    def poisoned(step: int) -> SpanBatch:
+    def poisoned(step: int, share: Share) -> SpanBatch:
         if step == at:
             with torch.no_grad():
                 next(module.parameters()).fill_(float("inf"))
-        return make(step)
+        return make(step, share)
 
     data.batches.batch = poisoned  # type: ignore[method-assign]
     with pytest.raises(UserError, match=f"not finite at step {at}; lower learning_rate") as raised:
