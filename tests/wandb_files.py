@@ -1,6 +1,7 @@
 """Reads what W&B wrote offline: its files hold protobuf records in LevelDB's log format."""
 
 import json
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,11 +28,20 @@ class Offline:
 
 def offline_runs(folder: Path) -> list[Offline]:
     """All runs under ``folder``/wandb, in the order of their begin (their folders' names only know it to the second)."""
-    runs = [_read(path) for path in (folder / "wandb").glob("offline-run-*/run-*.wandb")]
+    runs = [_whole(path) for path in (folder / "wandb").glob("offline-run-*/run-*.wandb")]
     return sorted(runs, key=lambda run: run.began)
 
 
-def _read(path: Path) -> Offline:
+def _whole(path: Path) -> Offline:
+    """A run's file, which W&B may still be writing when it has said that the run is over."""
+    patience = time.monotonic() + 20
+    while (found := _read(path)) is None:
+        assert time.monotonic() < patience, f"{path} holds no run"
+        time.sleep(0.1)
+    return found
+
+
+def _read(path: Path) -> Offline | None:
     from wandb.proto.wandb_internal_pb2 import Record
 
     run: Any = None
@@ -51,6 +61,8 @@ def _read(path: Path) -> Offline:
                 curves[name].append((row.get("trainer/global_step", -1), value))
         elif kind == "exit":
             code = record.exit.exit_code
+    if run is None:
+        return None
     began = run.start_time.ToMicroseconds()
     return Offline(run.display_name, run.run_group, run.job_type, run.run_id, began, config, dict(curves), code)
 

@@ -55,10 +55,10 @@ def test_a_stage_that_was_interrupted_leaves_one_run_with_the_whole_curve(
         module, data = tiny.run("condenser", tmp_path, steps=9, checkpoint_every=3)
         batch = data.batches.batch
 
-        def until(step: int) -> Any:
+        def until(step: int, *share: Any) -> Any:
             if step == stop:
                 raise KeyboardInterrupt
-            return batch(step)
+            return batch(step, *share)
 
         monkeypatch.setattr(data.batches, "batch", until)
         folder = tmp_path / name
