@@ -8,6 +8,8 @@ from test_killed_runs import checkpoints, kill, same_results, start, wait
 
 from condensery.files import read_json
 
+pytestmark = pytest.mark.slow  # tests/training and tests/pipeline have its parts
+
 RECIPE = [  # without dropout, whose draws differ from process to process
     "experiment=short",
     "~stages.condenser",
@@ -49,7 +51,6 @@ def test_nothing_but_the_lines_of_progress_is_printed(on_one: Done, on_two: Done
     assert on_two.computed == on_one.computed
 
 
-@pytest.mark.slow
 def test_a_sweep_starts_processes_for_each_stage_of_each_job(on_two: Done, on_beir: list[str], tmp_path: Path) -> None:
     rates = "stage.finetune.learning_rate=1.0e-3,2.0e-3"
     done = door("-m", *RECIPE, *TWO, *on_beir, rates, f"output_root={tmp_path}").sound()
@@ -58,7 +59,6 @@ def test_a_sweep_starts_processes_for_each_stage_of_each_job(on_two: Done, on_be
     assert len(list(tmp_path.glob("artifacts/finetune/*/manifest.json"))) == 2
 
 
-@pytest.mark.slow
 def test_killed_after_a_checkpoint_it_ends_with_the_bits_of_an_uninterrupted_run(
     on_beir: list[str], tmp_path: Path
 ) -> None:
