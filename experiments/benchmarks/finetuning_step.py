@@ -13,6 +13,7 @@ library's layers, fused attention, and keeps the whole batch. Prints one JSON li
 """
 
 import json
+from collections.abc import Callable
 from contextlib import nullcontext
 
 import numpy as np
@@ -60,12 +61,12 @@ def main(shape: str, precision: str, queries: str, chunks: str, steps: str, thre
     plain = language_model(SHAPES[shape], 0.1, "sdpa").base_model.train()
     whole, cut = batch(number, 1), batch(number, int(chunks))
 
-    def step(model: nn.Module, fused: bool, work: object) -> object:
+    def step(model: nn.Module, fused: bool, work: Callable[[], None]) -> Callable[[], None]:
         optimiser = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=fused)
 
         def one() -> None:
             with torch.autocast("cpu", torch.bfloat16) if precision == "bf16" else nullcontext():
-                work()  # type: ignore[operator]
+                work()
             optimiser.step()
             optimiser.zero_grad()
 
@@ -84,7 +85,7 @@ def main(shape: str, precision: str, queries: str, chunks: str, steps: str, thre
         step(ours, True, lambda: through_cache(cut)),
         step(plain, False, textbook),
     ]
-    uncached, cached, baseline = in_turn(int(steps), *ways)  # type: ignore[arg-type]
+    uncached, cached, baseline = in_turn(int(steps), *ways)
     result = {
         "shape": shape,
         "precision": precision,
