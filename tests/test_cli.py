@@ -51,6 +51,12 @@ def test_nothing_heavy_is_imported_before_the_work(arguments: list[str], project
     assert done.stdout.splitlines()[-1] == "set()", done.stdout + done.stderr
 
 
+def test_one_job_of_a_sweep_says_that_it_is_alone(project: Path, tmp_path: Path) -> None:
+    recipe = ["experiment=ablation/rocketqa", "dry_run=true", f"output_root={tmp_path}"]
+    done = door(project, tmp_path, *recipe)
+    assert done.stdout.startswith("this recipe is a sweep over seed: -m runs all jobs"), done.stdout + done.stderr
+
+
 def test_output_lies_beside_run_py_wherever_it_is_called_from(project: Path, tmp_path: Path) -> None:
     done = door(project, tmp_path, "--cfg", "job", "--resolve")
     assert f"output_root: {project / 'outputs'}" in done.stdout.splitlines()

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -57,10 +58,10 @@ def test_a_users_own_table_stands_alone_is_filled_by_a_sweep_and_written_again_f
     assert results["BM25"]["settings"] == {"stages.round2.steps": ["1", "2"]}
     assert "† differs from plain" in swept.stdout
 
-    again = command("table=own", "table.baseline=plain", recipe="")
+    again = command("table=own", "table.baseline=plain", "table.studies=[toy,tyo]", recipe="")
     assert again.returncode == 0, again.stderr
     assert (folder / "table.csv").read_text() == (out / "sweeps" / "toy" / "table.csv").read_text()
-    assert "nothing is measured" not in again.stdout
+    assert re.findall("nothing is measured.*", again.stdout) == [f"nothing is measured yet of tyo in {out}"]
 
 
 def test_of_runs_the_newest_is_shown_and_only_those_of_the_study(composed: Compose, tmp_path: Path) -> None:

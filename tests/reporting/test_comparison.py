@@ -229,6 +229,7 @@ def test_latex_is_a_booktabs_table_of_equally_long_lines() -> None:
     assert r"MLM\_1 & " in text
     assert r"$\pm$" in text
     assert r"$^\dagger$" in text
+    assert r"\resizebox" in text, "a wide table is set smaller"
     body = text.partition(r"\toprule")[2].partition(r"\bottomrule")[0].splitlines()
     cells = [line.replace(r"\&", "") for line in body if line.endswith(r"\\") and "multicolumn" not in line]
     assert {line.count("&") for line in cells} == {3}

@@ -53,6 +53,8 @@ class Finished:
 
 def run(cfg: DictConfig) -> Finished:
     """Run a composed config. Raises ``UserError`` for bad input, and what stages failed of when all others are done."""
+    if keys := study.meant_to_sweep():
+        print(f"this recipe is a sweep over {' and '.join(keys)}: -m runs all jobs, this is one of them", flush=True)
     finished = run_all(cfg)
     if finished.error:
         raise finished.error

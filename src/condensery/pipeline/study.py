@@ -74,6 +74,13 @@ def paragraphs(text: str) -> list[str]:
     return [text for text in found if text.strip()]
 
 
+def meant_to_sweep() -> list[str]:
+    """The keys over which the recipe that Hydra composed sweeps where it is run with ``-m``."""
+    if not HydraConfig.initialized():
+        return []
+    return [str(key).lstrip("+") for key in HydraConfig.get().sweeper.get("params") or {}]
+
+
 def swept_keys(overrides: Iterable[str]) -> list[str]:
     """The keys of the overrides that Hydra would sweep over."""
     from hydra.core.override_parser.overrides_parser import OverridesParser

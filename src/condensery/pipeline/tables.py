@@ -19,7 +19,8 @@ def write(root: RootConfig) -> Path | None:
     Raises ``UserError`` where the config describes no table that could be shown without a recipe.
     """
     config = root.table
-    rows = [row for study in config.studies for row in measured(root.output_root, study)]
+    found = {study: measured(root.output_root, study) for study in config.studies}
+    rows = [row for own in found.values() for row in own]
     if config.rows:  # a choice among them
         rows = [row for label in config.rows for row in rows if (row.system or row.name) == label]
     if not rows and not config.columns:
@@ -28,6 +29,8 @@ def write(root: RootConfig) -> Path | None:
     report.show_table(report.table_of(config, rows, _name()), folder)
     if all(row.failed for row in rows) and config.command:
         print(f"nothing is measured yet; to do so: {config.command}", flush=True)
+    elif missing := [study for study, own in found.items() if not own]:
+        print(f"nothing is measured yet of {', '.join(missing)} in {root.output_root}", flush=True)
     if folder:
         print(f"\n{folder}", flush=True)
     return folder

@@ -95,7 +95,10 @@ def _grid(
 
 
 def latex(table: "Table") -> str:
-    """A ``table`` environment for a document with ``\\usepackage{booktabs}``; the notes stand below the numbers."""
+    """A ``table`` environment for a document with booktabs and graphicx; the notes stand below the numbers.
+
+    A table that is wider than the text is set smaller.
+    """
     sourced = bool(table.sources)
     if table.turned:
         columns = "l" + "r" * len(table.header)
@@ -115,15 +118,16 @@ def latex(table: "Table") -> str:
     notes = [rf"\par\footnotesize {escape(note)}" for note in table.notes]
     return "\n".join(
         [
-            "% needs \\usepackage[T1]{fontenc} and \\usepackage{booktabs}",
+            "% needs \\usepackage[T1]{fontenc}, \\usepackage{booktabs} and \\usepackage{graphicx}",
             r"\begin{table}",
             r"\centering",
             rf"\caption{{{escape(table.title)}}}",
+            r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
             rf"\begin{{tabular}}{{{columns}}}",
             r"\toprule",
             *body,
             r"\bottomrule",
-            r"\end{tabular}",
+            r"\end{tabular}}",
             *notes,
             r"\end{table}",
             "",
