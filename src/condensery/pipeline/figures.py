@@ -263,7 +263,8 @@ def _draw_training(figure: TrainingFigure, jobs: Sequence[Job], stem: Path) -> "
     every = [line for lines in panels.values() for line in lines]
     what = " and ".join(panels)
     missing = _labels_without(figure.stages, [line.label for line in every])
-    about = f"By optimisation step: {what}{_over(every)}; validation is on a sample of the corpus.{_without(missing)}"
+    sample = "; validation is on a sample of the corpus" if len(panels) == len(columns) else ""
+    about = f"By optimisation step: {what}{_over(every)}{sample}.{_without(missing)}"
     return draw_training(stem, title, about, panels)
 
 
