@@ -4,12 +4,13 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from small import some_text, write_beir
 
 
-def lines_of(project: Path, name: str, *arguments: str) -> list[dict[str, float]]:
+def lines_of(project: Path, name: str, *arguments: str) -> list[dict[str, Any]]:
     """The JSON lines that a benchmark prints."""
     command = [sys.executable, str(project / "experiments" / "benchmarks" / f"{name}.py"), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
@@ -23,3 +24,21 @@ def test_batches_of_search_are_harder_than_random_ones(project: Path, tmp_path: 
     random, greedy, beam = lines_of(project, "batch_scheduling", source, "batch=8")
     assert random["pairs"] == greedy["pairs"] == beam["pairs"] > 20
     assert min(greedy["hardness"], beam["hardness"]) > random["hardness"]
+
+
+@pytest.mark.slow
+def test_a_larger_collection_goes_through_the_stages_for_what_it_costs(project: Path, tmp_path: Path) -> None:
+    settings = ("passages=2000,6000", "queries=20", "bm25=true", f"folder={tmp_path}")
+    small, _, large, lexical = lines_of(project, "large_collection", *settings)
+    assert [(line["passages"], line["row"]) for line in (small, large, lexical)] == [
+        (2000, "encoder"),
+        (6000, "encoder"),
+        (6000, "bm25"),
+    ]
+    read = ["corpus", "tokenizer", "tokens", "encoder", "encoder.index", "mined", "encoder.evaluation"]
+    assert list(small["stages"]) == list(large["stages"]) == read
+    assert list(lexical["stages"]) == ["bm25", "mined", "bm25.evaluation"]
+    assert small["ratio"] == 1 > large["ratio"]  # most of it is the start
+    assert all(stage["peak_mb"] > 50 for stage in large["stages"].values())
+    assert large["peak_mb"] < 1.2 * small["peak_mb"]
+    assert not any(tmp_path.iterdir())

@@ -85,11 +85,11 @@ TRIPLES = "q1\tp1\tp9\nq0\tp0\tp4\nq1\tp3\tp9\nq1\tp1\tp3\nq1\tp1\tp8\nq1\tp1\tp
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-@pytest.mark.parametrize("pending", [1, 10**6])
+@pytest.mark.parametrize("compared", [1, 10**6])
 def test_triples_become_the_first_distinct_negatives_of_each_query(
-    tmp_path: Path, collection: Collection, monkeypatch: pytest.MonkeyPatch, compressed: bool, pending: int
+    tmp_path: Path, collection: Collection, monkeypatch: pytest.MonkeyPatch, compressed: bool, compared: int
 ) -> None:
-    monkeypatch.setattr(negatives, "PENDING", pending)
+    monkeypatch.setattr(negatives, "COMPARED", compared)
     path = tmp_path / ("triples.tsv.gz" if compressed else "triples.tsv")
     path.write_bytes(gzip.compress(TRIPLES.encode()) if compressed else TRIPLES.encode())
     read, counts = from_triples(path, collection, depth=2)
@@ -105,13 +105,16 @@ def test_any_cut_of_the_stream_keeps_the_same_first_negatives(monkeypatch: pytes
     expected = []
     for query in range(6):
         passages = dict.fromkeys((stream[stream >> 32 == query] & 0xFFFFFFFF).tolist())
-        expected += [(query << 32) + passage for passage in list(passages)[:depth]]
+        expected.append(list(passages)[:depth])
     for piece in (1, 7, 400):
-        monkeypatch.setattr(negatives, "PENDING", 11)
-        distinct = _Distinct(6, depth)
+        monkeypatch.setattr(negatives, "COMPARED", 60)
+        distinct = _Distinct(7, depth)  # the last one has none
         for first in range(0, 400, piece):
             distinct.add(stream[first : first + piece])
-        assert distinct.result().tolist() == expected
+        found = distinct.result()
+        assert found.query_rows.tolist() == list(range(6))
+        assert [row[row >= 0].tolist() for row in found.passage_rows] == expected
+        assert found.passage_rows.shape[1] == max(map(len, expected))
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,9 @@ def test_columns_give_the_rows_whatever_the_record_batches(tmp_path: Path, batch
     assert texts[2:7] == [f"text of {at} ü" for at in range(2, 7)]
     assert texts[::-3] == [f"text of {at} ü" for at in (9, 6, 3, 0)]
     assert texts.take([9, 0, 4]) == ["text of 9 ü", "text of 0 ü", "text of 4 ü"]
+    assert texts.take([7, 2, 7, 7]) == [texts[7], texts[2], texts[7], texts[7]]
+    assert texts.take([]) == []
+    assert collection.passages.ids_at(np.array([8, 1, 8], np.int32)) == ["p8", "p1", "p8"]
     assert (texts[-1], len(texts), texts[5:5]) == ("text of 9 ü", 10, [])
     with pytest.raises(IndexError):
         texts[10]

@@ -2,13 +2,15 @@
 
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
+from transformers import BertTokenizer
 
 from condensery.errors import UserError
-from condensery.tokens.tokenizer import SPECIAL, load_tokenizer, train_wordpiece
+from condensery.tokens.tokenizer import SPECIAL, _alphabet, load_tokenizer, train_wordpiece
 from condensery.tokens.vocabulary import Vocabulary
 
 
@@ -40,6 +42,15 @@ def test_the_same_text_gives_the_same_tokenizer_in_another_process(tmp_path: Pat
     for name in ("a", "b"):
         subprocess.run([sys.executable, "-c", code, str(tmp_path / name)], check=True)
     assert (tmp_path / "a/tokenizer.json").read_bytes() == (tmp_path / "b/tokenizer.json").read_bytes()
+
+
+@pytest.mark.parametrize("lowercase", [False, True])
+def test_the_alphabet_is_that_of_the_normalised_text(lowercase: bool) -> None:
+    normalise = BertTokenizer(do_lower_case=lowercase).backend_tokenizer.normalizer.normalize_str
+    texts = ["Élan, e\u0301lan, ΣΑΣ σας", "東京 が か\u3099", "", "İSTANBUL 한국 ﬁn \ufffd\t\u200d\n😀 x" * 3]
+    counts = Counter(character for character in normalise(" ".join(texts)) if not character.isspace())
+    wanted = sorted(counts, key=lambda character: (-counts[character], character))
+    assert _alphabet(iter([texts[:2], texts[2:]]), normalise, 4 * len(counts)) == wanted
 
 
 def test_a_vocabulary_too_small_for_the_alphabet_is_refused(tmp_path: Path) -> None:

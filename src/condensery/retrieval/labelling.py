@@ -27,14 +27,19 @@ def probabilities(scores: Scores) -> Scores:
 
 
 def _by_query(
-    query_rows: Rows, candidates: Rows, scores: Scores
-) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.float32]]]:
-    """For each query its candidates in their order and how probable each is."""
+    collection: Collection, query_rows: Rows, candidates: Rows, scores: Scores
+) -> Iterator[tuple[str, NDArray[np.object_], NDArray[np.float32]]]:
+    """The id of each query, the ids of its candidates in their order and how probable each is."""
     for first in range(0, len(query_rows), BLOCK):
         part = slice(first, first + BLOCK)
         rows, likely = np.asarray(candidates[part], np.int64), probabilities(np.asarray(scores[part]))
-        for query, found, values in zip(query_rows[part].tolist(), rows, likely, strict=True):
-            yield query, found[found >= 0], values[found >= 0]
+        found = rows >= 0
+        names = np.full(rows.shape, "", np.object_)
+        names[found] = collection.passages.ids_at(rows[found])
+        for query, there, own, values in zip(
+            collection.queries.ids_at(query_rows[part]), found, names, likely, strict=True
+        ):
+            yield query, own[there], values[there]
 
 
 def write_denoised(
@@ -44,14 +49,12 @@ def write_denoised(
 
     Writes the file as ``mine`` does; its scores are the probabilities. Returns counts for the manifest.
     """
-    query_ids, passage_ids = collection.queries.ids, collection.passages.ids
     read = kept = without = 0
     with atomic(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as stream:
-        for query, rows, likely in _by_query(query_rows, candidates, scores):
+        for query, names, likely in _by_query(collection, query_rows, candidates, scores):
             keep = likely < below
-            read, kept, without = read + len(rows), kept + int(keep.sum()), without + int(not keep.any())
-            names = [passage_ids[row] for row in rows[keep].tolist()]
-            stream.write(format_line(query_ids[query], names, likely[keep]))
+            read, kept, without = read + len(names), kept + int(keep.sum()), without + int(not keep.any())
+            stream.write(format_line(query, names[keep].tolist(), likely[keep]))
     return {"queries": len(query_rows), "negatives": kept, "left_out": read - kept, "queries_without": without}
 
 
@@ -69,15 +72,13 @@ def write_labels(
     A line a query: {"query_id": ..., "positive_ids": [...], "negative_ids": [...]}, each in the order of the candidates.
     Queries without a positive are left out. Returns counts for the manifest.
     """
-    query_ids, passage_ids = collection.queries.ids, collection.passages.ids
     labelled = positives = negatives = 0
     with atomic(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as stream:
-        for query, rows, likely in _by_query(query_rows, candidates, scores):
-            good, bad = rows[likely > above].tolist(), rows[likely < below].tolist()
+        for query, names, likely in _by_query(collection, query_rows, candidates, scores):
+            good, bad = names[likely > above].tolist(), names[likely < below].tolist()
             if good:
                 labelled, positives, negatives = labelled + 1, positives + len(good), negatives + len(bad)
-                names = {"positive_ids": good, "negative_ids": bad}
-                line = {name: [passage_ids[row] for row in found] for name, found in names.items()}
-                stream.write(json.dumps({"query_id": query_ids[query], **line}, ensure_ascii=False) + "\n")
+                line = {"query_id": query, "positive_ids": good, "negative_ids": bad}
+                stream.write(json.dumps(line, ensure_ascii=False) + "\n")
     counts = {"queries": labelled, "left_out": len(query_rows) - labelled}
     return {**counts, "positives": positives, "negatives": negatives}

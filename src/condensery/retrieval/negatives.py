@@ -25,7 +25,7 @@ from condensery.text.lines import SHOWN, check_whole, read_lines
 
 LINES = 4096  # lines whose ids are looked up at a time
 WRITTEN = 256  # lines written at a time
-PENDING = 20_000_000  # triples held before they are made distinct
+COMPARED = 16_000_000  # passages that triples are compared with at a time: 64 MB
 
 
 @dataclass(frozen=True)
@@ -199,12 +199,10 @@ def from_triples(
             triples += len(queries)
             unknown += int(len(queries) - known.sum())
             task.advance(len(queries))
-    pairs = found.result()
-    if not len(pairs):
+    negatives = found.result()
+    if not len(negatives.query_rows):
         raise UserError(f"{path}: no triple of a query of the collection '{collection.name}'")
-    negatives = _by_query(pairs)
-    counts = {"queries": len(negatives.query_rows), "negatives": len(pairs)}
-    return negatives, {"triples": triples, "unknown_queries": unknown, **counts}
+    return negatives, {"triples": triples, "unknown_queries": unknown, **_numbers(negatives)}
 
 
 def from_collection(collection: Collection, depth: int, split: str = "train") -> tuple[Negatives, dict[str, Any]]:
@@ -219,17 +217,14 @@ def from_collection(collection: Collection, depth: int, split: str = "train") ->
     found = _Distinct(len(collection.queries), depth)
     wanted = np.isin(given[:, 0], collection.questions(split))
     found.add(pairs[wanted & ~np.isin(pairs, _judged(collection, split))])
-    kept = found.result()
-    if not len(kept):
+    negatives = found.result()
+    if not len(negatives.query_rows):
         raise UserError(f"collection '{collection.name}' gives no negatives for the queries of the split {split!r}")
-    negatives = _by_query(kept)
-    return negatives, {"queries": len(negatives.query_rows), "negatives": len(kept)}
+    return negatives, _numbers(negatives)
 
 
-def _by_query(pairs: NDArray[np.int64]) -> Negatives:
-    """Pairs (query << 32) + passage, grouped by query."""
-    queries, counts = np.unique(pairs >> 32, return_counts=True)
-    return Negatives(queries, _padded([(counts, (pairs & 0xFFFFFFFF).astype(np.int32))]))
+def _numbers(negatives: Negatives) -> dict[str, int]:
+    return {"queries": len(negatives.query_rows), "negatives": int(negatives.counts.sum())}
 
 
 def _judged(collection: Collection, split: str) -> NDArray[np.int64]:
@@ -271,33 +266,43 @@ def _place(path: Path, row: int) -> str:
 
 
 class _Distinct:
-    """The first ``depth`` distinct passages of each query, of a stream of (query << 32) + passage."""
+    """The first ``depth`` distinct passages of each query, of a stream of (query << 32) + passage; no more is in memory."""
 
     def __init__(self, queries: int, depth: int) -> None:
         self.depth = depth
         self.counts = np.zeros(queries, np.int64)
-        self.kept = np.empty(0, np.int64)  # grouped by query, in order of arrival inside a query
-        self.pending: list[NDArray[np.int64]] = []
-        self.size = 0
+        self.table = np.full((queries, 0), -1, np.int32)  # (queries, width), in order of arrival, padded with -1
 
     def add(self, pairs: NDArray[np.int64]) -> None:
-        pairs = pairs[self.counts[pairs >> 32] < self.depth]  # a full query needs no more
-        self.pending.append(pairs)
-        self.size += len(pairs)
-        if self.size >= PENDING:
-            self.settle()
+        """Take the next pairs of the stream."""
+        while len(pairs):
+            size = max(1, COMPARED // max(1, self.table.shape[1]))
+            self._add(pairs[:size])
+            pairs = pairs[size:]
 
-    def settle(self) -> None:
-        pairs = np.concatenate([self.kept, *self.pending])
-        self.pending, self.size = [], 0
+    def _add(self, pairs: NDArray[np.int64]) -> None:
+        pairs = pairs[self.counts[pairs >> 32] < self.depth]  # a full query needs no more
         _, first = np.unique(pairs, return_index=True)
         pairs = pairs[np.sort(first)]
-        pairs = pairs[np.argsort(pairs >> 32, kind="stable")]
-        queries, starts, counts = np.unique(pairs >> 32, return_index=True, return_counts=True)
-        place = np.arange(len(pairs)) - np.repeat(starts, counts)
-        self.kept = pairs[place < self.depth]
-        self.counts[queries] = np.minimum(counts, self.depth)
+        queries, passages = pairs >> 32, (pairs & 0xFFFFFFFF).astype(np.int32)
+        fresh = ~(self.table[queries] == passages[:, None]).any(axis=1)
+        order = np.argsort(queries[fresh], kind="stable")
+        queries, passages = queries[fresh][order], passages[fresh][order]
+        place = self.counts[queries] + np.arange(len(queries)) - np.searchsorted(queries, queries)
+        kept = place < self.depth
+        queries, passages, place = queries[kept], passages[kept], place[kept]
+        self._widen(int(place.max(initial=-1)) + 1)
+        self.table[queries, place] = passages
+        np.add.at(self.counts, queries, 1)
 
-    def result(self) -> NDArray[np.int64]:
-        self.settle()
-        return self.kept
+    def _widen(self, width: int) -> None:
+        known = self.table.shape[1]
+        if width > known:
+            wider = np.full((len(self.table), min(self.depth, max(width, 2 * known))), -1, np.int32)
+            wider[:, :known] = self.table
+            self.table = wider
+
+    def result(self) -> Negatives:
+        """Of the queries that have any, in row order."""
+        queries = np.flatnonzero(self.counts)
+        return Negatives(queries, self.table[queries, : self.counts.max(initial=0)])

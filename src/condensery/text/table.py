@@ -105,8 +105,17 @@ class Column(Sequence[Value], Generic[Value]):
         return values
 
     def take(self, rows: ArrayLike | Sequence[int]) -> list[Value]:
-        """The values of ``rows`` (any integers, any order)."""
-        return [self._value(int(row)) for row in np.asarray(rows)]
+        """The values of ``rows`` (any integers, any order); of the rest nothing is read or copied."""
+        wanted = np.asarray(rows, np.int64)
+        order = np.argsort(wanted, kind="stable")
+        edges = np.searchsorted(wanted, self._starts, sorter=order)
+        found: list[Any] = [None] * len(wanted)
+        for chunk in np.flatnonzero(np.diff(edges)).tolist():
+            places = order[edges[chunk] : edges[chunk + 1]]
+            values = self._chunks[chunk].take(pa.array(wanted[places] - self._starts[chunk])).to_pylist()
+            for place, value in zip(places.tolist(), values, strict=True):
+                found[place] = value
+        return found
 
     def __iter__(self) -> Iterator[Value]:
         for chunk in self._chunks:
@@ -154,8 +163,11 @@ class TextTable:
 
     def ids_at(self, rows: ArrayLike) -> list[str]:
         """The ids of ``rows`` (any integers, any order), read from disk."""
-        ids: list[str] = self._table.column("id").take(pa.array(np.asarray(rows, np.int64))).to_pylist()
-        return ids
+        return self._ids.take(rows)
+
+    @cached_property
+    def _ids(self) -> Column[str]:
+        return self.column("id")
 
     @cached_property
     def _index(self) -> IdIndex:

@@ -1,9 +1,12 @@
 """Tokenizers: a pre-trained one by name or folder, or a WordPiece trained on the collection."""
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from condensery.errors import UserError
 from condensery.files import expanded
@@ -105,10 +108,19 @@ def train_wordpiece(
 
 
 def _alphabet(batches: Iterator[Sequence[str]], normalise: Callable[[str], str], vocab_size: int) -> list[str]:
-    """The characters that the vocabulary spells words with, most frequent first."""
-    counts: Counter[str] = Counter()
+    """The characters that the vocabulary spells words with, most frequent first.
+
+    ``normalise`` must treat each character by itself, as BERT's does: so it is asked once for each that there is.
+    """
+    found = np.zeros(sys.maxunicode + 1, np.int64)
     for batch in batches:
-        counts.update(normalise(" ".join(batch)))
+        characters = np.frombuffer(" ".join(batch).encode("utf-32-le"), np.uint32)
+        seen = np.bincount(characters)
+        found[: len(seen)] += seen
+    counts: Counter[str] = Counter()
+    for number in np.flatnonzero(found).tolist():
+        for character in normalise(chr(number)):
+            counts[character] += int(found[number])
     ordered = [(-count, character) for character, count in counts.items() if not character.isspace()]
     if not ordered:
         raise UserError("there is no text to train the tokenizer on: the collection is empty")
