@@ -15,6 +15,7 @@ from toy_commands import Compose
 from condensery.errors import UserError
 from condensery.pipeline.graph import build
 from condensery.pipeline.processes import ProcessError, compute, processes_a_node
+from condensery.retrieval import shards as shards_module
 from condensery.stages.base import Context, Runtime, Wandb, registry
 from condensery.stages.launcher import Launcher, LocalLauncher, SlurmLauncher, TorchrunLauncher
 
@@ -44,10 +45,16 @@ def folder(tmp_path: Path) -> Path:
 
 def run(folder: Path, act: str, launcher: Launcher = LOCAL, devices: int = 2, threads: int = 5) -> Any:
     """Let so many processes act; what the first returns, and where."""
-    wandb = Wandb("x", None, False)
-    runtime = Runtime("cpu", devices, threads, 0, wandb, "x", folder, launcher=launcher)
-    stage = registry()["toy_together"]
-    return compute(stage, stage.config.model_validate({"act": act}), Context("toy", folder, runtime, {}))
+    return run_toy("toy_together", folder, {"act": act}, launcher, devices, threads)
+
+
+def run_toy(
+    kind: str, folder: Path, config: dict[str, Any], launcher: Launcher = LOCAL, devices: int = 2, threads: int = 5
+) -> Any:
+    """The same with any toy."""
+    runtime = Runtime("cpu", devices, threads, 0, Wandb("x", None, False), "x", folder, launcher=launcher)
+    stage = registry()[kind]
+    return compute(stage, stage.config.model_validate(config), Context("toy", folder, runtime, {}))
 
 
 def numbers(folder: Path) -> dict[str, list[str]]:
@@ -83,6 +90,36 @@ def test_all_compute_the_first_returns_and_threads_are_shared(folder: Path, capf
 def test_one_process_is_this_process(folder: Path) -> None:
     summary, where = run(folder, "go well", devices=1)
     assert summary == {"processes": 1}
+    assert "processes" not in where
+
+
+def test_a_shared_search_that_goes_on_where_one_process_stopped_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    folders = {name: tmp_path / name / "stage" for name in ("one", "two")}
+    for folder in folders.values():
+        folder.mkdir(parents=True)
+    summary, _ = run_toy("toy_shared", folders["one"], {"queries": 9}, devices=1)
+    assert summary == {"queries": 9}
+    shards = [[0, 1], [2, 3], [4, 5], [6, 7], [8]]
+    again = folders["two"]  # as one process leaves it that is killed behind its second shard
+    (again / "processes-killed").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shards_module, "_join", lambda *given: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run_toy("toy_shared", again, {"queries": 9}, devices=1)
+    for number in (2, 3, 4):
+        (again / "shards" / f"{number:05d}.npz").unlink()
+    (again.parent / "searched-0.txt").unlink()
+    summary, where = run_toy("toy_shared", again, {"queries": 9})
+    assert (summary, where["processes"]) == ({"queries": 9}, "2")
+    searched = [(again.parent / f"searched-{rank}.txt").read_text().splitlines() for rank in range(2)]
+    assert searched == [[str(shards[2]), str(shards[4])], [str(shards[3])]]
+    mine, wanted = ({path.name: path.read_bytes() for path in folder.iterdir()} for folder in (again, folders["one"]))
+    assert mine == wanted, "and nothing else, of the attempt that was killed either"
+
+
+def test_where_sharing_does_not_pay_no_process_is_started(folder: Path) -> None:
+    summary, where = run_toy("toy_shared", folder, {"queries": 2})
+    assert summary == {"queries": 2}
     assert "processes" not in where
 
 

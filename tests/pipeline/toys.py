@@ -12,7 +12,8 @@ from pydantic import BaseModel, Field
 from condensery.errors import UserError
 from condensery.files import content_hash, read_json, write_json
 from condensery.randomness import hash64
-from condensery.stages.base import Context, Input, NotTheFirst, Operational, StageConfig, stage
+from condensery.sharing import NotTheFirst
+from condensery.stages.base import Context, Input, Operational, StageConfig, stage
 
 RAN = "TOY_LOG"  # environment variable: a file that gets a line each time a stage function starts
 STOP = "TOY_STOP"  # environment variable: the stages that fail, or `stage:step`
@@ -213,3 +214,29 @@ def together(config: Together, context: Context) -> dict[str, Any]:
         raise NotTheFirst
     write_json(context.folder / "weights.json", member.processes)
     return {"processes": member.processes, "local": member.local_processes}
+
+
+class Shared(StageConfig):
+    queries: int
+
+
+@stage("toy_shared", version=1, makes="ranking", together=lambda config, context: config.queries > 2)
+def shared(config: Shared, context: Context) -> dict[str, Any]:
+    """A search whose shards, of two queries, several processes share; each leaves its number where it searched."""
+    import numpy as np
+
+    from condensery.retrieval.ranking import pack, top, unpack
+    from condensery.retrieval.shards import open_ranking, rank_in_shards
+    from condensery.stages.sharing import part_of
+
+    part = part_of(context.runtime)
+    passages = np.random.default_rng(0).normal(size=(50, 8)).astype(np.float32)
+
+    def rank(rows: Any, task: Any) -> Any:
+        with open(context.folder.parent / f"searched-{part.rank}.txt", "a") as lines:
+            lines.write(f"{rows.tolist()}\n")
+        return unpack(top(pack(passages[rows] @ passages.T, np.arange(50)), 5))
+
+    rank_in_shards(rank, np.arange(config.queries), 5, context.folder, "toy", size=2, part=part)
+    part.end()
+    return {"queries": len(open_ranking(context.folder).query_rows)}

@@ -5,10 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from parts import in_parts
 
 from condensery.errors import UserError
 from condensery.retrieval.dense import DenseIndex
 from condensery.retrieval.encoding import Source, encode_queries, encode_store, write_dense_index
+from condensery.sharing import ALONE, Part
 from condensery.tokens.batches import Chunk
 from condensery.tokens.store import TokenStore
 from condensery.tokens.vocabulary import Vocabulary
@@ -101,13 +103,32 @@ def test_shards_of_another_layout_are_not_mixed_in(tmp_path: Path, texts: list[l
     np.testing.assert_array_equal(stored(tmp_path / "o"), expected(texts, 32))
 
 
-def test_several_processes_share_the_shards(tmp_path: Path, texts: list[list[int]]) -> None:
-    source = Source(Store(texts), VOCABULARY, 32)
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_several_processes_that_go_on_where_one_stopped_write_the_same_index(
+    tmp_path: Path, texts: list[list[int]]
+) -> None:
+    passages, queries = Source(Store(texts), VOCABULARY, 32), Source(Store(texts[:8]), VOCABULARY, 32)
+    settings = {"shard_size": 5, "budget": 64}
+
+    def encode(folder: Path, encoder: Encoder, part: Part) -> None:
+        encode_store(encoder, passages, folder, part=part, **settings)
+        encode_queries(encoder, queries, folder, part=part, **settings)
+        part.end()
+        write_dense_index(folder)
+
+    encode(tmp_path / "whole", Encoder(64), ALONE)
+    broken = Encoder(64)
+    broken.fail_after = 7
+    with pytest.raises(KeyboardInterrupt):
+        encode(tmp_path / "o", broken, ALONE)
+    assert len(list((tmp_path / "o" / "passages").iterdir())) == 1
     encoders = [Encoder(64), Encoder(64)]
-    for part, encoder in enumerate(encoders):
-        encode_store(encoder, source, tmp_path / "o", shard_size=5, budget=64, part=(part, 2))
-    assert [encoder.rows for encoder in encoders] == [13, 10]
-    np.testing.assert_array_equal(stored(tmp_path / "o"), expected(texts, 32))
+    in_parts(2, lambda part: encode(tmp_path / "o", encoders[part.rank], part))
+    assert [encoder.rows for encoder in encoders] == [5 + 5 + 5, 5 + 3 + 3], "4 shards of passages, 2 of queries"
+    assert contents(tmp_path / "o") == contents(tmp_path / "whole")
 
 
 def test_what_was_encoded_can_be_searched(tmp_path: Path, texts: list[list[int]]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from parts import in_parts
 
 from condensery.progress import Task
 from condensery.retrieval import negatives
@@ -103,6 +104,23 @@ def test_an_interrupted_folder_keeps_its_whole_shards_and_ends_with_the_same_byt
     again = Searches(retriever)
     mine(again, collection, "train", 7, tmp_path / "n", size=5)
     assert again.searched == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10, 11]][alive:]
+    assert contents(tmp_path / "n") == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("alive", [0, 1])
+def test_several_processes_share_the_shards_and_end_with_the_same_bytes(
+    tmp_path: Path, retriever: Retriever, collection: Collection, alive: int
+) -> None:
+    whole = mine(retriever, collection, "train", 7, tmp_path / "whole", size=5)
+    with pytest.raises(KeyboardInterrupt):
+        mine(Searches(retriever, alive), collection, "train", 7, tmp_path / "n", size=5)
+    searches = [Searches(retriever), Searches(retriever)]
+    found = in_parts(
+        2, lambda part: mine(searches[part.rank], collection, "train", 7, tmp_path / "n", size=5, part=part)
+    )
+    assert found == [whole, None]
+    shards = [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10, 11]][alive:]
+    assert [one.searched for one in searches] == [shards[::2], shards[1::2]]
     assert contents(tmp_path / "n") == contents(tmp_path / "whole")
 
 

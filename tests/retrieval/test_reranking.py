@@ -1,15 +1,20 @@
 """Candidates get the mean of the cross-encoders' scores and their order, whatever is interrupted on the way."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from parts import in_parts
 
 from condensery.errors import UserError
+from condensery.retrieval import reranking
 from condensery.retrieval.bm25 import BM25Index, build_bm25
 from condensery.retrieval.index import open_index
 from condensery.retrieval.reranking import Scorer, score_candidates, search_candidates, write_reranked
+from condensery.retrieval.shards import rank_in_shards
+from condensery.sharing import Part
 from condensery.text.collection import Collection
 from condensery.tokens.batches import Chunk
 from condensery.tokens.pairs import PairReader
@@ -98,6 +103,29 @@ def test_what_was_scored_is_kept_when_it_is_interrupted(reader: PairReader, at: 
     assert (at > 12) == (done > 0)
 
 
+@pytest.mark.parametrize("at", [0, 20])
+def test_several_processes_share_the_shards_and_end_with_the_same_bits(
+    reader: PairReader, at: int, tmp_path: Path
+) -> None:
+    settings = {"shard_size": 2, "budget": 40, "label": "x"}
+    score_candidates([Scorer(reader, Model())], QUERIES, CANDIDATES, tmp_path / "w.npy", **settings)
+    stopped, path = Model(), tmp_path / "scores.npy"
+    stopped.last = at
+    with pytest.raises(KeyboardInterrupt):
+        score_candidates([Scorer(reader, stopped)], QUERIES, CANDIDATES, path, **settings)
+    kept = len(list((tmp_path / "scores.parts").rglob("0*.npy")))
+    models = [Model(), Model()]
+
+    def score(part: Part) -> np.ndarray:
+        return score_candidates([Scorer(reader, models[part.rank])], QUERIES, CANDIDATES, path, **settings, part=part)
+
+    assert in_parts(2, score)[1] is None
+    assert sum(model.pairs for model in models) == int((CANDIDATES[2 * kept :] >= 0).sum())
+    assert all(model.pairs for model in models)
+    assert path.read_bytes() == (tmp_path / "w.npy").read_bytes()
+    assert sorted(found.name for found in tmp_path.iterdir()) == ["scores.npy", "w.npy"]
+
+
 def test_shards_of_another_size_are_not_mixed_in(reader: PairReader, tmp_path: Path) -> None:
     stopped = Model()
     stopped.last = 20
@@ -146,6 +174,23 @@ def test_a_reranked_index_ranks_its_candidates_by_score_then_row(collection: Col
 def test_a_query_that_was_not_reranked_is_named(collection: Collection, reranked: Path) -> None:
     with pytest.raises(UserError, match=r"query 'q1' was not reranked \(those of the split 'test' were\)"):
         open_index(reranked, collection).search(np.array([0, 1]), 3)
+
+
+def test_candidates_are_the_same_whoever_searches_them(
+    collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_bm25(collection, tmp_path / "bm25", 0.9, 0.4)
+    search_candidates(BM25Index(tmp_path / "bm25", collection), np.arange(12), 10, tmp_path / "one.npy", "x")
+    monkeypatch.setattr(reranking, "rank_in_shards", partial(rank_in_shards, size=5))
+
+    def search(part: Part) -> np.ndarray:
+        index = BM25Index(tmp_path / "bm25", collection)
+        return search_candidates(index, np.arange(12), 10, tmp_path / "two.npy", "x", part)
+
+    for found in in_parts(2, search):
+        np.testing.assert_array_equal(found, np.load(tmp_path / "one.npy"))
+    assert (tmp_path / "two.npy").read_bytes() == (tmp_path / "one.npy").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bm25", "one.npy", "two.npy"]
 
 
 def test_candidates_that_are_there_are_not_searched_again(collection: Collection, reranked: Path) -> None:

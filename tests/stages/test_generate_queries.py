@@ -1,4 +1,4 @@
-"""Generated queries are a function of seed and passage: not of workers, interruptions or batches."""
+"""Generated queries are a function of seed and passage: not of processes, interruptions or batches."""
 
 import shutil
 from collections.abc import Sequence
@@ -11,6 +11,8 @@ from small_t5 import save_small_t5
 
 from condensery.errors import UserError
 from condensery.models.generator import Generator, Sampling
+from condensery.sharing import NotTheFirst, Part
+from condensery.stages import sharing
 from condensery.stages.texts import Queries
 
 SETTINGS = {"number": 3, "max_tokens": 10, "batch_size": 4, "shard_size": 8}
@@ -85,15 +87,28 @@ def test_an_interrupted_stage_goes_on_behind_its_last_whole_shard(
     assert same(tmp_path / "out", whole)
 
 
-def test_two_workers_that_go_on_where_one_stopped_make_the_same(
+def test_two_processes_that_go_on_where_one_stopped_make_the_same(
     made: dict[str, Path], t5: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """One after the other here; of the six shards the first is there already, so that each of them has what it waits for."""
     run: dict[str, Any] = {"model": str(t5), **SETTINGS}
     with monkeypatch.context() as patch:
         _stop_after(3, patch)
         with pytest.raises(InterruptionError):
             run_stage("generate_queries", tmp_path / "out", made, **run)
-    run_stage("generate_queries", tmp_path / "out", made, workers=2, **run)
+    left = [1, 2, 3, 4, 5]
+    monkeypatch.setattr(sharing, "part_of", lambda runtime: Part(1, 2, lambda value: [left, value]))
+    asked = _stop_after(100, monkeypatch)
+    with pytest.raises(NotTheFirst):
+        run_stage("generate_queries", tmp_path / "out", made, **run)
+    names = sorted(path.name for path in (tmp_path / "out").rglob("*.*"))
+    assert names == ["000000.jsonl", "000002.jsonl", "000004.jsonl", "layout.json"], (
+        "only the first writes the artifact"
+    )
+    monkeypatch.setattr(sharing, "part_of", lambda runtime: Part(0, 2, lambda value: [left, value]))
+    run_stage("generate_queries", tmp_path / "out", made, **run)
+    rows = [row for batch in asked for row in batch]
+    assert len(rows) == len(set(rows)) == 41 - 8, "nothing is done twice"
     assert same(tmp_path / "out", whole)
 
 

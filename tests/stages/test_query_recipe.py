@@ -79,8 +79,8 @@ def test_every_kind_of_stage_runs_and_is_reused(done: Done, given: list[str], ro
     assert manifest["metrics"]["queries"] == len(queries["queries"].store)
     assert (stages / "writer" / "logs" / "metrics.csv").is_file()
     again = door(*given, WRITER, queries_stage("generate_queries", model="null", generator="writer", max_tokens=8,
-                                               number=2), "stage.generate_queries.workers=2").sound()  # fmt: skip
-    assert again.computed == [], "the number of workers is not part of what a stage is"
+                                               number=2), "trainer.devices=2").sound()  # fmt: skip
+    assert again.computed == [], "the number of processes is not part of what a stage is"
 
 
 def test_where_files_lie_does_not_matter(done: Done, given: list[str], root: Path) -> None:

@@ -20,7 +20,8 @@ from condensery.errors import DiskError, UserError, of_the_disk
 from condensery.files import write_json
 from condensery.pipeline.executor import limit_threads
 from condensery.pipeline.processes import DONE, FAILED, OUTPUT, PATIENCE, STOP, Task, about_machine
-from condensery.stages.base import Member, NotTheFirst, registry
+from condensery.sharing import NotTheFirst
+from condensery.stages.base import Member, registry
 
 _PAUSE = 0.3  # seconds between two looks at the pipeline
 

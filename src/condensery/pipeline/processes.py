@@ -72,8 +72,11 @@ def compute(stage: Stage, config: StageConfig, context: Context) -> tuple[Mappin
     Raises what the stage raises, and ``UserError`` where a process dies.
     """
     runtime = context.runtime
+    for earlier in context.folder.glob(f"{_PREFIX}*"):  # of an attempt that was killed; its processes end themselves
+        shutil.rmtree(earlier, ignore_errors=True)
     number = processes_a_node(runtime) if stage.together else 1
-    if not stage.together or (number == 1 and runtime.launcher.kind == "local"):
+    several = stage.together and (number > 1 or runtime.launcher.kind != "local")
+    if not several or not stage.by_several(config, context):
         return stage.function(config, context) or {}, about_machine(runtime)
     if isinstance(runtime.launcher, SlurmLauncher):
         threads = runtime.launcher.cpus_per_process
@@ -104,8 +107,6 @@ def processes_a_node(runtime: Runtime) -> int:
 def _in_processes(
     stage: Stage, config: StageConfig, context: Context, number: int
 ) -> tuple[Mapping[str, Any], dict[str, str]]:
-    for earlier in context.folder.glob(f"{_PREFIX}*"):  # of an attempt that was killed; its processes end themselves
-        shutil.rmtree(earlier, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=context.folder))
     Task(stage.kind, config, context, socket.gethostname(), os.getpid()).write(folder)
     gpus = context.runtime.accelerator != "cpu"

@@ -1,4 +1,4 @@
-"""Texts to vectors on disk: in shards that are contiguous in row order, each written whole, so encoding can be resumed.
+"""Texts to vectors on disk: in shards that are contiguous in row order, which several processes may share (``sharing``).
 
 Inside a shard the texts are sorted by length and cut into chunks of a token budget, so little is computed on padding.
 
@@ -20,6 +20,7 @@ from condensery.errors import UserError
 from condensery.files import atomic, load_array, read_json, write_json
 from condensery.progress import Task, progress
 from condensery.retrieval.dense import shard_path
+from condensery.sharing import ALONE, Part
 from condensery.tokens.batches import Chunk, chunks, text_rows
 from condensery.tokens.store import TokenStore
 from condensery.tokens.vocabulary import Vocabulary
@@ -59,39 +60,33 @@ def encode_store(
     shard_size: int,
     budget: int,
     dtype: Dtype = "float32",
-    part: tuple[int, int] = (0, 1),
+    part: Part = ALONE,
     label: str = "encode",
 ) -> None:
     """Encode all texts of ``source`` into ``folder``/passages/00000.npy, ...; whole shards that exist are kept.
 
-    ``encode`` gets chunks on the CPU. ``part`` = (i, n): this process encodes the shards i, i + n, i + 2n, ...
-    Shards of another layout (shard size, number of texts, dtype) are removed first. ``write_dense_index`` finishes.
-    Raises ``UserError`` when a vector is not finite.
+    ``encode`` gets chunks on the CPU. Shards of another layout (shard size, number of texts, dtype) are removed first.
+    ``write_dense_index`` finishes. Raises ``UserError`` when a vector is not finite.
     """
     plan = shard_ranges(len(source.texts), shard_size)
-    if part[0] == 0:
-        prepare(folder, {"texts": len(source.texts), "shard_size": shard_size, "dtype": dtype})
-    mine = [number for number in range(len(plan)) if number % part[1] == part[0]]
-    with progress(label, sum(plan[number][1] - plan[number][0] for number in mine), "texts") as task:
-        for number in mine:
-            first, stop = plan[number]
-            path = shard_path(folder, number)
-            if path.exists():
-                task.advance(stop - first)
-                continue
-            vectors = _encode_range(encode, source, (first, stop), budget, dtype, task)
-            with atomic(path) as temporary, open(temporary, "wb") as stream:
-                np.save(stream, vectors)
+    layout = {"texts": len(source.texts), "shard_size": shard_size, "dtype": dtype}
+    with part.shards(lambda: missing(folder, layout, len(plan))) as mine:
+        rows = {number: plan[number] for number in mine}
+        with progress(label, sum(stop - first for first, stop in rows.values()), "texts") as task:
+            for number in mine:
+                vectors = _encode_range(encode, source, rows[number], budget, dtype, task)
+                with atomic(shard_path(folder, number)) as temporary, open(temporary, "wb") as stream:
+                    np.save(stream, vectors)
 
 
-def prepare(folder: Path, layout: dict[str, Any]) -> None:
-    """Make ``folder`` ready for shards of this layout. Several processes: once, before any of them encodes."""
+def missing(folder: Path, layout: dict[str, Any], shards: int) -> list[int]:
+    """The shards of this layout that ``folder`` does not hold yet; those of another layout are removed from it."""
     path = folder / "layout.json"
-    if path.exists() and read_json(path) == layout:
-        return
-    shutil.rmtree(folder / "passages", ignore_errors=True)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(path, layout)
+    if not path.exists() or read_json(path) != layout:
+        shutil.rmtree(folder / "passages", ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(path, layout)
+    return [number for number in range(shards) if not shard_path(folder, number).exists()]
 
 
 def _encode_range(
@@ -115,17 +110,27 @@ def _encode_range(
 
 
 def encode_queries(
-    encode: Encode, source: Source, folder: Path, *, shard_size: int, budget: int, dtype: Dtype = "float32"
+    encode: Encode,
+    source: Source,
+    folder: Path,
+    *,
+    shard_size: int,
+    budget: int,
+    dtype: Dtype = "float32",
+    part: Part = ALONE,
 ) -> None:
-    """Encode all queries of a collection into ``folder``/queries.npy (queries, d), in row order; resumable."""
-    path = folder / "queries.npy"
-    if path.exists():
-        return
-    parts = folder / "queries.tmp"
-    encode_store(encode, source, parts, shard_size=shard_size, budget=budget, dtype=dtype, label="encode queries")
-    with atomic(path) as temporary:
-        join_shards(parts, shard_ranges(len(source.texts), shard_size), temporary)
-    shutil.rmtree(parts)
+    """Encode all queries of a collection into ``folder``/queries.npy (queries, d), in row order; as ``encode_store``."""
+    path, parts = folder / "queries.npy", folder / "queries.tmp"
+
+    def join() -> None:
+        with atomic(path) as temporary:
+            join_shards(parts, shard_ranges(len(source.texts), shard_size), temporary)
+        shutil.rmtree(parts)
+
+    if not part.from_first(path.exists):
+        settings: dict[str, Any] = {"shard_size": shard_size, "budget": budget, "dtype": dtype}
+        encode_store(encode, source, parts, part=part, label="encode queries", **settings)
+        part.from_first(join)
 
 
 def join_shards(folder: Path, plan: list[tuple[int, int]], path: Path) -> None:

@@ -8,11 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError
-from condensery.progress import progress
+from condensery.progress import Task
 from condensery.retrieval.index import Retriever
 from condensery.retrieval.negatives import Negatives, save_negatives
 from condensery.retrieval.ranking import Ranking
-from condensery.retrieval.shards import SHARD, padded, rank_in_shards, without
+from condensery.retrieval.shards import SHARD, open_ranking, padded, rank_in_shards, without
+from condensery.sharing import ALONE, Part
 from condensery.text.answers import AnswerMatcher
 from condensery.text.collection import Collection
 
@@ -27,13 +28,15 @@ def mine(
     without_answers: bool = False,
     made_by: str = "",
     size: int = SHARD,
+    part: Part = ALONE,
 ) -> dict[str, Any]:
     """Write the ``depth`` best negatives of every query of ``split`` that has a positive, in row order.
 
     Judged positives are left out first, with ``without_answers`` also passages that hold an answer of the query (among
     twice ``depth``), then the ``skip_top`` best (which may be unjudged positives); fewer than ``depth`` are written only
     where no more are found. An interrupted folder is continued behind its last whole shard of ``size`` queries and ends
-    with the same bytes. ``made_by`` is what the artifact says of its retriever. Returns counts for the manifest.
+    with the same bytes. ``made_by`` is what the artifact says of its retriever. Returns counts for the manifest, of
+    several processes in the first alone.
 
     Raises ``UserError`` where no query has a positive, or the collection has no answers and they are asked for.
     """
@@ -44,7 +47,7 @@ def mine(
     if without_answers and collection.answers is None:
         raise UserError(f"collection '{collection.name}' has no answers; set stage.mine.without_answers=false")
 
-    def rank(rows: NDArray[np.int64]) -> Ranking:
+    def rank(rows: NDArray[np.int64], task: Task) -> Ranking:
         judged = [positives[int(row)] for row in rows]
         wanted = skip_top + depth * (2 if without_answers else 1)
         k = min(wanted + max(map(len, judged)), len(retriever))
@@ -53,8 +56,9 @@ def mine(
             found = _unanswered(collection, rows, found, skip_top + depth)
         return padded([(scores[skip_top:], passages[skip_top:]) for scores, passages in found], depth)
 
-    with progress(f"mine {split}", len(query_rows), "queries") as task:
-        run = rank_in_shards(rank, query_rows, depth, folder, task, size)
+    rank_in_shards(rank, query_rows, depth, folder, f"mine {split}", size, part)
+    part.end()
+    run = open_ranking(folder)
     about = {"queries": len(query_rows), "depth": depth, "split": split, "made_by": made_by}
     save_negatives(folder, Negatives(run.query_rows, run.passage_rows, run.scores), collection, about)
     return about

@@ -1,7 +1,7 @@
 """Scores of cross-encoders for candidates, and the ranking that they make.
 
-Queries are scored in shards that are written whole, so that the work can be resumed. Inside a shard the pairs are sorted
-by length and cut into chunks of a token budget.
+Queries are scored in shards, which several processes may share (``condensery.sharing``). Inside a shard the pairs are
+sorted by length and cut into chunks of a token budget.
 
 Shapes: n queries, k candidates of each.
 """
@@ -21,10 +21,11 @@ from condensery.errors import UserError
 from condensery.files import atomic, load_array, read_json, write_json
 from condensery.progress import Task, progress
 from condensery.retrieval.dense import shard_path
-from condensery.retrieval.encoding import join_shards, prepare, shard_ranges
+from condensery.retrieval.encoding import join_shards, missing, shard_ranges
 from condensery.retrieval.index import Retriever
 from condensery.retrieval.ranking import EMPTY, Ranking, pack, top, unpack
 from condensery.retrieval.shards import rank_in_shards
+from condensery.sharing import ALONE, Part
 from condensery.text.collection import Collection
 from condensery.tokens.batches import Chunk
 from condensery.tokens.pairs import PairReader
@@ -41,15 +42,22 @@ class Scorer:
     score: Callable[[Chunk], Tensor]
 
 
-def search_candidates(retriever: Retriever, query_rows: Rows, depth: int, path: Path, label: str) -> Rows:
+def search_candidates(
+    retriever: Retriever, query_rows: Rows, depth: int, path: Path, label: str, part: Part = ALONE
+) -> Rows:
     """The passages (n, k) that a retriever ranks highest, kept in ``path``; what lies there is taken as it is."""
-    k = min(depth, len(retriever))
-    if not path.exists():
-        scratch = path.with_suffix(".ranking")
-        with progress(f"{label}: search", len(query_rows), "queries") as task:
-            rank_in_shards(lambda rows: retriever.search(rows, k, task), query_rows.astype(np.int64), k, scratch, task)
+    k, scratch = min(depth, len(retriever)), path.with_suffix(".ranking")
+
+    def rank(rows: NDArray[np.int64], task: Task) -> Ranking:
+        return retriever.search(rows, k, task)
+
+    def keep() -> None:
         os.replace(scratch / "passages.npy", path)
         shutil.rmtree(scratch)
+
+    if not part.from_first(path.exists):
+        rank_in_shards(rank, query_rows.astype(np.int64), k, scratch, f"{label}: search", part=part)
+        part.from_first(keep)
     return load_array(path, mapped=True)
 
 
@@ -62,25 +70,26 @@ def score_candidates(
     shard_size: int,
     budget: int,
     label: str,
+    part: Part = ALONE,
 ) -> Scores:
     """The scores (n, k) of candidates (n, k): the mean of the logits of all ``scorers``; -inf where there is none (-1).
 
     They are kept in ``path``, memory-mapped. Whole shards of ``shard_size`` queries that an interrupted call has left
-    are taken as they are. Raises ``UserError`` where a score is not finite.
+    are taken as they are. Of several processes the first alone gets the scores; the others leave the stage here. Raises
+    ``UserError`` where a score is not finite.
     """
-    parts = path.with_suffix(".parts")
-    if not path.exists():
-        plan = shard_ranges(len(query_rows), shard_size)
-        prepare(parts, {"queries": len(query_rows), "candidates": candidates.shape[1], "shard_size": shard_size})
-        with progress(label, int((candidates >= 0).sum()) * len(scorers), "pairs") as task:
-            for number, (first, stop) in enumerate(plan):
-                shard = shard_path(parts, number)
-                if shard.exists():
-                    task.advance(int((candidates[first:stop] >= 0).sum()) * len(scorers))
-                    continue
-                scores = _score(scorers, query_rows[first:stop], np.asarray(candidates[first:stop]), budget, task)
-                with atomic(shard) as temporary, open(temporary, "wb") as stream:
+    parts, plan = path.with_suffix(".parts"), shard_ranges(len(query_rows), shard_size)
+    layout = {"queries": len(query_rows), "candidates": candidates.shape[1], "shard_size": shard_size}
+    with part.shards(lambda: [] if path.exists() else missing(parts, layout, len(plan))) as mine:
+        rows = {number: slice(*plan[number]) for number in mine}
+        pairs = sum(int((candidates[those] >= 0).sum()) for those in rows.values())
+        with progress(label, pairs * len(scorers), "pairs") as task:
+            for number, those in rows.items():
+                scores = _score(scorers, query_rows[those], np.asarray(candidates[those]), budget, task)
+                with atomic(shard_path(parts, number)) as temporary, open(temporary, "wb") as stream:
                     np.save(stream, scores)
+    part.end()
+    if not path.exists():
         with atomic(path) as temporary:
             join_shards(parts, plan, temporary)
     shutil.rmtree(parts, ignore_errors=True)

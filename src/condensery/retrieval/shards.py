@@ -1,4 +1,7 @@
-"""Rankings of any number of queries, made shard by shard on disk: a restart keeps whole shards, memory holds one."""
+"""Rankings of any number of queries, made shard by shard on disk: a restart keeps whole shards, memory holds one.
+
+Several processes may share the shards (``condensery.sharing``).
+"""
 
 import shutil
 from collections.abc import Callable, Sequence
@@ -9,49 +12,70 @@ from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
 from condensery.files import atomic, load_array, load_arrays
-from condensery.progress import Task
+from condensery.progress import Task, progress
 from condensery.retrieval.ranking import Ranking
 from condensery.retrieval.runs import Run
+from condensery.sharing import ALONE, Part
 
 SHARD = 16_384  # queries ranked at a time; part of the result's last bits (a matrix product rounds by its shape)
 PARTS, QUERIES = "shards", "queries.npy"  # the folder of what is done so far; the file that is written last
 
-# query rows (b,) -> scores (b, depth) and passage rows (b, depth); it tells the progress itself
-Rank = Callable[[NDArray[np.int64]], Ranking]
+# query rows (b,) -> scores (b, depth) and passage rows (b, depth); it advances the task
+Rank = Callable[[NDArray[np.int64], Task], Ranking]
 
 
 def rank_in_shards(
-    rank: Rank, query_rows: NDArray[np.int64], depth: int, folder: Path, task: Task, size: int = SHARD
-) -> Run:
+    rank: Rank,
+    query_rows: NDArray[np.int64],
+    depth: int,
+    folder: Path,
+    label: str,
+    size: int = SHARD,
+    part: Part = ALONE,
+) -> None:
     """Rank all queries (n,) into ``folder``; what lies there already is an interrupted attempt, to go on from.
 
-    Writes ``queries.npy`` (n,), ``passages.npy`` (n, depth) int32 and ``scores.npy`` (n, depth) float32, and returns
-    them memory-mapped.
+    Writes ``queries.npy`` (n,), ``passages.npy`` (n, depth) int32 and ``scores.npy`` (n, depth) float32, which
+    ``open_ranking`` opens.
     """
-    parts = folder / PARTS
-    if (folder / QUERIES).exists():  # written last: the rest is whole
-        shutil.rmtree(parts, ignore_errors=True)
-        task.advance(len(query_rows))
-        return open_ranking(folder)
     starts = range(0, len(query_rows), size)
-    for number, first in enumerate(starts):
-        path, rows = parts / f"{number:05d}.npz", query_rows[first : first + size]
-        if path.exists():
-            task.advance(len(rows))
-            continue
-        scores, passages = rank(rows)
-        with atomic(path) as temporary, open(temporary, "wb") as stream:
-            np.savez(stream, scores=scores, passages=passages.astype(np.int32))
+
+    def path(number: int) -> Path:
+        return folder / PARTS / f"{number:05d}.npz"
+
+    def left() -> list[int]:
+        joined = (folder / QUERIES).exists()  # written last: the rest is whole
+        return [number for number in range(len(starts)) if not joined and not path(number).exists()]
+
+    with part.shards(left) as mine:
+        rows = {number: query_rows[starts[number] : starts[number] + size] for number in mine}
+        with progress(label, sum(map(len, rows.values())), "queries") as task:
+            for number in mine:
+                scores, passages = rank(rows[number], task)
+                with atomic(path(number)) as temporary, open(temporary, "wb") as stream:
+                    np.savez(stream, scores=scores, passages=passages.astype(np.int32))
+
+    def join() -> None:
+        if not (folder / QUERIES).exists():
+            _join([path(number) for number in range(len(starts))], query_rows, depth, folder)
+        shutil.rmtree(folder / PARTS, ignore_errors=True)
+
+    part.from_first(join)
+
+
+def _join(shards: Sequence[Path], query_rows: NDArray[np.int64], depth: int, folder: Path) -> None:
+    """Copy the shards behind each other, one at a time in memory."""
     for name, kind in (("passages", np.int32), ("scores", np.float32)):
         with atomic(folder / f"{name}.npy") as temporary:
             joined = open_memmap(temporary, mode="w+", dtype=kind, shape=(len(query_rows), depth))
-            for number, first in enumerate(starts):
-                joined[first : first + size] = load_arrays(parts / f"{number:05d}.npz")[name]
+            first = 0
+            for shard in shards:
+                found = load_arrays(shard)[name]
+                joined[first : first + len(found)] = found
+                first += len(found)
             joined.flush()
     with atomic(folder / QUERIES) as temporary, open(temporary, "wb") as stream:
         np.save(stream, query_rows)
-    shutil.rmtree(parts, ignore_errors=True)
-    return open_ranking(folder)
 
 
 def open_ranking(folder: Path) -> Run:

@@ -7,7 +7,8 @@ from pydantic import Field, model_validator
 
 from condensery.errors import UserError
 from condensery.stages.base import Context, Input, StageConfig, stage
-from condensery.stages.scoring import ScoringStageConfig, no_probability, scored
+from condensery.stages.scoring import ScoringStageConfig, no_probability, scored, searched
+from condensery.stages.sharing import part_of
 from condensery.stages.training import Share
 
 
@@ -34,24 +35,26 @@ class AugmentConfig(ScoringStageConfig):
         return no_probability(inputs)
 
 
-@stage("augment", version=1, makes="labels", cost=5.0)
-def augment(config: AugmentConfig, context: Context) -> dict[str, Any]:
-    """Write labels.jsonl for the queries of the collection that no split judges."""
-    from condensery.retrieval.index import open_index, recall_of
-    from condensery.retrieval.labelling import write_labels
-    from condensery.retrieval.reranking import search_candidates
+def _several_shards(config: AugmentConfig, context: Context) -> bool:
     from condensery.text.collection import Collection
 
-    collection = Collection(context.input("corpus"))
+    return len(Collection(context.input("corpus")).unjudged()) > config.shard_size
+
+
+@stage("augment", version=1, makes="labels", cost=5.0, together=_several_shards)
+def augment(config: AugmentConfig, context: Context) -> dict[str, Any]:
+    """Write labels.jsonl for the queries of the collection that no split judges."""
+    from condensery.retrieval.labelling import write_labels
+    from condensery.text.collection import Collection
+
+    part, collection = part_of(context.runtime), Collection(context.input("corpus"))
     queries = collection.unjudged()
     if not len(queries):
         raise UserError(
             f"stages.{context.stage_name}: every query of the collection {collection.name} is judged; there is none to label"
         )
-    retriever = open_index(context.input("retriever"), collection, context.runtime.threads)
-    path = context.folder / "candidates.npy"
-    candidates = search_candidates(retriever, queries, config.depth, path, context.stage_name)
-    scores = scored(config, context, queries, candidates)
+    candidates, recall = searched(context, collection, queries, config.depth, part)
+    scores = scored(config, context, queries, candidates, part)
     out = context.folder / "labels.jsonl"
     counts = write_labels(out, collection, queries, candidates, scores, config.positive, config.negative)
     print(
@@ -59,4 +62,4 @@ def augment(config: AugmentConfig, context: Context) -> dict[str, Any]:
         " the others are left out",
         flush=True,
     )
-    return {**counts, **recall_of(retriever, context.stage_name)}
+    return {**counts, **recall}

@@ -177,10 +177,6 @@ class Member:
     local_processes: int
 
 
-class NotTheFirst(BaseException):
-    """Ends a stage in all processes but the first, whose part alone the rest is: to write the artifact."""
-
-
 @dataclass(frozen=True)
 class Runtime:
     """How a stage runs on this machine. None of it may change the result, rounding by threads and devices apart."""
@@ -228,6 +224,7 @@ class Context:
 
 
 Cost = float | Callable[[Any], float]
+Together = bool | Callable[[Any, Context], bool]
 Function = Callable[[Any, Context], Mapping[str, Any] | None]
 
 
@@ -241,19 +238,23 @@ class Stage:
     function: Function
     cost: Cost
     adapts: str | None
-    together: bool
+    together: Together
 
     @cached_property
     def config(self) -> type[StageConfig]:
         """The config class: the annotation of the function's argument ``config``."""
         return typing.cast(type[StageConfig], typing.get_type_hints(self.function)["config"])
 
+    def by_several(self, config: StageConfig, context: Context) -> bool:
+        """Whether several processes compute it, where the run has more than one for it."""
+        return self.together(config, context) if callable(self.together) else self.together
+
 
 _STAGES: dict[str, Stage] = {}
 
 
 def stage(
-    kind: str, *, version: int, makes: str, cost: Cost = 1.0, adapts: str | None = None, together: bool = False
+    kind: str, *, version: int, makes: str, cost: Cost = 1.0, adapts: str | None = None, together: Together = False
 ) -> Callable[[Function], Function]:
     """Register a function as the stage ``kind``.
 
@@ -264,8 +265,9 @@ def stage(
             first.
         adapts: a field of its config. Where ``makes`` is wanted and a stage is named that makes what this field reads,
             a stage of this kind is added between the two, called ``<named>.<makes>``.
-        together: with ``trainer.devices`` > 1 several processes call the function at once, each in ``context.folder``; in
-            all but the first it ends by ``NotTheFirst`` before it writes.
+        together: with ``trainer.devices`` > 1 several processes call the function at once, each in ``context.folder``; all
+            but the first write shards at most (``sharing.Part``), and end by ``NotTheFirst``. A function of config and
+            context says whether that pays.
     """
 
     def register(function: Function) -> Function:

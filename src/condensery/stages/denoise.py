@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from condensery.stages.base import Context, Input, StageConfig, stage
 from condensery.stages.scoring import ScoringStageConfig, no_probability, scored
+from condensery.stages.sharing import part_of
 from condensery.stages.training import Share
 
 
@@ -19,16 +20,24 @@ class DenoiseConfig(ScoringStageConfig):
         return no_probability(inputs)
 
 
-@stage("denoise", version=1, makes="negatives", cost=5.0)
+def _several_shards(config: DenoiseConfig, context: Context) -> bool:
+    from condensery.retrieval.negatives import open_negatives
+    from condensery.text.collection import Collection
+
+    found = open_negatives(context.input("negatives"), Collection(context.input("corpus")))
+    return len(found.query_rows) > config.shard_size
+
+
+@stage("denoise", version=1, makes="negatives", cost=5.0, together=_several_shards)
 def denoise(config: DenoiseConfig, context: Context) -> dict[str, Any]:
     """Write negatives.jsonl as ``mine`` does; the manifest names the negatives' artifact and the cross-encoders'."""
     from condensery.retrieval.labelling import write_denoised
     from condensery.retrieval.negatives import open_negatives
     from condensery.text.collection import Collection
 
-    collection = Collection(context.input("corpus"))
+    part, collection = part_of(context.runtime), Collection(context.input("corpus"))
     found = open_negatives(context.input("negatives"), collection)
-    scores = scored(config, context, found.query_rows, found.passage_rows)
+    scores = scored(config, context, found.query_rows, found.passage_rows, part)
     path = context.folder / "negatives.jsonl"
     counts = write_denoised(path, collection, found.query_rows, found.passage_rows, scores, config.below)
     print(

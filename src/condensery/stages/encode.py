@@ -18,7 +18,14 @@ class EncodeConfig(StageConfig):
     shard_size: Annotated[int, Field(gt=0), Operational()]
 
 
-@stage("encode", version=1, makes="index", adapts="model")
+def _several_shards(config: EncodeConfig, context: Context) -> bool:
+    from condensery.stages.texts import Tokens
+
+    tokens = Tokens(context.input("tokens"))
+    return max(len(tokens.passages), len(tokens.queries)) > config.shard_size
+
+
+@stage("encode", version=1, makes="index", adapts="model", together=_several_shards)
 def encode(config: EncodeConfig, context: Context) -> dict[str, Any]:
     """Write the shards of passage vectors, the query vectors and index.json; whole shards are kept on a restart."""
     from dataclasses import replace
@@ -29,10 +36,11 @@ def encode(config: EncodeConfig, context: Context) -> dict[str, Any]:
     from condensery.models.checkpoint import load_retriever
     from condensery.retrieval.encoding import Source, encode_queries, encode_store, write_dense_index
     from condensery.stages.devices import autocast, torch_device
+    from condensery.stages.sharing import part_of
     from condensery.stages.texts import Tokens
     from condensery.tokens.batches import Chunk
 
-    tokens = Tokens(context.input("tokens"))
+    part, tokens = part_of(context.runtime), Tokens(context.input("tokens"))
     device = torch_device(context.runtime.accelerator)
     retriever = load_retriever(context.input("model"))
     model = retriever.model.to(device).eval()
@@ -50,8 +58,10 @@ def encode(config: EncodeConfig, context: Context) -> dict[str, Any]:
         "shard_size": config.shard_size,
         "budget": config.chunk_tokens,
         "dtype": config.dtype,
+        "part": part,
     }
     encode_store(vectors, passages, context.folder, label=context.stage_name, **settings)
     encode_queries(queries, questions, context.folder, **settings)
+    part.end()
     about = write_dense_index(context.folder)
     return {key: about[key] for key in ("passages", "queries", "dim")}

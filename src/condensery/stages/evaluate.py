@@ -9,15 +9,15 @@ from condensery.errors import UserError
 from condensery.evaluation.names import split_metric
 from condensery.stages.base import Context, Input, StageConfig, retriever_name, stage
 from condensery.stages.checks import Split, unmeasurable
+from condensery.stages.sharing import part_of, searched_together
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from condensery.retrieval.ranking import Ranking
-
-if TYPE_CHECKING:
+    from condensery.progress import Task
     from condensery.retrieval.index import Retriever
+    from condensery.retrieval.ranking import Ranking
     from condensery.text.collection import Collection
 
 
@@ -62,34 +62,41 @@ class EvaluateConfig(StageConfig):
         return unmeasurable(self.metrics, self.split, inputs["corpus"])
 
 
-@stage("evaluate", version=2, makes="evaluation", adapts="index")
+def _together(config: EvaluateConfig, context: Context) -> bool:
+    from condensery.text.collection import Collection
+
+    queries = Collection(context.input("corpus")).questions(config.split)
+    return config.candidates is None and searched_together(context.input("index"), len(queries))
+
+
+@stage("evaluate", version=2, makes="evaluation", adapts="index", together=_together)
 def evaluate(config: EvaluateConfig, context: Context) -> dict[str, Any]:
     """Write run.trec.gz, evaluation.npz (per query) and metrics.json; whole shards of queries are kept on a restart."""
     import shutil
 
     from condensery.evaluation.metrics import evaluate as evaluate_run
     from condensery.files import write_json
-    from condensery.progress import progress
     from condensery.retrieval.index import open_index, recall_of
     from condensery.retrieval.runs import write_run
-    from condensery.retrieval.shards import padded, rank_in_shards, without
+    from condensery.retrieval.shards import open_ranking, padded, rank_in_shards, without
     from condensery.text.collection import Collection
 
-    collection = Collection(context.input("corpus"))
+    part, collection = part_of(context.runtime), Collection(context.input("corpus"))
     queries = collection.questions(config.split)
     retriever = open_index(context.input("index"), collection, context.runtime.threads)
     if config.candidates is not None:
         retriever = _sampled(retriever, config, context, collection)
     depth, scratch = min(config.depth, len(retriever)), context.folder / "ranking"
 
-    def rank(rows: "NDArray[np.int64]") -> "Ranking":
+    def rank(rows: "NDArray[np.int64]", task: "Task") -> "Ranking":
         if not config.ignore_identical_ids:
             return retriever.search(rows, depth, task)
         own = list(collection.passages.rows_of(collection.queries.ids_at(rows))[:, None])
         return padded(without(retriever.search(rows, min(depth + 1, len(retriever)), task), own), depth)
 
-    with progress(context.stage_name, len(queries), "queries") as task:
-        run = rank_in_shards(rank, queries, depth, scratch, task)
+    rank_in_shards(rank, queries, depth, scratch, context.stage_name, part=part)
+    part.end()
+    run = open_ranking(scratch)
     write_run(context.folder / "run.trec.gz", run, collection, retriever_name(context.artifact("index")))
     evaluation = evaluate_run(run, collection, config.split, config.metrics)
     evaluation.save(context.folder / "evaluation.npz")

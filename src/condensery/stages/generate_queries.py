@@ -28,7 +28,6 @@ class GenerateQueriesConfig(QueryStageConfig):
     batch_size: Annotated[int, Field(ge=1)]
     precision: Literal["fp32", "bf16", "fp16"]
     seed: Annotated[int, Field(ge=0)]
-    workers: Annotated[Annotated[int, Field(ge=1)] | None, Operational()]
     shard_size: Annotated[int, Field(ge=1), Operational()]
 
     @model_validator(mode="after")
@@ -56,20 +55,27 @@ def _cost(config: GenerateQueriesConfig) -> float:
     return 10.0 * config.number
 
 
-@stage("generate_queries", version=1, makes="queries", cost=_cost)
+def _several_shards(config: GenerateQueriesConfig, context: Context) -> bool:
+    from condensery.stages.texts import Passages
+
+    return len(Passages(context.input("passages")).table) > max(config.shard_size, config.batch_size)
+
+
+@stage("generate_queries", version=1, makes="queries", cost=_cost, together=_several_shards)
 def generate_queries(config: GenerateQueriesConfig, context: Context) -> dict[str, Any]:
     """Write the queries; shards that an interrupted run finished are kept."""
     from condensery.errors import UserError
     from condensery.models.generator import Sampling
-    from condensery.stages.generation import Plan, generate, remove_shards
+    from condensery.stages.devices import torch_device
+    from condensery.stages.generation import Plan, generate, generated, remove_shards
     from condensery.stages.queries import write_queries
+    from condensery.stages.sharing import part_of
 
     key = f"stages.{context.stage_name}." + ("generator" if config.model is None else "model")
     folder = config._folder()
-    devices = _devices(context)
-    if config.precision == "fp16" and devices == ("cpu",):
+    part, device = part_of(context.runtime), torch_device(context.runtime.accelerator).type
+    if config.precision == "fp16" and device == "cpu":
         raise UserError(f"stages.{context.stage_name}.precision: fp16 needs a GPU; use bf16 or fp32 on a CPU")
-    workers = len(devices) if config.workers is None else config.workers
     shared = Sampling.__dataclass_fields__.keys()
     plan = Plan(
         passages=context.input("passages"),
@@ -82,21 +88,10 @@ def generate_queries(config: GenerateQueriesConfig, context: Context) -> dict[st
         batch_size=config.batch_size,
         shard_size=config.shard_size,
         sampling=Sampling(**{name: getattr(config, name) for name in shared}),
-        devices=devices,
-        threads=max(1, context.runtime.threads // workers),
+        device=device,
     )
-    made = write_queries(generate(plan, workers, context.stage_name), context)
+    generate(plan, context.stage_name, part)
+    part.end()
+    made = write_queries(generated(plan), context)
     remove_shards(context.folder)
     return made
-
-
-def _devices(context: Context) -> tuple[str, ...]:
-    """The devices that the run may use: one entry on a CPU, one for each GPU."""
-    import torch
-
-    from condensery.stages.devices import torch_device
-
-    if torch_device(context.runtime.accelerator).type == "cpu":
-        return ("cpu",)
-    count, asked = torch.cuda.device_count(), context.runtime.devices
-    return tuple(f"cuda:{n}" for n in range(min(count, asked) if isinstance(asked, int) else count))

@@ -1,29 +1,22 @@
 """Queries generated in shards, by this process or by several, so that an interrupted stage goes on where it stopped.
 
-Passages are sorted by length and cut into batches once, whatever the number of workers; a shard is some batches that
-follow each other. It is one file, which is there only when it is whole.
+Passages are sorted by length and cut into batches once, whatever the number of processes; a shard is some batches that
+follow each other. See ``condensery.sharing``.
 """
 
 import json
-import multiprocessing
-import multiprocessing.connection
-import os
 import shutil
-import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing.queues import Queue
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from condensery.errors import UserError
 from condensery.files import atomic, open_text, read_json, write_json
 from condensery.progress import Task, progress
+from condensery.sharing import ALONE, Part
 
 if TYPE_CHECKING:
     from condensery.models.generator import Generator, Sampling
@@ -45,8 +38,7 @@ class Plan:
         batch_size: passages that are sampled together.
         shard_size: passages a file, about; nothing else depends on it.
         sampling: how queries are drawn.
-        devices: ``cpu``, ``cuda:0``, ...; worker i computes on number i modulo their count.
-        threads: of a process.
+        device: ``cpu`` or ``cuda``.
     """
 
     passages: Path
@@ -59,8 +51,7 @@ class Plan:
     batch_size: int
     shard_size: int
     sampling: "Sampling"
-    devices: tuple[str, ...]
-    threads: int
+    device: str
 
     def path(self, shard: int) -> Path:
         """The file of a shard."""
@@ -83,32 +74,26 @@ class Plan:
         size = self.batches_of_a_shard * self.batch_size
         return order[shard * size : (shard + 1) * size]
 
+    def shards(self, passages: int) -> range:
+        """The numbers of all shards of so many passages."""
+        return range(-(-passages // (self.batches_of_a_shard * self.batch_size)))
 
-def order_of(passages: Path) -> np.ndarray:
-    """The rows of all passages, longest first, equal ones in their order."""
+
+def generate(plan: Plan, label: str, part: Part = ALONE) -> None:
+    """Generate what is not there yet. Raises ``UserError`` where the model cannot be used."""
     from condensery.stages.texts import Passages
 
-    return np.argsort(-Passages(passages).store.lengths, kind="stable")
+    order = np.argsort(-Passages(plan.passages).store.lengths, kind="stable")
+    with part.shards(lambda: _missing(plan, len(order))) as mine:
+        if mine:
+            _generate(plan, mine, order, label)
 
 
-def generate(plan: Plan, workers: int, label: str) -> Iterator[tuple[int, str]]:
-    """Generate what is not there yet, then yield (row of the passage, query) from all shards.
+def generated(plan: Plan) -> Iterator[tuple[int, str]]:
+    """(row of the passage, query) of all shards."""
+    from condensery.stages.texts import Passages
 
-    Raises ``UserError`` where the model cannot be used, or a worker process dies.
-    """
-    order = order_of(plan.passages)
-    shards = range(-(-len(order) // (plan.batches_of_a_shard * plan.batch_size)))
-    _prepare(plan, len(order))
-    left = [shard for shard in shards if not plan.path(shard).exists()]
-    done = len(order) - sum(len(plan.rows(shard, order)) for shard in left)
-    if left:
-        with progress(label, len(order), "passages", done=done) as task:
-            advance = _Rate(task)
-            if workers == 1:
-                _here(plan, left, order, advance)
-            else:
-                _in_processes(plan, left, order, min(workers, len(left)), advance)
-    for shard in shards:
+    for shard in plan.shards(len(Passages(plan.passages).table)):
         with open_text(plan.path(shard)) as lines:
             for line in lines:
                 row, queries = json.loads(line)
@@ -121,14 +106,15 @@ def remove_shards(folder: Path) -> None:
     shutil.rmtree(folder / _SHARDS, ignore_errors=True)
 
 
-def _prepare(plan: Plan, passages: int) -> None:
-    """Keep the shards that lie there where they are cut as these are, and remove them where they are not."""
+def _missing(plan: Plan, passages: int) -> list[int]:
+    """The shards that are not there yet; those that are cut otherwise are removed."""
     layout = {"passages": passages, "batch_size": plan.batch_size, "batches": plan.batches_of_a_shard}
     about = plan.folder / _SHARDS / "layout.json"
     if not about.exists() or read_json(about) != layout:
         remove_shards(plan.folder)
         about.parent.mkdir(parents=True)
         write_json(about, layout)
+    return [shard for shard in plan.shards(passages) if not plan.path(shard).exists()]
 
 
 class _Rate:
@@ -145,18 +131,15 @@ class _Rate:
         self.task.advance(passages)
 
 
-def _here(plan: Plan, shards: list[int], order: np.ndarray, advance: Advance) -> None:
-    generator = _load(plan, 0)
-    for shard in shards:
-        _write_shard(plan, generator, shard, order, advance)
-
-
-def _load(plan: Plan, worker: int) -> "Generator":
+def _generate(plan: Plan, shards: Sequence[int], order: np.ndarray, label: str) -> None:
     from condensery.models.generator import load_generator
 
-    generator = load_generator(plan.source, plan.key, plan.revision, plan.precision)
-    generator.model.to(plan.devices[worker % len(plan.devices)])
-    return generator
+    with progress(label, sum(len(plan.rows(shard, order)) for shard in shards), "passages") as task:
+        advance = _Rate(task)
+        generator = load_generator(plan.source, plan.key, plan.revision, plan.precision)
+        generator.model.to(plan.device)
+        for shard in shards:
+            _write_shard(plan, generator, shard, order, advance)
 
 
 def _write_shard(plan: Plan, generator: "Generator", shard: int, order: np.ndarray, advance: Advance) -> None:
@@ -171,53 +154,3 @@ def _write_shard(plan: Plan, generator: "Generator", shard: int, order: np.ndarr
             for row, queries in zip(rows.tolist(), found, strict=True):
                 lines.write(json.dumps([row, queries], ensure_ascii=False) + "\n")
             advance(len(rows), sum(map(len, found)))
-
-
-def _in_processes(plan: Plan, shards: list[int], order: np.ndarray, workers: int, advance: Advance) -> None:
-    context = multiprocessing.get_context("spawn")
-    numbers: Queue[int] = context.Queue()
-    for worker in range(workers):
-        numbers.put(worker)
-    pool = ProcessPoolExecutor(workers, context, initializer=_start, initargs=(plan, numbers))
-    try:
-        waiting: set[Future[int]] = {pool.submit(_work, shard) for shard in shards}
-        while waiting:
-            finished, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-            for future in finished:
-                advance(future.result(), future.result() * plan.sampling.number)
-    except BrokenProcessPool:
-        raise UserError(
-            f"{plan.key}: a process that generates queries died, perhaps for want of memory; run the same command to go"
-            " on, with fewer workers or a smaller batch_size"
-        ) from None
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-        numbers.close()
-
-
-_own: dict[str, Any] = {}  # of this worker process: plan, generator, order
-
-
-def _start(plan: Plan, numbers: "Queue[int]") -> None:
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    _own["plan"], _own["number"] = plan, numbers.get()
-
-
-def _end_with_parent() -> None:
-    """A parent that is killed tells nobody; without this its workers would wait for ever, each with a model."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    multiprocessing.connection.wait([parent.sentinel])
-    os._exit(1)
-
-
-def _work(shard: int) -> int:
-    """Write one shard; how many passages it has. The model is loaded with the first, so that its faults are told."""
-    import torch
-
-    plan: Plan = _own["plan"]
-    if "generator" not in _own:
-        torch.set_num_threads(plan.threads)
-        _own["generator"], _own["order"] = _load(plan, _own["number"]), order_of(plan.passages)
-    _write_shard(plan, _own["generator"], shard, _own["order"], lambda passages, queries: None)
-    return len(plan.rows(shard, _own["order"]))

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from condensery.stages.base import Context, Input, StageConfig, retriever_name, stage
 from condensery.stages.checks import Split, missing_split
+from condensery.stages.sharing import part_of, searched_together
 
 
 class MineConfig(StageConfig):
@@ -33,14 +34,21 @@ class MineConfig(StageConfig):
         return "without_answers", f"the split {self.split} of the collection {data.name} has no answers"
 
 
-@stage("mine", version=2, makes="negatives")
+def _together(config: MineConfig, context: Context) -> bool:
+    from condensery.text.collection import Collection
+
+    queries = Collection(context.input("corpus")).qrels(config.split).query_set
+    return searched_together(context.input("retriever"), len(queries))
+
+
+@stage("mine", version=2, makes="negatives", together=_together)
 def mine(config: MineConfig, context: Context) -> dict[str, Any]:
     """Write the negatives as arrays, negatives.jsonl, and negatives.json, which names the retriever."""
     from condensery.retrieval.index import open_index, recall_of
     from condensery.retrieval.mining import mine as mine_negatives
     from condensery.text.collection import Collection
 
-    collection = Collection(context.input("corpus"))
+    part, collection = part_of(context.runtime), Collection(context.input("corpus"))
     retriever = open_index(context.input("retriever"), collection, context.runtime.threads)
     about = mine_negatives(
         retriever,
@@ -51,5 +59,6 @@ def mine(config: MineConfig, context: Context) -> dict[str, Any]:
         config.skip_top,
         config.without_answers,
         made_by=retriever_name(context.artifact("retriever")),
+        part=part,
     )
     return {**about, **recall_of(retriever, context.stage_name)}

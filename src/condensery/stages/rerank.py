@@ -7,7 +7,8 @@ from pydantic import Field
 
 from condensery.stages.base import Context, Input, StageConfig, stage
 from condensery.stages.checks import Split, missing_split
-from condensery.stages.scoring import ScoringStageConfig, scored
+from condensery.stages.scoring import ScoringStageConfig, scored, searched
+from condensery.stages.sharing import part_of
 
 
 class RerankConfig(ScoringStageConfig):
@@ -22,18 +23,21 @@ class RerankConfig(ScoringStageConfig):
         return missing_split(self.split, inputs["corpus"])
 
 
-@stage("rerank", version=1, makes="index", cost=5.0)
-def rerank(config: RerankConfig, context: Context) -> dict[str, Any]:
-    """Write queries.npy, candidates.npy, scores.npy and index.json; whole shards of scores are kept on a restart."""
-    from condensery.retrieval.index import open_index, recall_of
-    from condensery.retrieval.reranking import search_candidates, write_reranked
+def _several_shards(config: RerankConfig, context: Context) -> bool:
     from condensery.text.collection import Collection
 
-    collection = Collection(context.input("corpus"))
+    return len(Collection(context.input("corpus")).questions(config.split)) > config.shard_size
+
+
+@stage("rerank", version=1, makes="index", cost=5.0, together=_several_shards)
+def rerank(config: RerankConfig, context: Context) -> dict[str, Any]:
+    """Write queries.npy, candidates.npy, scores.npy and index.json; whole shards of scores are kept on a restart."""
+    from condensery.retrieval.reranking import write_reranked
+    from condensery.text.collection import Collection
+
+    part, collection = part_of(context.runtime), Collection(context.input("corpus"))
     queries = collection.questions(config.split)
-    retriever = open_index(context.input("retriever"), collection, context.runtime.threads)
-    path = context.folder / "candidates.npy"
-    candidates = search_candidates(retriever, queries, config.depth, path, context.stage_name)
-    scored(config, context, queries, candidates)
+    candidates, recall = searched(context, collection, queries, config.depth, part)
+    scored(config, context, queries, candidates, part)
     about = write_reranked(context.folder, collection, queries, config.depth, config.split)
-    return {**{key: about[key] for key in ("queries", "depth")}, **recall_of(retriever, context.stage_name)}
+    return {**{key: about[key] for key in ("queries", "depth")}, **recall}

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from condensery.errors import UserError
+from condensery.sharing import ALONE, Part
 from condensery.stages.base import Artifact, Context, Input, Operational, StageConfig
+from condensery.stages.sharing import searched_together
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,8 +39,34 @@ def no_probability(inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, st
     )
 
 
+def searched(
+    context: Context, collection: "Collection", query_rows: "np.ndarray", depth: int, part: Part
+) -> "tuple[np.ndarray, dict[str, float]]":
+    """The candidates (n, k) that ``retriever`` finds for queries (n,), kept in candidates.npy, and its recall.
+
+    What several processes do not share (``searched_together``) the first does with the threads of all on its machine.
+    """
+    from condensery.files import load_array
+    from condensery.retrieval.index import open_index, recall_of
+    from condensery.retrieval.reranking import search_candidates
+
+    index, path = context.input("retriever"), context.folder / "candidates.npy"
+    member, threads = context.runtime.member, context.runtime.threads
+
+    def search(part: Part, threads: int) -> dict[str, float]:
+        retriever = open_index(index, collection, threads)
+        search_candidates(retriever, query_rows, depth, path, context.stage_name, part)
+        return recall_of(retriever, context.stage_name)
+
+    if searched_together(index, len(query_rows)):
+        recall = search(part, threads)
+    else:
+        recall = part.from_first(lambda: search(ALONE, threads * (member.local_processes if member else 1)))
+    return load_array(path, mapped=True), recall
+
+
 def scored(
-    config: ScoringStageConfig, context: Context, query_rows: "np.ndarray", candidates: "np.ndarray"
+    config: ScoringStageConfig, context: Context, query_rows: "np.ndarray", candidates: "np.ndarray", part: Part
 ) -> "np.ndarray":
     """The scores (n, k) of candidates (n, k) of queries (n,), kept in scores.npy; see ``score_candidates``."""
     from condensery.retrieval.reranking import score_candidates
@@ -54,6 +82,7 @@ def scored(
         shard_size=config.shard_size,
         budget=config.chunk_tokens,
         label=context.stage_name,
+        part=part,
     )
 
 

@@ -8,7 +8,8 @@ from pydantic import Field, model_validator
 
 from condensery.errors import UserError
 from condensery.models.config import BackboneConfig
-from condensery.stages.base import Context, Input, NotTheFirst, Operational, StageConfig
+from condensery.sharing import NotTheFirst
+from condensery.stages.base import Context, Input, Operational, StageConfig
 from condensery.stages.checks import check_folder
 
 if TYPE_CHECKING:

@@ -1,0 +1,45 @@
+"""The parts of several processes, each done by a thread of this one."""
+
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from condensery.sharing import NotTheFirst, Part
+
+Value = TypeVar("Value")
+PATIENCE = 60.0  # seconds
+
+
+def in_parts(processes: int, work: Callable[[Part], Value]) -> list[Value | None]:
+    """What ``work`` gives in each part, by rank; None where the part left it to the first. Raises what a part raised."""
+    barrier, values = threading.Barrier(processes), [None] * processes
+    found: list[Value | None] = [None] * processes
+    failed: list[BaseException] = []
+
+    def exchange(rank: int, value: Any) -> list[Any]:
+        values[rank] = value
+        barrier.wait(PATIENCE)
+        given = list(values)
+        barrier.wait(PATIENCE)
+        return given
+
+    def run(rank: int) -> None:
+        try:
+            found[rank] = work(Part(rank, processes, lambda value: exchange(rank, value)))
+        except NotTheFirst:
+            assert rank
+        except threading.BrokenBarrierError:
+            pass
+        except BaseException as error:
+            failed.append(error)
+            barrier.abort()
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(processes)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[0]
+    assert not barrier.broken, "a part waited for others that did not come"
+    return found
