@@ -88,7 +88,15 @@ def compiled(backend: str = "inductor") -> Iterator[None]:
     """
     from torch._dynamo.exc import TorchDynamoException  # takes seconds to import
 
-    token = _REST.set(torch.compile(rest_of_layer, backend=backend, dynamic=True))
+    made = torch.compile(rest_of_layer, backend=backend, dynamic=True)
+
+    def rest(layer: Any, context: Tensor, states: Tensor) -> Tensor:
+        # what is a view of something is compiled for each kind of view; these no longer are for torch
+        own = (torch.ops.aten._unsafe_view(part, part.shape) for part in (context, states))
+        found: Tensor = made(layer, *own)
+        return found
+
+    token = _REST.set(rest)
     try:
         yield
     except TorchDynamoException as error:
