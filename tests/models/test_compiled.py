@@ -53,7 +53,7 @@ def test_gradients_are_the_same_and_the_cache_replays_dropout(backend: str) -> N
     with compiled(counter):
         found, _ = trained(0.0)
         assert textbook.worst(found, plain) < 1e-4
-        assert 0 < counter.frame_count <= 2, "each kind of layer and each number of tokens has been compiled"
+        assert 0 < counter.frame_count <= 4, "layers or numbers of tokens have been compiled one by one"
         dropped, encoder = trained(0.3)
     assert textbook.worst(dropped, plain) > 0.01, "dropout is off"
     twice = [passes for passes in encoder.passes.values() if len(passes) > 1]
@@ -67,6 +67,6 @@ def test_where_torch_cannot_compile_one_line_says_so() -> None:
         raise RuntimeError("no compiler found\nand much more")
 
     torch._dynamo.reset()
-    with pytest.raises(UserError, match=r"^trainer\.compile: torch cannot compile here \([^\n]+\); set it to false$"):
-        with compiled(broken):  # type: ignore[arg-type]
-            trained(0.0)
+    said = r"^trainer\.compile: torch cannot compile here \([^\n]+\); set it to false$"
+    with pytest.raises(UserError, match=said), compiled(broken):  # type: ignore[arg-type]
+        trained(0.0)

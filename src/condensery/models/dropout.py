@@ -38,7 +38,8 @@ def dropout(values: Tensor, p: float, training: bool) -> Tensor:
     """Zero each element with probability ``p`` and scale the rest by 1 / (1 - p); same shape and dtype.
 
     On a CPU the probability is rounded to a multiple of 2^-16 and the draw costs a fifth of ``bernoulli_``; elsewhere, and
-    in what torch compiles, this is torch's own. Both draw from torch's default generator, so saving and restoring its state replays the mask.
+    in what torch compiles, this is torch's own. Both draw from torch's default generator, so saving and restoring its
+    state replays the mask.
     """
     if not training or p == 0.0:
         return values
