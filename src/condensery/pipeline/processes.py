@@ -41,7 +41,7 @@ class ProcessError(Exception):
     """An unexpected exception in one of the processes; its cause holds the traceback."""
 
 
-class _Ended(UserError):
+class _EndedError(UserError):
     """Processes that came to an end without a word. ``fate`` says how."""
 
     def __init__(self, name: str, fate: str) -> None:
@@ -121,7 +121,7 @@ def _in_processes(
             _clear(context.folder)
             return found
         further = isinstance(context.runtime.launcher, SlurmLauncher) and _checkpoints(context.folder) - before
-        if not (isinstance(found, _Ended) and further):
+        if not (isinstance(found, _EndedError) and further):
             raise found
         print(f"[{context.stage_name}] {found.fate}; it got further, so another job goes on", flush=True)
 
@@ -179,7 +179,7 @@ def _error(failures: list[dict[str, str]], fate: str, name: str) -> Exception | 
         if texts := [failure["text"] for failure in failures if failure["kind"] == kind]:
             return said(texts[0])
     if fate:
-        return _Ended(name, fate)
+        return _EndedError(name, fate)
     if failures:
         earliest = min(failures, key=lambda failure: failure["time"])
         error = ProcessError(f"process {earliest['process']}: {earliest['reason']}")
