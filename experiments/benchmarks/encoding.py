@@ -1,6 +1,7 @@
 """Encode passages as the stage `encode` does, against the bare backbone on the same tokens, in the same run.
 
-    python experiments/benchmarks/encoding.py [shape=B] [precision=fp32] [passages=2000] [rounds=5] [threads=1]
+    python experiments/benchmarks/encoding.py [shape=B] [precision=fp32] [passages=2000] [rounds=5] [threads=1] \
+        [device=cpu]
 
 Shape A is BERT-base, shape B 4 layers x 256; passages have 20 to 126 tokens, a chunk at most 8,192 with its padding. Ours
 reads the token store, makes chunks, encodes and writes the shards of vectors; the backbone gets the chunks ready made, runs
@@ -9,16 +10,17 @@ the library's layers with fused attention, and its CLS states are thrown away. P
     tokens_per_cpu_s, backbone_tokens_per_cpu_s    tokens without padding
     ratio                                          the first over the second
     difference                                     largest, of any number of any vector, over the largest number
+
+With device=cuda seconds are those until the GPU has done the work.
 """
 
 import json
 import tempfile
-from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import torch
-from sizes import SHAPES, VOCABULARY, given, in_turn, language_model
+from sizes import SHAPES, VOCABULARY, given, in_turn, language_model, mixed
 from torch import Tensor
 
 from condensery.files import write_json
@@ -50,21 +52,18 @@ def bert_vocabulary() -> Vocabulary:
     return Vocabulary(VOCABULARY, *special[[0, 2, 3, 4, 1]].tolist(), special, np.zeros(VOCABULARY, np.bool_))
 
 
-def main(shape: str, precision: str, passages: str, rounds: str, threads: str) -> None:
+def main(shape: str, precision: str, passages: str, rounds: str, threads: str, device: str) -> None:
     """Run the benchmark and print its line."""
     torch.set_num_threads(int(threads))
-    ours = Encoder(language_model(SHAPES[shape], 0.1, "eager").base_model).eval()
-    bare = language_model(SHAPES[shape], 0.1, "sdpa").base_model.eval()
-
-    def mixed() -> torch.autocast | nullcontext[None]:
-        return torch.autocast("cpu", torch.bfloat16) if precision == "bf16" else nullcontext()
+    ours = Encoder(language_model(SHAPES[shape], 0.1, "eager").base_model).eval().to(device)
+    bare = language_model(SHAPES[shape], 0.1, "sdpa").base_model.eval().to(device)
 
     def cls(chunk: Chunk) -> Tensor:
-        with torch.inference_mode(), mixed():
-            return ours.cls(chunk)
+        with torch.inference_mode(), mixed(precision, device):
+            return ours.cls(chunk.to(device))
 
     def backbone(chunk: Chunk) -> Tensor:
-        with torch.inference_mode(), mixed():
+        with torch.inference_mode(), mixed(precision, device):
             found = bare(input_ids=chunk.input_ids, attention_mask=chunk.attention_mask.long())
             return found.last_hidden_state[:, 0]
 
@@ -83,14 +82,16 @@ def main(shape: str, precision: str, passages: str, rounds: str, threads: str) -
             for first in range(0, len(store), SHARD)
             for chunk in source.chunks(first, min(first + SHARD, len(store)), BUDGET)
         ]
-        seconds, alone = in_turn(int(rounds), stage, lambda: [backbone(chunk) for chunk in made])
+        made = [chunk.to(device) for chunk in made]
+        seconds, alone = in_turn(int(rounds), stage, lambda: [backbone(chunk) for chunk in made], device=device)
         first = np.load(shard_path(folder / "index", 0))
-        wanted = backbone(made[0]).float().numpy()
-        difference = np.abs(first[made[0].rows.numpy()] - wanted).max() / np.abs(wanted).max()
+        wanted = backbone(made[0]).float().cpu().numpy()
+        difference = np.abs(first[made[0].rows.cpu().numpy()] - wanted).max() / np.abs(wanted).max()
     tokens = sum(int(chunk.lengths.sum()) for chunk in made)
     result = {
         "shape": shape,
         "precision": precision,
+        "device": device,
         "passages": int(passages),
         "tokens_per_cpu_s": round(tokens / seconds),
         "backbone_tokens_per_cpu_s": round(tokens / alone),
@@ -101,4 +102,4 @@ def main(shape: str, precision: str, passages: str, rounds: str, threads: str) -
 
 
 if __name__ == "__main__":
-    main(**given(__doc__, shape="B", precision="fp32", passages="2000", rounds="5", threads="1"))
+    main(**given(__doc__, shape="B", precision="fp32", passages="2000", rounds="5", threads="1", device="cpu"))

@@ -1,6 +1,7 @@
 """Time one fine-tuning step of a bi-encoder, with and without the gradient cache, against plain code, in the same run.
 
-    python experiments/benchmarks/finetuning_step.py [shape=B] [precision=fp32] [queries=32] [chunks=4] [steps=5] [threads=1]
+    python experiments/benchmarks/finetuning_step.py [shape=B] [precision=fp32] [queries=32] [chunks=4] [steps=5] \
+        [threads=1] [device=cpu]
 
 Shape A is BERT-base, shape B 4 layers x 256. Each query has a positive and a hard negative; queries have 6 to 24 tokens,
 passages 40 to 128; dropout 0.1; the loss is over all passages of the batch; AdamW. Uncached, queries and passages are a
@@ -10,15 +11,16 @@ library's layers, fused attention, and keeps the whole batch. Prints one JSON li
     cpu_s, cached_cpu_s, plain_cpu_s    CPU-seconds a step, median
     cached_to_uncached                  cached_cpu_s / cpu_s
     speedup                             plain_cpu_s / cpu_s
+
+With device=cuda the plain code is in the same precision, and seconds are those until the GPU has done the step.
 """
 
 import json
 from collections.abc import Callable
-from contextlib import nullcontext
 
 import numpy as np
 import torch
-from sizes import SHAPES, VOCABULARY, given, in_turn, language_model
+from sizes import SHAPES, VOCABULARY, given, in_turn, language_model, mixed
 from torch import Tensor, nn
 
 from condensery import memory
@@ -50,22 +52,22 @@ def batch(queries: int, parts: int) -> list[Chunk]:
 
 def contrast(queries: int, vectors: Tensor) -> Tensor:
     """The loss of the whole batch."""
-    return retrieval_contrast(vectors[:queries], vectors[queries:], torch.arange(queries))
+    return retrieval_contrast(vectors[:queries], vectors[queries:], torch.arange(queries, device=vectors.device))
 
 
-def main(shape: str, precision: str, queries: str, chunks: str, steps: str, threads: str) -> None:
+def main(shape: str, precision: str, queries: str, chunks: str, steps: str, threads: str, device: str) -> None:
     """Run the benchmark and print its line."""
     torch.set_num_threads(int(threads))
     number = int(queries)
-    ours = BiEncoder(Encoder(language_model(SHAPES[shape], 0.1, "eager").base_model)).train()
-    plain = language_model(SHAPES[shape], 0.1, "sdpa").base_model.train()
-    whole, cut = batch(number, 1), batch(number, int(chunks))
+    ours = BiEncoder(Encoder(language_model(SHAPES[shape], 0.1, "eager").base_model)).train().to(device)
+    plain = language_model(SHAPES[shape], 0.1, "sdpa").base_model.train().to(device)
+    whole, cut = ([part.to(device) for part in batch(number, parts)] for parts in (1, int(chunks)))
 
     def step(model: nn.Module, fused: bool, work: Callable[[], None]) -> Callable[[], None]:
         optimiser = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=fused)
 
         def one() -> None:
-            with torch.autocast("cpu", torch.bfloat16) if precision == "bf16" else nullcontext():
+            with mixed(precision, device):
                 work()
             optimiser.step()
             optimiser.zero_grad()
@@ -85,10 +87,11 @@ def main(shape: str, precision: str, queries: str, chunks: str, steps: str, thre
         step(ours, True, lambda: through_cache(cut)),
         step(plain, False, textbook),
     ]
-    uncached, cached, baseline = in_turn(int(steps), *ways)
+    uncached, cached, baseline = in_turn(int(steps), *ways, device=device)
     result = {
         "shape": shape,
         "precision": precision,
+        "device": device,
         "queries": number,
         "chunks": len(cut),
         "cpu_s": round(uncached, 3),
@@ -102,4 +105,4 @@ def main(shape: str, precision: str, queries: str, chunks: str, steps: str, thre
 
 if __name__ == "__main__":
     memory.restart_flat()  # as run.py does
-    main(**given(__doc__, shape="B", precision="fp32", queries="32", chunks="4", steps="5", threads="1"))
+    main(**given(__doc__, shape="B", precision="fp32", queries="32", chunks="4", steps="5", threads="1", device="cpu"))

@@ -1,8 +1,9 @@
 """Time one coCondenser optimisation step against a plain implementation of the same mathematics, in the same run.
 
-    python experiments/benchmarks/pretraining_step.py shape=A|B precision=fp32|bf16 [threads=1] [steps=5]
+    python experiments/benchmarks/pretraining_step.py shape=A|B|C precision=fp32|bf16 [threads=1] [steps=5] [device=cpu|cuda]
 
-Shape A: BERT-base, 16 spans, chunks of 8 x 128 tokens. Shape B: 4 layers x 256, 64 spans, chunks of 16 x 128 tokens.
+Shape A: BERT-base, 16 spans, chunks of 8 x 128 tokens. Shape B: 4 layers x 256, 64 spans, chunks of 16 x 128 tokens. Shape C,
+for a GPU: BERT-base, 1,024 spans, chunks of 128 x 128 tokens.
 Vocabulary 30,522; spans of 40 to 128 tokens; 15 % masked; dropout 0.1; two head layers; AdamW.
 
 The plain implementation is always fp32: rows padded to 128, vocabulary logits at all positions, a cached pass that runs
@@ -16,6 +17,13 @@ does, because how memory is fetched is a good part of the difference; they step 
     matmul_share            gflop / cpu_s over this machine's rate of large matrix products in that precision
     peak_rss_mb             peak memory of our process after its first step
     gradient_error          largest difference of any parameter's gradient over that gradient's largest entry, dropout off
+
+On a GPU both are in one process and in the precision asked for; seconds are those on the clock until the GPU has done the
+step (seconds, baseline_seconds, speedup), matmul_share is of its own rate, and there are further:
+
+    tokens_per_s                   tokens without padding
+    peak_mb, baseline_peak_mb      peak of the GPU's memory in a step, with both models and their optimisers
+    compiled_seconds               of our step with layers that torch has compiled
 """
 
 import json
@@ -24,17 +32,30 @@ import os
 import resource
 import statistics
 import sys
-from contextlib import nullcontext, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 import numpy as np
 import torch
-from sizes import SHAPES, VOCABULARY, Shape, cpu_seconds, language_model, matmul_rate
+from sizes import (
+    PRECISIONS,
+    SHAPES,
+    VOCABULARY,
+    Shape,
+    cpu_seconds,
+    in_turn,
+    language_model,
+    matmul_rate,
+    mixed,
+    peak_of,
+)
 from torch import Tensor, nn
 
 from condensery import memory
 from condensery.models.condenser import Condenser, CondenserShape
+from condensery.models.encoder import compiled
 from condensery.objectives.contrast import span_contrast
 from condensery.objectives.mlm import MaskedPrediction
 from condensery.tokens.batches import chunks
@@ -70,13 +91,13 @@ def make_model(shape: Shape, dropout: float, attention: str) -> Condenser:
     return Condenser(language_model(shape, dropout, attention), CondenserShape(2, shape.layers // 2, True)).train()
 
 
-def our_gradients(model: Condenser, batch: Batch, shape: Shape, precision: str) -> float:
+def our_gradients(model: Condenser, batch: Batch, shape: Shape, precision: str, device: str = "cpu") -> float:
     """Back-propagate one batch through the package's engine; the total loss."""
     from condensery.objectives.gradient_cache import backpropagate  # sets the process up; not in the plain one's
 
     parts = chunks(batch.ids, batch.starts, shape.chunk * LENGTH, pad_id=0, masked=batch.masked, targets=batch.targets)
-    mixed = torch.autocast("cpu", torch.bfloat16) if precision == "bf16" else nullcontext()
-    with mixed:
+    parts = [part.to(device) for part in parts]
+    with mixed(precision, device):
         losses = backpropagate(MaskedPrediction(model, len(batch.targets)), parts, span_contrast)
     return float(sum(losses.values()))
 
@@ -84,8 +105,8 @@ def our_gradients(model: Condenser, batch: Batch, shape: Shape, precision: str) 
 class Plain:
     """The textbook way: the library's layers on rows padded to 128, and logits wherever there is a token."""
 
-    def __init__(self, model: Condenser, batch: Batch, shape: Shape) -> None:
-        self.model, self.shape = model, shape
+    def __init__(self, model: Condenser, batch: Batch, shape: Shape, device: str = "cpu") -> None:
+        self.model, self.shape, self.random = model, shape, torch if device == "cpu" else torch.cuda
         rows = chunks(batch.ids, batch.starts, 10**9, 0, masked=batch.masked, targets=batch.targets)[0]
         back = torch.argsort(rows.rows)
         ids, labels = torch.zeros(2, shape.spans, LENGTH, dtype=torch.int64)
@@ -93,7 +114,8 @@ class Plain:
         flat = torch.full((rows.input_ids.numel(),), -100)
         flat[rows.masked] = rows.targets
         labels.fill_(-100)[:, : rows.input_ids.shape[1]] = flat.view(rows.input_ids.shape)[back]
-        self.ids, self.labels, self.mask = ids, labels, torch.arange(LENGTH) < rows.lengths[back][:, None]
+        mask = torch.arange(LENGTH) < rows.lengths[back][:, None]
+        self.ids, self.labels, self.mask = ids.to(device), labels.to(device), mask.to(device)
         self.count = len(batch.targets)
 
     def forward(self, rows: slice) -> tuple[Tensor, Tensor]:
@@ -120,14 +142,14 @@ class Plain:
         replays, vectors = [], []
         with torch.no_grad():
             for part in rows:
-                replays.append(torch.get_rng_state())
+                replays.append(self.random.get_rng_state())
                 vectors.append(self.forward(part)[0])
-        cached = torch.cat(vectors).requires_grad_()
+        cached = torch.cat(vectors).float().requires_grad_()
         contrast = span_contrast(cached)
         contrast.backward()
         total = float(contrast.detach())
         for part, state in zip(rows, replays, strict=True):
-            torch.set_rng_state(state)
+            self.random.set_rng_state(state)
             cls, loss = self.forward(part)
             (loss + (cls * cached.grad[part]).sum()).backward()
             total += float(loss.detach())
@@ -184,8 +206,57 @@ def plain_steps(connection: Connection, shape: Shape, threads: int) -> None:
             connection.send(cpu_seconds(step))
 
 
-def main(shape: str = "B", precision: str = "fp32", threads: str = "1", steps: str = "5") -> None:
+def on_gpu(shape: str, precision: str, steps: int, device: str = "cuda") -> None:
+    """Run the benchmark on a GPU and print its line."""
+    size = SHAPES[shape]
+    batch = make_batch(size)
+    ours, plain = (make_model(size, 0.1, attention).to(device) for attention in ("eager", "sdpa"))
+    baseline = Plain(plain, batch, size, device)
+
+    def step(model: Condenser, gradients: Callable[[], object]) -> Callable[[], None]:
+        optimiser = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=model is ours)
+
+        def one() -> None:
+            gradients()
+            optimiser.step()
+            optimiser.zero_grad()
+
+        return one
+
+    def plain_gradients() -> None:
+        with mixed(precision, device):
+            baseline.gradients()
+
+    our_step = step(ours, lambda: our_gradients(ours, batch, size, precision, device))
+    plain_step = step(plain, plain_gradients)
+    quick, slow = in_turn(steps, our_step, plain_step, device=device)
+    rate, flops = matmul_rate(precision, device), useful_flops(size, batch)
+    peaks = peak_of(our_step), peak_of(plain_step)
+    with compiled():
+        (third,) = in_turn(steps, our_step, device=device)
+    result = {
+        "shape": shape,
+        "precision": precision,
+        "device": torch.cuda.get_device_name(),
+        "seconds": round(quick, 4),
+        "baseline_seconds": round(slow, 4),
+        "speedup": round(slow / quick, 2),
+        "compiled_seconds": round(third, 4),
+        "tokens_per_s": round(len(batch.ids) / quick),
+        "gflop": round(flops / 1e9, 1),
+        "matmul_gflops": round(rate / 1e9, 1),
+        "matmul_share": round(flops / rate / quick, 3),
+        "peak_mb": round(peaks[0]),
+        "baseline_peak_mb": round(peaks[1]),
+    }
+    print(json.dumps(result))
+
+
+def main(shape: str = "B", precision: str = "fp32", threads: str = "1", steps: str = "5", device: str = "cpu") -> None:
     """Run the benchmark and print its line."""
+    if device != "cpu":
+        on_gpu(shape, precision, int(steps), device)
+        return
     size = SHAPES[shape]
     plain, theirs = multiprocessing.Pipe()
     context = multiprocessing.get_context("spawn")
@@ -237,9 +308,9 @@ if __name__ == "__main__":
     memory.restart_flat()  # as run.py does
     try:
         options = dict(argument.split("=", 1) for argument in sys.argv[1:])
-        if options.get("shape", "B") not in SHAPES or options.get("precision", "fp32") not in {"fp32", "bf16"}:
+        if options.get("shape", "B") not in SHAPES or options.get("precision", "fp32") not in PRECISIONS:
             raise ValueError
         call = lambda: main(**options)  # noqa: E731
     except ValueError:
-        sys.exit("usage: pretraining_step.py shape=A|B precision=fp32|bf16 [threads=1] [steps=5]")
+        sys.exit("usage: pretraining_step.py shape=A|B|C precision=fp32|bf16 [threads=1] [steps=5] [device=cpu|cuda]")
     call()

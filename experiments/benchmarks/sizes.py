@@ -23,7 +23,8 @@ class Shape:
     chunk: int
 
 
-SHAPES = {"A": Shape(12, 768, 12, 16, 8), "B": Shape(4, 256, 4, 64, 16)}
+SHAPES = {"A": Shape(12, 768, 12, 16, 8), "B": Shape(4, 256, 4, 64, 16), "C": Shape(12, 768, 12, 1024, 128)}
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def language_model(shape: Shape, dropout: float, attention: str) -> BertForMaskedLM:
@@ -42,11 +43,34 @@ def language_model(shape: Shape, dropout: float, attention: str) -> BertForMaske
     return BertForMaskedLM(config)
 
 
-def matmul_rate(precision: str) -> float:
-    """Operations per CPU-second of a large matrix product in this precision."""
-    kind = torch.bfloat16 if precision == "bf16" else torch.float32
-    left, right = torch.randn(2, 2048, 2048).to(kind)
-    return 2 * 2048.0**3 / statistics.median(cpu_seconds(lambda: left @ right) for _ in range(7))
+def mixed(precision: str, device: str = "cpu") -> torch.autocast:
+    """The precision of the products in a step."""
+    return torch.autocast(device, torch.bfloat16, enabled=precision == "bf16")
+
+
+def matmul_rate(precision: str, device: str = "cpu") -> float:
+    """Operations of a large matrix product in this precision per CPU-second; on a GPU per second."""
+    size = 2048 if device == "cpu" else 8192
+    left, right = torch.randn(2, size, size, device=device).to(PRECISIONS[precision])
+    return 2 * float(size) ** 3 / statistics.median(seconds(lambda: left @ right, device) for _ in range(7))
+
+
+def seconds(work: Callable[[], object], device: str) -> float:
+    """CPU-seconds while ``work`` runs; on a GPU seconds until it has done all of it."""
+    if device == "cpu":
+        return cpu_seconds(work)
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    work()
+    torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def peak_of(work: Callable[[], object]) -> float:
+    """MiB of a GPU's memory that are taken while ``work`` runs, with what was there before."""
+    torch.cuda.reset_peak_memory_stats()
+    work()
+    return torch.cuda.max_memory_allocated() / 2**20
 
 
 def cpu_seconds(work: Callable[[], object]) -> float:
@@ -56,11 +80,11 @@ def cpu_seconds(work: Callable[[], object]) -> float:
     return time.process_time() - start
 
 
-def in_turn(rounds: int, *ways: Callable[[], object]) -> list[float]:
-    """Median CPU-seconds of each way, each done once before; in turn, so that a busy machine slows them alike."""
+def in_turn(rounds: int, *ways: Callable[[], object], device: str = "cpu") -> list[float]:
+    """Median ``seconds`` of each way, each done once before; in turn, so that a busy machine slows them alike."""
     for way in ways:
         way()
-    times = [[cpu_seconds(way) for way in ways] for _ in range(rounds)]
+    times = [[seconds(way, device) for way in ways] for _ in range(rounds)]
     return [statistics.median(column) for column in zip(*times, strict=True)]
 
 

@@ -204,6 +204,24 @@ def test_submitit_starts_the_same_as_a_job(folder: Path, monkeypatch: pytest.Mon
     assert ended(folder)
 
 
+@pytest.mark.slow
+def test_jobs_that_reach_their_time_limit_are_followed_by_others_as_long_as_they_get_further(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("submitit")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    with pytest.raises(
+        UserError, match=r"^stage toy: job \d+ ended \(\w+\); its log: .*; run the same command to go on$"
+    ):
+        run(folder, "reach the time limit", SLURM)  # the third gets no further
+    assert [path.name for path in (folder / "checkpoints").iterdir()] == ["step=1.ckpt"]
+    assert capfd.readouterr().out.count("it got further, so another job goes on") == 2
+    assert len(list(folder.glob("processes-*/job/*.out"))) == 6, "logs of jobs that the lines name are gone"
+    assert ended(folder)
+    assert run(folder, "reach the time limit", SLURM)[0] == {"processes": 2, "local": 2}
+    assert not list(folder.glob("processes-*"))
+
+
 def test_a_job_that_cannot_be_submitted_is_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("submitit")
     with pytest.raises(UserError, match=r"^launcher: the job cannot be submitted \(.*only one node.*\)$"):

@@ -192,6 +192,20 @@ class Together(StageConfig):
     act: str
 
 
+def _jobs_before(folder: Path, rank: int) -> int:
+    """How many jobs of this stage there were; all but the third leave a checkpoint."""
+    mine = folder / "jobs" / str(rank)
+    mine.mkdir(parents=True, exist_ok=True)
+    before = len(list(mine.iterdir()))
+    (mine / str(before)).touch()
+    if not rank and before != 2:
+        (folder / "checkpoints").mkdir(exist_ok=True)
+        for old in (folder / "checkpoints").iterdir():
+            old.unlink()
+        (folder / "checkpoints" / f"step={before}.ckpt").touch()
+    return before
+
+
 @stage("toy_together", version=1, makes="encoder", together=True)
 def together(config: Together, context: Context) -> dict[str, Any]:
     """What several processes compute: each leaves its number, and then acts as it is told."""
@@ -206,9 +220,11 @@ def together(config: Together, context: Context) -> dict[str, Any]:
         raise ZeroDivisionError("a fault of ours")
     if config.act == "one dies" and member.rank:
         os.kill(os.getpid(), signal.SIGKILL)
+    if config.act == "reach the time limit" and _jobs_before(context.folder, member.rank) < 3:
+        os.kill(os.getpid(), signal.SIGUSR2)
     if config.act == "no result":
         raise NotTheFirst
-    if config.act != "go well":
+    if config.act not in ("go well", "reach the time limit"):
         time.sleep(300)
     if member.rank:
         raise NotTheFirst

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import faiss
 import numpy as np
 import pytest
 
@@ -27,10 +29,12 @@ def exact(write_dense: WriteDense) -> DenseIndex:
     return DenseIndex(write_dense(clustered(1, PASSAGES), clustered(2, QUERIES), 700), device="cpu")
 
 
-def built(exact: DenseIndex, folder: Path, factory: str, probes: int = 4, compared: int = 20) -> ApproximateIndex:
+def built(
+    exact: DenseIndex, folder: Path, factory: str, probes: int = 4, compared: int = 20, gpu: bool = False
+) -> ApproximateIndex:
     folder.mkdir()
     with progress("build", len(exact), "vectors") as task:
-        build_approximate(exact, folder, factory, 1_500, 1, 1, task)
+        build_approximate(exact, folder, factory, 1_500, 1, 1, task, gpu)
     write_approximate(folder, exact, "encode/x", {"probes": probes, "breadth": 32}, compared)
     return ApproximateIndex(folder, exact)
 
@@ -81,6 +85,37 @@ def test_what_faiss_cannot_build_is_one_line(factory: str, why: str, exact: Dens
         built(exact, tmp_path / "index", factory)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "index" / FILE).exists()
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_with_a_gpu_it_is_made_there_or_else_here_and_kept_as_a_cpus(
+    works: bool, exact: DenseIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built(exact, tmp_path / "here", "IVF20,Flat")
+    calls = []
+
+    def to_gpu(resources: str, device: int, index: Any) -> Any:
+        calls.append((resources, device))
+        if not works:
+            raise RuntimeError("Error: This index type is not implemented on GPU.")
+        return index
+
+    def to_cpu(index: Any) -> Any:
+        calls.append(("back", index.ntotal))
+        return index
+
+    monkeypatch.setattr(faiss, "get_num_gpus", lambda: 1)
+    for name, stand_in in (
+        ("StandardGpuResources", lambda: "resources"),
+        ("index_cpu_to_gpu", to_gpu),
+        ("index_gpu_to_cpu", to_cpu),
+    ):
+        monkeypatch.setattr(faiss, name, stand_in, raising=False)
+    built(exact, tmp_path / "cpu alone", "IVF20,Flat")
+    assert not calls
+    built(exact, tmp_path / "there", "IVF20,Flat", gpu=True)
+    assert calls == [("resources", 0), *([("back", PASSAGES)] if works else [])]
+    assert (tmp_path / "there" / FILE).read_bytes() == (tmp_path / "here" / FILE).read_bytes()
 
 
 def test_a_broken_index_is_named(exact: DenseIndex, tmp_path: Path) -> None:

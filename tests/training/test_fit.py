@@ -8,9 +8,11 @@ import pytest
 import textbook
 import tiny
 import torch
+from pytorch_lightning.plugins import MixedPrecision
 from torch import nn
 
 from condensery.errors import UserError
+from condensery.training import loop
 from condensery.training.batches import Share, SpanBatch
 from condensery.training.loop import fit
 
@@ -147,6 +149,26 @@ def test_fp16_without_a_gpu_is_one_line(tmp_path: Path) -> None:
     module, data = tiny.run("condenser", tmp_path, precision="fp16")
     with pytest.raises(UserError, match=r"^trainer\.precision: fp16 needs a GPU; use bf16 or fp32 on a CPU$"):
         fit(module, data, tmp_path / "run", "x")
+
+
+def test_in_fp16_the_gradient_is_clipped_without_the_scale_of_the_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "check_precision", lambda *_: None)  # the CPU passes for a device with fp16
+    scaled = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))  # type: ignore[arg-type]
+    monkeypatch.setitem(loop._PRECISIONS, "fp16", None)
+    trainer = loop.pl.Trainer
+    monkeypatch.setattr(loop.pl, "Trainer", lambda plugins, **given: trainer(plugins=[*plugins, scaled], **given))
+    module, data = tiny.run("cocondenser", tmp_path, precision="fp16", dropout=0.0, steps=2)
+    fit(module, data, tmp_path / "half", "x")
+    monkeypatch.undo()
+    module, data = tiny.run("cocondenser", tmp_path, dropout=0.0, steps=2)
+    fit(module, data, tmp_path / "full", "x")
+    half, full = _curves(tmp_path / "half"), _curves(tmp_path / "full")
+    assert half["train/grad_norm"][0] == pytest.approx(full["train/grad_norm"][0], rel=0.02)
+    assert scaled.scaler is not None
+    assert scaled.scaler.get_scale() > 1
+    assert half["train/loss"][1] == pytest.approx(full["train/loss"][1], rel=0.02)
 
 
 @pytest.mark.parametrize("kind", tiny.KINDS)

@@ -27,7 +27,7 @@ def cls_entropy(encoder: Encoder, chunk: Chunk) -> Tensor:
     found = []
     for layer in encoder.model.encoder.layer:
         found.append(_entropy(layer.attention.self, hidden, layout))
-        hidden = transformer_layer(layer, hidden, layout.tokens, layout.padding)
+        hidden = transformer_layer(layer, hidden, layout.tokens, None)
     return torch.stack(found)
 
 
@@ -37,6 +37,6 @@ def _entropy(attention: Any, hidden: Tensor, layout: Layout) -> Tensor:
     query = by_head(attention, attention.query(states), layout.cls.packing).double()  # (b, h, 1, e)
     key = by_head(attention, attention.key(hidden), layout.tokens).double()  # (b, h, t, e)
     scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])  # (b, h, 1, t)
-    if layout.padding is not None:
-        scores = scores.masked_fill(~layout.padding, -math.inf)
+    if layout.tokens.padding is not None:
+        scores = scores.masked_fill(~layout.tokens.padding, -math.inf)
     return torch.special.entr(scores.softmax(dim=-1)).sum(dim=-1).mean(dim=1)[:, 0]

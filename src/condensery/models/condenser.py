@@ -78,5 +78,5 @@ class Condenser(PretrainingModel):
             states["mlm_late"] = hidden[len(chunk) :]
         if early is not None:
             pair = with_cls(early, layout, cls)
-            states["mlm_head"] = transformer_layers(self.head, pair, layout.tokens, layout.padding, layout.masked)
+            states["mlm_head"] = transformer_layers(self.head, pair, layout.tokens, None, layout.masked)
         return cls, self.cross_entropy(states, dict.fromkeys(states, chunk.targets))

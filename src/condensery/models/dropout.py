@@ -37,12 +37,13 @@ def _drop(values: Tensor, keep: Tensor, scale: float) -> Tensor:
 def dropout(values: Tensor, p: float, training: bool) -> Tensor:
     """Zero each element with probability ``p`` and scale the rest by 1 / (1 - p); same shape and dtype.
 
-    On a CPU the probability is rounded to a multiple of 2^-16 and the draw costs a fifth of ``bernoulli_``; elsewhere
-    this is torch's own. Both draw from torch's default generator, so saving and restoring its state replays the mask.
+    On a CPU the probability is rounded to a multiple of 2^-16 and the draw costs a fifth of ``bernoulli_``; elsewhere, and
+    in what torch compiles, this is torch's own. Both draw from torch's default generator, so saving and restoring its
+    state replays the mask.
     """
     if not training or p == 0.0:
         return values
-    if values.device.type == "cpu" and p < 1.0:
+    if values.device.type == "cpu" and p < 1.0 and not torch.compiler.is_compiling():
         return _CheapDropout.apply(values, p)
     return nn.functional.dropout(values, p)
 

@@ -8,7 +8,10 @@ Notation: b spans in a chunk, t padded tokens, n packed ones, m read positions a
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -18,6 +21,7 @@ from transformers import PreTrainedModel
 from condensery.errors import UserError
 from condensery.models.dropout import dropout, use_cheap_dropout
 from condensery.models.packing import Layout, Packing, Part
+from condensery.models.varlen import kernel_of
 from condensery.tokens.batches import Chunk
 
 
@@ -46,7 +50,8 @@ def transformer_layer(layer: Any, hidden: Tensor, tokens: Packing, visible: Tens
         layer: a ``BertLayer`` or ``RobertaLayer`` (its modules are used, not its forward).
         hidden: (n, d), packed.
         tokens: how they stand in their rows.
-        visible: which tokens attend to which, see ``attend``; a part may say otherwise for its own.
+        visible: which tokens attend to which, see ``attend``; None = each to all of its row. A part may say otherwise for
+            its own.
         read: the tokens to compute, one part of k_i tokens after the other; none = all n.
 
     Returns:
@@ -54,17 +59,76 @@ def transformer_layer(layer: Any, hidden: Tensor, tokens: Packing, visible: Tens
         on those behind it.
     """
     attention = layer.attention.self
-    key = by_head(attention, attention.key(hidden), tokens)
-    value = by_head(attention, attention.value(hidden), tokens)
+    memory = _Memory(attention, hidden, tokens)
     p = attention.dropout.p if layer.training else 0.0
     asked = [_queries(hidden, visible, part) for part in read] or [(hidden, tokens, visible)]
     parts = []
     for states, packing, seen in asked:  # (k, d)
-        query = by_head(attention, attention.query(states), packing)
-        context = packing.unpad(attend(query, key, value, seen, p).transpose(1, 2).flatten(2))  # (k, d)
-        attended = layer.attention.output(context, states)
-        parts.append(layer.output(layer.intermediate(attended), attended))
+        context = memory.attended(attention.query(states), packing, seen, p)
+        parts.append(_REST.get()(layer, context, states))
     return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+
+def rest_of_layer(layer: Any, context: Tensor, states: Tensor) -> Tensor:
+    """What follows attention, token by token: from what each state (k, d) was told (k, d) to the layer's output (k, d)."""
+    attended = layer.attention.output(context, states)
+    return layer.output(layer.intermediate(attended), attended)
+
+
+Rest = Callable[[Any, Tensor, Tensor], Tensor]
+_REST: ContextVar[Rest] = ContextVar("rest of a layer", default=rest_of_layer)
+
+
+@contextmanager
+def compiled(backend: str = "inductor") -> Iterator[None]:
+    """Meanwhile layers run compiled behind their attention, which has kernels of its own, for any number of tokens.
+
+    The same numbers but for rounding and the draws of dropout, which the gradient cache replays as ever.
+    Raises ``UserError`` where torch cannot compile.
+    """
+    from torch._dynamo.exc import TorchDynamoException  # takes seconds to import
+
+    made = torch.compile(rest_of_layer, backend=backend, dynamic=True)
+
+    def rest(layer: Any, context: Tensor, states: Tensor) -> Tensor:
+        # what is a view of something is compiled for each kind of view; these no longer are for torch
+        own = (torch.ops.aten._unsafe_view(part, part.shape) for part in (context, states))
+        found: Tensor = made(layer, *own)
+        return found
+
+    token = _REST.set(rest)
+    try:
+        yield
+    except TorchDynamoException as error:
+        reason = [*str(error).strip().splitlines(), type(error).__name__][0]
+        raise UserError(f"trainer.compile: torch cannot compile here ({reason}); set it to false") from None
+    finally:
+        _REST.reset(token)
+
+
+class _Memory:
+    """The keys and values (n, d) of a layer, packed, and in their rectangle where a query needs that."""
+
+    def __init__(self, attention: Any, hidden: Tensor, tokens: Packing) -> None:
+        self.attention, self.tokens = attention, tokens
+        self.key, self.value = attention.key(hidden), attention.value(hidden)
+
+    @cached_property
+    def rectangle(self) -> tuple[Tensor, Tensor]:
+        """Both, (b, h, t, e)."""
+        return by_head(self.attention, self.key, self.tokens), by_head(self.attention, self.value, self.tokens)
+
+    def attended(self, query: Tensor, packing: Packing, visible: Tensor | None, p: float) -> Tensor:
+        """What queries (k, d) get, (k, d): by a kernel for rows of any lengths where there is one and they see all."""
+        if visible is None and packing.segments and self.tokens.segments:
+            heads = -1, self.attention.num_attention_heads, self.attention.attention_head_size
+            if kernel := kernel_of(query.view(heads)):
+                key, value = self.key.view(heads), self.value.view(heads)
+                return kernel(query.view(heads), key, value, packing.segments, self.tokens.segments, p).flatten(1)
+        seen = self.tokens.padding if visible is None else visible
+        key, value = self.rectangle
+        rows = attend(by_head(self.attention, query, packing), key, value, seen, p)
+        return packing.unpad(rows.transpose(1, 2).flatten(2))
 
 
 def by_head(attention: Any, states: Tensor, packing: Packing) -> Tensor:
@@ -126,7 +190,7 @@ class Encoder(nn.Module):
         layers = self.model.encoder.layer
         for index, layer in enumerate(layers):
             last = index + 1 == len(layers)
-            hidden = transformer_layer(layer, hidden, layout.tokens, layout.padding, *(read if last else ()))
+            hidden = transformer_layer(layer, hidden, layout.tokens, None, *(read if last else ()))
             if index + 1 == skip:
                 early = hidden
         return hidden, early

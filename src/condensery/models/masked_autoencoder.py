@@ -101,7 +101,7 @@ class MaskedAutoEncoder(PretrainingModel):
         causal = self.shape.kind == "causal"
         layout = Layout(replace(context, masked=context.masked - 1) if causal else context)
         embedded = self.encoder.embed(layout)
-        visible, read = layout.padding, layout.masked
+        visible, read = None, layout.masked
         assert read is not None
         if causal:
             place = torch.arange(layout.tokens.width, device=cls.device)
@@ -119,8 +119,8 @@ class MaskedAutoEncoder(PretrainingModel):
         place = layout.positions[read.index]
         positions = self.encoder.model.embeddings.position_embeddings(place + self.encoder.offset)
         visible = _by_row(read, sampled_sets(place, layout.tokens.width, 1.0 - self.shape.mask_rate))
-        if layout.padding is not None:
-            visible = visible & layout.padding
+        if layout.tokens.padding is not None:
+            visible = visible & layout.tokens.padding
         rows = torch.div(masked, layout.tokens.width, rounding_mode="floor")
         return replace(read, states=cls.index_select(0, rows) + positions, visible=visible)
 

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from condensery.models.varlen import Segments, have_kernels
 from condensery.tokens.batches import Chunk
 
-# packed tokens come in multiples of this, so that chunks share the shapes of their matrix products; it costs a few
-# tokens of padding
+# on a CPU packed tokens come in multiples of this, so that chunks share the shapes of their matrix products; it costs a
+# few tokens of padding
 _MULTIPLE = 32
 
 
@@ -53,11 +54,15 @@ class Packing:
         rows: b.
         width: of the rectangle.
         places: (n,) distinct, ascending positions in the flattened (b * width); None = all of them.
+        padding: (b, 1, 1, width) True at real tokens; None where all are, or where nobody asks.
+        segments: the rows of the packed states, each with one at least; None where they are not told, as on a CPU.
     """
 
     rows: int
     width: int
     places: Tensor | None = None
+    padding: Tensor | None = None
+    segments: Segments | None = None
 
     def pad(self, states: Tensor) -> Tensor:
         """(n, d) -> (b, width, d), zeros where nothing stands."""
@@ -94,8 +99,7 @@ class Layout:
     Attributes:
         input_ids, positions: (n,) the packed tokens and where each stands in its row.
         types: (n,) which text of its row each is of, 0 or 1; None where every row is one text.
-        tokens: how they stand in the (b, t) of the chunk.
-        padding: (b, 1, 1, t) True at real tokens; None where the rows have one length, so that attention needs no mask.
+        tokens: how they stand in the (b, t) of the chunk; without padding where the rows have one length.
         cls: the first token of each row, to be read.
         masked: the masked tokens in the chunk's order, to be read; None where the chunk does not say which they are.
     """
@@ -105,9 +109,10 @@ class Layout:
         device = chunk.input_ids.device
         real = chunk.attention_mask
         whole = int(chunk.lengths.min()) == t
-        self.padding = None if whole else real[:, None, None, :]
-        places = None if whole else _places(real.flatten())
-        self.tokens = Packing(b, t, places)
+        kernels = not whole and have_kernels(device)
+        places = None if whole else _places(real.flatten(), 1 if kernels else _MULTIPLE)
+        segments = _segments(chunk.lengths, t) if kernels else None
+        self.tokens = Packing(b, t, places, None if whole else real[:, None, None, :], segments)
         every = torch.arange(b * t, device=device) if places is None else places
         self.input_ids = chunk.input_ids.flatten()[every]
         self.positions = every % t
@@ -119,20 +124,27 @@ class Layout:
         def packed(flat: Tensor) -> Tensor:
             return flat if places is None else torch.searchsorted(places, flat)
 
-        self.cls = Part(packed(torch.arange(b, device=device) * t), Packing(b, 1))
+        one = _segments(torch.ones_like(chunk.lengths), 1) if kernels else None
+        self.cls = Part(packed(torch.arange(b, device=device) * t), Packing(b, 1, segments=one))
         self.masked = None
         if chunk.masked is not None:
             rows = torch.div(chunk.masked, t, rounding_mode="floor")  # ascending
             counts = torch.bincount(rows, minlength=b)
             column = torch.arange(len(rows), device=device) - (counts.cumsum(0) - counts)[rows]
-            width = int(counts.max())
-            self.masked = Part(packed(chunk.masked), Packing(b, width, rows * width + column))
+            fewest, width = torch.stack(counts.aminmax()).tolist()
+            asking = _segments(counts, width) if kernels and fewest else None
+            self.masked = Part(packed(chunk.masked), Packing(b, width, rows * width + column, segments=asking))
 
 
-def _places(real: Tensor) -> Tensor | None:
+def _segments(lengths: Tensor, longest: int) -> Segments:
+    """Rows of these lengths (b,)."""
+    return Segments(torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int(), longest)
+
+
+def _places(real: Tensor, multiple: int) -> Tensor | None:
     """The positions that are packed, ascending: the real ones, and padding up to a multiple; None = all."""
     places = real.nonzero()[:, 0]
-    count = min(-(-len(places) // _MULTIPLE) * _MULTIPLE, len(real))
+    count = min(-(-len(places) // multiple) * multiple, len(real))
     if count == len(real):
         return None
     spare = (~real).nonzero()[: count - len(places), 0]

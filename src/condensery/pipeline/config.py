@@ -36,6 +36,7 @@ class TrainerConfig(_Closed):
     precision: Literal["fp32", "bf16", "fp16", "auto"]
     threads: Annotated[int, Field(gt=0)] | Literal["auto"]
     workers: Annotated[int, Field(ge=0)]
+    compile: bool
 
 
 class WandbConfig(_Closed):

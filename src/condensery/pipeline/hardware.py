@@ -2,21 +2,42 @@
 
 import os
 import platform
+import subprocess
 import sys
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+_AMPERE, _VOLTA = (8, 0), (7, 0)  # compute capabilities
+
 
 def quick_precision(accelerator: str) -> str:
-    """The precision that ``auto`` stands for: bf16 on a GPU or on a CPU with bf16 instructions, otherwise fp32."""
-    gpu = accelerator == "gpu" or (accelerator == "auto" and _has_gpu())
-    return "bf16" if gpu or _cpu_has_bf16() else "fp32"
+    """The precision that ``auto`` stands for.
+
+    bf16 on GPUs since Ampere and on a CPU with bf16 instructions; fp16 on GPUs with Volta's and Turing's tensor cores;
+    otherwise fp32. GPUs that are not seen here, as those of a SLURM job, are taken for new ones.
+    """
+    if accelerator == "gpu" or (accelerator == "auto" and _has_gpu()):
+        oldest = _oldest_gpu() or _AMPERE
+        return "bf16" if oldest >= _AMPERE else "fp16" if oldest >= _VOLTA else "fp32"
+    return "bf16" if _cpu_has_bf16() else "fp32"
 
 
 def _has_gpu() -> bool:
     return os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1") and any(Path("/dev").glob("nvidia[0-9]*"))
+
+
+@cache
+def _oldest_gpu() -> tuple[int, int] | None:
+    """The lowest compute capability among the GPUs of this process; None where NVIDIA's tool does not tell."""
+    wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
+    command = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader", *(["-i", wanted] if wanted else [])]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.split()
+        return min((int(major), int(minor)) for major, _, minor in (line.partition(".") for line in told))
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
 
 
 @cache

@@ -152,7 +152,7 @@ def _parameters(launcher: SlurmLauncher, name: str, number: int, gpus: bool) -> 
         "tasks_per_node": number,
         "gpus_per_node": number if gpus else None,
         "cpus_per_task": launcher.cpus_per_process,
-        "timeout_min": round(60 * launcher.hours),
+        "timeout_min": max(1, round(60 * launcher.hours)),  # 0 would be no limit
         "stderr_to_stdout": True,
         "mem_gb": launcher.memory,
         "slurm_partition": launcher.partition,

@@ -45,10 +45,14 @@ def main(folder: Path) -> None:
 
 
 def take_part(folder: Path) -> None:
-    """The same as a task of a job that submitit started."""
+    """The same as a task of a job that submitit started.
+
+    It leaves when SLURM says that the time is nearly up; the pipeline, which sees how far it came, starts another job.
+    """
     from submitit.helpers import TorchDistributedEnvironment
 
     TorchDistributedEnvironment().export(set_cuda_visible_devices=False, overwrite=True)
+    signal.signal(signal.SIGUSR2, _leave)
     main(folder)
 
 

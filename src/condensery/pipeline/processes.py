@@ -41,6 +41,14 @@ class ProcessError(Exception):
     """An unexpected exception in one of the processes; its cause holds the traceback."""
 
 
+class _EndedError(UserError):
+    """Processes that came to an end without a word. ``fate`` says how."""
+
+    def __init__(self, name: str, fate: str) -> None:
+        super().__init__(f"stage {name}: {fate}; run the same command to go on")
+        self.fate = fate
+
+
 @dataclass(frozen=True)
 class Task:
     """What the processes do, and the pipeline that waits for them."""
@@ -72,8 +80,7 @@ def compute(stage: Stage, config: StageConfig, context: Context) -> tuple[Mappin
     Raises what the stage raises, and ``UserError`` where a process dies.
     """
     runtime = context.runtime
-    for earlier in context.folder.glob(f"{_PREFIX}*"):  # of an attempt that was killed; its processes end themselves
-        shutil.rmtree(earlier, ignore_errors=True)
+    _clear(context.folder)  # of an attempt that was killed; its processes end themselves
     number = processes_a_node(runtime) if stage.together else 1
     several = stage.together and (number > 1 or runtime.launcher.kind != "local")
     if not several or not stage.by_several(config, context):
@@ -107,6 +114,34 @@ def processes_a_node(runtime: Runtime) -> int:
 def _in_processes(
     stage: Stage, config: StageConfig, context: Context, number: int
 ) -> tuple[Mapping[str, Any], dict[str, str]]:
+    """Compute a stage in so many processes a node; of SLURM's jobs one after the other, as long as each gets further."""
+    while True:
+        before = _checkpoints(context.folder)
+        found = _attempt(stage, config, context, number)
+        if isinstance(found, tuple):
+            _clear(context.folder)
+            return found
+        further = isinstance(context.runtime.launcher, SlurmLauncher) and _checkpoints(context.folder) - before
+        if not (isinstance(found, _EndedError) and further):
+            raise found
+        print(f"[{context.stage_name}] {found.fate}; it got further, so another job goes on", flush=True)
+
+
+def _clear(folder: Path) -> None:
+    """Remove what attempts at a stage have left, their logs too."""
+    for earlier in folder.glob(f"{_PREFIX}*"):
+        shutil.rmtree(earlier, ignore_errors=True)
+
+
+def _checkpoints(folder: Path) -> set[str]:
+    """What a stage would go on from."""
+    return {path.name for path in folder.glob("checkpoints/*.ckpt")}
+
+
+def _attempt(
+    stage: Stage, config: StageConfig, context: Context, number: int
+) -> tuple[Mapping[str, Any], dict[str, str]] | Exception:
+    """The same once; an error is returned."""
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=context.folder))
     Task(stage.kind, config, context, socket.gethostname(), os.getpid()).write(folder)
     gpus = context.runtime.accelerator != "cpu"
@@ -118,9 +153,8 @@ def _in_processes(
         started.end(PATIENCE)
     found = [failure for _, failure in sorted((path.name, read_json(path)) for path in _failures(folder))]
     if error := _error(found, fate, context.stage_name):
-        raise error
+        return error
     done = read_json(folder / DONE)
-    shutil.rmtree(folder)
     return done["summary"], {**done["machine"], "processes": str(done["processes"])}
 
 
@@ -146,7 +180,7 @@ def _error(failures: list[dict[str, str]], fate: str, name: str) -> Exception | 
         if texts := [failure["text"] for failure in failures if failure["kind"] == kind]:
             return said(texts[0])
     if fate:
-        return UserError(f"stage {name}: {fate}; run the same command to go on")
+        return _EndedError(name, fate)
     if failures:
         earliest = min(failures, key=lambda failure: failure["time"])
         error = ProcessError(f"process {earliest['process']}: {earliest['reason']}")

@@ -121,6 +121,7 @@ def _runtime(graph: Graph, group: str, labels: Mapping[str, str]) -> Runtime:
         output_root=graph.root.output_root,
         labels=labels,
         launcher=graph.root.launcher,
+        compile=trainer.compile,
     )
 
 

@@ -27,7 +27,17 @@ from condensery.pipeline.processes import compute
 from condensery.stages.base import Artifact, Context, Runtime, Stage, registry
 
 SCHEMA = 1
-LIBRARIES = ["torch", "pytorch-lightning", "transformers", "tokenizers", "numpy", "faiss-cpu", "bm25s", "hydra-core"]
+LIBRARIES = [
+    "torch",
+    "pytorch-lightning",
+    "transformers",
+    "tokenizers",
+    "numpy",
+    "faiss-cpu",
+    "faiss-gpu-cu12",
+    "bm25s",
+    "hydra-core",
+]
 State = Literal["hit", "miss", "after", "interrupted", "forced"]
 
 

@@ -26,30 +26,52 @@ EFFORT = {"probes": "nprobe", "breadth": "efSearch"}  # ours -> FAISS's; an inde
 
 
 def build_approximate(
-    exact: DenseIndex, folder: Path, factory: str, sample: int, seed: int, threads: int, task: Task
+    exact: DenseIndex, folder: Path, factory: str, sample: int, seed: int, threads: int, task: Task, gpu: bool = False
 ) -> None:
-    """Write a FAISS index of all vectors into ``folder``, by inner product.
+    """Write a FAISS index of all vectors into ``folder``, by inner product; a CPU's, wherever it is made.
 
     Args:
         exact: gives the vectors (N, d).
         factory: FAISS's description, such as ``IVF1024,PQ32``, ``HNSW32`` or ``IVF1024,PQ32,RFlat``.
         sample: vectors that it is trained on, drawn with ``seed``; all where there are no more.
         task: advances by the vectors added.
+        gpu: make it on a GPU where FAISS sees one, knows the kind there and has the memory for it.
 
     Raises:
         UserError: FAISS does not know the description, or cannot train it on so few or so short vectors.
     """
     faiss.omp_set_num_threads(threads)
-    index = _of_faiss(factory, lambda: faiss.index_factory(exact.dim, factory, faiss.METRIC_INNER_PRODUCT))
-    if not index.is_trained:
-        drawn = np.sort(generator(seed, "approximate").permutation(len(exact))[:sample])
-        vectors = _rows(exact, drawn)
-        _of_faiss(factory, lambda: index.train(vectors))
-    for _, vectors in exact.blocks(BLOCK):
-        index.add(vectors)
-        task.advance(len(vectors))
+
+    def new() -> Any:
+        return _of_faiss(factory, lambda: faiss.index_factory(exact.dim, factory, faiss.METRIC_INNER_PRODUCT))
+
+    drawn = np.sort(generator(seed, "approximate").permutation(len(exact))[:sample])
+    learned = _rows(exact, drawn) if not new().is_trained else None
+    index = _made_on_gpu(new(), exact, learned) if gpu and faiss.get_num_gpus() else None
+    if index:
+        task.advance(len(exact))
+    else:
+        index = new()
+        if learned is not None:
+            _of_faiss(factory, lambda: index.train(learned))
+        for _, vectors in exact.blocks(BLOCK):
+            index.add(vectors)
+            task.advance(len(vectors))
     with atomic(folder / FILE) as temporary:
         faiss.write_index(index, str(temporary))
+
+
+def _made_on_gpu(index: Any, exact: DenseIndex, learned: Vectors | None) -> Any | None:
+    """The index, trained and filled on the first GPU; None where that cannot be."""
+    try:
+        theirs = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index)
+        if learned is not None:
+            theirs.train(learned)
+        for _, vectors in exact.blocks(BLOCK):
+            theirs.add(vectors)
+        return faiss.index_gpu_to_cpu(theirs)
+    except RuntimeError:  # of what is wrong with the description as well, which the CPU then says
+        return None
 
 
 def _of_faiss(factory: str, work: Callable[[], Any]) -> Any:

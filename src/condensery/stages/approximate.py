@@ -39,8 +39,9 @@ def approximate(config: ApproximateConfig, context: Context) -> dict[str, Any]:
     exact, found = DenseIndex(context.input("vectors"), context.runtime.threads), context.artifact("vectors")
     with progress(context.stage_name, len(exact), "vectors") as task:
         try:
+            runtime, gpu = context.runtime, context.runtime.accelerator != "cpu"
             build_approximate(
-                exact, context.folder, config.factory, config.sample, config.seed, context.runtime.threads, task
+                exact, context.folder, config.factory, config.sample, config.seed, runtime.threads, task, gpu
             )
         except UserError as error:
             raise UserError(f"stages.{context.stage_name}.{error}") from None

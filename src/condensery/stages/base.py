@@ -191,6 +191,7 @@ class Runtime:
     labels: Mapping[str, str] = field(default_factory=dict)  # stage -> what tells it from the same one of other jobs
     launcher: Launcher = field(default_factory=lambda: LocalLauncher(kind="local"))
     member: Member | None = None  # in a process that was started for the stage
+    compile: bool = False  # whether layers that train are compiled by torch
 
 
 @dataclass(frozen=True)

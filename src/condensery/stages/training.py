@@ -128,14 +128,16 @@ def run_training(
     ``lengths``: of queries and passages in tokens, for validation; None where nothing is retrieved.
     Raises ``UserError`` where the backbone has too few positions, or there is no GPU and one is asked for.
     """
-    from condensery.objectives.cross_batch import rank
+    from condensery.objectives.cross_batch import processes, rank
     from condensery.stages.devices import meet, torch_device
+    from condensery.training.equipment import check_precision, equipment
     from condensery.training.logs import wandb_logger
     from condensery.training.loop import first_step, fit
 
-    torch_device(context.runtime.accelerator)
+    device = torch_device(context.runtime.accelerator)
     meet(context.runtime)
     _check_positions(module, config, context.stage_name)
+    check_precision(config.precision, device)
     sample = None
     if lengths:
         assert isinstance(config, TrainingStageConfig)
@@ -147,15 +149,18 @@ def run_training(
         context.folder,
         context.stage_name,
         accelerator=context.runtime.accelerator,
+        compiled=context.runtime.compile,
         sample=sample,
         callbacks=callbacks,
     )
     if rank() > 0:
         train()
         raise NotTheFirst
+    used = equipment(module, device, processes(), context.runtime.compile)
+    print(f"[{context.stage_name}] trains on {used}", flush=True)
     with wandb_logger(_tracked(config, context), context.folder, first_step(context.folder)) as loggers:
         values = train(loggers=loggers)
-    return {"steps": module.settings.steps, **values}
+    return {"steps": module.settings.steps, "trained_on": used, **values}
 
 
 def _tracked(config: OptimisedStageConfig, context: Context) -> "Tracked":

@@ -4,6 +4,7 @@ import logging
 import shutil
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ from lightning_fabric.plugins.environments import LightningEnvironment
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from pytorch_lightning.loggers import Logger
 
-from condensery.errors import UserError
+from condensery.models.encoder import compiled as compiled_layers
 from condensery.objectives.cross_batch import from_first, rank
 from condensery.training.callbacks import AtomicCheckpointIO, Throughput, Validation, ValidationSample
 from condensery.training.data import StepDataModule
+from condensery.training.equipment import check_precision
 from condensery.training.logs import csv_logger, last_values, merge_parts
 from condensery.training.modules import TrainingModule
 from condensery.training.settings import TrainingSettings
@@ -32,6 +34,7 @@ def fit(
     label: str,
     *,
     accelerator: str = "cpu",
+    compiled: bool = False,
     loggers: list[Logger] | None = None,
     sample: ValidationSample | None = None,
     callbacks: Sequence[Callback] = (),
@@ -47,6 +50,7 @@ def fit(
         folder: gets logs/metrics.csv; checkpoints lie here until the training is complete.
         label: shown beside the progress.
         accelerator: cpu, gpu or auto.
+        compiled: whether torch compiles the layers.
         loggers: besides the CSV.
         sample: for validation; None = no validation.
         callbacks: besides the loop's own, called before them.
@@ -55,18 +59,19 @@ def fit(
         the last logged values: losses, validation.
 
     Raises:
-        UserError: fp16 without a GPU, a gradient that is not finite, a checkpoint that cannot be read.
+        UserError: a precision that the device does not have, a gradient that is not finite, a checkpoint that cannot be
+            read, layers that torch cannot compile.
     """
     settings, first = module.settings, rank() == 0
-    if settings.precision == "fp16" and accelerator == "cpu":
-        raise UserError("trainer.precision: fp16 needs a GPU; use bf16 or fp32 on a CPU")
+    gpu = accelerator != "cpu" and torch.cuda.is_available()
+    check_precision(settings.precision, torch.device("cuda" if gpu else "cpu"))
     _quieten()
     checkpoint = from_first(last_checkpoint(folder))
     called = [*callbacks, *(_of_the_first(folder, label, settings, sample) if first else [])]
     trainer = pl.Trainer(
         max_steps=settings.steps,
         accelerator=accelerator,
-        devices=[torch.cuda.current_device()] if accelerator != "cpu" and torch.cuda.is_available() else 1,
+        devices=[torch.cuda.current_device()] if gpu else 1,
         precision=_PRECISIONS[settings.precision],
         logger=[csv_logger(folder, first_step(folder)), *(loggers or [])] if first else False,
         callbacks=called,
@@ -79,7 +84,8 @@ def fit(
         default_root_dir=folder,
     )
     torch.manual_seed(settings.seed)
-    trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
+    with compiled_layers() if compiled else nullcontext():
+        trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
     if trainer.global_step != settings.steps:
         raise KeyboardInterrupt  # Lightning returns quietly from Ctrl-C
     if not first:

@@ -71,7 +71,7 @@ class TrainingModule(pl.LightningModule):
                 {"params": list(self._weights(decayed=False)), "weight_decay": 0.0},
             ],
             lr=settings.learning_rate,
-            fused=True,
+            fused=settings.fused,
         )
         schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, settings.rate_at)
         return {"optimizer": optimiser, "lr_scheduler": schedule}

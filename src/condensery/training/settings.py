@@ -33,6 +33,12 @@ class TrainingSettings:
     log_every: int
     validate_every: int
 
+    @property
+    def fused(self) -> bool:
+        """Whether AdamW is one kernel. In fp16 it is not: that kernel takes the loss's scale out of the gradient by itself,
+        which would be after clipping."""
+        return self.precision != "fp16"
+
     def rate_at(self, step: int) -> float:
         """Learning rate of step ``step`` (from 0) over the peak: linear warm-up, then linear decay to zero."""
         rising = self.warmup * self.steps

@@ -1,0 +1,140 @@
+"""Attention within rows of any lengths that stand one behind the other: no padding, and no mask. GPUs have kernels for it.
+
+Letters: n queries of all rows, m keys of all rows, b rows, h heads, e size of a head.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Where rows begin that stand one behind the other.
+
+    Attributes:
+        starts: (b + 1,) int32; the last entry is where the last row ends.
+        longest: tokens of the longest row.
+    """
+
+    starts: Tensor
+    longest: int
+
+    @cached_property
+    def rows(self) -> int:
+        """b."""
+        return len(self.starts) - 1
+
+
+# queries (n, h, e), keys and values (m, h, e), the rows of both (none of them empty), dropout -> (n, h, e)
+Kernel = Callable[[Tensor, Tensor, Tensor, Segments, Segments, float], Tensor]
+
+
+def flash(query: Tensor, key: Tensor, value: Tensor, asking: Segments, seen: Segments, p: float) -> Tensor:
+    """FlashAttention: bf16 and fp16 on cards since Ampere.
+
+    The operator beneath torch's attention of nested tensors; ``torch.nn.attention.varlen`` calls it without dropout.
+    """
+    found: tuple[Tensor, ...] = torch.ops.aten._flash_attention_forward(
+        query,
+        key,
+        value,
+        asking.starts,
+        seen.starts,
+        asking.longest,
+        seen.longest,
+        p,
+        False,
+        False,
+        scale=_scale(query),
+    )
+    return found[0]
+
+
+def memory_efficient(query: Tensor, key: Tensor, value: Tensor, asking: Segments, seen: Segments, p: float) -> Tensor:
+    """Memory-efficient attention: all precisions on all cards; the operator beneath torch's attention of nested tensors."""
+    found: tuple[Any, ...] = torch.ops.aten._efficient_attention_forward(
+        query[None],
+        key[None],
+        value[None],
+        None,
+        asking.starts,
+        seen.starts,
+        asking.longest,
+        seen.longest,
+        p,
+        0,  # every query sees all of its row
+        torch.is_grad_enabled(),
+        scale=_scale(query),
+    )
+    attended: Tensor = found[0][0]
+    return attended
+
+
+def _scale(query: Tensor) -> float:
+    return 1.0 / math.sqrt(query.shape[-1])
+
+
+def one_row_after_the_other(
+    query: Tensor, key: Tensor, value: Tensor, asking: Segments, seen: Segments, p: float
+) -> Tensor:
+    """The same by matrix products, slowly: what the kernels are checked against."""
+    parts = []
+    for row in range(asking.rows):
+        queries = slice(int(asking.starts[row]), int(asking.starts[row + 1]))
+        keys = slice(int(seen.starts[row]), int(seen.starts[row + 1]))
+        scores = torch.einsum("nhe,mhe->hnm", query[queries], key[keys]) * _scale(query)
+        weights = torch.nn.functional.dropout(scores.softmax(dim=-1), p)
+        parts.append(torch.einsum("hnm,mhe->nhe", weights.to(value.dtype), value[keys]))
+    return torch.cat(parts)
+
+
+KERNELS: dict[str, Kernel] = {"FlashAttention": flash, "memory-efficient attention": memory_efficient}  # the best first
+
+
+def have_kernels(device: torch.device) -> bool:
+    """Whether a device may have such kernels, so that real tokens alone are packed."""
+    return device.type != "cpu"
+
+
+def kernel_of(query: Tensor) -> Kernel | None:
+    """The best kernel for such queries (n, h, e) that works on their device; None where there is none, as on a CPU."""
+    name = best_kernel(query.device, query.dtype, query.shape[-1])
+    return None if name is None else KERNELS[name]
+
+
+@cache
+def best_kernel(device: torch.device, dtype: torch.dtype, size: int) -> str | None:
+    """Its name in ``KERNELS``, for heads of ``size``. Which of them a card and a build of torch have is found by trying."""
+    if not have_kernels(device):
+        return None
+    return next((name for name, kernel in KERNELS.items() if _works(kernel, device, dtype, size)), None)
+
+
+def _works(kernel: Kernel, device: torch.device, dtype: torch.dtype, size: int) -> bool:
+    """Whether values and gradients on three small rows are those of matrix products. Draws no random number."""
+    keys, queries = torch.tensor([0, 3, 4, 11]), torch.tensor([0, 1, 2, 7])
+    with torch.enable_grad(), torch.autocast(device.type, enabled=False):
+        start = torch.arange(11 * 2 * size, dtype=torch.float32).view(11, 2, size)
+        inputs = [(start * factor).sin() for factor in (0.31, 0.17, 0.23)]
+        inputs[0] = inputs[0][:7]
+
+        def attended(of: Kernel, where: torch.device, kind: torch.dtype) -> list[Tensor]:
+            own = [part.to(where, kind).requires_grad_() for part in inputs]
+            asking, seen = (Segments(ends.to(where, torch.int32), int(ends.diff().max())) for ends in (queries, keys))
+            found = of(own[0], own[1], own[2], asking, seen, 0.0)
+            gradients = torch.autograd.grad((found.float() * found.detach().float().cos()).sum(), own)
+            return [part.float().cpu() for part in (found, *gradients)]
+
+        try:
+            made = attended(kernel, device, dtype)
+        except (RuntimeError, NotImplementedError):
+            return False
+        wanted = attended(one_row_after_the_other, torch.device("cpu"), torch.float32)
+    tolerance = 1e-3 if dtype == torch.float32 else 5e-2
+    return all(torch.allclose(a, b, atol=tolerance, rtol=tolerance) for a, b in zip(made, wanted, strict=True))

@@ -1,0 +1,57 @@
+"""What a training computes with, in words: the one place that says what was chosen on the machine at hand."""
+
+import torch
+
+from condensery.errors import UserError
+from condensery.models.encoder import Encoder
+from condensery.models.varlen import best_kernel
+from condensery.training.modules import TrainingModule
+from condensery.training.settings import Precision, TrainingSettings
+
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def check_precision(precision: Precision, device: torch.device) -> None:
+    """Raise ``UserError`` unless ``device`` computes in ``precision`` itself."""
+    if precision == "fp16" and device.type == "cpu":
+        raise UserError("trainer.precision: fp16 needs a GPU; use bf16 or fp32 on a CPU")
+    if precision == "bf16" and not _has_bf16(device):
+        name = torch.cuda.get_device_name(device)
+        raise UserError(f"trainer.precision: a {name} does not compute in bf16; use fp16 or fp32")
+
+
+def equipment(module: TrainingModule, device: torch.device, processes: int = 1, compiled: bool = False) -> str:
+    """One line: devices, precision, attention, optimiser, and whether layers are compiled."""
+    settings = module.settings
+    parts = [_devices(device, processes), _precision(settings, device), *_attention(module, device)]
+    parts.append(f"{'fused ' if settings.fused else ''}AdamW")
+    return ", ".join([*parts, *(["compiled layers"] if compiled else [])])
+
+
+def _devices(device: torch.device, processes: int) -> str:
+    if device.type == "cpu":
+        threads = torch.get_num_threads()
+        each = f"{threads} {'thread' if threads == 1 else 'threads'}"
+        return f"CPU ({each})" if processes == 1 else f"CPU ({processes} processes of {each})"
+    name = torch.cuda.get_device_name(device)
+    return name if processes == 1 else f"{processes} x {name}"
+
+
+def _precision(settings: TrainingSettings, device: torch.device) -> str:
+    if settings.precision != "fp16":
+        return settings.precision
+    return "fp16 with a loss scaler" + ("" if _has_bf16(device) else " (it has no bf16)")
+
+
+def _attention(module: TrainingModule, device: torch.device) -> list[str]:
+    """How packed tokens attend; nothing where the model is no encoder."""
+    encoder = next((part for part in module.modules() if isinstance(part, Encoder)), None)
+    if encoder is None:
+        return []
+    config = encoder.model.config
+    kernel = best_kernel(device, _DTYPES[module.settings.precision], config.hidden_size // config.num_attention_heads)
+    return [f"{kernel} without padding" if kernel else "padded attention"]
+
+
+def _has_bf16(device: torch.device) -> bool:
+    return device.type == "cpu" or torch.cuda.is_bf16_supported(including_emulation=False)

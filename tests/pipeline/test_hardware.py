@@ -1,0 +1,59 @@
+"""The precision that ``auto`` stands for is what the hardware is quick at."""
+
+from pathlib import Path
+
+import pytest
+
+from condensery.pipeline import hardware
+from condensery.pipeline.hardware import quick_precision
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine with an NVIDIA driver, whose tool is to be written into the folder; its CPU has no bf16."""
+    hardware._oldest_gpu.cache_clear()
+    monkeypatch.setattr(hardware, "_has_gpu", lambda: True)
+    monkeypatch.setattr(hardware, "_cpu_has_bf16", lambda: False)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    yield tmp_path
+    hardware._oldest_gpu.cache_clear()
+
+
+def write_tool(folder: Path, script: str) -> None:
+    (folder / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "nvidia-smi").chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("told", "precision"),
+    [
+        ("9.0", "bf16"),  # H200
+        ("8.0\n8.0", "bf16"),  # A100
+        ("12.0", "bf16"),
+        ("7.5", "fp16"),  # T4
+        ("7.0", "fp16"),  # V100
+        ("6.1", "fp32"),  # GTX 1080: its fp16 is slower than its fp32
+        ("9.0\n7.0", "fp16"),  # what all of them can
+        ("No devices were found", "bf16"),
+    ],
+)
+def test_gpus_get_what_all_of_them_are_quick_at(machine: Path, told: str, precision: str) -> None:
+    write_tool(machine, f"cat <<END\n{told}\nEND")
+    assert quick_precision("gpu") == quick_precision("auto") == precision
+    assert quick_precision("cpu") == "fp32"
+
+
+def test_only_the_gpus_of_this_process_count(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tool(machine, 'case "$*" in *"-i 1"*) echo 7.5;; *) echo 9.0;; esac')
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert quick_precision("gpu") == "fp16"
+
+
+def test_gpus_that_are_not_seen_here_are_taken_for_new_ones(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "_has_gpu", lambda: False)
+    assert quick_precision("gpu") == "bf16"  # of a SLURM job
+    assert quick_precision("auto") == "fp32"
+    hardware._oldest_gpu.cache_clear()
+    write_tool(machine, "exit 9")
+    assert quick_precision("gpu") == "bf16"
