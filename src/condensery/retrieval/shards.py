@@ -5,10 +5,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
-from condensery.files import atomic, load_array, load_arrays
+from condensery.files import atomic, load_array, load_arrays, new_array
 from condensery.progress import Task
 from condensery.retrieval.ranking import Ranking
 from condensery.retrieval.runs import Run
@@ -44,7 +43,7 @@ def rank_in_shards(
             np.savez(stream, scores=scores, passages=passages.astype(np.int32))
     for name, kind in (("passages", np.int32), ("scores", np.float32)):
         with atomic(folder / f"{name}.npy") as temporary:
-            joined = open_memmap(temporary, mode="w+", dtype=kind, shape=(len(query_rows), depth))
+            joined = new_array(temporary, kind, (len(query_rows), depth))
             for number, first in enumerate(starts):
                 joined[first : first + size] = load_arrays(parts / f"{number:05d}.npz")[name]
             joined.flush()
