@@ -27,8 +27,9 @@ def write_study(folder: Path, command: str, about: Sequence[str], lost: Mapping[
 
     ``turn`` counts the runs of a study, so that the last of them is known whatever the clock says.
     """
-    others = (turn_of(other) for other in folder.parent.glob(f"{glob.escape(folder.name.rpartition('-')[0])}-*"))
-    turn = 1 + max(others, default=0)
+    study = glob.escape(folder.name.rpartition("-")[0])
+    others = max((turn_of(other) for other in folder.parent.glob(f"{study}-*") if other != folder), default=0)
+    turn = max(turn_of(folder), others + 1)
     write_json(folder / STUDY, {"command": command, "about": list(about), "lost": lost, "turn": turn})
 
 
