@@ -42,9 +42,7 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self.folder = root / "artifacts"
-        self._sound: set[Path] = (
-            set()
-        )  # artifacts that were found as they were written, or were written, by this process
+        self._sound: set[Path] = set()  # artifacts that this process wrote, or found as they were written
 
     def path(self, node: Node) -> Path:
         """Where the artifact of ``node`` lies or will lie."""
@@ -134,6 +132,7 @@ class Store:
         manifest["files"] = {name: path.stat().st_size for name, path in files.items()}
         manifest["digests"] = {name: content_hash(path) for name, path in files.items()}
         write_json(folder / "manifest.json", {**manifest, "digest": _digest(manifest)})
+        self._sound.add(self.path(node))
 
     def _publish(self, node: Node) -> None:
         path = self.path(node)
@@ -143,7 +142,6 @@ class Store:
             os.replace(path, old)
         os.replace(self.partial(node), path)
         shutil.rmtree(old, ignore_errors=True)
-        self._sound.add(path)
 
     @contextmanager
     def _lock(self, node: Node) -> Iterator[None]:
