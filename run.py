@@ -3,11 +3,15 @@
 import sys
 from pathlib import Path
 
+from condensery.memory import restart_flat
+
+if __name__ == "__main__":
+    restart_flat()  # before anything else is imported, so that nothing is imported twice
+
 import hydra
 from omegaconf import DictConfig
 
 from condensery.cli import door, main
-from condensery.memory import restart_flat
 
 
 @hydra.main(config_path="conf", config_name="config", version_base="1.3")
@@ -17,5 +21,4 @@ def run(cfg: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    restart_flat()
     sys.exit(door(run, home=Path(__file__).resolve().parent))

@@ -13,25 +13,31 @@ from condensery.cli import in_one_line, prepared, refuse_foreign_targets
 from condensery.errors import UserError
 
 TOYS = Path(__file__).parent / "pipeline"
+HEAVY = {
+    "torch", "pytorch_lightning", "transformers", "tokenizers", "faiss", "datasets", "pyarrow", "pandas", "numpy", "scipy",
+    "bm25s", "ir_measures", "matplotlib", "wandb",
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
 def _toys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(TOYS))
+    monkeypatch.setenv("PYTHONPATH", str(TOYS), prepend=os.pathsep)
     monkeypatch.setenv("CONDENSERY_STAGES", "toys")
 
 
-def door(project: Path, cwd: Path, *arguments: str, watch: bool = False) -> "subprocess.CompletedProcess[str]":
+def door(
+    project: Path, cwd: Path, *arguments: str, watch: bool = False, recipe: str = "toy"
+) -> "subprocess.CompletedProcess[str]":
     """Run ``run.py``; with ``watch`` the last line of stdout tells the heavy modules that were imported."""
     script = [str(project / "run.py")]
     if watch:
         code = (
             "import runpy, sys\nsys.argv = sys.argv[1:]\n"
             "try:\n    runpy.run_path(sys.argv[0], run_name='__main__')\n"
-            "finally:\n    print({'torch', 'transformers', 'faiss', 'matplotlib', 'pyarrow'} & set(sys.modules))"
+            f"finally:\n    print({HEAVY} & set(sys.modules))"
         )
         script = ["-c", code, *script]
-    command = [sys.executable, *script, "--config-dir", str(TOYS / "conf"), "experiment=toy", *arguments]
+    command = [sys.executable, *script, "--config-dir", str(TOYS / "conf"), f"experiment={recipe}", *arguments]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60)
 
 
@@ -43,18 +49,31 @@ def test_help_lists_recipes_and_keys(project: Path, tmp_path: Path) -> None:
         assert word in done.stdout
 
 
-@pytest.mark.parametrize("arguments", [["--cfg", "job"], ["dry_run=true"]])
-def test_nothing_heavy_is_imported_before_the_work(arguments: list[str], project: Path, tmp_path: Path) -> None:
-    (tmp_path / "text.txt").write_text("some text")
-    given = [f"data.root={tmp_path / 'text.txt'}", f"output_root={tmp_path / 'out'}", *arguments]
-    done = door(project, tmp_path, *given, watch=True)
+@pytest.mark.parametrize("arguments", [["--help"], ["--cfg", "job"], ["dry_run=true"]])
+def test_nothing_heavy_is_imported_before_the_work(
+    arguments: list[str], project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CONDENSERY_STAGES")
+    given = [f"output_root={tmp_path / 'out'}", *arguments]
+    done = door(project, tmp_path, *given, watch=True, recipe="quickstart")
     assert done.stdout.splitlines()[-1] == "set()", done.stdout + done.stderr
 
 
 def test_one_job_of_a_sweep_says_that_it_is_alone(project: Path, tmp_path: Path) -> None:
-    recipe = ["experiment=ablation/rocketqa", "dry_run=true", f"output_root={tmp_path}"]
-    done = door(project, tmp_path, *recipe)
+    done = door(project, tmp_path, "dry_run=true", f"output_root={tmp_path}", recipe="ablation/rocketqa")
     assert done.stdout.startswith("this recipe is a sweep over seed: -m runs all jobs"), done.stdout + done.stderr
+
+
+def test_what_is_started_again_has_imported_nothing_yet(project: Path, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\ndef started(*_):\n    print({'hydra', 'omegaconf', 'yaml'} & set(sys.modules), flush=True)\n"
+        "    os._exit(0)\nos.execve = started\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
+    environment.pop("GLIBC_TUNABLES", None)
+    command = [sys.executable, str(project / "run.py"), "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    assert done.stdout == "set()\n", done.stdout[:300] + done.stderr
 
 
 def test_output_lies_beside_run_py_wherever_it_is_called_from(project: Path, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Kill a small pipeline at random moments, start it again each time, and compare its end with that of a run left alone.
 
-    python experiments/benchmarks/endurance.py [kills=50] [jobs=2] [seed=1] [experiment=smoke]
+    python experiments/benchmarks/endurance.py [kills=50] [together=8] [jobs=2] [seed=1] [experiment=smoke]
 
 A third of the kills each by SIGKILL, SIGTERM and SIGINT (Ctrl-C), to the main process alone; half of them anywhere, half
 soon after a training has written a checkpoint. A pipeline that ends before all kills are done is compared and begun
@@ -10,18 +10,28 @@ anew. Everything that the artifacts hold is compared, but for manifests and curv
     pipelines            how many came to their end
     identical            how many of them have the bits of the run left alone
     orphans              processes that outlived a kill by ten seconds
+
+Before it come runs that begin at once on one store: every other one is the whole recipe, the rest are one of another name
+that lacks a row, so that they share all that they need. A line for them:
+
+    together, ended      runs; how many of them ended well
+    stages, computed     artifacts that they needed; how many times one was computed
+    waited               how often a run waited for another
+    identical            whether the artifacts have the bits of a run left alone, and all results its numbers
 """
 
 import hashlib
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from sizes import given
 
@@ -31,15 +41,25 @@ SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 TIMED = {"manifest.json", "metrics.csv"}
 
 
-def start(root: Path, experiment: str, jobs: int) -> "subprocess.Popen[bytes]":
+def start(
+    root: Path, experiment: str, jobs: int, *more: str, output: Any = subprocess.DEVNULL
+) -> "subprocess.Popen[bytes]":
     """Begin a run, or go on with it."""
     often = [
         f"stage.{kind}.checkpoint_every=3"
         for kind in ("pretrain_mlm", "pretrain_condenser", "pretrain_cocondenser", "finetune")
     ]
-    command = [sys.executable, str(RUN), f"experiment={experiment}", f"output_root={root}", f"jobs={jobs}", *often]
+    command = [
+        sys.executable,
+        str(RUN),
+        f"experiment={experiment}",
+        f"output_root={root}",
+        f"jobs={jobs}",
+        *often,
+        *more,
+    ]
     environment = {**os.environ, MARK: str(root), "WANDB_MODE": "disabled"}
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
+    return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
 
 
 def alive(root: Path) -> int:
@@ -80,14 +100,46 @@ def wait_for_the_moment(process: "subprocess.Popen[bytes]", root: Path, draw: ra
         time.sleep(0.005)
 
 
-def main(kills: str, jobs: str, seed: str, experiment: str) -> None:
-    """Run the benchmark and print its line."""
+def at_once(root: Path, runs: int, experiment: str, alone: Path) -> dict[str, Any]:
+    """Begin so many runs at once on one store; what came of them, beside a run left alone."""
+    root.mkdir()
+    logs = [root.with_name(f"together{number}.txt") for number in range(runs)]
+    fewer = ["name=fewer", "~table.rows.MLM", "table.baseline=BM25"]
+    processes = []
+    for number, path in enumerate(logs):
+        with open(path, "wb") as stream:
+            processes.append(start(root, experiment, 1, *(fewer if number % 2 else []), output=stream))
+    ended = sum(process.wait() == 0 for process in processes)
+    said = "".join(path.read_text() for path in logs)
+    made, wanted = digest(root), digest(alone)
+    artifacts = {name: value for name, value in wanted.items() if name.startswith("artifacts")}
+    (rows,) = (json.loads(path.read_text()) for path in alone.glob("runs/*/results.json"))
+    results = [json.loads(path.read_text()) for path in root.glob("runs/*/results.json")]
+    same = [found == [row for row in rows if row["row"] in {one["row"] for one in found}] for found in results]
+    whole = {name: value for name, value in made.items() if name.startswith("artifacts")} == artifacts
+    return {
+        "together": runs,
+        "ended": ended,
+        "stages": len(list(root.glob("artifacts/*/*/manifest.json"))),
+        "computed": len(re.findall(r"^\[\S+\] done in ", said, re.MULTILINE)),
+        "waited": said.count("another process computes it; waiting"),
+        "identical": whole and all(same) and len(results) == min(2, runs),
+    }
+
+
+def main(kills: str, together: str, jobs: str, seed: str, experiment: str) -> None:
+    """Run the benchmark and print its lines."""
     draw, done, resumed, ended, orphans = random.Random(int(seed)), 0, 0, [], 0
     with tempfile.TemporaryDirectory() as folder:
         alone = Path(folder) / "alone"
         if start(alone, experiment, int(jobs)).wait():
             sys.exit(f"error: {experiment} does not run")
         wanted = digest(alone)
+        if int(together):
+            found = at_once(Path(folder) / "together", int(together), experiment, alone)
+            print(json.dumps(found), flush=True)
+            if (found["ended"], found["computed"], found["identical"]) != (int(together), found["stages"], True):
+                sys.exit(1)
         while done < int(kills):
             root = Path(folder) / f"killed{len(ended)}"
             process = start(root, experiment, int(jobs))
@@ -106,6 +158,8 @@ def main(kills: str, jobs: str, seed: str, experiment: str) -> None:
                 process = start(root, experiment, int(jobs))
             failed = process.wait()
             ended.append(not failed and digest(root) == wanted)
+    if not done:
+        return
     result = {"kills": done, "resumed": resumed, "pipelines": len(ended), "identical": sum(ended), "orphans": orphans}
     print(json.dumps({**result, "files": len(wanted)}))
     if sum(ended) < len(ended) or orphans:
@@ -113,4 +167,4 @@ def main(kills: str, jobs: str, seed: str, experiment: str) -> None:
 
 
 if __name__ == "__main__":
-    main(**given(__doc__, kills="50", jobs="2", seed="1", experiment="smoke"))
+    main(**given(__doc__, kills="50", together="8", jobs="2", seed="1", experiment="smoke"))

@@ -2,6 +2,7 @@
 
 import difflib
 import errno
+import re
 from collections.abc import Iterable
 
 DISK = {
@@ -15,6 +16,11 @@ DISK = {
     errno.ENAMETOOLONG: "the name is too long for this disk",
     errno.ELOOP: "links that lead in a circle",
 }
+
+# What libraries say of a full disk in exceptions of their own: safetensors, tokenizers; NumPy's `tofile`; faiss
+FULL = re.compile(
+    r"No space left on device|^\d+ requested and \d+ written$|faiss::write_.* failed: write error", re.DOTALL
+)
 
 
 class UserError(Exception):
@@ -31,7 +37,9 @@ class DiskError(UserError):
 def of_the_disk(error: BaseException) -> DiskError | None:
     """What is said where ``error`` is a fault of the disk; None where it is another."""
     if isinstance(error, OSError) and error.errno in DISK:
-        return DiskError(f"{error.filename or 'output_root'}: {DISK[error.errno]}")
+        return DiskError(f"{error.filename2 or error.filename or 'output_root'}: {DISK[error.errno]}")
+    if FULL.search(str(error)):
+        return DiskError(f"output_root: {DISK[errno.ENOSPC]}")
     return None
 
 

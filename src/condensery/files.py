@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 from condensery.errors import UserError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    import numpy as np
+    from numpy.typing import DTypeLike, NDArray
 
 RECOMPUTE = "delete the folder that it lies in, and the next run computes it anew"  # of a file in an artifact
 
@@ -27,7 +28,7 @@ def atomic(path: Path) -> Iterator[Path]:
         yield temporary
         os.replace(temporary, path)
     finally:
-        if temporary.is_dir():
+        if temporary.is_dir() and not temporary.is_symlink():
             shutil.rmtree(temporary)
         else:
             temporary.unlink(missing_ok=True)
@@ -82,6 +83,19 @@ def load_arrays(path: Path) -> "dict[str, NDArray[Any]]":
         raise
     except Exception as error:
         raise UserError(f"{path}: not readable arrays ({_first_line(error)}); {RECOMPUTE}") from None
+
+
+def new_array(path: Path, dtype: "DTypeLike", shape: tuple[int, ...]) -> "np.memmap[Any, Any]":
+    """A new .npy file, mapped to be written. All of it is on the disk from the start: a full one is an ``OSError`` here,
+    while a page of a map that finds no space ends the process.
+    """
+    from numpy.lib.format import open_memmap
+
+    found = open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+    if hasattr(os, "posix_fallocate"):
+        with open(path, "r+b") as stream:
+            os.posix_fallocate(stream.fileno(), 0, path.stat().st_size)
+    return found
 
 
 def _first_line(error: Exception) -> str:

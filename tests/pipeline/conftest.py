@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 @pytest.fixture(autouse=True)
 def _toys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.syspath_prepend(str(HERE))
-    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    monkeypatch.setenv("PYTHONPATH", str(HERE), prepend=os.pathsep)
     monkeypatch.setenv("CONDENSERY_STAGES", "toys")
     monkeypatch.setenv("TOY_LOG", str(tmp_path / "ran.log"))
     for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"):

@@ -63,7 +63,9 @@ def test_a_link_to_a_stage_is_replaced_and_not_followed(small: Compose, tmp_path
 def test_a_manifest_that_names_files_elsewhere_is_not_believed(small: Compose, tmp_path: Path) -> None:
     run(small())
     path = Store(tmp_path / "out").path(build(small()).nodes["bm25"]) / "manifest.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "files": {"../../../../text.txt": 10}}))
+    manifest = {**json.loads(path.read_text()), "files": {"../../../../text.txt": 10}}
+    del manifest["digest"]
+    path.write_text(json.dumps(manifest))
     with pytest.raises(UserError, match=r"manifest\.json: '\.\./\.\./.*' is no name of something in"):
         run(small())
 
@@ -104,6 +106,8 @@ def test_an_interrupted_stage_goes_on_from_its_work(
     assert store.states(graph)["plain.index"] == "after"
     assert json.loads((store.partial(graph.nodes["plain"]) / "checkpoint.json").read_text())["step"] == 2
     (store.partial(graph.nodes["plain"]) / ".weights.json.4711.tmp").write_text("half")  # as a kill leaves it
+    for number, path in enumerate((tmp_path / "other").rglob("*")):  # the clock has jumped back and forth meanwhile
+        os.utime(path, (number % 2 * 2**32, number % 2 * 2**32), follow_symlinks=False)
     monkeypatch.setenv("TOY_STOP", "plain:1")  # would stop a start from nothing
     run(small(other))
     assert contents(tmp_path / "other") == whole
@@ -121,7 +125,16 @@ def test_a_stage_killed_before_its_folder_was_renamed_is_not_computed_again(
     assert store.has(graph.nodes["plain"])
 
 
-@pytest.mark.parametrize("damage", ["no manifest", "broken manifest", "file cut", "file gone"])
+def flip(path: Path) -> None:
+    """Change one bit in the middle of a file."""
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    path.write_bytes(raw)
+
+
+@pytest.mark.parametrize(
+    "damage", ["no manifest", "broken manifest", "other manifest", "file cut", "file gone", "byte"]
+)
 def test_a_damaged_artifact_is_said_and_repaired_by_force(damage: str, small: Compose, tmp_path: Path) -> None:
     run(small())
     path = Store(tmp_path / "out").path(build(small()).nodes["plain"])
@@ -129,6 +142,11 @@ def test_a_damaged_artifact_is_said_and_repaired_by_force(damage: str, small: Co
         (path / "manifest.json").unlink()
     elif damage == "broken manifest":
         (path / "manifest.json").write_text("{")
+    elif damage == "other manifest":
+        text = (path / "manifest.json").read_text()
+        (path / "manifest.json").write_text(text.replace('"queries": 300', '"queries": 301'))
+    elif damage == "byte":
+        flip(path / "weights.json")
     elif damage == "file cut":
         (path / "weights.json").write_text("1")
     else:
@@ -138,6 +156,39 @@ def test_a_damaged_artifact_is_said_and_repaired_by_force(damage: str, small: Co
             run(small(*overrides))
     run(small("force=[plain]"))
     run(small())
+
+
+def test_a_large_file_is_looked_at_before_a_stage_near_or_far_behind_it_begins(
+    small: Compose, tmp_path: Path, computed: Computed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("condensery.pipeline.store.SMALL", 0)
+    monkeypatch.setenv("TOY_STOP", "plain.index")
+    with pytest.raises(UserError, match=r"stopped at plain\.index"):
+        run(small())
+    monkeypatch.delenv("TOY_STOP")
+    before, store = len(computed()), Store(tmp_path / "out")
+    path = store.path(build(small()).nodes["corpus"])
+    flip(path / "text.txt")
+    with pytest.raises(UserError) as raised:
+        run(small())
+    assert str(raised.value) == (
+        f"{path}: damaged artifact (the content of text.txt has changed); delete the folder, and the next run computes"
+        " it anew"
+    )
+    assert computed()[before:] == []
+
+
+def test_artifacts_of_earlier_versions_have_no_digests_and_are_reused(
+    small: Compose, tmp_path: Path, computed: Computed
+) -> None:
+    run(small())
+    before = computed()
+    for path in (tmp_path / "out").glob("artifacts/*/*/manifest.json"):
+        manifest = json.loads(path.read_text())
+        del manifest["digest"], manifest["digests"]
+        path.write_text(json.dumps(manifest))
+    run(small())
+    assert computed() == before
 
 
 def test_two_runs_at_once_compute_each_stage_once(launch: Launch, computed: Computed) -> None:

@@ -1,6 +1,7 @@
 """A failed cell does not stop the others: it is a dash with its reason, the exit code is 1, the next run makes up for it."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 from toy_commands import Command, Compose
 
+from condensery.pipeline.report import draw_logs
 from condensery.pipeline.run import run, run_all
 from condensery.pipeline.sweep import distinct_rows
 from condensery.reporting.results import Row, read_results, write_results
@@ -70,6 +72,19 @@ def test_curves_are_drawn_again_when_a_training_was_added(composed: Compose, mon
     monkeypatch.delenv("TOY_STOP")
     run(composed())
     assert (folder / "curves.png").read_bytes() != picture
+
+
+def test_curves_are_drawn_again_when_a_log_has_changed_whatever_the_clock_says(tmp_path: Path) -> None:
+    log, picture = tmp_path / "metrics.csv", tmp_path / "curves.png"
+    log.write_text("step,train/loss\n1,9\n2,5\n")
+    draw_logs({"plain": log}, tmp_path)
+    before = picture.read_bytes()
+    os.utime(picture, (2**31, 2**31))
+    draw_logs({"plain": log}, tmp_path)
+    assert picture.stat().st_mtime == 2**31, "nothing has changed"
+    log.write_text("step,train/loss\n1,9\n2,6\n")
+    draw_logs({"plain": log}, tmp_path)
+    assert picture.read_bytes() != before
 
 
 def test_where_no_row_is_left_the_reason_is_all_that_is_said(command: Command, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from condensery.files import read_json, write_json
 from condensery.pipeline.figure_config import FigureConfig
 from condensery.pipeline.figures import Job, by_setting, draw, draw_figures, read_figures
 from condensery.pipeline.graph import build
-from condensery.pipeline.page import page_of_run
+from condensery.pipeline.page import page_of_run, read_study, write_study
 from condensery.pipeline.run import run
 
 SEEDS = (1, 2)
@@ -33,7 +33,9 @@ class Made:
 
     def job(self, name: str, stages: Mapping[str, Path], rows: Mapping[str, tuple[Path, float]]) -> Path:
         folder = self.root / "runs" / name
-        write_json(folder / "graph.json", {n: {"kind": p.parent.name, "id": p.name} for n, p in stages.items()})
+        write_json(
+            folder / "graph.json", {n: {"kind": p.parent.name, "id": p.name, "reads": {}} for n, p in stages.items()}
+        )
         entries = [
             {"row": row, "collection": "toys", "split": "test", "metrics": {"MRR@10": value}, "seed": 1,
              "artifact": f"evaluate/{path.name}"} for row, (path, value) in rows.items()
@@ -168,6 +170,22 @@ def test_a_figure_without_any_line_is_named_and_hides_no_other(sweep: list[Job],
         "figures.unmeasured: no row has NDCG@10 (measured: MRR@10)",
     ]
     assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == ["good.csv", "good.png", "good.svg"]
+
+
+@pytest.mark.parametrize("graph", [[], {"tuned": 3}, {"tuned": {"kind": "finetune", "reads": {}}}, {"tuned": {}}, None])
+def test_a_damaged_graph_is_one_line(graph: object, tmp_path: Path) -> None:
+    write_json(tmp_path / "runs" / "x" / "graph.json", graph)
+    with pytest.raises(UserError, match=r"graph\.json: .* not what a run writes; run the study again"):
+        Job(tmp_path / "runs" / "x").stages  # noqa: B018
+
+
+@pytest.mark.parametrize("study", [[], {"command": "x"}, {"command": "", "about": 3, "lost": {}}])
+def test_a_damaged_study_is_one_line_and_stops_no_other(study: object, tmp_path: Path) -> None:
+    write_json(tmp_path / "toy-12345678" / "study.json", study)
+    with pytest.raises(UserError, match=r"study\.json: not what a run writes; run the study again"):
+        read_study(tmp_path / "toy-12345678")
+    write_study(tmp_path / "toy-abcdefab", "", [], {})
+    assert read_study(tmp_path / "toy-abcdefab")["turn"] == 1
 
 
 @pytest.mark.parametrize("name", ["../../../x", "/etc"])

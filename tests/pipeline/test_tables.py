@@ -64,22 +64,36 @@ def test_a_users_own_table_stands_alone_is_filled_by_a_sweep_and_written_again_f
     assert re.findall("nothing is measured.*", again.stdout) == [f"nothing is measured yet of tyo in {out}"]
 
 
-def test_of_runs_the_newest_is_shown_and_only_those_of_the_study(composed: Compose, tmp_path: Path) -> None:
+def test_of_runs_the_last_is_shown_whatever_the_clock_says_and_only_those_of_the_study(
+    composed: Compose, tmp_path: Path
+) -> None:
     older, newer = run(composed()).folder, run(composed("seed=2")).folder
     run(composed("name=toy-other"))
     assert older
     assert newer
     os.utime(newer / "results.json", (1, 1))
     rows = tables.measured(tmp_path / "out", "toy")
-    assert {row.seed for row in rows} == {1}
+    assert {row.seed for row in rows} == {2}
     assert all(len(row.query_ids) for row in rows)
+    run(composed())
     os.utime(older / "results.json", (0, 0))
-    assert {row.seed for row in tables.measured(tmp_path / "out", "toy")} == {2}
+    assert {row.seed for row in tables.measured(tmp_path / "out", "toy")} == {1}
     assert tables.measured(tmp_path / "out", "to") == []
 
 
-def test_numbers_stay_where_the_values_of_each_query_are_gone(composed: Compose, tmp_path: Path) -> None:
-    run(composed())
+def test_numbers_must_be_those_of_their_queries_and_stay_where_these_are_gone(
+    composed: Compose, tmp_path: Path
+) -> None:
+    folder = run(composed()).folder
+    assert folder
+    written = (folder / "results.json").read_text()
+    entries = json.loads(written)
+    metric = next(iter(entries[2]["metrics"]))
+    entries[2]["metrics"][metric] += 0.001
+    (folder / "results.json").write_text(json.dumps(entries))
+    with pytest.raises(UserError, match=f"better: its {metric} is not the mean over the queries of .*; run the study"):
+        tables.measured(tmp_path / "out", "toy")
+    (folder / "results.json").write_text(written)
     for path in (tmp_path / "out" / "artifacts").rglob("evaluation.npz"):
         path.unlink()
     rows = tables.measured(tmp_path / "out", "toy")

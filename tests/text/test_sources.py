@@ -94,6 +94,16 @@ def test_a_hash_is_remembered_until_the_file_changes(tmp_path: Path, monkeypatch
     assert len(calls) == 3
 
 
+def test_a_copy_that_kept_its_time_stamp_is_another_file(tmp_path: Path) -> None:
+    path, old = tmp_path / "file", time.time() - 60
+    path.write_text("one")
+    os.utime(path, (old, old))
+    first = hashes.content_hashes([path])
+    path.write_text("two")
+    os.utime(path, (old, old))
+    assert hashes.content_hashes([path]) != first
+
+
 def test_a_cache_that_cannot_be_written_is_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "cache").write_text("a file in the way")
     monkeypatch.setenv("CONDENSERY_CACHE", str(tmp_path / "cache"))

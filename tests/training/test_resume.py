@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 import tiny
@@ -164,6 +165,20 @@ def test_a_damaged_checkpoint_is_one_line_that_names_it(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=r"step=5\.ckpt: this checkpoint cannot be read .*; delete it") as raised:
             fit(module, data, tmp_path / "run", "x")
         assert "\n" not in str(raised.value)
+
+
+def test_a_checkpoint_with_a_flipped_bit_is_not_trained_on(tmp_path: Path) -> None:
+    _stopped("condenser", tmp_path, "parts", at=8)
+    path = tmp_path / "parts" / "checkpoints" / "step=5.ckpt"
+    raw = bytearray(path.read_bytes())
+    with ZipFile(path) as archive:
+        largest = max(archive.infolist(), key=lambda entry: entry.file_size)
+    raw[largest.header_offset + 200 + largest.file_size // 2] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(
+        UserError, match=r"step=5\.ckpt: this checkpoint cannot be read \(.*\); delete it to start over"
+    ):
+        _fit("condenser", tmp_path, "parts")
 
 
 class Poison:

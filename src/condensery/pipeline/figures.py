@@ -18,6 +18,7 @@ from condensery.pipeline.figure_config import (
     ScoreByStepsFigure,
     TrainingFigure,
 )
+from condensery.pipeline.page import read_graph
 from condensery.stages.base import Artifact
 
 if TYPE_CHECKING:
@@ -44,7 +45,9 @@ class Job:
         """The artifacts of its stages by name."""
         store = self.folder.parents[1] / "artifacts"
         path = self.folder / "graph.json"
-        return {name: Artifact(inside(store, f"{n['kind']}/{n['id']}", path)) for name, n in read_json(path).items()}
+        return {
+            name: Artifact(inside(store, f"{n['kind']}/{n['id']}", path)) for name, n in read_graph(self.folder).items()
+        }
 
     @cached_property
     def rows(self) -> "list[Row]":

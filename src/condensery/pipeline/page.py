@@ -1,10 +1,13 @@
 """Gathers the page of a run or a sweep from what lies in the run folders and in the manifests of their artifacts."""
 
+import glob
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from condensery.errors import UserError
 from condensery.files import inside, read_json, write_json
 from condensery.pipeline.study import tidied
 
@@ -20,8 +23,42 @@ PAGE = "index.html"
 
 
 def write_study(folder: Path, command: str, about: Sequence[str], lost: Mapping[str, Mapping[str, str]]) -> None:
-    """Keep in a run's folder what its artifacts do not tell; ``lost``: stage -> the stage that failed, and the reason."""
-    write_json(folder / STUDY, {"command": command, "about": list(about), "lost": lost})
+    """Keep in a run's folder what its artifacts do not tell; ``lost``: stage -> the stage that failed, and the reason.
+
+    ``turn`` counts the runs of a study, so that the last of them is known whatever the clock says.
+    """
+    study = glob.escape(folder.name.rpartition("-")[0])
+    others = max((turn_of(other) for other in folder.parent.glob(f"{study}-*") if other != folder), default=0)
+    turn = max(turn_of(folder), others + 1)
+    write_json(folder / STUDY, {"command": command, "about": list(about), "lost": lost, "turn": turn})
+
+
+def turn_of(folder: Path) -> int:
+    """Which run of its study a run's folder is of; 0 where that is not known."""
+    with suppress(UserError):
+        study = read_json(folder / STUDY)
+        if isinstance(study, dict) and isinstance(study.get("turn"), int):
+            return int(study["turn"])
+    return 0
+
+
+def read_study(run: Path) -> dict[str, Any]:
+    """What ``write_study`` wrote. Raises ``UserError`` where it is not that."""
+    study = read_json(run / STUDY)
+    wanted = {"command": str, "about": list, "lost": dict}
+    if not isinstance(study, dict) or not all(isinstance(study.get(key), kind) for key, kind in wanted.items()):
+        raise UserError(f"{run / STUDY}: not what a run writes; run the study again")
+    return study
+
+
+def read_graph(run: Path) -> dict[str, dict[str, Any]]:
+    """The stages of a run: name -> kind, id and what it reads. Raises ``UserError`` where a field is missing."""
+    graph = read_json(run / "graph.json")
+    wanted = {"kind": str, "id": str, "reads": dict}
+    for name, node in graph.items() if isinstance(graph, dict) else [("?", None)]:
+        if not isinstance(node, dict) or not all(isinstance(node.get(key), kind) for key, kind in wanted.items()):
+            raise UserError(f"{run / 'graph.json'}: {name}: not what a run writes; run the study again")
+    return dict(graph)
 
 
 def page_of_run(folder: Path, root: Path, tables: "Sequence[Table]", figures: "Sequence[Figure]") -> None:
@@ -29,7 +66,7 @@ def page_of_run(folder: Path, root: Path, tables: "Sequence[Table]", figures: "S
     from condensery.reporting.page import Page
     from condensery.reporting.results import read_results
 
-    study = read_json(folder / STUDY)
+    study = read_study(folder)
     page = Page(
         name=folder.name.rpartition("-")[0],
         about=study["about"],
@@ -54,7 +91,7 @@ def page_of_sweep(
     """Write ``index.html`` into a sweep's folder, over its runs (label, folder); ``failed`` are jobs that left none."""
     from condensery.reporting.page import Page
 
-    about = read_json(runs[0][1] / STUDY)["about"] if runs else []
+    about = read_study(runs[0][1])["about"] if runs else []
     page = Page(folder.name, about, command, tables, figures, rows=rows)
     _write(page, folder, root, runs, failed)
 
@@ -77,7 +114,7 @@ def _job(label: str, run: Path, root: Path, manifests: dict[str, dict[str, Any]]
     from condensery.reporting.curves import read_curves
     from condensery.reporting.page import Job, Made
 
-    study, graph = read_json(run / STUDY), read_json(run / "graph.json")
+    study, graph = read_study(run), read_graph(run)
     made: list[Made] = []
     curves: dict[str, dict[str, Curve]] = {}
     for stage, node in graph.items():

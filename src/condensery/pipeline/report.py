@@ -1,12 +1,14 @@
 """What a run shows at its end: its table, its curves, its audits, and answers of its best retriever."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from condensery.errors import UserError
-from condensery.files import read_json
+from condensery.files import content_hash, read_json, write_json
 from condensery.pipeline.config import TableConfig
 from condensery.pipeline.executor import causes
 from condensery.pipeline.graph import Graph
@@ -42,10 +44,7 @@ def write(
     _show_audits(graph, store)
     logs = {name: store.path(node) / "logs" / "metrics.csv" for name, node in graph.nodes.items()}
     logs = {name: path for name, path in logs.items() if path.exists()}
-    if logs and not _newer([folder / f"curves.{kind}" for kind in ("png", "svg")], list(logs.values())):
-        from condensery.reporting.curves import draw_curves
-
-        draw_curves(logs, folder / "curves")
+    draw_logs(logs, folder)
     drawn, faults = ([], []) if swept else draw(graph, folder)
     page_of_run(folder, graph.root.output_root, tables, drawn)
     if not swept:
@@ -89,11 +88,18 @@ def lost(graph: Graph, store: Store, failures: Mapping[str, Failure]) -> dict[st
     }
 
 
-def _newer(pictures: Sequence[Path], files: Sequence[Path]) -> bool:
-    """Whether the pictures are there and were drawn after the files were written."""
-    return all(path.exists() for path in pictures) and (
-        min(path.stat().st_mtime for path in pictures) >= max(path.stat().st_mtime for path in files)
-    )
+def draw_logs(logs: Mapping[str, Path], folder: Path) -> None:
+    """Draw the curves, unless they are there and of these very logs; ``curves.json`` tells which were drawn."""
+    drawn, pictures = folder / "curves.json", [folder / f"curves.{kind}" for kind in ("png", "svg")]
+    wanted = {name: content_hash(path) for name, path in logs.items()}
+    with suppress(UserError):
+        if all(path.exists() for path in pictures) and read_json(drawn) == wanted:
+            return
+    if logs:
+        from condensery.reporting.curves import draw_curves
+
+        draw_curves(logs, folder / "curves")
+        write_json(drawn, wanted)
 
 
 def rows_of(graph: Graph, store: Store, failures: Mapping[str, Failure]) -> "list[Row]":
@@ -161,8 +167,19 @@ def with_queries(row: "Row", folder: Path) -> "Row":
 
 
 def with_values(rows: "Sequence[Row]", root: Path) -> "list[Row]":
-    """The rows with the values of each query, out of the artifacts under ``root``; one that failed has none."""
-    return [row if row.failed else with_queries(row, root / "artifacts" / row.artifact) for row in rows]
+    """The rows with the values of each query, out of the artifacts under ``root``; one that failed has none.
+
+    Raises ``UserError`` where a row says something else than its queries.
+    """
+    found = [row if row.failed else with_queries(row, root / "artifacts" / row.artifact) for row in rows]
+    for row in found:
+        for metric, values in row.per_query.items():
+            if not math.isclose(row.metrics.get(metric, math.nan), values.mean(), abs_tol=1e-9):
+                raise UserError(
+                    f"results.json: {row.name}: its {metric} is not the mean over the queries of {row.artifact}; run the"
+                    " study again"
+                )
+    return found
 
 
 def table_of(config: TableConfig, rows: "Sequence[Row]", title: str) -> "Table":
@@ -242,6 +259,7 @@ def answer(graph: Graph, store: Store, rows: "Sequence[Row]", text: str) -> None
 
     best = best_row(rows)
     found = retriever_of(graph, store, best)
+    store.check([found.index])
     collection = Collection(found.collection.path)
     encode = query_encoder(found.encoder.path) if found.encoder else None
     answers = ask(text, open_index(found.index.path, collection), collection, ANSWERS, encode)

@@ -3,15 +3,20 @@
 ``<root>/artifacts/<kind>/<id>/`` is whole when its manifest is there. Work happens in ``<id>.partial/`` under the lock
 ``<id>.lock``; a stage that was interrupted finds its earlier work there. The manifest is written last, then the folder
 is renamed, so that a folder with the final name is never half done.
+
+The manifest holds the size and the digest of every file. Sizes, and the content of small files, are looked at whenever an
+artifact is to be reused; large files are read for their digest before a stage reads them, once in a process.
 """
 
+import hashlib
 import importlib.metadata
+import json
 import os
 import platform
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache
@@ -21,12 +26,13 @@ from typing import Any, Literal
 from filelock import FileLock, Timeout
 
 from condensery.errors import UserError
-from condensery.files import inside, read_json, write_json
+from condensery.files import content_hash, inside, read_json, write_json
 from condensery.pipeline.graph import Graph, Node
 from condensery.pipeline.processes import compute
 from condensery.stages.base import Artifact, Context, Runtime, Stage, registry
 
 SCHEMA = 1
+SMALL = 1 << 18  # bytes: a file up to here is read for its digest each time
 LIBRARIES = [
     "torch",
     "pytorch-lightning",
@@ -46,6 +52,7 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self.folder = root / "artifacts"
+        self._sound: set[Path] = set()  # artifacts that this process wrote, or found as they were written
 
     def path(self, node: Node) -> Path:
         """Where the artifact of ``node`` lies or will lie."""
@@ -64,12 +71,25 @@ class Store:
         path = self.path(node)
         if not path.exists():
             return False
-        fault = _damage(path, node)
-        if fault and path.exists() and _damage(path, node):  # looked at twice: a forced run may just have replaced it
+        if fault := _twice(path):
             raise UserError(
                 f"{path}: damaged artifact ({fault}); recompute it with force=[{node.name}] or delete the folder"
             )
         return True
+
+    def check(self, artifacts: Iterable[Artifact]) -> None:
+        """Raise ``UserError`` where one of the artifacts, or what they were made from, is not as it was written."""
+        left = list(artifacts)
+        while left:
+            artifact = left.pop()
+            if artifact.path in self._sound or not artifact.path.exists():
+                continue
+            if fault := _twice(artifact.path, whole=True):
+                raise UserError(
+                    f"{artifact.path}: damaged artifact ({fault}); delete the folder, and the next run computes it anew"
+                )
+            self._sound.add(artifact.path)
+            left += [parent for field in artifact.manifest["inputs"] for parent in artifact.inputs(field)]
 
     def states(self, graph: Graph) -> dict[str, State]:
         """What a run would do with each node: take it, compute it, or compute it after one of its inputs."""
@@ -112,13 +132,17 @@ class Store:
             field: tuple(Artifact(self.folder / reference) for reference in references)
             for field, references in node.made_from.items()
         }
+        self.check(artifact for artifacts in made_from.values() for artifact in artifacts)
         wall, processor = time.monotonic(), _cpu_seconds()
         summary, where = compute(stage, node.config, Context(node.name, folder, runtime, made_from))
         seconds = {"wall_seconds": time.monotonic() - wall, "cpu_seconds": _cpu_seconds() - processor}
         manifest = _manifest(stage, node, dict(summary), seconds)
         manifest["machine"] = where
-        manifest["files"] = _sizes(folder)
-        write_json(folder / "manifest.json", manifest)
+        files = _files(folder)
+        manifest["files"] = {name: path.stat().st_size for name, path in files.items()}
+        manifest["digests"] = {name: content_hash(path) for name, path in files.items()}
+        write_json(folder / "manifest.json", {**manifest, "digest": _digest(manifest)})
+        self._sound.add(self.path(node))
 
     def _publish(self, node: Node) -> None:
         path = self.path(node)
@@ -143,22 +167,39 @@ class Store:
             lock.release()
 
 
-def _damage(path: Path, node: Node) -> str:
-    """What is wrong with an artifact folder; empty where nothing is."""
+def _twice(path: Path, whole: bool = False) -> str:
+    """``_damage``, looked at twice: a forced run may just have replaced the folder."""
+    return _damage(path, whole) if _damage(path, whole) and path.exists() else ""
+
+
+def _damage(path: Path, whole: bool) -> str:
+    """What is wrong with an artifact folder; empty where nothing is. ``whole``: the content of large files counts too."""
     try:
         manifest = read_json(path / "manifest.json")
     except (UserError, OSError):
         return "no readable manifest.json"
-    if not isinstance(manifest, dict) or (manifest.get("kind"), manifest.get("id")) != (node.kind, node.id):
+    if not isinstance(manifest, dict) or (manifest.get("kind"), manifest.get("id")) != (path.parent.name, path.name):
         return "its manifest.json belongs to another artifact"
+    if "digest" in manifest and manifest.pop("digest") != _digest(manifest):
+        return "its manifest.json is not as it was written"
+    digests = manifest.get("digests", {})  # artifacts of earlier versions have none
     for name, size in manifest.get("files", {}).items():
+        file = inside(path, name, path / "manifest.json")
         try:
-            found = inside(path, name, path / "manifest.json").stat().st_size
+            found = file.stat().st_size
+            if found != size:
+                return f"{name} has {found} bytes instead of {size}"
+            if name in digests and (whole or size <= SMALL) and content_hash(file) != digests[name]:
+                return f"the content of {name} has changed"
         except FileNotFoundError:
             return f"{name} is missing"
-        if found != size:
-            return f"{name} has {found} bytes instead of {size}"
     return ""
+
+
+def _digest(manifest: Mapping[str, Any]) -> str:
+    """Of all that a manifest says, before it is written as after it is read."""
+    text = json.dumps(json.loads(json.dumps(manifest)), sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def _remove_half_written(folder: Path) -> None:
@@ -170,9 +211,10 @@ def _remove_half_written(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _sizes(folder: Path) -> dict[str, int]:
+def _files(folder: Path) -> dict[str, Path]:
+    """The files of an artifact by their names in its folder; what W&B keeps there for itself is none of them."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and "wandb" not in path.parts)
-    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
+    return {path.relative_to(folder).as_posix(): path for path in files}
 
 
 def _manifest(stage: Stage, node: Node, summary: Mapping[str, Any], seconds: Mapping[str, float]) -> dict[str, Any]:

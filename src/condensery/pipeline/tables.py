@@ -8,6 +8,7 @@ from hydra.core.hydra_config import HydraConfig
 from condensery.errors import UserError
 from condensery.pipeline import report
 from condensery.pipeline.config import RootConfig
+from condensery.pipeline.page import turn_of
 
 if TYPE_CHECKING:
     from condensery.reporting.results import Row
@@ -37,12 +38,14 @@ def write(root: RootConfig) -> Path | None:
 
 
 def measured(output_root: Path, study: str) -> "list[Row]":
-    """The rows of the sweep that is called ``study``, otherwise of its newest run; none where there is neither."""
+    """The rows of the sweep that is called ``study``, otherwise of its last run; none where there is neither."""
     from condensery.reporting.results import read_results
 
     runs = (path for path in output_root.glob(f"runs/{study}-*/results.json") if _of_study(path.parent.name, study))
     found = [output_root / "sweeps" / study / "results.json"]
-    found = [path for path in found if path.is_file()] or sorted(runs, key=lambda path: path.stat().st_mtime)[-1:]
+    found = [path for path in found if path.is_file()] or sorted(
+        runs, key=lambda path: (turn_of(path.parent), path.stat().st_mtime)
+    )[-1:]
     rows = [row for path in found for row in read_results(path)]
     return report.with_values(rows, output_root)
 

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 from torch import Tensor
 
 from condensery.errors import UserError
-from condensery.files import atomic, load_array, read_json, write_json
+from condensery.files import atomic, load_array, new_array, read_json, write_json
 from condensery.progress import Task, progress
 from condensery.retrieval.dense import shard_path
 from condensery.sharing import ALONE, Part
@@ -140,7 +139,7 @@ def join_shards(folder: Path, plan: list[tuple[int, int]], path: Path) -> None:
             np.save(stream, np.empty((0, 0), np.float32))
         return
     first = load_array(shard_path(folder, 0), mapped=True)
-    joined = open_memmap(path, mode="w+", dtype=first.dtype, shape=(plan[-1][1], first.shape[1]))
+    joined = new_array(path, first.dtype, (plan[-1][1], first.shape[1]))
     for number, (start, stop) in enumerate(plan):
         joined[start:stop] = load_array(shard_path(folder, number), mapped=True)
     joined.flush()

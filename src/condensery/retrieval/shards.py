@@ -8,10 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
-from condensery.files import atomic, load_array, load_arrays
+from condensery.files import atomic, load_array, load_arrays, new_array
 from condensery.progress import Task, progress
 from condensery.retrieval.ranking import Ranking
 from condensery.retrieval.runs import Run
@@ -67,7 +66,7 @@ def _join(shards: Sequence[Path], query_rows: NDArray[np.int64], depth: int, fol
     """Copy the shards behind each other, one at a time in memory."""
     for name, kind in (("passages", np.int32), ("scores", np.float32)):
         with atomic(folder / f"{name}.npy") as temporary:
-            joined = open_memmap(temporary, mode="w+", dtype=kind, shape=(len(query_rows), depth))
+            joined = new_array(temporary, kind, (len(query_rows), depth))
             first = 0
             for shard in shards:
                 found = load_arrays(shard)[name]

@@ -4,7 +4,6 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from condensery.randomness import nested_subset
 from condensery.stages.base import Context, Input, stage
 from condensery.stages.checks import check_subset
 from condensery.stages.training import Count, EncoderStageConfig, initial_towers, run_training
@@ -23,6 +22,7 @@ class FinetuneSentencesConfig(EncoderStageConfig):
 def finetune_sentences(config: FinetuneSentencesConfig, context: Context) -> dict[str, Any]:
     """Train one encoder for all sentences and save it as a checkpoint; the last step's weights are the result."""
     from condensery.models.checkpoint import Retriever, save_retriever
+    from condensery.randomness import nested_subset
     from condensery.stages.texts import Sentences
     from condensery.training.sentences import SentenceBatches, SentenceDataModule, SentenceModule
 

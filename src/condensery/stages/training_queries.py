@@ -4,16 +4,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 from pydantic import Field, ValidationInfo, field_validator
 
 from condensery.errors import UserError
-from condensery.randomness import nested_subset
 from condensery.stages.base import Context, Input, StageConfig
 from condensery.stages.checks import Split, check_subset, missing_split
 from condensery.stages.training import Count
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from condensery.retrieval.pool import NegativePool, NegativeWeights
     from condensery.text.collection import Collection
     from condensery.training.batches import TrainingQueries
@@ -52,6 +52,9 @@ def training_queries(config: QueriesConfig, context: Context, collection: "Colle
     Raises:
         UserError: a judged query has no positive, there are fewer queries than asked for, or a source has none of them.
     """
+    import numpy as np
+
+    from condensery.randomness import nested_subset
     from condensery.training.batches import TrainingQueries
 
     qrels = collection.qrels(config.split)
@@ -82,7 +85,7 @@ def _labels(context: Context) -> list[Path]:
     return [path for path in paths if path.stat().st_size]
 
 
-def _labelled(labels: Sequence[Path], collection: "Collection") -> dict[int, np.ndarray]:
+def _labelled(labels: Sequence[Path], collection: "Collection") -> "dict[int, np.ndarray]":
     """The passages that were labelled positive, by query."""
     from condensery.retrieval.negatives import read_negatives
 
@@ -95,9 +98,11 @@ def _labelled(labels: Sequence[Path], collection: "Collection") -> dict[int, np.
 
 
 def _pooled(
-    config: QueriesConfig, context: Context, collection: "Collection", rows: np.ndarray, labels: Sequence[Path]
+    config: QueriesConfig, context: Context, collection: "Collection", rows: "np.ndarray", labels: Sequence[Path]
 ) -> "tuple[NegativePool, NegativeWeights | None]":
     """The negatives of the queries ``rows`` (q,), those of the labels too, and their weights where they have any."""
+    import numpy as np
+
     from condensery.retrieval.negatives import open_negatives, read_negatives
     from condensery.retrieval.pool import NegativePool, NegativeWeights
 

@@ -17,7 +17,9 @@ def cache_folder() -> Path:
 
 
 def content_hashes(paths: list[Path]) -> list[str]:
-    """The content hash of each file, remembered by absolute path, size and time of change.
+    """The content hash of each file, remembered by absolute path, size and times of change.
+
+    Two times, for a copy may keep that of the content (mtime); that of the entry (ctime) nobody can set.
 
     Where the cache cannot be written (a read-only home, a broken file) the hashes are computed each time.
     """
@@ -38,7 +40,7 @@ def content_hashes(paths: list[Path]) -> list[str]:
 def _key(path: Path) -> str:
     status = path.stat()
     name = os.fsencode(path.resolve()).decode(errors="backslashreplace")  # SQLite takes no half characters
-    return f"{name}|{status.st_size}|{status.st_mtime_ns}"
+    return f"{name}|{status.st_size}|{status.st_ctime_ns}|{status.st_mtime_ns}"
 
 
 def _open() -> sqlite3.Connection:

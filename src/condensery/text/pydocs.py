@@ -35,7 +35,6 @@ from pydantic import Field
 
 from condensery.errors import UserError
 from condensery.progress import progress
-from condensery.randomness import hash64
 from condensery.text.docstrings import read_files
 from condensery.text.duplicates import contained, first_of_each, sketches, words
 from condensery.text.records import Passage, Query
@@ -223,6 +222,8 @@ def _without_unclear_queries(entries: list[Entry], writer: "CollectionWriter") -
 
 def split_of(module: str) -> str:
     """train, dev or test, by the hash of the module's name."""
+    from condensery.randomness import hash64  # imports NumPy, which a dry run does without
+
     draw = hash64("pydocs", module) / 2.0**64
     return "test" if draw < SHARE_TEST else "dev" if draw < SHARE_TEST + SHARE_DEV else "train"
 

@@ -132,10 +132,11 @@ class TextTable:
         self.path = Path(path)
         try:
             self._table = pa.ipc.open_file(pa.memory_map(str(self.path))).read_all()
+            self._table.validate()
         except FileNotFoundError:
             raise UserError(f"{self.path}: no such file") from None
-        except (pa.ArrowInvalid, OSError) as error:
-            raise UserError(f"{self.path}: not an Arrow file ({error})") from None
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise UserError(f"{self.path}: not an Arrow file ({' '.join(str(error).split())})") from None
 
     def __reduce__(self) -> tuple[type["TextTable"], tuple[Path]]:
         return TextTable, (self.path,)

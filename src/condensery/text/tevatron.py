@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from condensery.errors import UserError
 from condensery.text.dpr import answers_in
-from condensery.text.ids import id_hash
 from condensery.text.lines import field, read_objects
 from condensery.text.records import Passage, Query
 from condensery.text.source import FolderSource, InputFile, Splits
@@ -65,6 +64,8 @@ class TevatronSource(FolderSource):
 
 def read(config: TevatronSource, writer: "CollectionWriter") -> None:
     """Read Tevatron's files into ``writer``."""
+    from condensery.text.ids import id_hash  # imports NumPy, which a dry run does without
+
     writer.regex_answers = config.answers == "regex"
     judged, taken = config.judged_splits(), set[int]()
     for file in config.input_files():

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 import pytorch_lightning as pl
@@ -126,7 +127,10 @@ class Validation(pl.Callback):
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Checkpoints appear under their name only when they are whole, and are read without pickle's freedom."""
+    """Checkpoints appear under their name only when they are whole, and are read without pickle's freedom.
+
+    PyTorch writes the checksums of a ZIP archive and does not look at them, so that is done here.
+    """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
         temporary = Path(path).with_suffix(".partial")
@@ -138,7 +142,9 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     ) -> dict[str, Any]:
         """Read a checkpoint. Raises ``UserError`` where the file is damaged."""
         try:
+            if bad := ZipFile(path).testzip():
+                raise BadZipFile(f"{bad} has changed")
             return super().load_checkpoint(path, map_location, weights_only)
-        except (OSError, EOFError, RuntimeError, ValueError, UnpicklingError) as error:
+        except (BadZipFile, OSError, EOFError, RuntimeError, ValueError, UnpicklingError) as error:
             reason = [*str(error).strip().splitlines(), type(error).__name__][0]
             raise UserError(f"{path}: this checkpoint cannot be read ({reason}); delete it to start over") from None

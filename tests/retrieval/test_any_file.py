@@ -1,0 +1,94 @@
+"""Runs, negatives and triples on whatever hypothesis thinks of: they come back the same, and no input gives a traceback."""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from accidents import FEW, MORE, damaged, named
+from hypothesis import given
+from hypothesis import strategies as st
+
+from condensery.errors import UserError
+from condensery.retrieval.negatives import Negatives, from_triples, read_negatives, save_negatives
+from condensery.retrieval.runs import Run, read_run, write_run
+from condensery.text.collection import Collection
+
+PASSAGES, QUERIES = 60, 12  # of the collection
+
+
+@st.composite
+def rankings(draw: st.DrawFn) -> Run:
+    """Rankings of different lengths with any scores, ties among them."""
+    queries = sorted(draw(st.sets(st.integers(0, QUERIES - 1), min_size=1)))
+    own = [draw(st.lists(st.integers(0, PASSAGES - 1), unique=True, min_size=1, max_size=6)) for _ in queries]
+    depth = max(map(len, own))
+    rows = np.full((len(queries), depth), -1, np.int64)
+    scores = np.full((len(queries), depth), -np.inf, np.float32)
+    for at, passages in enumerate(own):
+        number = st.floats(width=32, allow_nan=False, allow_infinity=False)
+        drawn = draw(st.lists(number, min_size=len(passages), max_size=len(passages)))
+        rows[at, : len(passages)], scores[at, : len(passages)] = passages, sorted(drawn, reverse=True)
+    return Run(np.array(queries), rows, scores)
+
+
+@FEW
+@given(run=rankings())
+def test_any_run_comes_back_the_same(collection: Collection, run: Run) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        write_run(Path(name) / "run.txt.gz", run, collection)
+        read = read_run(Path(name) / "run.txt.gz", collection)
+    for name in ("query_rows", "passage_rows", "scores"):
+        np.testing.assert_array_equal(getattr(read, name), getattr(run, name))
+
+
+@FEW
+@given(run=rankings())
+def test_any_negatives_come_back_the_same(collection: Collection, run: Run) -> None:
+    wanted = Negatives(run.query_rows, run.passage_rows.astype(np.int32))
+    with tempfile.TemporaryDirectory() as name:
+        save_negatives(Path(name), wanted, collection, {})
+        read = read_negatives(Path(name) / "negatives.jsonl", collection)
+    np.testing.assert_array_equal(read.query_rows, wanted.query_rows)
+    np.testing.assert_array_equal(read.passage_rows, wanted.passage_rows)
+
+
+@FEW
+@given(pairs=st.lists(st.tuples(st.integers(0, QUERIES - 1), st.integers(30, 45)), min_size=1, max_size=40))
+def test_any_triples_come_back_as_distinct_negatives(collection: Collection, pairs: list[tuple[int, int]]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "triples.tsv"
+        path.write_text("".join(f"q{query}\tp{query}\tp{passage}\n" for query, passage in pairs))
+        negatives, counts = from_triples(path, collection, depth=100)
+    found = zip(negatives.query_rows.tolist(), negatives.passage_rows, strict=True)
+    assert {query: {int(row) for row in rows if row >= 0} for query, rows in found} == {
+        query: {passage for one, passage in pairs if one == query} for query, _ in pairs
+    }
+    assert (counts["triples"], counts["negatives"]) == (len(pairs), len(set(pairs)))
+
+
+READERS: dict[str, tuple[Callable[[Path, Collection], Any], bytes]] = {
+    "run": (read_run, b"q1 Q0 p3 1 1.5 x\nq1 Q0 p4 2 1.0 x\nq2 Q0 p4 1 1e-3 x\n"),
+    "negatives": (
+        read_negatives,
+        b'{"query_id": "q1", "negative_ids": ["p5", "p7"], "scores": [2.0, 1.0]}\n{"query_id": "q0", "negative_ids": []}\n',
+    ),
+    "triples": (lambda path, collection: from_triples(path, collection, 5), b"q1\tp1\tp5\nq2\tp2\tp7\n"),
+}
+
+
+@MORE
+@given(data=st.data())
+@pytest.mark.parametrize("reader", READERS)
+def test_no_bytes_give_a_traceback(reader: str, collection: Collection, data: st.DataObject) -> None:
+    read, sound = READERS[reader]
+    raw = data.draw(st.one_of(st.binary(max_size=40), damaged(sound)))
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "file"
+        path.write_bytes(raw)
+        try:
+            read(path, collection)
+        except UserError as error:
+            named(error, path)
