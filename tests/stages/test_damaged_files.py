@@ -65,10 +65,6 @@ def test_no_damage_ends_in_a_traceback_or_in_other_results(finished: Done, on_be
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    reason="a fine-tuning with two towers that is interrupted twice, once after it was resumed, ends with other weights",
-    strict=True,
-)
 def test_a_disk_that_fills_up_anywhere_is_one_line_and_with_more_space_the_run_goes_on(
     finished: Done, on_beir: list[str], tmp_path: Path
 ) -> None:

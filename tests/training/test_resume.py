@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -17,7 +18,7 @@ from pytorch_lightning.loggers import CSVLogger
 from condensery.errors import UserError
 from condensery.training import loop
 from condensery.training.logs import csv_logger, merge_parts
-from condensery.training.loop import fit, last_checkpoint
+from condensery.training.loop import first_step, fit, last_checkpoint
 
 
 class InterruptionError(Exception):
@@ -80,6 +81,30 @@ def test_a_run_stopped_three_times_also_before_its_first_checkpoint_ends_bit_ide
         _stopped("cocondenser", tmp_path, "parts", at, checkpoint_every=4)
     assert _same(whole, _fit("cocondenser", tmp_path, "parts", checkpoint_every=4))
     assert _curves(tmp_path / "parts") == _curves(tmp_path / "whole")
+
+
+def test_a_loaded_model_has_dropout_from_the_first_step_however_often_it_is_validated_or_resumed(
+    tmp_path: Path,
+) -> None:
+    """Transformers gives what it loads with dropout off."""
+    options = {"steps": 6, "checkpoint_every": 2, "validate_every": 3}
+
+    def trained(name: str, at: int | None = None, **changes: Any) -> dict[str, torch.Tensor]:
+        module, data = tiny.loaded(tmp_path, **{**options, **changes})
+        stop = [] if at is None else [Stop(tmp_path, at)]
+        with nullcontext() if at is None else pytest.raises(InterruptionError):
+            fit(module, data, tmp_path / name, name, sample=tiny.sample(tmp_path), loggers=stop)
+        return module.state_dict()
+
+    whole = trained("whole")
+    for at in (2, 4):  # before and behind the first validation
+        trained("parts", at)
+        assert first_step(tmp_path / "parts") == at
+    assert _same(whole, trained("parts"))
+    assert _curves(tmp_path / "parts") == _curves(tmp_path / "whole")
+    assert _same(whole, trained("not validated", validate_every=0))
+    first = {"steps": 1, "validate_every": 0}
+    assert not _same(trained("first step", **first), trained("first step without", **first, dropout=0.0))
 
 
 def test_a_run_stopped_behind_its_last_step_gives_the_same_weights_values_and_curves(

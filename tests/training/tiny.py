@@ -1,6 +1,7 @@
 """Token stores, batches and modules so small that a training takes a second."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,12 @@ import torch
 
 from condensery.files import write_json
 from condensery.models.biencoder import PASSAGE, QUERY, BiEncoder
+from condensery.models.checkpoint import load_biencoder
 from condensery.models.condenser import Condenser, CondenserShape
 from condensery.models.encoder import Encoder
 from condensery.models.masked_autoencoder import MaskedAutoEncoder, decoder_shape
+from condensery.retrieval.negatives import Negatives
+from condensery.retrieval.pool import NegativePool
 from condensery.tokens.batches import chunks, text_rows
 from condensery.tokens.spans import RandomWindows
 from condensery.tokens.store import TokenStore
@@ -194,6 +198,19 @@ def run(
     module = CoCondenserModule if kind == "cocondenser" else CondenserModule
     data = SpanPairDataModule(span_batches(folder, pairs=kind == "cocondenser"), chosen.steps, workers)
     return module(condenser, chosen), data
+
+
+def loaded(folder: Path, dropout: float | None = None, **changes: Any) -> tuple[BiEncoderModule, TripleDataModule]:
+    """Two towers that start from a checkpoint in ``folder``, and batches with negatives from two sources."""
+    chosen, known = settings(**changes), training_queries()
+    checkpoint = folder / "checkpoint"
+    if not checkpoint.exists():
+        textbook.language_model(dropout=0.1).float().save_pretrained(checkpoint)
+    pools = np.asarray(known.negatives[np.arange(len(known.rows))])
+    sources = [Negatives(known.rows, pools[:, :4]), Negatives(known.rows[::-1], pools[::-1, 2:])]
+    known = replace(known, negatives=NegativePool(sources, known.rows))
+    model = load_biencoder(checkpoint, separate=True, dropout=dropout)
+    return BiEncoderModule(model, chosen), TripleDataModule(triple_batches(folder, known), chosen.steps)
 
 
 def sample(folder: Path) -> ValidationSample:

@@ -92,7 +92,7 @@ def finetune_generator(config: FinetuneGeneratorConfig, context: Context) -> dic
         seed=config.seed,
     )
     settings = config.settings(batches)
-    module = GeneratorModule(generator.model.train(), settings)
+    module = GeneratorModule(generator.model, settings)
     data = GeneratorDataModule(batches, settings.steps, context.runtime.workers)
     values = run_training(module, data, config, context, None)
     save_generator(generator, context.folder)

@@ -84,6 +84,7 @@ def fit(
         default_root_dir=folder,
     )
     torch.manual_seed(settings.seed)
+    module.train()  # models that were loaded have dropout off, and Lightning leaves that as it is
     with compiled_layers() if compiled else nullcontext():
         trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
     if trainer.global_step != settings.steps:
