@@ -168,6 +168,7 @@ def test_they_end_with_the_pipeline_and_the_next_attempt_begins_anew(number: sig
     assert not list(folder.glob("processes-*"))
 
 
+@pytest.mark.slow
 def test_torchrun_starts_the_same(folder: Path) -> None:
     assert run(folder, "go well", TORCHRUN)[0] == {"processes": 2, "local": 2}
     with pytest.raises(UserError, match="not to be trained on"):

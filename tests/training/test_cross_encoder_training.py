@@ -50,7 +50,7 @@ def test_a_list_is_the_query_with_its_positive_first_and_its_negatives(tmp_path:
         assert not any(known & set(row) for row, known in zip(hard, judged, strict=True))
 
 
-@pytest.mark.parametrize("loss", ["pointwise", "listwise"])
+@pytest.mark.parametrize("loss", ["pointwise", pytest.param("listwise", marks=pytest.mark.slow)])
 def test_it_learns_to_tell_the_positives(loss: str, tmp_path: Path) -> None:
     module, data = run(tmp_path, loss, steps=1)
     before = fit(module, data, tmp_path / "one", "x")[f"train/{loss}"]
