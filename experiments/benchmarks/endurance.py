@@ -1,14 +1,14 @@
-"""Kill a small pipeline at random moments, start it again each time, and compare its end with that of a run left alone.
+"""Kill small pipelines at random moments, start each again, and compare its end with that of a pipeline left alone.
 
-    python experiments/benchmarks/endurance.py [kills=50] [together=8] [jobs=2] [seed=1] [experiment=smoke]
+    python experiments/benchmarks/endurance.py [pipelines=50] [kills=1] [together=8] [jobs=2] [seed=1] [experiment=smoke]
 
-A third of the kills each by SIGKILL, SIGTERM and SIGINT (Ctrl-C), to the main process alone; half of them anywhere, half
-soon after a training has written a checkpoint. A pipeline that ends before all kills are done is compared and begun
-anew. Everything that the artifacts hold is compared, but for manifests and curves, which tell of time. Prints one JSON line:
+Each pipeline begins on an empty store and is killed ``kills`` times: a third of the kills each by SIGKILL, SIGTERM and SIGINT
+(Ctrl-C), to the main process alone; half of them anywhere, half soon after a training has written a checkpoint. One that
+ends well before its first kill does not count. Everything that the artifacts hold is compared, but for manifests and curves,
+which tell of time. Prints one JSON line:
 
+    pipelines, identical how many were killed; how many of them ended with the bits of the one left alone
     kills, resumed       kills; how many of them left a checkpoint to go on from
-    pipelines            how many came to their end
-    identical            how many of them have the bits of the run left alone
     orphans              processes that outlived a kill by ten seconds
 
 Before it come runs that begin at once on one store: every other one is the whole recipe, the rest are one of another name
@@ -25,6 +25,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -89,15 +90,27 @@ def digest(root: Path) -> dict[str, str]:
     }
 
 
-def wait_for_the_moment(process: "subprocess.Popen[bytes]", root: Path, draw: random.Random) -> None:
-    """Sleep until a random moment, or until the process has ended."""
-    begun, known = time.monotonic(), checkpoints(root)
-    anywhere, longest = draw.random() < 0.5, draw.uniform(0.2, 8)
-    while process.poll() is None and time.monotonic() - begun < (longest if anywhere else 30):
-        if not anywhere and checkpoints(root) - known:
+def wait_for_the_moment(process: "subprocess.Popen[bytes]", root: Path, draw: random.Random, longest: float) -> None:
+    """Sleep until a random moment within ``longest`` seconds, or until the process has ended."""
+    moment, anywhere = time.monotonic() + draw.uniform(0.2, longest), draw.random() < 0.5
+    while process.poll() is None and time.monotonic() < moment:
+        time.sleep(0.005)
+    known = checkpoints(root)
+    while process.poll() is None and not anywhere:
+        if checkpoints(root) - known:
             time.sleep(draw.uniform(0, 0.1))
             return
         time.sleep(0.005)
+
+
+def kill(process: "subprocess.Popen[bytes]", root: Path, by: signal.Signals) -> int:
+    """End a run; how many of its processes outlived it."""
+    process.send_signal(by)
+    process.wait()
+    patience = time.monotonic() + 10
+    while alive(root) and time.monotonic() < patience:
+        time.sleep(0.05)
+    return alive(root)
 
 
 def at_once(root: Path, runs: int, experiment: str, alone: Path) -> dict[str, Any]:
@@ -127,44 +140,44 @@ def at_once(root: Path, runs: int, experiment: str, alone: Path) -> dict[str, An
     }
 
 
-def main(kills: str, together: str, jobs: str, seed: str, experiment: str) -> None:
+def main(pipelines: str, kills: str, together: str, jobs: str, seed: str, experiment: str) -> None:
     """Run the benchmark and print its lines."""
-    draw, done, resumed, ended, orphans = random.Random(int(seed)), 0, 0, [], 0
+    draw, begun = random.Random(int(seed)), 0
+    told = {"pipelines": 0, "identical": 0, "kills": 0, "resumed": 0, "orphans": 0}
     with tempfile.TemporaryDirectory() as folder:
-        alone = Path(folder) / "alone"
+        alone, clock = Path(folder) / "alone", time.monotonic()
         if start(alone, experiment, int(jobs)).wait():
             sys.exit(f"error: {experiment} does not run")
-        wanted = digest(alone)
+        wanted, lasted = digest(alone), time.monotonic() - clock
         if int(together):
             found = at_once(Path(folder) / "together", int(together), experiment, alone)
             print(json.dumps(found), flush=True)
             if (found["ended"], found["computed"], found["identical"]) != (int(together), found["stages"], True):
                 sys.exit(1)
-        while done < int(kills):
-            root = Path(folder) / f"killed{len(ended)}"
+        while told["pipelines"] < int(pipelines):
+            root, begun, killed = Path(folder) / f"killed{begun}", begun + 1, 0
             process = start(root, experiment, int(jobs))
-            while done < int(kills):
-                wait_for_the_moment(process, root, draw)
+            while killed < int(kills):
+                wait_for_the_moment(process, root, draw, lasted)
                 if process.poll() is not None:
                     break
-                process.send_signal(SIGNALS[done % 3])
-                process.wait()
-                patience = time.monotonic() + 10
-                while alive(root) and time.monotonic() < patience:
-                    time.sleep(0.05)
-                orphans += alive(root)
-                done, resumed = done + 1, resumed + bool(checkpoints(root))
-                print(f"{done} kills, {len(ended)} pipelines ended", file=sys.stderr)
+                told["orphans"] += kill(process, root, SIGNALS[told["kills"] % 3])
+                told["resumed"] += bool(checkpoints(root))
+                told["kills"] += 1
+                killed += 1
                 process = start(root, experiment, int(jobs))
-            failed = process.wait()
-            ended.append(not failed and digest(root) == wanted)
-    if not done:
+            well = process.wait() == 0 and digest(root) == wanted
+            told["pipelines"] += killed > 0 or not well
+            told["identical"] += killed > 0 and well
+            print(json.dumps(told), file=sys.stderr, flush=True)
+            if well:
+                shutil.rmtree(root)
+    if not told["pipelines"]:
         return
-    result = {"kills": done, "resumed": resumed, "pipelines": len(ended), "identical": sum(ended), "orphans": orphans}
-    print(json.dumps({**result, "files": len(wanted)}))
-    if sum(ended) < len(ended) or orphans:
+    print(json.dumps({**told, "files": len(wanted)}))
+    if told["identical"] < told["pipelines"] or told["orphans"]:
         sys.exit(1)
 
 
 if __name__ == "__main__":
-    main(**given(__doc__, kills="50", together="8", jobs="2", seed="1", experiment="smoke"))
+    main(**given(__doc__, pipelines="50", kills="1", together="8", jobs="2", seed="1", experiment="smoke"))

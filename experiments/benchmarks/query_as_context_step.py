@@ -33,9 +33,9 @@ from condensery.models.masked_autoencoder import MaskedAutoEncoder, decoder_shap
 from condensery.randomness import generator
 from condensery.tokens.batches import framed
 from condensery.tokens.vocabulary import Vocabulary
-from condensery.training.batches import ContextMasking, SpanBatches
 from condensery.training.settings import TrainingSettings
 from condensery.training.sources import Ids, Rows
+from condensery.training.span_batches import ContextMasking, SpanBatches
 
 PASSAGE, QUERY = (72, 144), (4, 16)  # tokens; a passage's with [CLS] and [SEP]
 CHUNK = 2048

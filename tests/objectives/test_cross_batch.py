@@ -19,8 +19,9 @@ from condensery.objectives.contrast import retrieval_contrast
 from condensery.objectives.cross_batch import gathered, joined_passages, share_of, to_be_averaged
 from condensery.objectives.gradient_cache import backpropagate
 from condensery.tokens.batches import Chunk
-from condensery.training.batches import SpanBatch, TrainingQueries, TripleBatch, TripleBatches
 from condensery.training.modules import BiEncoderModule, CoCondenserModule, InverseClozeModule, TrainingModule
+from condensery.training.span_batches import SpanBatch
+from condensery.training.triple_batches import TrainingQueries, TripleBatch, TripleBatches
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 import tiny

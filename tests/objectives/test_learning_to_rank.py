@@ -11,9 +11,9 @@ from condensery.models.biencoder import QUERY, BiEncoder
 from condensery.models.encoder import Encoder
 from condensery.objectives.gradient_cache import backpropagate
 from condensery.tokens.batches import chunks
-from condensery.training.batches import TripleBatch
 from condensery.training.modules import BiEncoderModule
 from condensery.training.settings import TrainingSettings
+from condensery.training.triple_batches import TripleBatch
 
 SETTINGS = TrainingSettings(3, 1e-3, 0.0, 0.0, 0.0, "fp32", 4, 0, 1, 0)
 QUERIES, PASSAGES = [[7, 8], [9, 10, 11], [12]], [[20, 21], [22], [23, 24, 25], [26], [27, 28]]

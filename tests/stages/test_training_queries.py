@@ -19,7 +19,7 @@ from condensery.stages.base import Artifact, Context, Runtime, Wandb
 from condensery.stages.finetune import FinetuneConfig
 from condensery.stages.training_queries import training_queries
 from condensery.text.collection import Collection
-from condensery.training.batches import TrainingQueries
+from condensery.training.triple_batches import TrainingQueries
 
 SOURCES = {  # for every query the passages of these rows, best first
     "lexical": [1, 3, 5, 7],

@@ -24,11 +24,11 @@ from condensery.retrieval.neighbours import dense_neighbours
 from condensery.tokens.batches import chunks, text_rows
 from condensery.training.adaptive import AdaptiveOrder
 from condensery.training.adaptive_batches import AdaptiveBatches
-from condensery.training.batches import TripleBatches
 from condensery.training.data import TripleDataModule
 from condensery.training.loop import fit
 from condensery.training.modules import BiEncoderModule
 from condensery.training.scheduling import Scheduler, drawn_positives
+from condensery.training.triple_batches import TripleBatches
 
 STEPS, EPOCH = 11, 3  # 13 queries, 5 a batch; the last epoch is cut short
 

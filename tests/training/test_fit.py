@@ -13,8 +13,9 @@ from torch import nn
 
 from condensery.errors import UserError
 from condensery.training import loop
-from condensery.training.batches import Share, SpanBatch
+from condensery.training.batches import Share
 from condensery.training.loop import fit
+from condensery.training.span_batches import SpanBatch
 
 
 def _curves(folder: Path) -> dict[str, dict[int, float]]:

@@ -21,7 +21,6 @@ from condensery.models.encoder import Encoder
 from condensery.models.masked_autoencoder import Kind, MaskedAutoEncoder, decoder_shape
 from condensery.objectives.gradient_cache import backpropagate
 from condensery.tokens.batches import Chunk
-from condensery.training.batches import ContextMasking, SpanBatch, SpanBatches
 from condensery.training.modules import (
     CoCondenserModule,
     CondenserModule,
@@ -30,6 +29,7 @@ from condensery.training.modules import (
     QueryAsContextModule,
     TrainingModule,
 )
+from condensery.training.span_batches import ContextMasking, SpanBatch, SpanBatches
 
 Padded = tuple[Tensor, Tensor, Tensor]
 Losses = dict[str, Tensor]

@@ -9,7 +9,8 @@ import textbook
 import tiny
 import torch
 
-from condensery.training.batches import SpanBatch, StepSampler, steps_of_epochs, steps_of_tokens
+from condensery.training.batches import StepSampler, steps_of_epochs, steps_of_tokens
+from condensery.training.span_batches import SpanBatch
 
 
 def _same(one: SpanBatch, other: SpanBatch) -> bool:

@@ -20,7 +20,6 @@ from condensery.retrieval.pool import NegativePool
 from condensery.tokens.batches import chunks, text_rows
 from condensery.tokens.spans import RandomWindows
 from condensery.tokens.store import TokenStore
-from condensery.training.batches import ContextMasking, SpanBatches, TrainingQueries, TripleBatches
 from condensery.training.callbacks import ValidationSample
 from condensery.training.data import PassageQueryDataModule, SpanPairDataModule, TripleDataModule
 from condensery.training.modules import (
@@ -42,6 +41,8 @@ from condensery.training.sources import (
     Source,
     SpanPairs,
 )
+from condensery.training.span_batches import ContextMasking, SpanBatches
+from condensery.training.triple_batches import TrainingQueries, TripleBatches
 
 KINDS = ("condenser", "cocondenser", "query_as_context", "cotmae", "retromae", "ict", "biencoder")
 PARTNER = ContextMasking("partner", both=True, rate=0.45)

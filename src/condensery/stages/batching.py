@@ -14,7 +14,7 @@ from condensery.training.scheduling import Ids
 if TYPE_CHECKING:
     import scipy.sparse as sparse
 
-    from condensery.training.batches import TrainingQueries
+    from condensery.training.triple_batches import TrainingQueries
 
 
 @dataclass(frozen=True)

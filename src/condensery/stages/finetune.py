@@ -11,7 +11,8 @@ from condensery.stages.training import TrainingStageConfig, initial_towers, run_
 from condensery.stages.training_queries import QueriesConfig, training_queries
 
 if TYPE_CHECKING:
-    from condensery.training.batches import Order, TrainingQueries
+    from condensery.training.batches import Order
+    from condensery.training.triple_batches import TrainingQueries
 
 
 SCHEDULE = "schedule"  # what adaptive batches need meanwhile, in the stage's folder
@@ -46,9 +47,9 @@ def finetune(config: FinetuneConfig, context: Context) -> dict[str, Any]:
     from condensery.text.collection import Collection
     from condensery.training.adaptive import AdaptiveOrder
     from condensery.training.adaptive_batches import AdaptiveBatches
-    from condensery.training.batches import TripleBatches
     from condensery.training.data import TripleDataModule
     from condensery.training.modules import BiEncoderModule
+    from condensery.training.triple_batches import TripleBatches
 
     collection, tokens = Collection(context.input("corpus")), Tokens(context.input("tokens"))
     training = training_queries(config, context, collection)

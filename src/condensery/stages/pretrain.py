@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from condensery.stages.texts import Tokens
     from condensery.tokens.spans import SpanSet
     from condensery.tokens.vocabulary import Vocabulary
-    from condensery.training.batches import ContextMasking, SpanBatches
     from condensery.training.modules import CondenserModule, TrainingModule
     from condensery.training.settings import TrainingSettings
     from condensery.training.sources import Source
+    from condensery.training.span_batches import ContextMasking, SpanBatches
 
 Rate = Annotated[float, Field(gt=0, le=1)]
 Length = Annotated[int, Field(ge=8)]
@@ -168,7 +168,7 @@ def _pretrain_condenser(
 def pretrain_cotmae(config: PretrainCotmaeConfig, context: Context) -> dict[str, Any]:
     """CoT-MAE (Q §2.4): a decoder fills in one text of a pair with the help of the other's vector."""
     from condensery.stages.texts import Tokens
-    from condensery.training.batches import ContextMasking
+    from condensery.training.span_batches import ContextMasking
 
     tokens = Tokens(context.input("tokens"))
     rate = config.decoder_mask_rate if config.decoder == "masked" else None
@@ -179,7 +179,7 @@ def pretrain_cotmae(config: PretrainCotmaeConfig, context: Context) -> dict[str,
 @stage("pretrain_retromae", version=1, makes="encoder", cost=25.0, together=True)
 def pretrain_retromae(config: PretrainRetromaeConfig, context: Context) -> dict[str, Any]:
     """RetroMAE (Xiao et al. 2022): a decoder fills in the text itself with the help of its vector."""
-    from condensery.training.batches import ContextMasking
+    from condensery.training.span_batches import ContextMasking
 
     tokens, source = _single_spans(config, context)
     masking = ContextMasking("same", both=True, rate=config.decoder_mask_rate if config.decoder == "masked" else None)
@@ -277,7 +277,7 @@ def _batches(
     whole_word: bool,
     masking: "ContextMasking | None" = None,
 ) -> "SpanBatches":
-    from condensery.training.batches import SpanBatches
+    from condensery.training.span_batches import SpanBatches
 
     return SpanBatches(
         source,

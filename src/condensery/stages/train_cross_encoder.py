@@ -35,8 +35,8 @@ def train_cross_encoder(config: TrainCrossEncoderConfig, context: Context) -> di
     from condensery.models.cross_encoder import Reranker, pair_separators, save_cross_encoder
     from condensery.stages.texts import Tokens, pair_reader
     from condensery.text.collection import Collection
-    from condensery.training.batches import TripleBatches
     from condensery.training.cross_encoder import CrossEncoderModule, ListBatches, ListDataModule
+    from condensery.training.triple_batches import TripleBatches
 
     collection, tokens = Collection(context.input("corpus")), Tokens(context.input("tokens"))
     training = training_queries(config, context, collection)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from condensery.retrieval.pool import NegativePool, NegativeWeights
     from condensery.text.collection import Collection
-    from condensery.training.batches import TrainingQueries
+    from condensery.training.triple_batches import TrainingQueries
 
 
 class QueriesConfig(StageConfig):
@@ -55,7 +55,7 @@ def training_queries(config: QueriesConfig, context: Context, collection: "Colle
     import numpy as np
 
     from condensery.randomness import nested_subset
-    from condensery.training.batches import TrainingQueries
+    from condensery.training.triple_batches import TrainingQueries
 
     qrels = collection.qrels(config.split)
     positives = qrels.positives()

@@ -14,9 +14,10 @@ from condensery.objectives.cross_batch import from_first, rank
 from condensery.tokens.batches import chunks, text_rows
 from condensery.tokens.store import TokenStore
 from condensery.training.adaptive import AdaptiveOrder, Vectors, make_all
-from condensery.training.batches import Ids, TripleBatches
+from condensery.training.batches import Ids
 from condensery.training.callbacks import evaluating
 from condensery.training.modules import TrainingModule
+from condensery.training.triple_batches import TripleBatches
 
 _BLOCK = 4096  # texts that are sorted by length together when they are encoded
 

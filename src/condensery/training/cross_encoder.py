@@ -12,10 +12,11 @@ from condensery.objectives.gradient_cache import ChunkEncoder
 from condensery.objectives.relevance import Loss, RelevanceOfLists
 from condensery.tokens.batches import Chunk
 from condensery.tokens.pairs import PairReader
-from condensery.training.batches import ALL, Share, TripleBatches
+from condensery.training.batches import ALL, Share
 from condensery.training.data import StepDataModule
 from condensery.training.modules import TrainingModule
 from condensery.training.settings import TrainingSettings
+from condensery.training.triple_batches import TripleBatches
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,10 @@ from condensery.objectives.learning_to_rank import LearnedScore, learning_to_ran
 from condensery.objectives.mlm import MaskedPrediction
 from condensery.randomness import hash64
 from condensery.tokens.batches import Chunk
-from condensery.training.batches import Batch, SpanBatch, TripleBatch
+from condensery.training.batches import Batch
 from condensery.training.settings import TrainingSettings
+from condensery.training.span_batches import SpanBatch
+from condensery.training.triple_batches import TripleBatch
 
 
 class TrainingModule(pl.LightningModule):
