@@ -8,6 +8,7 @@ from alone import inputs, run_stage
 from transformers import AutoModel, BertConfig, BertModel
 
 from condensery.errors import UserError
+from condensery.files import write_json
 from condensery.models.checkpoint import load_retriever
 from condensery.stages.retriever import RetrieverConfig
 from condensery.tokens.tokenizer import load_tokenizer
@@ -64,3 +65,13 @@ def test_it_is_known_by_its_content_wherever_it_lies(checkpoint: Path, tmp_path:
     assert identity(tmp_path / "moved") != before
     with pytest.raises(UserError, match="no such folder"):
         identity(checkpoint)
+
+
+def test_a_run_on_the_cpu_leaves_a_gpu_alone(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # there is none: whoever takes it fails
+    corpus, tokens, encoder, vectors = (tmp_path / name for name in ("corpus", "tokens", "encoder", "vectors"))
+    run_stage("tokens", tokens, {"corpus": corpus, "tokenizer": tmp_path / "tokenizer"})
+    run_stage("retriever", encoder, {}, folder=checkpoint, query_length=16, passage_length=40)
+    run_stage("encode", vectors, {"model": encoder, "tokens": tokens, "corpus": corpus})
+    write_json(vectors / "manifest.json", {"makes": "encoder", "inputs": {}})
+    assert run_stage("mine", tmp_path / "mined", {"corpus": corpus, "retriever": vectors}, depth=3)["queries"] > 0

@@ -27,16 +27,21 @@ QUERIES = 1_024  # queries multiplied at a time in torch, at most
 Vectors = NDArray[np.floating]
 
 
+def device_of_search(device: str | None) -> str:
+    """``device``, or for None the GPU where there is one; "cpu" means FAISS."""
+    return device or ("cuda" if torch.cuda.is_available() else "cpu")
+
+
 class DenseIndex:
     """The vectors of all passages and queries of a collection, on disk."""
 
     def __init__(self, folder: Path, threads: int = 1, memory: int = MEMORY, device: str | None = None) -> None:
-        """``device`` None means the GPU where there is one; "cpu" means FAISS. ``memory`` in bytes."""
+        """``device``: see ``device_of_search``. ``memory`` in bytes."""
         about: dict[str, Any] = read_json(folder / "index.json")
         self.folder, self.dim, self.passages = folder, int(about["dim"]), int(about["passages"])
         self.shards: list[tuple[int, int]] = [(first, stop) for first, stop in about["shards"]]
         self.threads, self.memory = max(1, threads), memory
-        self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        self.device = device_of_search(device)
 
     def __len__(self) -> int:
         return self.passages

@@ -33,26 +33,27 @@ def lexical_neighbours(
     return _joined(*found, usual=0.0)
 
 
-def dense_neighbours(queries: Vectors, passages: Vectors, k: int, threads: int = 1) -> sparse.csr_matrix:
+def dense_neighbours(
+    queries: Vectors, passages: Vectors, k: int, threads: int = 1, device: str | None = None
+) -> sparse.csr_matrix:
     """Inner products of query vectors (t, d) and passage vectors (u, d) above their mean, (t, u).
 
-    Searched exactly, by FAISS on a CPU and by torch on a GPU where there is one.
+    Searched exactly, on ``device_of_search(device)``.
     """
     mean = queries.mean(axis=0, dtype=np.float64) @ passages.mean(axis=0, dtype=np.float64)
-    found = _nearest(queries, passages, k, threads), _nearest(passages, queries, k, threads)
+    found = _nearest(queries, passages, k, threads, device), _nearest(passages, queries, k, threads, device)
     return _joined(*found, usual=float(mean))
 
 
-def _nearest(asked: Vectors, searched: Vectors, k: int, threads: int) -> Ranking:
-    import torch
-
-    from condensery.retrieval.dense import faiss_search, torch_search
+def _nearest(asked: Vectors, searched: Vectors, k: int, threads: int, device: str | None) -> Ranking:
+    from condensery.retrieval.dense import device_of_search, faiss_search, torch_search
     from condensery.retrieval.ranking import unpack
 
     k = min(k, len(searched))
-    if torch.cuda.is_available():
-        return unpack(torch_search(asked, _blocks(searched), k, "cuda"))
-    return unpack(faiss_search(asked, _blocks(searched), k, threads))
+    device = device_of_search(device)
+    if device == "cpu":
+        return unpack(faiss_search(asked, _blocks(searched), k, threads))
+    return unpack(torch_search(asked, _blocks(searched), k, device))
 
 
 def _blocks(vectors: Vectors) -> Iterator[tuple[int, Vectors]]:

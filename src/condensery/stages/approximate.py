@@ -36,10 +36,11 @@ def approximate(config: ApproximateConfig, context: Context) -> dict[str, Any]:
     from condensery.retrieval.approximate import FILE, build_approximate, write_approximate
     from condensery.retrieval.dense import DenseIndex
 
-    exact, found = DenseIndex(context.input("vectors"), context.runtime.threads), context.artifact("vectors")
+    runtime, found = context.runtime, context.artifact("vectors")
+    exact = DenseIndex(found.path, runtime.threads, device=runtime.search_device)
     with progress(context.stage_name, len(exact), "vectors") as task:
         try:
-            runtime, gpu = context.runtime, context.runtime.accelerator != "cpu"
+            gpu = runtime.accelerator != "cpu"
             build_approximate(
                 exact, context.folder, config.factory, config.sample, config.seed, runtime.threads, task, gpu
             )

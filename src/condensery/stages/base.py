@@ -193,6 +193,11 @@ class Runtime:
     member: Member | None = None  # in a process that was started for the stage
     compile: bool = False  # whether layers that train are compiled by torch
 
+    @property
+    def search_device(self) -> str | None:
+        """Where vectors are searched: "cpu", or None for a GPU where there is one."""
+        return "cpu" if self.accelerator == "cpu" else None
+
 
 @dataclass(frozen=True)
 class Context:

@@ -50,12 +50,13 @@ def adaptive_order(
     similarity: Similarity,
     seed: int,
     threads: int,
+    device: str | None,
 ) -> AdaptiveOrder:
     """Hard batches of the queries ``training`` of the collection ``corpus``; ``folder`` holds what they need meanwhile."""
     from condensery.retrieval.neighbours import dense_neighbours
 
     passages = np.unique(training.positives)
     lexical = Bm25Similarity(corpus, training.rows, passages, neighbours, folder / "bm25", threads)
-    dense = partial(dense_neighbours, k=neighbours, threads=threads)
+    dense = partial(dense_neighbours, k=neighbours, threads=threads, device=device)
     pairs = training.positives, training.starts
     return AdaptiveOrder(folder, *pairs, batch_size, beam, seed, similarity, lexical, dense)

@@ -81,9 +81,10 @@ def evaluate(config: EvaluateConfig, context: Context) -> dict[str, Any]:
     from condensery.retrieval.shards import open_ranking, padded, rank_in_shards, without
     from condensery.text.collection import Collection
 
-    part, collection = part_of(context.runtime), Collection(context.input("corpus"))
+    runtime, collection = context.runtime, Collection(context.input("corpus"))
+    part = part_of(runtime)
     queries = collection.questions(config.split)
-    retriever = open_index(context.input("index"), collection, context.runtime.threads)
+    retriever = open_index(context.input("index"), collection, runtime.threads, device=runtime.search_device)
     if config.candidates is not None:
         retriever = _sampled(retriever, config, context, collection)
     depth, scratch = min(config.depth, len(retriever)), context.folder / "ranking"
@@ -112,6 +113,7 @@ def _sampled(ranker: "Retriever", config: EvaluateConfig, context: Context, coll
 
     if not hasattr(ranker, "scores"):
         raise UserError(f"stages.{context.stage_name}.candidates: {config.index} scores no passages but its own")
-    pool = open_index(context.input("candidates"), collection, context.runtime.threads)
+    runtime = context.runtime
+    pool = open_index(context.input("candidates"), collection, runtime.threads, device=runtime.search_device)
     positives = collection.qrels(config.split).positives()
     return SampledCandidates(ranker, pool, positives, config.candidates_number, config.candidates_depth)  # type: ignore[arg-type]

@@ -97,5 +97,6 @@ def _order(config: FinetuneConfig, context: Context, training: "TrainingQueries"
         batch_size=config.batch_size,
         seed=config.seed,
         threads=context.runtime.threads,
+        device=context.runtime.search_device,
         **config.adaptive.model_dump(),
     )

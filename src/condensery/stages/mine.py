@@ -48,8 +48,9 @@ def mine(config: MineConfig, context: Context) -> dict[str, Any]:
     from condensery.retrieval.mining import mine as mine_negatives
     from condensery.text.collection import Collection
 
-    part, collection = part_of(context.runtime), Collection(context.input("corpus"))
-    retriever = open_index(context.input("retriever"), collection, context.runtime.threads)
+    runtime, collection = context.runtime, Collection(context.input("corpus"))
+    part = part_of(runtime)
+    retriever = open_index(context.input("retriever"), collection, runtime.threads, device=runtime.search_device)
     about = mine_negatives(
         retriever,
         collection,

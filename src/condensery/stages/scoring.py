@@ -54,7 +54,7 @@ def searched(
     member, threads = context.runtime.member, context.runtime.threads
 
     def search(part: Part, threads: int) -> dict[str, float]:
-        retriever = open_index(index, collection, threads)
+        retriever = open_index(index, collection, threads, device=context.runtime.search_device)
         search_candidates(retriever, query_rows, depth, path, context.stage_name, part)
         return recall_of(retriever, context.stage_name)
 
