@@ -107,6 +107,17 @@ def test_a_loaded_model_has_dropout_from_the_first_step_however_often_it_is_vali
     assert not _same(trained("first step", **first), trained("first step without", **first, dropout=0.0))
 
 
+def test_slow_steps_are_checkpointed_by_the_minute_and_the_run_ends_bit_identical(tmp_path: Path) -> None:
+    whole = _fit("cocondenser", tmp_path, "whole", log_every=4)
+    often = {"log_every": 4, "checkpoint_every": 0, "checkpoint_minutes": 1e-9}  # each step takes longer
+    module, data = tiny.run("cocondenser", tmp_path, **often)
+    with pytest.raises(InterruptionError):
+        fit(module, data, tmp_path / "parts", "x", sample=tiny.sample(tmp_path), loggers=[Stop(tmp_path, 7)])
+    assert [path.name for path in (tmp_path / "parts" / "checkpoints").iterdir()] == ["step=7.ckpt"]
+    assert _same(whole, _fit("cocondenser", tmp_path, "parts", log_every=4, checkpoint_minutes=1e9))
+    assert _curves(tmp_path / "parts") == _curves(tmp_path / "whole")
+
+
 def test_a_run_stopped_behind_its_last_step_gives_the_same_weights_values_and_curves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -167,6 +167,7 @@ def settings(**changes: Any) -> TrainingSettings:
         "precision": "fp32",
         "seed": 2,
         "checkpoint_every": 5,
+        "checkpoint_minutes": 0,
         "log_every": 1,
         "validate_every": 4,
     }

@@ -45,6 +45,7 @@ class OptimisedStageConfig(StageConfig):
     precision: Literal["fp32", "bf16", "fp16"]
     seed: Annotated[int, Field(ge=0)]
     checkpoint_every: Annotated[int, Field(ge=0), Operational()]
+    checkpoint_minutes: Annotated[float, Field(ge=0), Operational()]
     log_every: Annotated[int, Field(ge=1), Operational()]
 
     @model_validator(mode="after")

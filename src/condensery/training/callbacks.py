@@ -126,6 +126,32 @@ class Validation(pl.Callback):
         return torch.empty_like(vectors).index_copy_(0, rows, vectors)
 
 
+class Checkpoints(pl.callbacks.Checkpoint):
+    """Keeps the newest checkpoint, one every so many steps and, where steps are slow, every so many minutes (0 = never).
+
+    The old one goes when the new one is whole.
+    """
+
+    def __init__(self, folder: Path, every: int, minutes: float) -> None:
+        self.folder, self.every, self.minutes = folder, every, minutes
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.written = time.monotonic()
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        late = self.minutes and time.monotonic() - self.written >= 60 * self.minutes
+        if not late and (not self.every or trainer.global_step % self.every):
+            return
+        path = self.folder / f"step={trainer.global_step}.ckpt"
+        trainer.save_checkpoint(path)
+        for other in self.folder.glob("step=*.ckpt"):
+            if other != path:
+                other.unlink()
+        self.written = time.monotonic()
+
+
 class AtomicCheckpointIO(TorchCheckpointIO):
     """Checkpoints appear under their name only when they are whole, and are read without pickle's freedom.
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from lightning_fabric.plugins.environments import LightningEnvironment
-from pytorch_lightning.callbacks import Callback, ModelCheckpoint
+from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.loggers import Logger
 
 from condensery.models.encoder import compiled as compiled_layers
 from condensery.objectives.cross_batch import from_first, rank
-from condensery.training.callbacks import AtomicCheckpointIO, Throughput, Validation, ValidationSample
+from condensery.training.callbacks import AtomicCheckpointIO, Checkpoints, Throughput, Validation, ValidationSample
 from condensery.training.data import StepDataModule
 from condensery.training.equipment import check_precision
 from condensery.training.logs import csv_logger, last_values, merge_parts
@@ -77,7 +77,7 @@ def fit(
         callbacks=called,
         plugins=[AtomicCheckpointIO(), LightningEnvironment()],  # Lightning is not to look for other processes itself
         log_every_n_steps=max(1, settings.log_every),
-        enable_checkpointing=first and bool(settings.checkpoint_every),
+        enable_checkpointing=first and settings.checkpointed,
         enable_progress_bar=False,
         enable_model_summary=False,
         use_distributed_sampler=False,
@@ -102,8 +102,8 @@ def _of_the_first(
 ) -> list[Callback]:
     """What the first process does besides training."""
     found: list[Callback] = [Throughput(label, settings.steps, max(1, settings.log_every))]
-    if settings.checkpoint_every:
-        found.append(_checkpoints(folder, settings.checkpoint_every))
+    if settings.checkpointed:
+        found.append(Checkpoints(folder / CHECKPOINTS, settings.checkpoint_every, settings.checkpoint_minutes))
     if sample is not None and settings.validate_every:
         found.append(Validation(sample, settings.validate_every, settings.steps))
     return found
@@ -122,18 +122,6 @@ def first_step(folder: Path) -> int:
 
 def _step_of(checkpoint: Path) -> int:
     return int(checkpoint.stem.removeprefix("step="))
-
-
-def _checkpoints(folder: Path, every: int) -> ModelCheckpoint:
-    """Keep the newest checkpoint; the old one goes when the new one is whole."""
-    return ModelCheckpoint(
-        dirpath=folder / CHECKPOINTS,
-        filename="{step}",
-        every_n_train_steps=every,
-        save_top_k=1,
-        save_on_train_epoch_end=False,
-        enable_version_counter=False,
-    )
 
 
 def _quieten() -> None:

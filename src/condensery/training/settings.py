@@ -20,6 +20,7 @@ class TrainingSettings:
         precision: fp32, or mixed bf16 or fp16.
         seed: of weights, dropout, batches, masks and negatives.
         checkpoint_every, log_every, validate_every: steps; 0 = never.
+        checkpoint_minutes: after so many without a checkpoint there is one as well; 0 = never.
     """
 
     steps: int
@@ -30,8 +31,14 @@ class TrainingSettings:
     precision: Precision
     seed: int
     checkpoint_every: int
+    checkpoint_minutes: float
     log_every: int
     validate_every: int
+
+    @property
+    def checkpointed(self) -> bool:
+        """Whether there are checkpoints at all."""
+        return bool(self.checkpoint_every or self.checkpoint_minutes)
 
     @property
     def fused(self) -> bool:
