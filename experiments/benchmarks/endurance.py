@@ -56,6 +56,7 @@ def start(
         f"experiment={experiment}",
         f"output_root={root}",
         f"jobs={jobs}",
+        "trainer.threads=1",  # on other numbers of threads sums are rounded otherwise
         *often,
         *more,
     ]
