@@ -39,7 +39,19 @@ from condensery.training.span_batches import ContextMasking, SpanBatches
 
 PASSAGE, QUERY = (72, 144), (4, 16)  # tokens; a passage's with [CLS] and [SEP]
 CHUNK = 2048
-SETTINGS = TrainingSettings(1000, 1e-4, 0.1, 0.01, 1.0, "fp32", 1, 0, 1, 0)
+SETTINGS = TrainingSettings(
+    steps=1000,
+    learning_rate=1e-4,
+    warmup=0.1,
+    weight_decay=0.01,
+    clip=1.0,
+    precision="fp32",
+    seed=1,
+    checkpoint_every=0,
+    checkpoint_minutes=0,
+    log_every=1,
+    validate_every=0,
+)
 
 
 @dataclass(frozen=True)

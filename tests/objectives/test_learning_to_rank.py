@@ -15,7 +15,19 @@ from condensery.training.modules import BiEncoderModule
 from condensery.training.settings import TrainingSettings
 from condensery.training.triple_batches import TripleBatch
 
-SETTINGS = TrainingSettings(3, 1e-3, 0.0, 0.0, 0.0, "fp32", 4, 0, 1, 0)
+SETTINGS = TrainingSettings(
+    steps=3,
+    learning_rate=1e-3,
+    warmup=0.0,
+    weight_decay=0.0,
+    clip=0.0,
+    precision="fp32",
+    seed=4,
+    checkpoint_every=0,
+    checkpoint_minutes=0,
+    log_every=1,
+    validate_every=0,
+)
 QUERIES, PASSAGES = [[7, 8], [9, 10, 11], [12]], [[20, 21], [22], [23, 24, 25], [26], [27, 28]]
 POSITIVE, KNOWN = [1, 0, 4], [[0, 1, 0, 1, 0], [1, 0, 0, 0, 0], [0, 0, 0, 0, 1]]
 
