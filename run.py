@@ -1,11 +1,14 @@
 """The door: `python run.py experiment=quickstart`. `python run.py --help` tells the rest."""
 
+import signal
 import sys
 from pathlib import Path
 
 from condensery.memory import restart_flat
 
 if __name__ == "__main__":
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # while libraries are imported, Ctrl-C ends it without a word
     restart_flat()  # before anything else is imported, so that nothing is imported twice
 
 import hydra

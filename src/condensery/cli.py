@@ -152,7 +152,7 @@ def in_one_line(error: BaseException) -> str | None:
         mark = error.problem_mark
         return f"error: {f'{mark.name}:{mark.line + 1}: ' if mark else ''}not valid YAML ({error.problem})"
     if isinstance(error, FileNotFoundError) and _raised_in(error)[0] == "mkdir":
-        return f"error: {error.filename}: no folder can be made here"
+        return f"error: {error.filename}: no folder can be made here; choose another output_root"
     return None
 
 

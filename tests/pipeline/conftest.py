@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_dir
@@ -55,13 +56,12 @@ def composed(project: Path, tmp_path: Path) -> Compose:
 def launch(project: Path, tmp_path: Path) -> Iterator[Launch]:
     """Start ``python run.py experiment=toy ...`` and return the process."""
 
-    def start(*overrides: str, recipe: str = "toy") -> "subprocess.Popen[str]":
+    def start(*overrides: str, recipe: str = "toy", **how: Any) -> "subprocess.Popen[str]":
         command = [sys.executable, str(project / "run.py"), "--config-dir", str(HERE / "conf")]
         command += [f"experiment={recipe}"] if recipe else []
         given = [f"data.root={tmp_path / 'text.txt'}", f"output_root={tmp_path / 'out'}", *overrides]
-        return subprocess.Popen(
-            [*command, *given], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=os.environ
-        )
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen([*command, *given], **pipes, text=True, cwd=tmp_path, env=os.environ, **how)
 
     # tests that are themselves run in the background inherit a SIGINT that is ignored
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -176,6 +177,21 @@ def test_a_large_file_is_looked_at_before_a_stage_near_or_far_behind_it_begins(
         " it anew"
     )
     assert computed()[before:] == []
+
+
+def test_what_is_said_of_two_damaged_artifacts_is_what_can_be_done(
+    small: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(small())
+    monkeypatch.setattr("condensery.pipeline.store.SMALL", 0)
+    store, graph = Store(tmp_path / "out"), build(small())
+    paths = {name: store.path(graph.nodes[name]) for name in ("corpus", "plain")}
+    flip(paths["corpus"] / "text.txt")
+    (paths["plain"] / "weights.json").write_text("1")
+    with pytest.raises(UserError, match=f"^{re.escape(str(paths['corpus']))}: damaged"):
+        run(small("force=[plain]"))
+    run(small("force=[corpus,plain]"))
+    run(small())
 
 
 def test_artifacts_of_earlier_versions_have_no_digests_and_are_reused(

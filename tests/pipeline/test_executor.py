@@ -148,6 +148,18 @@ def test_ctrl_c_and_sigterm_end_in_one_line(number: int, code: int, jobs: int, l
     assert not [worker for worker in workers if alive(worker)]
 
 
+@pytest.mark.parametrize("seconds", [0.0, 0.1, 0.3])
+def test_ctrl_c_of_a_terminal_ends_in_one_line_also_while_workers_start(seconds: float, launch: Launch) -> None:
+    process = launch("jobs=2", "stage.toy_train.pause=30", recipe="bare", start_new_session=True)
+    assert process.stdout is not None
+    while "reused from" not in process.stdout.readline():  # workers start now
+        assert process.poll() is None
+    time.sleep(seconds)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert (process.returncode, err) == (130, "interrupted; run the same command again to go on\n")
+
+
 def test_killed_at_random_moments_it_ends_bit_identical(
     launch: Launch, command: Command, bare: Compose, tmp_path: Path, contents: Contents
 ) -> None:

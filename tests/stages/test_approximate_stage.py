@@ -39,6 +39,10 @@ def test_a_row_of_its_own_says_how_much_of_exact_search_it_finds(on_beir: list[s
     [
         ("{stage: approximate, vectors: bm25}", "stages.near.vectors: bm25 is no index of vectors"),
         (
+            "{stage: approximate, vectors: round1, factory: 'IVF1q00,Flat'}",
+            "stages.near.factory: 'IVF1q00,Flat' is none that FAISS's index_factory knows, such as 'IVF1024,Flat'",
+        ),
+        (
             "{stage: approximate, vectors: round1, factory: 'IVF9999,Flat'}",
             "stages.near.factory: FAISS cannot make 'IVF9999,Flat' of these vectors (Number of training points",
         ),

@@ -336,10 +336,13 @@ BAD_CONFIGS: dict[str, tuple[list[str], list[str]]] = {
     "data: unknown key": (["data.rot=x"], ["data.rot: unknown key"]),
     "data.splits: unknown split": (["data.splits.valid=x"], ["data.splits.valid: unknown key"]),
     "backbone: unknown key": (["backbone.layer=2"], ["backbone.layer: unknown key"]),
-    "trainer: unknown key": (["trainer.thread=2"], ["trainer.thread: unknown key"]),
-    "logger: unknown key": (["logger.wandb.projekt=x"], ["logger.wandb.projekt: unknown key"]),
+    "trainer: unknown key": (["trainer.thread=2"], ["trainer.thread: unknown key (did you mean 'threads'?)"]),
+    "logger: unknown key": (
+        ["logger.wandb.projekt=x"],
+        ["logger.wandb.projekt: unknown key (did you mean 'project'?)"],
+    ),
     "logger: unknown logger": (["logger.tensorboard=x"], ["logger.tensorboard: unknown key"]),
-    "table: unknown key": (["table.row=x"], ["table.row: unknown key"]),
+    "table: unknown key": (["table.row=x"], ["table.row: unknown key (did you mean 'rows'?)"]),
     "stage: unknown key": (["stage.finetune.lr=1"], ["stage.finetune.lr: unknown key"]),
     "stage: unknown kind": (
         ["stage.finetun.lr=1"],

@@ -119,8 +119,10 @@ class _Pool:
         if os.environ.get("CONDENSERY_PROGRESS") != "off":
             environment["CONDENSERY_PROGRESS"] = "lines"  # several bars on one terminal would overwrite each other
         root: Path = self.store.folder.parent
-        workers = [Worker(root, self.runtime, environment) for _ in range(self.size)]
+        workers: list[Worker] = []
         try:
+            while len(workers) < self.size:
+                workers.append(Worker(root, self.runtime, environment))
             while len(self.done) < len(self.graph.nodes):
                 self._start(workers)
                 running = [worker for worker in workers if worker.node]

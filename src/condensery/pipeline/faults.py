@@ -6,7 +6,7 @@ as ``stage.finetune.steps``, one written for this stage alone as ``stages.round1
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from hydra.core.hydra_config import HydraConfig
 from pydantic import BaseModel, ValidationError
@@ -131,11 +131,28 @@ TYPES = {
 def _say(fault: dict[str, Any], model: type[BaseModel], place: Place) -> str:
     kind = str(fault["type"])
     if kind == "extra_forbidden":
-        return f"unknown key{close_to(str(place[-1]), model.model_fields) if len(place) == 1 else ''}"
+        key, known = str(place[-1]), _known_beside(model, place)
+        return f"unknown key{'' if key in known else close_to(key, known)}"  # it may be one of another kind
     if kind in MESSAGES:
         return " ".join(MESSAGES[kind].format(**fault.get("ctx", {})).split())
     wanted = TYPES.get(kind.split("_")[0])
     return f"must be {wanted}" if wanted else " ".join(str(fault["msg"]).split())
+
+
+def _known_beside(model: type[BaseModel], place: Place) -> set[str]:
+    """The keys that a config may have where ``place`` is. A number or the key of a mapping leads into what they hold."""
+    models = [model]
+    for part in place[:-1]:
+        if any(part in found.model_fields for found in models):
+            fields = [found.model_fields[str(part)] for found in models if part in found.model_fields]
+            models = [inner for field in fields for inner in _models_in(field.annotation)]
+    return {key for found in models for key in found.model_fields}
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in get_args(annotation) for model in _models_in(part)]
 
 
 def _short(value: Any) -> str:

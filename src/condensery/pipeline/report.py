@@ -84,7 +84,7 @@ def lost(graph: Graph, store: Store, failures: Mapping[str, Failure]) -> dict[st
     return {
         name: {"stage": cause, "reason": failures[cause].reason}
         for name, cause in causes(graph, failures).items()
-        if not store.has(graph.nodes[name])
+        if not store.sound(graph.nodes[name])
     }
 
 
@@ -109,10 +109,10 @@ def rows_of(graph: Graph, store: Store, failures: Mapping[str, Failure]) -> "lis
     cause, rows = causes(graph, failures), []
     for label, name in graph.rows.items():
         node = graph.nodes[name]
-        if name in cause and not store.has(node):
+        if name in cause and not store.sound(node):
             why = f"the stage {cause[name]} failed: {failures[cause[name]].reason}"
             corpus = next(
-                (n for n in graph.nodes.values() if registry()[n.kind].makes == "corpus" and store.has(n)), None
+                (n for n in graph.nodes.values() if registry()[n.kind].makes == "corpus" and store.sound(n)), None
             )
             searched = read_json(store.path(corpus) / "collection.json")["name"] if corpus else ""
             row = Row(
@@ -127,7 +127,7 @@ def rows_of(graph: Graph, store: Store, failures: Mapping[str, Failure]) -> "lis
 def _show_audits(graph: Graph, store: Store) -> None:
     """Print the tables of each audit, computed or reused, and where its sheets lie."""
     for name, node in graph.nodes.items():
-        if registry()[node.kind].makes == "audit" and store.has(node):
+        if registry()[node.kind].makes == "audit" and store.sound(node):
             from condensery.reporting.audit import show_audit
 
             print(flush=True)

@@ -77,6 +77,10 @@ class Store:
             )
         return True
 
+    def sound(self, node: Node) -> bool:
+        """Whether the artifact is there, as far as ``has`` looks as it was written."""
+        return self.path(node).exists() and not _twice(self.path(node))
+
     def check(self, artifacts: Iterable[Artifact]) -> None:
         """Raise ``UserError`` where one of the artifacts, or what they were made from, is not as it was written."""
         left = list(artifacts)

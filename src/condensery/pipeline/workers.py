@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -19,6 +19,7 @@ from typing import NoReturn
 from condensery.errors import DiskError, UserError, of_the_disk
 from condensery.pipeline.graph import Node
 from condensery.pipeline.store import Store
+from condensery.signals import deaf_to_ctrl_c
 from condensery.stages.base import Runtime
 
 PATIENCE = 5.0  # seconds between asking a worker to end and making it
@@ -59,7 +60,8 @@ class Worker:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs, root, runtime, dict(environment)))
-        self.process.start()
+        with deaf_to_ctrl_c():
+            self.process.start()
         theirs.close()  # the end of the worker is then seen as the end of the pipe
         self.node: Node | None = None
 
@@ -121,8 +123,14 @@ def _serve(connection: Connection, root: Path, runtime: Runtime, environment: Ma
     signal.signal(signal.SIGTERM, _leave)
     os.environ.update(environment)  # before torch is imported
     store = Store(root)
-    while (message := connection.recv()) is not None:
-        connection.send(attempt(store, runtime, *message))
+    for node, force in _messages(connection):
+        connection.send(attempt(store, runtime, node, force))
+
+
+def _messages(connection: Connection) -> Iterator[tuple[Node, bool]]:
+    with suppress(EOFError):  # the executor has ended
+        while (message := connection.recv()) is not None:
+            yield message
 
 
 _leaving: list[int] = []

@@ -5,6 +5,7 @@ How much it misses is not known beforehand, so some queries of each use are sear
 Shapes: n queries, k results, d dimensions.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -74,11 +75,20 @@ def _made_on_gpu(index: Any, exact: DenseIndex, learned: Vectors | None) -> Any 
         return None
 
 
+def check_factory(factory: str) -> None:
+    """Raise ``UserError`` where FAISS does not know the description, whatever the vectors."""
+    try:
+        faiss.index_factory(960, factory, faiss.METRIC_INNER_PRODUCT)  # a multiple of most numbers of parts
+    except RuntimeError as error:
+        if "could not parse" in str(error):
+            raise UserError(f"{factory!r} is none that FAISS's index_factory knows, such as 'IVF1024,Flat'") from None
+
+
 def _of_faiss(factory: str, work: Callable[[], Any]) -> Any:
     try:
         return work()
     except RuntimeError as error:
-        why = str(error).rpartition("Error: ")[2].rpartition("failed: ")[2] or str(error)
+        why = re.split(r"\.cpp:\d+: ", str(error))[-1].rpartition("Error: ")[2].rpartition("failed: ")[2] or str(error)
         raise UserError(f"factory: FAISS cannot make {factory!r} of these vectors ({' '.join(why.split())})") from None
 
 

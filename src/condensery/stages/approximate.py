@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from condensery.stages.base import Context, Input, StageConfig, stage
 from condensery.stages.encode import EncodeConfig
@@ -20,6 +20,18 @@ class ApproximateConfig(StageConfig):
     breadth: Annotated[int, Field(gt=0)]
     compared: Annotated[int, Field(gt=0)]
     seed: Annotated[int, Field(ge=0)]
+
+    @field_validator("factory")
+    @classmethod
+    def _known_to_faiss(cls, value: str) -> str:
+        from condensery.errors import UserError
+        from condensery.retrieval.approximate import check_factory
+
+        try:
+            check_factory(value)
+        except UserError as error:
+            raise ValueError(str(error)) from None
+        return value
 
     def misfit(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
         """An index without vectors."""

@@ -35,6 +35,7 @@ from pydantic import Field
 
 from condensery.errors import UserError
 from condensery.progress import progress
+from condensery.signals import deaf_to_ctrl_c
 from condensery.text.docstrings import read_files
 from condensery.text.duplicates import contained, first_of_each, sketches, words
 from condensery.text.records import Passage, Query
@@ -185,7 +186,12 @@ def _mapper(workers: int) -> Iterator[Callable[..., Iterable[Any]]]:
     # a fork is the quickest start, but not safe beside other threads
     kind = "fork" if sys.platform == "linux" and threading.active_count() == 1 else "spawn"
     with ProcessPoolExecutor(workers, multiprocessing.get_context(kind)) as pool:
-        yield pool.map
+
+        def mapped(*arguments: Any) -> Iterator[Any]:
+            with deaf_to_ctrl_c():
+                return pool.map(*arguments)
+
+        yield mapped
 
 
 def cores() -> int:

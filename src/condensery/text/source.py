@@ -112,5 +112,6 @@ class FolderSource(Source):
     def check(self) -> None:
         """As ``Source.check``; a missing root is reported as such."""
         if not self.folder.is_dir():
-            raise UserError(f"{self.folder}: no such folder; data.root must name that of the collection {self.name}")
+            fault = "a file, not a folder" if self.folder.exists() else "no such folder"
+            raise UserError(f"{self.folder}: {fault}; data.root must name that of the collection {self.name}")
         super().check()

@@ -20,6 +20,7 @@ from sentencex import get_sentence_boundaries
 from tokenizers import Tokenizer
 
 from condensery.errors import UserError
+from condensery.signals import deaf_to_ctrl_c
 
 AHEAD = 2  # batches that wait for each worker: enough to keep it busy, few enough to keep memory small
 _LANGUAGE = "en"  # of the sentence splitter
@@ -123,7 +124,8 @@ def in_order(
     waiting: deque[Future[Result]] = deque()
     try:
         for batch in batches:
-            waiting.append(pool.submit(_work, work, batch))
+            with deaf_to_ctrl_c():
+                waiting.append(pool.submit(_work, work, batch))
             if len(waiting) > workers * AHEAD:
                 yield waiting.popleft().result()
         while waiting:

@@ -11,6 +11,7 @@ from condensery.errors import UserError
 from condensery.files import atomic
 from condensery.models.biencoder import PASSAGE, QUERY
 from condensery.objectives.cross_batch import from_first, rank
+from condensery.signals import deaf_to_ctrl_c
 from condensery.tokens.batches import chunks, text_rows
 from condensery.tokens.store import TokenStore
 from condensery.training.adaptive import AdaptiveOrder, Vectors, make_all
@@ -45,7 +46,8 @@ class AdaptiveBatches(pl.Callback):
         epochs = range(epoch, -(-self.steps // self.batches.steps_an_epoch()))
         context = multiprocessing.get_context("spawn")
         self.process = context.Process(target=make_all, args=(self.order, epochs), daemon=True)
-        self.process.start()
+        with deaf_to_ctrl_c():
+            self.process.start()
         self.watch.start()
 
     def on_train_batch_end(
