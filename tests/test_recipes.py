@@ -67,6 +67,7 @@ ABLATIONS = {  # settings and seeds of each
     "ablation/pretraining_steps": (4, 2),
     "ablation/rocketqa_comparison": (1, 3),
 }
+LONG = {"ablation/query_number", "ablation/low_data", "ablation/wiki_sections", "ablation/pretraining_steps"}
 SHARED = {  # stages that jobs share, and how many of them there are: one generation, a start for each seed
     **{name: {"queries": 1, "mlm_start": seeds, "condenser_start": seeds} for name, (_, seeds) in ABLATIONS.items()},
     **{
@@ -151,7 +152,9 @@ def test_every_recipe_composes_to_a_graph(recipe: str, roots: dict[str, Path], t
     assert not list(tmp_path.iterdir()), "a dry run writes nothing"
 
 
-@pytest.mark.parametrize("recipe", [name for name in RECIPES if name.startswith("ablation/")])
+@pytest.mark.parametrize(
+    "recipe", [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in ABLATIONS]
+)
 def test_every_ablation_is_a_sweep_over_any_collection(recipe: str, roots: dict[str, Path], tmp_path: Path) -> None:
     given = ["data=squad", f"data.root={roots['cocondenser_squad']}", "dry_run=true", f"output_root={tmp_path}"]
     done = door("-m", f"experiment={recipe}", *given, *sentences_of(recipe, roots)).sound()
@@ -289,6 +292,7 @@ def test_msmarco_runs_to_its_table_on_its_native_files(shared: Path, tmp_path: P
     assert all(values["Recall@1000"] == 1.0 for name, values in found.items() if name != "BM25"), "all are ranked"
 
 
+@pytest.mark.slow
 def test_msmarco_in_gzip_with_web_documents_and_the_official_triples(tmp_path: Path) -> None:
     from condensery.text.collection import Collection
 
@@ -523,7 +527,7 @@ def test_a_condenser_goes_on_with_msmarco(marco: list[str], roots: dict[str, Pat
     assert list(metrics_of(done.folder)) == ["BM25", "Condenser", "Condenser, continued"]
 
 
-@pytest.mark.parametrize("recipe", ["cocondenser_nq", "cocondenser_triviaqa"])
+@pytest.mark.parametrize("recipe", ["cocondenser_nq", pytest.param("cocondenser_triviaqa", marks=pytest.mark.slow)])
 def test_open_domain_questions_run_to_their_table(recipe: str, roots: dict[str, Path], tmp_path: Path) -> None:
     given = [f"data.root={roots[recipe]}", f"output_root={tmp_path}", "logger=csv", *MODEL]
     short = [f"stage.finetune.{key}=64" for key in ("query_length", "passage_length")] + ["stage.finetune.epochs=3"]

@@ -153,6 +153,7 @@ def test_force_recomputes_one_stage_and_gives_the_same(done: Done, recipe: list[
     assert artifact_files(done.folder) == before
 
 
+@pytest.mark.slow
 def test_two_jobs_give_the_bits_of_one(finished: Done, on_beir: list[str], tmp_path: Path) -> None:
     two = door("experiment=tiny", *on_beir, "jobs=2", f"output_root={tmp_path}").sound()
     assert sorted(two.computed) == sorted(finished.computed)

@@ -144,6 +144,7 @@ def test_a_run_stopped_behind_its_last_step_gives_the_same_weights_values_and_cu
         assert resumed.keys() == values.keys()
 
 
+@pytest.mark.slow
 def test_a_killed_process_ends_bit_identical(tmp_path: Path) -> None:
     """SIGKILL, with no chance to write anything; another process goes on."""
     script = (
