@@ -112,7 +112,7 @@ class TrainingModule(pl.LightningModule):
             )
 
     def _looks_at_norm(self, device: torch.device) -> bool:
-        """Whether this step's norm is read: on a GPU that waits for it, so only before something is written."""
+        """Whether this step's norm is read: on a GPU that waits for it, so only before something is written by steps."""
         step, settings = self.global_step + 1, self.settings
         written = any(every and step % every == 0 for every in (settings.log_every, settings.checkpoint_every))
         return device.type == "cpu" or written or step == settings.steps
