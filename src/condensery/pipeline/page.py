@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Any
 from condensery.errors import UserError
 from condensery.files import inside, read_json, write_json
 from condensery.pipeline.study import tidied
+from condensery.stages.base import Artifact
 
 if TYPE_CHECKING:
     from condensery.reporting.curves import Curve
     from condensery.reporting.drawing import Figure
+    from condensery.reporting.examples import Examples
     from condensery.reporting.page import Job, Page
     from condensery.reporting.results import Row
     from condensery.reporting.table import Table
 
 STUDY = "study.json"  # in a run's folder: its command, its question, and why stages failed
-PAGE = "index.html"
+PAGE, EXAMPLES = "index.html", "examples.json"
 
 
 def write_study(folder: Path, command: str, about: Sequence[str], lost: Mapping[str, Mapping[str, str]]) -> None:
@@ -106,7 +108,36 @@ def _write(
     jobs = [_job(label, run, root, manifests, drawn) for label, run in runs]
     tables = [replace(table, notes=[tidied(note, root) for note in table.notes]) for table in page.tables]
     told = [(what, tidied(why, root)) for what, why in failed]
-    write_page(replace(page, tables=tables, jobs=jobs, failed=told, machine=_machine(manifests)), folder / PAGE)
+    found = next(filter(None, (_examples(label, run, root) for label, run in runs)), None)
+    if found:
+        write_json(folder / EXAMPLES, found.data())
+    else:
+        (folder / EXAMPLES).unlink(missing_ok=True)
+    whole = replace(page, tables=tables, jobs=jobs, failed=told, machine=_machine(manifests), examples=found)
+    write_page(whole, folder / PAGE)
+
+
+def _examples(label: str, run: Path, root: Path) -> "Examples | None":
+    """Questions with what the rows of a run's table found, on the collection and the split of its first row.
+
+    None where nothing was retrieved: no rows, all failed, or sentence tasks.
+    """
+    from condensery.reporting.examples import RUN, System, examples
+    from condensery.reporting.results import read_results
+    from condensery.text.collection import Collection
+
+    systems: dict[tuple[Path, str], list[System]] = {}
+    for row in (row for row in read_results(run / "results.json") if not row.failed):
+        evaluation = Artifact(root / "artifacts" / row.artifact)
+        if (evaluation.path / RUN).is_file():
+            config, index = evaluation.manifest["config"], evaluation.input("index")
+            place = evaluation.input("corpus").path, config["split"]
+            systems.setdefault(place, []).append(
+                System(row.name, evaluation.path, config["depth"], bm25=index.kind == "bm25")
+            )
+    for (corpus, split), those in systems.items():
+        return replace(examples(those, Collection(corpus), split), job=label)
+    return None
 
 
 def _job(label: str, run: Path, root: Path, manifests: dict[str, dict[str, Any]], drawn: set[str]) -> "Job":

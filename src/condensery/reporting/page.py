@@ -13,6 +13,7 @@ from condensery.files import atomic
 from condensery.progress import clock
 from condensery.reporting.curves import Curve
 from condensery.reporting.drawing import Figure
+from condensery.reporting.examples import Example, Examples, Finding, Shown, by_kind
 from condensery.reporting.formats import SOURCE
 from condensery.reporting.markup import Markup, joined, tag
 from condensery.reporting.panels import panel
@@ -64,6 +65,7 @@ class Page:
         rows: where each number of the tables comes from.
         failed: (what, why) of jobs that left no run.
         machine: names and values, of hardware and libraries.
+        examples: questions with what the rows found; none where the table is not of retrieval.
     """
 
     name: str
@@ -75,6 +77,7 @@ class Page:
     rows: Sequence[Row] = ()
     failed: Sequence[tuple[str, str]] = ()
     machine: Mapping[str, str] = field(default_factory=dict)
+    examples: Examples | None = None
 
 
 def write_page(page: Page, path: Path) -> None:
@@ -88,6 +91,7 @@ def html(page: Page) -> str:
     sections = {
         "Failed": _failed(page),
         "Results": joined(results_table(table) for table in page.tables),
+        "Examples": _examples(page.examples),
         "Figures": joined(map(_figure, page.figures)),
         "Training curves": _curves(page.jobs),
         "Run it again": _commands(page),
@@ -166,6 +170,59 @@ def _result(table: Table, line: int) -> Markup:
     ]
     source = [] if table.turned else [tag("td", text, class_="source") for text in table.sources[line : line + 1]]
     return tag("tr", tag("th", table.names[line], scope="row"), *cells, *source)
+
+
+def _examples(examples: Examples | None) -> Markup:
+    """The questions under what those of a kind have in common, the first of each kind unfolded."""
+    if examples is None:
+        return Markup("")
+    where = f"Questions of the split {examples.split} of {examples.collection}"
+    where += f", and what the rows of one job found, {examples.job}" if examples.job else ""
+    relevant = (
+        "Relevant is what holds an answer."
+        if examples.by_answers
+        else "Relevant is what was judged so; what nobody judged may answer a question as well."
+    )
+    parts = [tag("p", f"{where}. {relevant}"), tag("p", examples.rule, class_="note")]
+    for kind, items in by_kind(examples.items):
+        parts.append(tag("h3", examples.headings[kind]))
+        parts += [_example(item, (examples.best, examples.other), item is items[0]) for item in items]
+    return joined(parts)
+
+
+def _example(item: Example, compared: Sequence[str | None], unfolded: bool) -> Markup:
+    """One question: the ranks of the rows that are compared, what is relevant, and what each row found."""
+    ranks = [f"{one.row}: {_rank(one)}" for one in item.findings if one.row in compared]
+    summary = tag("summary", tag("bdi", item.text), tag("small", " · ".join(ranks)))
+    relevant = [tag("p", _passage(one), dir="auto") for one in item.relevant]
+    if item.judged > len(item.relevant):
+        relevant.append(tag("p", f"and {item.judged - len(item.relevant):,} more that are relevant", class_="note"))
+    if item.answers:
+        relevant.insert(0, tag("p", tag("b", "Answers: "), " / ".join(item.answers), dir="auto"))
+    header = [tag("th", text, scope="col") for text in ("row", "first relevant", "ranked first")]
+    lines = [
+        tag("tr", tag("th", one.row, scope="row"), tag("td", _rank(one)), tag("td", *_first(one), dir="auto"))
+        for one in item.findings
+    ]
+    caption = tag("caption", f"What each row found for: {item.text}")
+    table = tag("table", caption, tag("thead", tag("tr", *header)), tag("tbody", *lines), class_="found")
+    return tag("details", summary, tag("div", *relevant, class_="relevant"), table, open=unfolded, class_="example")
+
+
+def _rank(finding: Finding) -> str:
+    return f"not in the first {finding.depth:,}" if finding.rank is None else f"rank {finding.rank:,}"
+
+
+def _first(finding: Finding) -> list[str]:
+    """The passage that a row ranked first, and whether it is relevant."""
+    if finding.first is None:
+        return ["nothing found"]
+    mark = tag("b", "relevant", class_="hit") if finding.relevant else tag("span", "not relevant", class_="miss")
+    return [mark, " ", _passage(finding.first)]
+
+
+def _passage(passage: Shown) -> Markup:
+    return joined([tag("b", passage.title), " ", passage.text] if passage.title else [passage.text])
 
 
 def _figure(figure: Figure) -> Markup:
