@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 from collections import Counter
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from condensery.files import write_json
 from condensery.reporting.curves import Curve
 from condensery.reporting.drawing import Figure
+from condensery.reporting.examples import CLOSE, LOST, WON, Example, Examples, Finding, Shown
 from condensery.reporting.markup import Markup, tag
 from condensery.reporting.page import Job, Made, Page, html, results_table, write_page
 from condensery.reporting.panels import nice_ticks, panel
@@ -81,6 +83,20 @@ def curves(steps: int = 400) -> dict[str, Curve]:
     return found | {"val/mrr@10": Curve(step[::50], np.linspace(0.02, 0.31, len(step[::50])))}
 
 
+def examples(name: str = "coCondenser") -> Examples:
+    passage = Shown("p1", f"Title {name}", f"Text of a passage {name} …")
+    findings = [
+        Finding("BM25", 0.2, 5, 1000, Shown("p2", "", "another passage"), relevant=False),
+        Finding(name, 1.0, 1, 1000, passage, relevant=True),
+        Finding("third", 0.0, None, 1000, None, relevant=False),
+    ]
+    items = [
+        Example(kind, f"q{at}", f"Which one {at}? {name}", ["an answer"] if at else [], [passage], 1 + at, findings)
+        for at, kind in enumerate((WON, WON, LOST, CLOSE))
+    ]
+    return Examples(f"squad {name}", "test", "MRR@10", name, "BM25", items)
+
+
 def page(folder: Path, name: str = "coCondenser", jobs: int = 2, columns: int = 2) -> Page:
     (folder / "figure.svg").write_text(
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 800 300"><rect width="800" height="300" fill="#ddd"/></svg>'
@@ -103,6 +119,7 @@ def page(folder: Path, name: str = "coCondenser", jobs: int = 2, columns: int = 
               Row(name, "c", "test", {}, seed=1, artifact="evaluate/bb", failed="it broke")],
         failed=[("seed=3", f"no file {name}")],
         machine={"processor": f"A CPU {name}", "torch": "2.13.0"},
+        examples=examples(name),
     )  # fmt: skip
 
 
@@ -161,13 +178,58 @@ def test_each_text_that_is_shown_is_escaped_wherever_it_stands(tmp_path: Path) -
         rows=[Row(evil(), evil(), evil(), {}, artifact=evil())],
         failed=[(evil(), evil())],
         machine={evil(): evil()},
-    )
+        examples=Examples(
+            evil(), evil(), evil(), evil(), evil(), by_answers=True, job=evil(),
+            items=[
+                Example(WON, "q1", evil(), [evil()], [Shown("p1", evil(), evil())], 1, [
+                    Finding(evil(), 1.0, 1, 100, Shown("p1", evil(), evil()), relevant=True)
+                ])
+            ],
+        ),
+    )  # fmt: skip
     text = html(whole)
     reader = read(text)
     shown = "".join(reader.texts) + "".join(str(value) for _, given in reader.elements for value in given.values())
     assert [number for number in range(next(said)) if f"<script>{number}</script>" not in shown] == [], "not shown"
     assert not re.search(r"<script|<b onload", text.replace(str(tmp_path), ""))
     assert not any(key.startswith("on") for _, given in reader.elements for key in given)
+
+
+def test_each_question_shows_what_the_rows_found(tmp_path: Path) -> None:
+    text = html(page(tmp_path))
+    section = text.split('<section id="examples">')[1].split("</section>")[0]
+    reader = read(section)
+    shown = " ".join("".join(reader.texts).split())
+    assert [re.sub("<.*?>", "", one) for one in re.findall("<h3>.*?</h3>", section)] == [
+        "coCondenser ahead of BM25", "coCondenser behind BM25", "Smallest difference",
+    ]  # fmt: skip
+    for wanted in (
+        "Questions of the split test of squad coCondenser. Relevant is what was judged so;",
+        "Chosen by a rule, not by hand. coCondenser, the best row by MRR@10 apart from BM25, is compared with BM25",
+        "Which one 0? coCondenserBM25: rank 5 · coCondenser: rank 1",
+        "relevant Title coCondenser Text of a passage coCondenser …",
+        "BM25rank 5not relevant another passage",
+        "thirdnot in the first 1,000nothing found",
+        "and 2 more that are relevant",
+        "answers an answer",
+    ):
+        assert wanted in shown, wanted
+    assert [details.get("open", "closed") for details in reader.all("details")] == [None, "closed", None, None]
+    assert len(reader.all("caption")) == len(reader.all("table")) == 4
+    assert {header["scope"] for header in reader.all("th")} == {"row", "col"}
+
+
+def test_a_page_says_whose_job_its_questions_are_of_and_that_answers_count(tmp_path: Path) -> None:
+    found = replace(page(tmp_path), examples=replace(examples(), job="seed=1", by_answers=True))
+    shown = "".join(read(html(found)).texts)
+    assert "what the rows of one job found, seed=1. Relevant is what holds an answer." in shown
+    alone = "".join(read(html(replace(found, examples=replace(examples(), other=None)))).texts)
+    assert "Highest MRR@10 of coCondenser" in alone
+    assert "coCondenser is compared with its own mean of MRR@10" in alone
+
+
+def test_a_page_without_examples_has_no_such_section(tmp_path: Path) -> None:
+    assert "Examples" not in read(html(replace(page(tmp_path), examples=None))).texts
 
 
 def test_nothing_is_fetched_from_elsewhere(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from condensery.errors import UserError
-from condensery.retrieval.runs import Run, read_run, write_run
+from condensery.retrieval import runs
+from condensery.retrieval.runs import Run, rankings_of, read_run, write_run
 from condensery.text.collection import Collection
 
 
@@ -78,3 +79,27 @@ def test_a_fault_names_its_line(tmp_path: Path, collection: Collection, line: st
     with pytest.raises(UserError, match=message) as caught:
         read_run(path, collection)
     assert f"{path}:2: " in str(caught.value)
+
+
+@pytest.mark.parametrize("block", [1, 7, 100, 1 << 20])
+def test_the_rankings_of_a_few_queries_are_those_of_the_whole_run(
+    block: int, tmp_path: Path, collection: Collection, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever the file is cut, and though one id is the beginning of another."""
+    monkeypatch.setattr(runs, "BLOCK", block)
+    write_run(tmp_path / "run.trec.gz", run, collection)
+    found = rankings_of(tmp_path / "run.trec.gz", ["q11", "q0", "q3", "q1"])
+    passages = {f"q{row}": run.passage_rows[at] for at, row in enumerate(run.query_rows.tolist())}
+    for query in ("q11", "q0", "q3"):
+        assert found[query] == [f"p{row}" for row in passages[query] if row >= 0]
+    assert found["q1"] == [], "it is not in the run"
+
+
+def test_a_run_that_is_cut_short_is_named(tmp_path: Path, collection: Collection, run: Run) -> None:
+    path = tmp_path / "run.trec.gz"
+    write_run(path, run, collection)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(UserError, match=r"run.trec.gz: not a whole gzip file"):
+        rankings_of(path, ["q0"])
+    with pytest.raises(UserError, match=r"none.gz: no such file"):
+        rankings_of(tmp_path / "none.gz", ["q0"])

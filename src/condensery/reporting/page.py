@@ -194,14 +194,14 @@ def _example(item: Example, compared: Sequence[str | None], unfolded: bool) -> M
     """One question: the ranks of the rows that are compared, what is relevant, and what each row found."""
     ranks = [f"{one.row}: {_rank(one)}" for one in item.findings if one.row in compared]
     summary = tag("summary", tag("bdi", item.text), tag("small", " · ".join(ranks)))
-    relevant = [tag("p", _passage(one), dir="auto") for one in item.relevant]
+    relevant = [tag("p", *_marked(one, True)) for one in item.relevant]
     if item.judged > len(item.relevant):
         relevant.append(tag("p", f"and {item.judged - len(item.relevant):,} more that are relevant", class_="note"))
     if item.answers:
-        relevant.insert(0, tag("p", tag("b", "Answers: "), " / ".join(item.answers), dir="auto"))
+        relevant.insert(0, tag("p", tag("b", "answers"), " ", tag("bdi", " / ".join(item.answers))))
     header = [tag("th", text, scope="col") for text in ("row", "first relevant", "ranked first")]
     lines = [
-        tag("tr", tag("th", one.row, scope="row"), tag("td", _rank(one)), tag("td", *_first(one), dir="auto"))
+        tag("tr", tag("th", one.row, scope="row"), tag("td", _rank(one)), tag("td", *_first(one)))
         for one in item.findings
     ]
     caption = tag("caption", f"What each row found for: {item.text}")
@@ -214,15 +214,15 @@ def _rank(finding: Finding) -> str:
 
 
 def _first(finding: Finding) -> list[str]:
-    """The passage that a row ranked first, and whether it is relevant."""
-    if finding.first is None:
-        return ["nothing found"]
-    mark = tag("b", "relevant", class_="hit") if finding.relevant else tag("span", "not relevant", class_="miss")
-    return [mark, " ", _passage(finding.first)]
+    """The passage that a row ranked first."""
+    return ["nothing found"] if finding.first is None else _marked(finding.first, finding.relevant)
 
 
-def _passage(passage: Shown) -> Markup:
-    return joined([tag("b", passage.title), " ", passage.text] if passage.title else [passage.text])
+def _marked(passage: Shown, relevant: bool) -> list[str]:
+    """A passage and whether it is relevant; set apart, for it may be written from right to left."""
+    mark = tag("b", "relevant", class_="hit") if relevant else tag("span", "not relevant", class_="miss")
+    title = [tag("b", passage.title), " "] if passage.title else []
+    return [mark, " ", tag("bdi", *title, passage.text)]
 
 
 def _figure(figure: Figure) -> Markup:
