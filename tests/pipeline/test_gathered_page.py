@@ -109,3 +109,11 @@ def test_a_run_that_retrieved_nothing_has_no_examples(composed: Compose) -> None
     write_json(finished.folder / "examples.json", {})
     run(composed())
     assert not (finished.folder / "examples.json").exists()
+
+
+def test_a_recipe_without_a_table_has_no_examples(composed: Compose) -> None:
+    rows = [f"~table.rows.{name}" for name in ("BM25", "plain", "better", "round2")]
+    finished = run(composed(*rows, "table.baseline=null"))
+    assert finished.folder is not None
+    assert not (finished.folder / "examples.json").exists()
+    assert "Examples" not in (finished.folder / "index.html").read_text()

@@ -55,7 +55,7 @@ def test_a_sweep_over_fine_tuning_shares_the_pretraining(
     page = (folder / "index.html").read_text()
     assert all(row["artifact"] in page for row in rows)
     examples = read_json(folder / "examples.json")
-    assert (examples["job"], examples["best"], examples["other"]) == ("learning_rate=1e-4", "coCondenser", "BM25")
+    assert (examples["job"], examples["best"], examples["other"]) == ("learning_rate=0.0001", "coCondenser", "BM25")
     assert "learning_rate=1e-4,1e-3" in page
 
 

@@ -96,16 +96,21 @@ def rankings_of(path: Path, query_ids: Sequence[str]) -> dict[str, list[str]]:
     """The ids of the passages of a few queries, best first, in a compressed run that ``write_run`` wrote.
 
     The file is looked through in blocks, each for the beginnings of the wanted lines: several times as fast as line by
-    line. A query without lines has an empty list. Raises ``UserError`` where the file is missing or broken.
+    line. A query's lines stand together, so it is not looked for behind them. A query without lines has an empty list.
+    Raises ``UserError`` where the file is missing or broken.
     """
     found: dict[str, list[str]] = {query: [] for query in query_ids}
+    waiting = set(found)
     with readable(path), gzip.open(path) as stream:
-        rest = b"\n"
-        while block := stream.read(BLOCK):
+        rest = b"\n"  # every line stands behind a line end, the first too
+        while waiting and (block := stream.read(BLOCK)):
             lines, _, rest = (rest + block).rpartition(b"\n")
-            rest = b"\n" + rest  # every line stands behind a line end, the first and the one that is cut too
-            for query, passages in found.items():
-                passages += _passages(lines, f"\n{query} Q0 ".encode())
+            rest = b"\n" + rest
+            for query in list(waiting) if lines else ():
+                here = list(_passages(lines, f"\n{query} Q0 ".encode()))
+                if found[query] and not here:
+                    waiting.remove(query)
+                found[query] += here
     return found
 
 
