@@ -93,6 +93,7 @@ def test_judgements_are_rows_sorted_by_query(tmp_path: Path) -> None:
     ]
     assert {query: rows.tolist() for query, rows in qrels.positives().items()} == {0: [0], 1: [0, 1]}
     assert qrels.query_set.tolist() == [0, 1]
+    assert {query: rows.tolist() for query, rows in qrels.of(np.array([1])).positives().items()} == {1: [0, 1]}
     assert collection.description["dropped"] == {"judgements": 1}
     with pytest.raises(UserError, match='no split "train"'):
         collection.qrels("train")

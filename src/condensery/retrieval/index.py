@@ -1,5 +1,5 @@
-"""An index is a folder that a retriever searches: BM25 postings, dense vectors, an approximation of these, or the reranked
-candidates of some queries.
+"""An index is a folder that a retriever searches: BM25 postings, dense vectors, an approximation of these, the reranked
+candidates of some queries, or several other indexes joined.
 
 Its ``index.json`` says which.
 """
@@ -66,7 +66,11 @@ def open_index(
         from condensery.retrieval.reranking import RerankedIndex
 
         return RerankedIndex(folder, collection)
-    known = "bm25, dense, approximate or rerank"
+    if about.get("method") == "fused":
+        from condensery.retrieval.fusion import open_fused
+
+        return open_fused(folder, lambda member: open_index(member, collection, threads, memory, device))
+    known = "bm25, dense, approximate, rerank or fused"
     raise UserError(f"{folder / 'index.json'}: unknown method {about.get('method')!r}, expected {known}")
 
 

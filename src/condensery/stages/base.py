@@ -153,8 +153,16 @@ class Artifact:
 
 
 def retriever_name(index: Artifact) -> str:
-    """What runs and negatives call the retriever that made them: ``kind/id`` of its encoder, or of an index without one."""
-    found = index.ancestor("encoder") or index
+    """What runs and negatives call the retriever that made them: ``kind/id`` of its encoder, or of an index without one.
+
+    An index that joins several, or that was made of such a one, is called by the one that joins.
+    """
+    found, below = index, [index]
+    while len(below) == 1:
+        found = below[0]
+        parents = [parent for field in found.manifest["inputs"] for parent in found.inputs(field)]
+        below = [parent for parent in parents if parent.manifest["makes"] == "index"]
+    found = found if below else index.ancestor("encoder") or index
     return f"{found.kind}/{found.id}"
 
 

@@ -37,6 +37,11 @@ class Qrels:
         """The judged queries: their rows, ascending, each once."""
         return np.unique(self.query_rows)
 
+    def of(self, query_rows: NDArray[np.integer]) -> "Qrels":
+        """The judgements of these queries alone."""
+        kept = np.isin(self.query_rows, query_rows)
+        return Qrels(self.query_rows[kept], self.passage_rows[kept], self.grades[kept], self.relevant_from)
+
     def positives(self) -> dict[int, NDArray[np.int32]]:
         """For each query row the rows of its relevant passages, in the order of the queries' rows."""
         relevant = self.grades >= self.relevant_from

@@ -1,0 +1,240 @@
+"""Fusion: the rankings of several retrievers joined into one, by their scores or by their ranks.
+
+A retriever's ranking gives each of its candidates a value, and a passage's score is the weighted sum of its values; one
+that a retriever did not return has none of it:
+
+- weighted: the scores of a query's candidates, min-max normalised, s' = (s - min) / (max - min) in [0, 1] (Lee 1997,
+  "Analyses of Multiple Evidence Combination"). What was not returned counts as the last that was.
+- reciprocal_rank: 1 / (constant + rank), rank from 1 (Cormack et al. 2009, "Reciprocal Rank Fusion outperforms Condorcet
+  and individual Rank Learning Methods").
+
+The scores of one and the same rankings are always the same, whether their queries are of the collection or any text:
+passages that a retriever did not return are not looked up in it.
+
+Shapes: n queries, k results, m retrievers, c candidates of a query (of all retrievers together), g points of a grid.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condensery.errors import UserError
+from condensery.files import RECOMPUTE, inside, read_json, write_json
+from condensery.progress import Task
+from condensery.retrieval.index import Retriever
+from condensery.retrieval.ranking import EMPTY, Ranking, pack, top, unpack
+
+WEIGHTED, RECIPROCAL_RANK = "weighted", "reciprocal_rank"
+QUERIES = 4_096  # searched at a time: 50 MB of results from each retriever at a depth of 1,000
+VALUES = 2_000_000  # values joined at a time, at most: 16 MB, and a few copies
+
+Rows = NDArray[np.integer]
+Weights = NDArray[np.float64]
+# query rows (b,) and their passage rows (b, k), padded with -1 -> a metric of each query (b,)
+Measure = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float64]]
+
+
+def min_max(ranking: Ranking) -> NDArray[np.float64]:
+    """Scores (n, k) of each query brought to [0, 1]; 1 where all are equal, 0 where nothing was found."""
+    scores, found = ranking[0].astype(np.float64), ranking[1] >= 0
+    highest = np.where(found, scores, -np.inf).max(axis=1, keepdims=True, initial=-np.inf)
+    lowest = np.where(found, scores, np.inf).min(axis=1, keepdims=True, initial=np.inf)
+    flat = ~(highest > lowest)
+    scaled = (np.where(found, scores, 0.0) - np.where(flat, 0.0, lowest)) / np.where(flat, 1.0, highest - lowest)
+    return np.where(found, np.where(flat, 1.0, scaled), 0.0)
+
+
+def reciprocal_ranks(ranking: Ranking, constant: float) -> NDArray[np.float64]:
+    """1 / (constant + rank) of rankings (n, k), the rank counted from 1; 0 where nothing was found."""
+    found = ranking[1] >= 0
+    return np.where(found, 1.0 / (constant + np.arange(1, found.shape[1] + 1)), 0.0)
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """What several retrievers found for n queries.
+
+    Attributes:
+        rows: int64 (n, c), the passages, each once and ascending, padded with -1.
+        values: float64 (m, n, c) >= 0, what each retriever gives them; 0 where it did not find them.
+        found: bool (m, n, c), whether it did.
+    """
+
+    rows: NDArray[np.int64]
+    values: NDArray[np.float64]
+    found: NDArray[np.bool_]
+
+
+def join(rankings: Sequence[Ranking], values: Sequence[NDArray[np.float64]]) -> Candidates:
+    """The candidates of m rankings, of (n, any) passages each, with their values of the same shapes."""
+    rows = np.concatenate([passages for _, passages in rankings], axis=1)  # (n, c)
+    retriever = np.repeat(np.arange(len(rankings)), [passages.shape[1] for _, passages in rankings])
+    order = np.argsort(rows, axis=1, kind="stable")
+    rows = np.take_along_axis(rows, order, axis=1)
+    flat = np.take_along_axis(np.concatenate(values, axis=1), order, axis=1)
+    first = np.ones(rows.shape, bool)
+    first[:, 1:] = rows[:, 1:] != rows[:, :-1]
+    place = np.cumsum(first, axis=1) - 1  # where a passage stands when each is there once
+    query, at = np.nonzero(rows >= 0)
+    where = retriever[order[query, at]], query, place[query, at]
+    joined = np.full(rows.shape, -1, np.int64)
+    joined[where[1:]] = rows[query, at]
+    shape = (len(rankings), *rows.shape)
+    given, found = np.zeros(shape), np.zeros(shape, bool)
+    given[where], found[where] = flat[query, at], True
+    return Candidates(joined, given, found)
+
+
+def weighted_sum(candidates: Candidates, weights: Weights, k: int) -> Ranking:
+    """The k passages with the highest weighted sums of values, as ``Retriever.search`` gives them.
+
+    A retriever of weight 0 brings no candidates.
+    """
+    # added as whole multiples of a power of two, which is exact: the order of the retrievers changes no bit
+    unit = 2.0 ** (math.frexp(math.fsum(weights))[1] - 50)
+    scores = np.rint(weights[:, None, None] * (candidates.values / unit)).sum(axis=0) * unit
+    found = candidates.found[weights > 0].any(axis=0)
+    return unpack(top(np.where(found, pack(scores.astype(np.float32), candidates.rows), EMPTY), k))
+
+
+class FusedIndex:
+    """Several retrievers that are searched as one.
+
+    Args:
+        members: retrievers of the same passages; one may be a ``FusedIndex`` itself.
+        weights: (m,) >= 0, not all 0; their scale changes no order.
+        depth: candidates taken from each member for each query, at most.
+        method: what a candidate's value is, ``weighted`` or ``reciprocal_rank``.
+        rank_constant: of ``reciprocal_rank``.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Retriever],
+        weights: Sequence[float],
+        depth: int,
+        method: str = WEIGHTED,
+        rank_constant: float = 60.0,
+    ) -> None:
+        if len(members) != len(weights):
+            raise ValueError(f"{len(members)} retrievers, but {len(weights)} weights")
+        self.members, self.weights = list(members), np.asarray(weights, np.float64)
+        self.depth, self.method, self.rank_constant = depth, method, rank_constant
+
+    def __len__(self) -> int:
+        return len(self.members[0])
+
+    @property
+    def recall(self) -> float | None:
+        """The lowest recall of its approximate members; None where it has none, or none has searched yet."""
+        recalls = [getattr(member, "recall", None) for member in self.members]
+        return min((recall for recall in recalls if recall is not None), default=None)
+
+    def search(self, query_rows: Rows, k: int, progress: Task | None = None) -> Ranking:
+        """As ``Retriever.search``. What is found does not depend on k: every member is asked for ``depth`` passages."""
+        scores, rows = _nothing(len(query_rows), k)
+        for part in _blocks(len(query_rows), QUERIES):
+            scores[part], rows[part] = self.combine(self.rankings(query_rows[part]), k)
+            if progress:
+                progress.advance(len(query_rows[part]))
+        return scores, rows
+
+    def rankings(self, query_rows: Rows) -> list[Ranking]:
+        """What each member finds for queries (n,) of the collection: ``depth`` passages, or all where there are fewer."""
+        depth = min(self.depth, len(self))
+        return [member.search(query_rows, depth) for member in self.members]
+
+    def combine(self, rankings: Sequence[Ranking], k: int) -> Ranking:
+        """The k best of what the members found for the same n queries, one ranking each, in their order.
+
+        Each ranking is as ``Retriever.search`` gives it, ``depth`` passages long; more are left out.
+        """
+        scores, rows = _nothing(len(rankings[0][1]), k)
+        for part, candidates in self.candidates(rankings):
+            scores[part], rows[part] = weighted_sum(candidates, self.weights, k)
+        return scores, rows
+
+    def candidates(self, rankings: Sequence[Ranking]) -> Iterator[tuple[slice, Candidates]]:
+        """The joined candidates of as many queries at a time as ``VALUES`` allows, and which these are."""
+        width = sum(min(self.depth, rows.shape[1]) for _, rows in rankings)
+        for part in _blocks(len(rankings[0][1]), max(1, VALUES // max(1, len(rankings) * width))):
+            own = [(scores[part, : self.depth], rows[part, : self.depth]) for scores, rows in rankings]
+            yield part, join(own, [self._values(ranking) for ranking in own])
+
+    def _values(self, ranking: Ranking) -> NDArray[np.float64]:
+        return min_max(ranking) if self.method == WEIGHTED else reciprocal_ranks(ranking, self.rank_constant)
+
+
+def _nothing(queries: int, k: int) -> Ranking:
+    return np.full((queries, k), -np.inf, np.float32), np.full((queries, k), -1, np.int64)
+
+
+def _blocks(number: int, size: int) -> Iterator[slice]:
+    return (slice(first, min(first + size, number)) for first in range(0, number, size))
+
+
+def grid_points(members: int, steps: int) -> int:
+    """How many points ``weight_grid`` has."""
+    return math.comb(steps + members - 1, members - 1)
+
+
+def weight_grid(members: int, steps: int) -> Weights:
+    """All weights (g, m) that are multiples of 1/steps and sum to 1, the first weight ascending."""
+
+    def shares(of: int, left: int) -> Iterator[tuple[int, ...]]:
+        if of == 1:
+            yield (left,)
+            return
+        for first in range(left + 1):
+            yield from ((first, *rest) for rest in shares(of - 1, left - first))
+
+    return np.array(list(shares(members, steps)), np.float64) / steps
+
+
+def measure_grid(
+    index: FusedIndex, query_rows: NDArray[np.int64], grid: Weights, measure: Measure, k: int, task: Task
+) -> NDArray[np.float64]:
+    """The mean of a metric over queries (n,) for every point (g,) of a grid of weights; the index's own are not used.
+
+    Every member is searched once. ``k``: passages that the metric looks at. ``task`` advances by queries.
+    """
+    values = np.zeros((len(grid), len(query_rows)))
+    for block in _blocks(len(query_rows), QUERIES):
+        asked = query_rows[block]
+        for part, candidates in index.candidates(index.rankings(asked)):
+            there = slice(block.start + part.start, block.start + part.stop)
+            for point, weights in enumerate(grid):
+                values[point, there] = measure(asked[part], weighted_sum(candidates, weights, k)[1])
+            task.advance(part.stop - part.start)
+    return values.mean(axis=1)
+
+
+def best_point(grid: Weights, values: NDArray[np.float64]) -> int:
+    """The point with the highest value; of equal ones the one nearest to equal weights, then the first."""
+    return int(np.lexsort(((grid**2).sum(axis=1), -values))[0])
+
+
+def write_fused(folder: Path, index: FusedIndex, members: Sequence[str], chosen: dict[str, Any] | None) -> None:
+    """Write ``index.json``, which ``open_fused`` reads.
+
+    ``members``: ``kind/id`` of the artifacts of the index's members; ``chosen``: how its weights were, for the reader.
+    """
+    about = {"method": "fused", "passages": len(index), "members": list(members), "fusion": index.method}
+    about |= {"weights": index.weights.tolist(), "depth": index.depth, "rank_constant": index.rank_constant}
+    write_json(folder / "index.json", {**about, "chosen": chosen})
+
+
+def open_fused(folder: Path, open_member: Callable[[Path], Retriever]) -> FusedIndex:
+    """The index that ``write_fused`` wrote into an artifact; its members lie beside it in the store."""
+    path = folder / "index.json"
+    about, store = read_json(path), folder.resolve().parents[1]
+    if about.get("fusion") not in (WEIGHTED, RECIPROCAL_RANK):
+        known = f"{WEIGHTED} or {RECIPROCAL_RANK}"
+        raise UserError(f"{path}: unknown fusion {about.get('fusion')!r}, expected {known}; {RECOMPUTE}")
+    members = [open_member(inside(store, member, path)) for member in about["members"]]
+    return FusedIndex(members, about["weights"], about["depth"], about["fusion"], about["rank_constant"])
