@@ -35,14 +35,24 @@ NEEDED = {
 }
 
 
+class _Embedding(nn.Embedding):
+    def reset_parameters(self) -> None:
+        """Nothing: what would be drawn is replaced at once."""
+
+
+class _Linear(nn.Linear):
+    def reset_parameters(self) -> None:
+        """As above."""
+
+
 class _Embeddings(nn.Module):
     """Words, types and positions, normalised."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
-        self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.hidden_size)
-        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
+        self.word_embeddings = _Embedding(config.vocab_size, config.hidden_size)
+        self.position_embeddings = _Embedding(config.max_position_embeddings, config.hidden_size)
+        self.token_type_embeddings = _Embedding(config.type_vocab_size, config.hidden_size)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def forward(self, input_ids: Tensor, position_ids: Tensor, token_type_ids: Tensor | None) -> Tensor:
@@ -58,9 +68,9 @@ class _SelfAttention(nn.Module):
         super().__init__()
         self.num_attention_heads = config.num_attention_heads
         self.attention_head_size = config.hidden_size // config.num_attention_heads
-        self.query = nn.Linear(config.hidden_size, config.hidden_size)
-        self.key = nn.Linear(config.hidden_size, config.hidden_size)
-        self.value = nn.Linear(config.hidden_size, config.hidden_size)
+        self.query = _Linear(config.hidden_size, config.hidden_size)
+        self.key = _Linear(config.hidden_size, config.hidden_size)
+        self.value = _Linear(config.hidden_size, config.hidden_size)
         self.dropout = nn.Dropout(0.0)  # asked for its rate alone, and only in training
 
 
@@ -69,7 +79,7 @@ class _Output(nn.Module):
 
     def __init__(self, config: Any, width: int) -> None:
         super().__init__()
-        self.dense = nn.Linear(width, config.hidden_size)
+        self.dense = _Linear(width, config.hidden_size)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def forward(self, states: Tensor, residual: Tensor) -> Tensor:
@@ -81,7 +91,7 @@ class _Output(nn.Module):
 class _Intermediate(nn.Module):
     def __init__(self, config: Any) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.dense = _Linear(config.hidden_size, config.intermediate_size)
 
     def forward(self, states: Tensor) -> Tensor:
         """(n, d) to (n, intermediate size)."""
@@ -126,8 +136,7 @@ def load_parts(folder: Path) -> Parts | None:
         if not known(about):
             return None
         weights = {name: value.float() for name, value in load_file(folder / WEIGHTS).items()}
-        with torch.device("meta"):  # nothing is drawn that is replaced at once
-            parts = Parts(SimpleNamespace(**about))
+        parts = Parts(SimpleNamespace(**about))
         parts.load_state_dict(weights, assign=True)
     except (UserError, OSError, ValueError, RuntimeError, SafetensorError):  # of a fault the library tells more
         return None

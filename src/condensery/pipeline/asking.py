@@ -9,19 +9,22 @@ import json
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from condensery.errors import UserError
 from condensery.files import content_hash, read_json, write_json
+from condensery.memory import without_collector
 from condensery.pipeline.graph import Graph
 from condensery.pipeline.store import Store
 from condensery.stages.base import Artifact
 
 if TYPE_CHECKING:
+    from condensery.reporting.ask import Search
     from condensery.reporting.results import Row
+    from condensery.text.collection import Collection
 
 ANSWERS = 5  # passages that are shown
 PROMPT = "-"  # as the question: several of them, from standard input
@@ -34,14 +37,26 @@ def answer(graph: Graph, store: Store, rows: "Sequence[Row]", asked: str) -> Non
 
     It is the best of the table; of a recipe without one the index that ``Graph.answers`` names.
     """
-    from condensery.reporting.ask import ask, searcher, show
-    from condensery.retrieval.index import open_index
-    from condensery.text.collection import Collection
+    with without_collector():
+        from condensery.reporting.ask import ask, show
+        from condensery.text.collection import Collection
 
-    name, artifact = chosen(graph, store, rows)
-    index, corpus = searched(artifact, name)
-    store.check([corpus, *_indexes(index)], parents=False)
-    collection = Collection(corpus.path)
+        name, artifact = chosen(graph, store, rows)
+        index, corpus = searched(artifact, name)
+        store.check([corpus, *_indexes(index)], parents=False)
+        collection = Collection(corpus.path)
+        search = _search(index, collection, store)
+    with ended_by_interrupt() if asked == PROMPT else nullcontext():
+        for text in questions() if asked == PROMPT else [asked]:
+            answers = ask(text, search, collection, ANSWERS)
+            print(f"\nfound by {name}", flush=True)
+            show(text, answers)
+
+
+def _search(index: Artifact, collection: "Collection", store: Store) -> "Search":
+    """How the index is asked; each encoder that it takes is loaded once."""
+    from condensery.reporting.ask import searcher
+    from condensery.retrieval.index import open_index
 
     @cache
     def encoder_of(vectors: Path) -> Callable[[str], Any]:
@@ -51,12 +66,7 @@ def answer(graph: Graph, store: Store, rows: "Sequence[Row]", asked: str) -> Non
         store.check([encoder], parents=False)
         return query_encoder(encoder.path)
 
-    search = searcher(open_index(index.path, collection), encoder_of)
-    with ended_by_interrupt() if asked == PROMPT else without_end():
-        for text in questions() if asked == PROMPT else [asked]:
-            answers = ask(text, search, collection, ANSWERS)
-            print(f"\nfound by {name}", flush=True)
-            show(text, answers)
+    return searcher(open_index(index.path, collection), encoder_of)
 
 
 def chosen(graph: Graph, store: Store, rows: "Sequence[Row]") -> tuple[str, Artifact]:
@@ -150,12 +160,6 @@ def ended_by_interrupt() -> Iterator[None]:
         print(flush=True)
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-@contextmanager
-def without_end() -> Iterator[None]:
-    """Nothing: for one question Ctrl-C is what it always is."""
-    yield
 
 
 def finish(graph: Graph, folder: Path) -> None:

@@ -34,14 +34,14 @@ def _read(folder: Path) -> QuickTokenizer | None:
 
     try:
         about = read_json(folder / "tokenizer_config.json")
-        pad, cls, sep = (_word(about[f"{name}_token"]) for name in ("pad", "cls", "sep"))
+        words = [_word(about[f"{name}_token"]) for name in ("pad", "cls", "sep")]
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     except Exception as error:  # a bare one is what tokenizers raises
         if type(error) in (UserError, KeyError, TypeError, Exception):
             return None
         raise
-    pad, cls, sep = (tokenizer.token_to_id(word) for word in (pad, cls, sep))
-    if None in (pad, cls, sep):
+    pad, cls, sep = (tokenizer.token_to_id(word) for word in words)
+    if pad is None or cls is None or sep is None:
         return None
     tokenizer.no_truncation()
     tokenizer.no_padding()
