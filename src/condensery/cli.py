@@ -1,5 +1,6 @@
 """The command line: Hydra composes, this runs it and says what went wrong in one line. Imports nothing heavy itself."""
 
+import gc
 import os
 import re
 import signal
@@ -35,6 +36,9 @@ def main(cfg: DictConfig) -> None:
     """Run one composed config: once, or as one job of a sweep. Raises ``Stopped`` from whatever goes wrong."""
     from condensery.pipeline import run, sweep
 
+    if not gc.isenabled():  # run.py started without
+        gc.freeze()
+        gc.enable()
     multirun = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
     try:
         sweep.run_job(cfg) if multirun else run.run(cfg)

@@ -1,5 +1,6 @@
 """A whole recipe with every kind of stage, on a real collection: what it computes, writes, reuses and answers."""
 
+import io
 import shutil
 from pathlib import Path
 
@@ -145,6 +146,16 @@ def test_a_dense_retriever_answers_too(done: Done, recipe: list[str]) -> None:
     best = max(ROWS[1:], key=lambda row: metrics_of(done.folder)[row]["MRR@10"])
     assert f"found by {best}" in answered.out
     assert answered.computed == []
+
+
+def test_several_questions_are_answered_from_a_pipe(
+    done: Done, recipe: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("read a json file\nsort a list\n"))
+    answered = door(*recipe, "ask=-").sound()
+    assert answered.computed == []
+    assert answered.out.count("found by BM25") == 2
+    assert "? sort a list" in answered.out
 
 
 def test_force_recomputes_one_stage_and_gives_the_same(done: Done, recipe: list[str]) -> None:

@@ -21,13 +21,12 @@ from condensery.models.biencoder import BiEncoder
 from condensery.models.condenser import Condenser, condenser_shape
 from condensery.models.encoder import Encoder
 from condensery.models.masked_autoencoder import DecoderShape, Init, MaskedAutoEncoder
+from condensery.models.query_tower import ABOUT, QUERY_ENCODER
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
 
 HEAD = "condenser_head.safetensors"
 DECODER = "context_decoder.safetensors"
-QUERY_ENCODER = "query_encoder"
-ABOUT = "condensery.json"
 
 
 @dataclass(frozen=True)

@@ -12,17 +12,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from condensery.errors import UserError
 from condensery.models.dropout import dropout, use_cheap_dropout
 from condensery.models.packing import Layout, Packing, Part
 from condensery.models.varlen import kernel_of
 from condensery.tokens.batches import Chunk
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from condensery.models.parts import Parts
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, p: float) -> Tensor:
@@ -160,15 +164,16 @@ class Encoder(nn.Module):
         longest: tokens of the longest row that it can read.
     """
 
-    model: Any  # a PreTrainedModel; its parts are reached by name
+    model: Any  # its parts are reached by name
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: "PreTrainedModel | Parts") -> None:
         super().__init__()
         self.model = model
         use_cheap_dropout(model)
         # RoBERTa counts positions from behind the padding's
-        self.offset = 0 if model.config.model_type == "bert" else model.config.pad_token_id + 1
-        self.longest = int(model.config.max_position_embeddings) - self.offset
+        config: Any = model.config
+        self.offset = 0 if config.model_type == "bert" else config.pad_token_id + 1
+        self.longest = int(config.max_position_embeddings) - self.offset
 
     def forward(self, layout: Layout, *read: Part, skip: int | None = None) -> tuple[Tensor, Tensor | None]:
         """Run the stack.

@@ -43,11 +43,15 @@ class Node:
 
 @dataclass(frozen=True)
 class Graph:
-    """A whole recipe: ``nodes`` in topological order, and for each row of the table the node that evaluates it."""
+    """A whole recipe: ``nodes`` in topological order, and for each row of the table the node that evaluates it.
+
+    ``answers`` is the node that answers questions where there is no row, and somebody asks.
+    """
 
     root: RootConfig
     nodes: Mapping[str, Node]
     rows: Mapping[str, str]
+    answers: str | None = None
 
     @property
     def id(self) -> str:
@@ -82,6 +86,7 @@ class _Builder:
         for label, retriever in root.table.rows.items() if root.stages else ():  # without stages only a table is shown
             rows[label] = self._adapted(retriever, "evaluation", f"table.rows.{label}")
             self._add(rows[label], ())
+        answers = self._that_answers() if root.ask is not None and self.nodes and not rows else None
         for name, figure in root.figures.items():
             kinds = {stage: node.kind for stage, node in self.nodes.items()}
             if figure:
@@ -89,7 +94,22 @@ class _Builder:
         for name in root.force:
             if name not in self.nodes:
                 raise UserError(f"force: no stage is named {name!r}{close_to(name, self.nodes)}")
-        return Graph(root, self._identify(), rows)
+        return Graph(root, self._identify(), rows, answers)
+
+    def _that_answers(self) -> str:
+        """The index to ask where no table tells the best: the last that joins others, the last at all, or the last encoder's.
+
+        For an encoder that no stage of the recipe made an index with, the stage that does is added.
+        """
+        made = {name: self.stages[node.kind].makes for name, node in self.nodes.items()}
+        indexes = [name for name in made if made[name] == "index"]
+        joined = [name for name in indexes if self.nodes[name].kind == "fuse"]
+        encoders = [name for name in made if made[name] == "encoder"]
+        if not (indexes or encoders):
+            raise UserError("ask: this recipe makes neither a table nor an index nor an encoder that could answer")
+        name = self._adapted((joined or indexes or encoders)[-1], "index", "ask")
+        self._add(name, ())
+        return name
 
     def _check_defaults(self, root: RootConfig) -> None:
         for kind, defaults in root.stage.items():

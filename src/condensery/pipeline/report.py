@@ -1,11 +1,10 @@
-"""What a run shows at its end: its table, its curves, its audits, and answers of its best retriever."""
+"""What a run shows at its end: its table, its curves, its audits."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from condensery.errors import UserError
 from condensery.files import content_hash, read_json, write_json
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from condensery.reporting.drawing import Figure
     from condensery.reporting.results import Row
     from condensery.reporting.table import Table
-
-ANSWERS = 5  # passages that `ask` shows
 
 
 def write(
@@ -221,69 +218,3 @@ def joined(rows: "Sequence[Row]", folder: Path, title: str, config: TableConfig)
 
     write_results(folder / "results.json", rows)
     return show_table(table_of(config, rows, title), folder)
-
-
-@dataclass(frozen=True)
-class Found:
-    """The artifacts that searching with a retriever takes. BM25 has no encoder."""
-
-    index: Artifact
-    collection: Artifact
-    encoder: Artifact | None
-
-
-def retriever_of(graph: Graph, store: Store, row: str) -> Found:
-    """The artifacts behind a row of the table, found through the manifests."""
-    index = store.artifact(graph.nodes[graph.rows[row]]).ancestor("index")
-    while index and index.kind == "rerank":  # it knows a few queries alone: what it reranked is searched
-        index = index.input("retriever")
-    collection = index.ancestor("corpus") if index else None
-    if index is None or collection is None:
-        raise UserError(f"ask: the row {row!r} of the table has no index to search")
-    return Found(index, collection, index.ancestor("encoder"))
-
-
-def best_row(rows: "Sequence[Row]") -> str:
-    """The row with the highest first metric; of equal ones the later."""
-    if not rows:
-        raise UserError("ask: this run has no table, hence no best retriever; choose a recipe with experiment=...")
-    metric = next(iter(rows[0].metrics))
-    return max(enumerate(rows), key=lambda item: (item[1].metrics[metric], item[0]))[1].name
-
-
-def answer(graph: Graph, store: Store, rows: "Sequence[Row]", text: str) -> None:
-    """Print the passages that the best retriever of the run finds for ``text``."""
-    from condensery.reporting.ask import ask, show
-    from condensery.retrieval.index import open_index
-    from condensery.text.collection import Collection
-
-    best = best_row(rows)
-    found = retriever_of(graph, store, best)
-    store.check([found.index])
-    collection = Collection(found.collection.path)
-    encode = query_encoder(found.encoder.path) if found.encoder else None
-    answers = ask(text, open_index(found.index.path, collection), collection, ANSWERS, encode)
-    print(f"\nfound by {best}", flush=True)
-    show(text, answers)
-
-
-def query_encoder(checkpoint: Path) -> Callable[[str], Any]:
-    """A function from a text to its query vector (d,), cut to the length that the retriever was trained with."""
-    import torch
-
-    from condensery.models.checkpoint import load_retriever
-    from condensery.tokens.batches import chunks, flatten, with_special
-    from condensery.tokens.tokenizer import load_tokenizer
-    from condensery.tokens.vocabulary import Vocabulary
-
-    tokenizer, retriever = load_tokenizer(checkpoint), load_retriever(checkpoint)
-    vocabulary, length = Vocabulary.of(tokenizer), retriever.query_length
-    tower = retriever.model.query.eval()
-
-    def encode(text: str) -> Any:
-        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-        (chunk,) = chunks(*flatten([with_special(ids, vocabulary, length)]), budget=length, pad_id=vocabulary.pad)
-        with torch.no_grad():
-            return tower.cls(chunk)[0].float().numpy()
-
-    return encode

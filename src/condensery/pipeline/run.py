@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from condensery.errors import UserError
 from condensery.files import atomic, write_json
-from condensery.pipeline import report, study, tables
+from condensery.pipeline import asking, report, study, tables
 from condensery.pipeline.executor import execute, threads_of_a_stage
 from condensery.pipeline.graph import Graph, build
 from condensery.pipeline.page import write_study
@@ -77,18 +77,25 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
         show(graph, store)
         return Finished(None, [])
     folder = root.output_root / "runs" / f"{root.name}-{graph.id}"
+    if root.ask is not None and not job and (known := asking.unchanged(graph, store, folder)) is not None:
+        print(f"{len(graph.nodes)} stages, all reused; {folder} is as this command would write it", flush=True)
+        asking.answer(graph, store, known, root.ask)
+        return Finished(folder, known)
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / asking.FINISHED).unlink(missing_ok=True)
     _write_recipe(cfg, graph, store, folder)
     labels = study.labels(graph, job.overrides) if job else {}
     failures = execute(graph, store, _runtime(graph, job.study if job else folder.name, labels))
     command = study.command(job.overrides if job else None)
     write_study(folder, command, study.about(), report.lost(graph, store, failures))
     rows, faults = report.write(graph, store, folder, failures, swept=job is not None)
+    if not job and not failures and not faults:
+        asking.finish(graph, folder)
     measured = [row for row in rows if not row.failed]
     if measured or not failures:
         print(f"\n{folder}", flush=True)
         if root.ask is not None:
-            report.answer(graph, store, measured, root.ask)
+            asking.answer(graph, store, measured, root.ask)
     return Finished(folder, rows, failures, faults)
 
 

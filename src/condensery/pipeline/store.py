@@ -81,8 +81,11 @@ class Store:
         """Whether the artifact is there, as far as ``has`` looks as it was written."""
         return self.path(node).exists() and not _twice(self.path(node))
 
-    def check(self, artifacts: Iterable[Artifact]) -> None:
-        """Raise ``UserError`` where one of the artifacts, or what they were made from, is not as it was written."""
+    def check(self, artifacts: Iterable[Artifact], parents: bool = True) -> None:
+        """Raise ``UserError`` where one of the artifacts is not as it was written, or of what they were made from.
+
+        ``parents``: look at the latter too, as before anything is made of them.
+        """
         left = list(artifacts)
         while left:
             artifact = left.pop()
@@ -92,6 +95,8 @@ class Store:
                 raise UserError(
                     f"{artifact.path}: damaged artifact ({fault}); delete the folder, and the next run computes it anew"
                 )
+            if not parents:
+                continue
             self._sound.add(artifact.path)
             left += [parent for field in artifact.manifest["inputs"] for parent in artifact.inputs(field)]
 

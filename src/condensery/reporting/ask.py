@@ -1,7 +1,10 @@
 """Ask a retriever anything: the best passages for a text, to be read."""
 
+import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,11 +13,14 @@ from rich.panel import Panel
 from rich.text import Text
 
 from condensery.errors import UserError
-from condensery.retrieval.index import Retriever
 from condensery.retrieval.ranking import Ranking
 from condensery.text.collection import Collection
 
 CHARACTERS = 600  # of a passage that are shown
+TURNS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # turn the direction of what follows
+
+Encode = Callable[[str], NDArray[np.floating]]  # a text to its query vector (d,)
+Search = Callable[[str, int], Ranking]  # the k best passages for a text: scores and rows (1, k)
 
 
 @dataclass(frozen=True)
@@ -28,44 +34,81 @@ class Answer:
     text: str
 
 
-def ask(
-    text: str,
-    retriever: Retriever,
-    collection: Collection,
-    k: int = 5,
-    encode: Callable[[str], NDArray[np.floating]] | None = None,
-) -> list[Answer]:
-    """The ``k`` best passages for ``text``, best first.
+def searcher(retriever: Any, encoder_of: Callable[[Path], Encode]) -> Search:
+    """How a retriever is asked a text that is no query of the collection.
 
-    ``encode`` turns the text into its query vector (d,); a dense retriever needs it, BM25 reads the text itself.
-    Raises ``UserError`` when the text is empty.
+    One that joins others (it has ``members``, a ``depth`` and ``combine``) asks each of them with that depth, BM25
+    (``search_texts``) reads the text, and one of vectors (``search_vectors``) gets the text's vector.
+
+    Args:
+        retriever: any that ``open_index`` gives, but for reranked candidates.
+        encoder_of: from the folder of passage vectors to the encoder that made them; called now.
+
+    Raises:
+        UserError: it knows the queries of the collection alone.
     """
+    if hasattr(retriever, "combine"):
+        members = [searcher(member, encoder_of) for member in retriever.members]
+
+        def joined(text: str, k: int) -> Ranking:
+            rankings = [search(text, retriever.depth) for search in members]
+            found: Ranking = retriever.combine(rankings, k)
+            return found
+
+        return joined
+    if hasattr(retriever, "search_texts"):
+        return lambda text, k: retriever.search_texts([text], k)
+    if not hasattr(retriever, "search_vectors"):
+        raise UserError(
+            "ask: reranked candidates are those of the collection's own queries; ask what they were made from"
+        )
+    encode = encoder_of(getattr(retriever, "exact", retriever).folder)
+    return lambda text, k: retriever.search_vectors(np.asarray(encode(text), np.float32)[None], k)
+
+
+def ask(text: str, search: Search, collection: Collection, k: int = 5) -> list[Answer]:
+    """The ``k`` best passages for ``text``, best first. Raises ``UserError`` when the text is empty."""
     if not text.strip():
         raise UserError("ask: the text is empty")
-    scores, rows = _search(text, retriever, k, encode)
+    scores, rows = search(text, k)
     passages = collection.passages
     ids, titles, texts = (passages.column(name) for name in ("id", "title", "text"))
     found = [(float(score), int(row)) for score, row in zip(scores[0], rows[0], strict=True) if row >= 0]
     return [Answer(rank, score, ids[row], titles[row], texts[row]) for rank, (score, row) in enumerate(found, 1)]
 
 
-def _search(text: str, retriever: Retriever, k: int, encode: Callable[[str], NDArray[np.floating]] | None) -> Ranking:
-    if encode is not None:
-        by_vector: Callable[[NDArray[np.floating], int], Ranking] = retriever.search_vectors  # type: ignore[attr-defined]
-        return by_vector(np.asarray(encode(text), np.float32)[None], k)
-    by_text: Callable[[list[str], int], Ranking] | None = getattr(retriever, "search_texts", None)
-    if by_text is None:
-        raise ValueError("a dense retriever needs `encode` to turn the text into a vector")
-    return by_text([text], k)
-
-
 def show(text: str, answers: list[Answer], console: Console | None = None) -> None:
-    """Print the answers to a terminal; long passages are cut."""
+    """Print the answers to a terminal; long passages are cut, and what would steer the terminal is made visible."""
     console = console or Console()
-    console.print(Text.assemble(("? ", "bold"), text))
+    console.print(Text.assemble(("? ", "bold"), in_line(text)))
     if not answers:
         console.print("no passage shares a word with it")
     for answer in answers:
         shown = answer.text if len(answer.text) <= CHARACTERS else answer.text[:CHARACTERS].rstrip() + " …"
-        head = " · ".join(part for part in (str(answer.rank), answer.title, answer.id, f"{answer.score:.2f}") if part)
-        console.print(Panel(Text(shown), title=Text(head), title_align="left"))
+        parts = (str(answer.rank), in_line(answer.title), in_line(answer.id), f"{answer.score:.2f}")
+        head = " · ".join(part for part in parts if part)
+        console.print(Panel(Text(printable(shown)), title=Text(head), title_align="left"))
+
+
+def in_line(text: str) -> str:
+    """``printable``, in one line."""
+    return " ".join(printable(text).split())
+
+
+def printable(text: str) -> str:
+    """The text with pictures in the place of control characters (␛ for ESC); line feeds and tabs stay.
+
+    Others that a terminal acts upon, or cannot show (C1 controls, turns of direction, halves of a pair), become \ufffd.
+    """
+    return "".join(map(_visible, text.replace("\r\n", "\n")))
+
+
+def _visible(character: str) -> str:
+    code = ord(character)
+    if character in "\n\t":
+        return character
+    if code < 0x20:
+        return chr(0x2400 + code)
+    if code == 0x7F:
+        return "␡"
+    return "\ufffd" if unicodedata.category(character) in ("Cc", "Cs") or character in TURNS else character

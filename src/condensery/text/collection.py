@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from condensery.errors import UserError
@@ -114,6 +113,8 @@ class Collection:
     @cached_property
     def document_starts(self) -> NDArray[np.int64]:
         """The first passage row of each document, and at the end the number of passages. *Shape:* (documents + 1,)."""
+        import pyarrow.compute as pc  # a tenth of a second to import
+
         names = self.passages.arrow("document")
         changes = pc.not_equal(names.slice(1), names.slice(0, len(names) - 1)).to_numpy()
         return np.concatenate([[0], np.flatnonzero(changes) + 1, [len(names)]]).astype(np.int64)

@@ -1,0 +1,196 @@
+"""Answers of a run: which of its retrievers answers, and what it needs for that and nothing else.
+
+Where a run is done and unchanged (``unchanged``), nothing of it is written or drawn again.
+"""
+
+import hashlib
+import io
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from condensery.errors import UserError
+from condensery.files import content_hash, read_json, write_json
+from condensery.memory import without_collector
+from condensery.pipeline.graph import Graph
+from condensery.pipeline.store import Store
+from condensery.stages.base import Artifact
+
+if TYPE_CHECKING:
+    from condensery.reporting.ask import Search
+    from condensery.reporting.results import Row
+    from condensery.text.collection import Collection
+
+ANSWERS = 5  # passages that are shown
+PROMPT = "-"  # as the question: several of them, from standard input
+FINISHED = "finished.json"  # in a run's folder, written last: what it was a run of, and what it left
+ASKING = ("ask", "force", "dry_run", "jobs")  # keys of the root that change nothing of what a run leaves
+
+
+def answer(graph: Graph, store: Store, rows: "Sequence[Row]", asked: str) -> None:
+    """Print the passages that a retriever of the run finds: for ``asked``, or for each question from standard input.
+
+    It is the best of the table; of a recipe without one the index that ``Graph.answers`` names.
+    """
+    with without_collector():
+        from condensery.reporting.ask import ask, show
+        from condensery.text.collection import Collection
+
+        name, artifact = chosen(graph, store, rows)
+        index, corpus = searched(artifact, name)
+        store.check([corpus, *_indexes(index)], parents=False)
+        collection = Collection(corpus.path)
+        search = _search(index, collection, store)
+    with ended_by_interrupt() if asked == PROMPT else nullcontext():
+        for text in questions() if asked == PROMPT else [asked]:
+            answers = ask(text, search, collection, ANSWERS)
+            print(f"\nfound by {name}", flush=True)
+            show(text, answers)
+
+
+def _search(index: Artifact, collection: "Collection", store: Store) -> "Search":
+    """How the index is asked; each encoder that it takes is loaded once."""
+    from condensery.reporting.ask import searcher
+    from condensery.retrieval.index import open_index
+
+    @cache
+    def encoder_of(vectors: Path) -> Callable[[str], Any]:
+        encoder = Artifact(vectors).ancestor("encoder")
+        if encoder is None:
+            raise UserError(f"ask: {vectors} does not say which encoder made it; run its stage again")
+        store.check([encoder], parents=False)
+        return query_encoder(encoder.path)
+
+    return searcher(open_index(index.path, collection), encoder_of)
+
+
+def chosen(graph: Graph, store: Store, rows: "Sequence[Row]") -> tuple[str, Artifact]:
+    """What answers, as it is called, and an artifact that it is found through."""
+    if graph.rows:
+        best = best_row(rows)
+        return best, store.artifact(graph.nodes[graph.rows[best]])
+    assert graph.answers is not None  # `graph.build` saw to it
+    print(f"\nno table tells which retriever is the best: the stage {graph.answers} answers", flush=True)
+    return graph.answers, store.artifact(graph.nodes[graph.answers])
+
+
+def best_row(rows: "Sequence[Row]") -> str:
+    """The row with the highest first metric; of equal ones the later."""
+    if not rows:
+        raise UserError("ask: no row of the table could be measured, hence there is no best retriever")
+    metric = next(iter(rows[0].metrics))
+    return max(enumerate(rows), key=lambda item: (item[1].metrics[metric], item[0]))[1].name
+
+
+def searched(artifact: Artifact, name: str) -> tuple[Artifact, Artifact]:
+    """The index behind an evaluation or index, and the collection that it searches, found through the manifests."""
+    index = artifact.ancestor("index")
+    while index and index.kind == "rerank":  # it knows a few queries alone: what it reranked is searched
+        index = index.input("retriever")
+    corpus = index.ancestor("corpus") if index else None
+    if index is None or corpus is None:
+        raise UserError(f"ask: there is no index behind {name!r} to search")
+    return index, corpus
+
+
+def _indexes(index: Artifact) -> list[Artifact]:
+    """An index and those that it is made from: what is read when it is searched."""
+    made_from = (parent for field in index.manifest["inputs"] for parent in index.inputs(field))
+    return [
+        index,
+        *(other for parent in made_from if parent.manifest["makes"] == "index" for other in _indexes(parent)),
+    ]
+
+
+def query_encoder(checkpoint: Path) -> Callable[[str], Any]:
+    """A function from a text to its query vector (d,), cut to the length that the retriever was trained with."""
+    import torch
+
+    from condensery.models.query_tower import load_query_tower
+    from condensery.tokens.batches import chunks, flatten, with_special
+    from condensery.tokens.quick import load_quick_tokenizer
+
+    tokenizer = load_quick_tokenizer(checkpoint)
+    tower, length = load_query_tower(checkpoint)
+
+    def encode(text: str) -> Any:
+        ids = with_special(tokenizer.ids(text), tokenizer, length)
+        (chunk,) = chunks(*flatten([ids]), budget=length, pad_id=tokenizer.pad)
+        with torch.no_grad():
+            return tower.cls(chunk)[0].float().numpy()
+
+    return encode
+
+
+def questions() -> Iterator[str]:
+    """The lines of standard input, up to its end or an empty one; on a terminal with a prompt."""
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")
+    while sys.stdin is not None:
+        if sys.stdin.isatty():
+            print("\nask, or press return to end: ", end="", flush=True)
+        line = sys.stdin.readline().strip()
+        if not line:
+            return
+        yield line
+
+
+class _Enough(BaseException):
+    """Ctrl-C at a prompt."""
+
+
+@contextmanager
+def ended_by_interrupt() -> Iterator[None]:
+    """Meanwhile Ctrl-C ends the block and not the program; SIGTERM still does that."""
+
+    def leave(number: int, frame: object) -> None:
+        raise _Enough
+
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, leave)
+    try:
+        yield
+    except _Enough:
+        print(flush=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def finish(graph: Graph, folder: Path) -> None:
+    """Keep in a run's folder that all of it is there, for ``unchanged``."""
+    files = sorted(path.name for path in folder.iterdir() if path.is_file() and path.name != FINISHED)
+    about = {"run": _identity(graph), "results": content_hash(folder / "results.json"), "files": files}
+    write_json(folder / FINISHED, about)
+
+
+def unchanged(graph: Graph, store: Store, folder: Path) -> "list[Row] | None":
+    """The rows of a run that is at hand and was written by the same config; None where anything is to be done.
+
+    That is where every artifact is there and none is forced, and what the run left is still there: its results with the
+    same content.
+    """
+    from condensery.reporting.results import read_results
+
+    try:
+        about = read_json(folder / FINISHED)
+        there = all((folder / name).is_file() for name in about["files"])
+        if not there or about["run"] != _identity(graph) or about["results"] != content_hash(folder / "results.json"):
+            return None
+    except (UserError, OSError, KeyError, TypeError):
+        return None
+    if any(state != "hit" for state in store.states(graph).values()):
+        return None
+    return read_results(folder / "results.json")
+
+
+def _identity(graph: Graph) -> str:
+    """A digest of everything that a run's folder depends on: its artifacts, and how they are shown and logged."""
+    root = graph.root.model_dump(mode="json", exclude=set(ASKING))
+    text = json.dumps([root, [[node.name, node.reference] for node in graph.nodes.values()]], sort_keys=True)
+    return hashlib.blake2b(text.encode(errors="backslashreplace"), digest_size=16).hexdigest()

@@ -1,0 +1,44 @@
+"""The tokenizer without the library gives the ids that the library gives."""
+
+from pathlib import Path
+
+import pytest
+from transformers import AutoTokenizer
+
+from condensery.errors import UserError
+from condensery.tokens import quick
+from condensery.tokens.tokenizer import train_wordpiece
+
+TEXTS = [
+    "read a JSON file",
+    "Zürich, naïve  café\t[MASK] end",
+    "漢字 and \u200b more",
+    "x" * 300,
+    "[CLS] [UNK]",
+    "a\x00b",
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    train_wordpiece(["read a json file", "write a naive cafe text"] * 20, 120, tmp_path)
+    return tmp_path
+
+
+def test_the_ids_are_those_of_the_library(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quick, "_by_library", lambda _: pytest.fail("the library was asked"))
+    theirs, ours = AutoTokenizer.from_pretrained(folder), quick.load_quick_tokenizer(folder)
+    assert (ours.pad, ours.cls, ours.sep) == (theirs.pad_token_id, theirs.cls_token_id, theirs.sep_token_id)
+    for text in TEXTS:
+        assert ours.ids(text) == theirs(text, add_special_tokens=False)["input_ids"]
+
+
+@pytest.mark.parametrize("lost", ["tokenizer_config.json", "tokenizer.json"])
+def test_what_is_not_as_we_write_it_is_left_to_the_library(folder: Path, lost: str) -> None:
+    wanted = quick.load_quick_tokenizer(folder).ids("read a file") if lost == "tokenizer_config.json" else None
+    (folder / lost).write_text("{}")
+    if wanted is None:
+        with pytest.raises(UserError, match="no tokenizer in this folder"):
+            quick.load_quick_tokenizer(folder)
+    else:
+        assert quick._read(folder) is None
