@@ -4,19 +4,22 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 
 
 @contextmanager
 def deaf_to_ctrl_c() -> Iterator[None]:
     """Processes that are started in the block, and those that they start, pass over SIGINT; who starts them ends them.
 
-    For the main thread alone, as all that concerns signals; elsewhere it does nothing.
+    They inherit a mask that blocks it. Here a SIGINT waits until the block ends: were it ignored, one that comes in
+    between would be lost. For the main thread alone, as all that concerns signals; elsewhere it does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    resource_tracker.ensure_running()  # multiprocessing's helper: in the block its start would let SIGINT through
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -10,7 +10,7 @@ import pytest
 
 from condensery.errors import UserError
 from condensery.progress import progress
-from condensery.retrieval.approximate import FILE, ApproximateIndex, build_approximate, write_approximate
+from condensery.retrieval.approximate import FILE, ApproximateIndex, build_approximate, stand_ins, write_approximate
 from condensery.retrieval.dense import DenseIndex
 from condensery.retrieval.index import recall_of
 
@@ -63,6 +63,54 @@ def test_more_effort_finds_more_and_only_exact_scores_are_equal(exact: DenseInde
     scores, rows = much.search(np.arange(3), 5)
     np.testing.assert_allclose(scores, exact.search(np.arange(3), 5)[0], rtol=1e-5)
     np.testing.assert_allclose(scores, much.scores(np.arange(3), rows), rtol=1e-5)
+
+
+def test_a_passage_of_the_same_score_is_as_good_as_the_exact_one(write_dense: WriteDense, tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    few = draw.integers(-2, 3, (300, 4))  # whole numbers: every score is exact, and most are shared by many
+    tied = DenseIndex(write_dense(np.concatenate([few, few]), draw.integers(-2, 3, (QUERIES, 4)), 250), device="cpu")
+    index = built(tied, tmp_path / "index", "IVF8,Flat", probes=8, compared=QUERIES)
+    rows = index.search(np.arange(QUERIES), 10)[1]
+    assert (rows != tied.search(np.arange(QUERIES), 10)[1]).any(), "of those of one score it finds others"
+    assert index.recall == 1.0
+
+
+@pytest.mark.parametrize(
+    ("found", "share"),
+    [
+        ([0, 1, 2], 3 / 3),
+        ([0, 1, 3], 3 / 3),  # 3 scores as 1 and 2 do
+        ([0, 3, 4], 3 / 3),  # 4 but for rounding as well
+        ([0, 1, 5], 2 / 3),  # 5 scores less
+        ([1, 2, 3], 2 / 3),  # the best is missed, though all three score as the third
+        ([0, 3, -1], 2 / 3),  # each stands in for one
+        ([5, 6, -1], 0 / 3),
+        ([-1, -1, -1], 0 / 3),
+    ],
+)
+def test_each_exact_result_counts_once_and_what_scores_less_does_not(
+    found: list[int], share: float, write_dense: WriteDense, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = np.array([9, 5, 5, 5, np.nextafter(np.float32(5), np.float32(0)), 5 - 1e-4, 1], np.float32)
+    exact = DenseIndex(write_dense(scores[:, None] * [1, 0, 0], np.array([[1, 0, 0]]), 4), device="cpu")
+    assert exact.search(np.array([0]), 3)[1].tolist() == [[0, 1, 2]]
+    index = built(exact, tmp_path / "index", "Flat")
+    rows = np.array([found])
+    monkeypatch.setattr(index.index, "search", lambda vectors, k: (scores[rows], rows))
+    index.search(np.array([0]), 3)
+    assert index.recall == pytest.approx(share)
+
+
+@pytest.mark.parametrize("dim", [2, 768])
+@pytest.mark.parametrize(("less", "equal"), [(0, True), (1e-7, True), (1e-4, False)])
+def test_rounding_is_measured_by_the_lengths_of_the_vectors(less: float, equal: bool, dim: int) -> None:
+    random = np.random.default_rng(0)
+    query, passage = 3 * random.normal(size=dim), 1_000 * random.normal(size=dim)
+    passage -= (passage @ query) / (query @ query) * query  # a score of 0, where one relative to it would say nothing
+    lower = passage - less * np.linalg.norm(passage) * query / np.linalg.norm(query)
+    query, passage, lower = (vector.astype(np.float32) for vector in (query, passage, lower))
+    assert stand_ins(query, passage[None], lower[None]) == equal
+    assert stand_ins(query, lower[None], passage[None]) == 1, "what scores more is as good"
 
 
 def test_where_fewer_are_found_than_asked_for_the_rest_is_empty(exact: DenseIndex, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ Shapes: n queries, k results, d dimensions.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ def build_approximate(
         return _of_faiss(factory, lambda: faiss.index_factory(exact.dim, factory, faiss.METRIC_INNER_PRODUCT))
 
     drawn = np.sort(generator(seed, "approximate").permutation(len(exact))[:sample])
-    learned = _rows(exact, drawn) if not new().is_trained else None
+    learned = exact.passage_vectors(drawn) if not new().is_trained else None
     index = _made_on_gpu(new(), exact, learned) if gpu and faiss.get_num_gpus() else None
     if index:
         task.advance(len(exact))
@@ -92,21 +92,31 @@ def _of_faiss(factory: str, work: Callable[[], Any]) -> Any:
         raise UserError(f"factory: FAISS cannot make {factory!r} of these vectors ({' '.join(why.split())})") from None
 
 
-def _rows(exact: DenseIndex, wanted: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Some vectors (len(wanted), d) by their rows, ascending."""
-
-    def parts() -> Iterator[NDArray[np.float32]]:
-        for first, vectors in exact.blocks(BLOCK):
-            inside = wanted[np.searchsorted(wanted, first) : np.searchsorted(wanted, first + len(vectors))]
-            yield vectors[inside - first]
-
-    return np.concatenate(list(parts()))
-
-
 def write_approximate(folder: Path, exact: DenseIndex, vectors: str, effort: dict[str, int], compared: int) -> None:
     """Write ``index.json``. ``vectors``: ``kind/id`` of the artifact with the vectors; ``effort``: see ``EFFORT``."""
     about = {"method": "approximate", "passages": len(exact), "dim": exact.dim, "vectors": vectors}
     write_json(folder / "index.json", {**about, **effort, "compared": compared})
+
+
+def stand_ins(query: NDArray[np.float32], missed: NDArray[np.float32], others: NDArray[np.float32]) -> int:
+    """How many of the missed passages have one of the others in their place, which scores as high but for rounding.
+
+    Of equal scores at the last place any is right, and which scores are equal is up to the machine: a float32 inner
+    product of length d errs by about ``sqrt(d) u`` times the product of the norms, u half of float32's epsilon (Higham
+    and Mary, "A new approach to probabilistic rounding error analysis", 2019). Scores closer than both errors are equal.
+
+    Args:
+        query: (d,)
+        missed: (m, d), among the exact results and not found.
+        others: (o, d), found and not among the exact results; each stands in for one.
+    """
+    exactly, of_missed, of_others = (vectors.astype(np.float64) for vectors in (query, missed, others))
+    error = np.finfo(np.float32).eps / 2 * np.sqrt(len(query)) * np.linalg.norm(exactly)  # for a passage of norm 1
+    least = np.sort(of_missed @ exactly - error * np.linalg.norm(of_missed, axis=1))
+    counted = 0
+    for most in np.sort(of_others @ exactly + error * np.linalg.norm(of_others, axis=1)):
+        counted += int(counted < len(least) and most >= least[counted])
+    return counted
 
 
 class ApproximateIndex:
@@ -114,7 +124,8 @@ class ApproximateIndex:
 
     Attributes:
         exact: the vectors behind it.
-        found, wanted: of the queries searched exactly as well, how many of the exact results came, and how many there are.
+        found, wanted: of the queries searched exactly as well, how many of the exact results came, or others of the same
+            score (see ``stand_ins``), and how many there are.
     """
 
     def __init__(self, folder: Path, exact: DenseIndex, threads: int = 1) -> None:
@@ -158,13 +169,20 @@ class ApproximateIndex:
         compared = vectors[: self.left]
         if len(compared):
             self.left -= len(compared)
-            for ours, theirs in zip(ranking[1], self.exact.search_vectors(compared, k)[1], strict=False):
-                theirs = theirs[theirs >= 0]
-                self.found += len(np.intersect1d(ours, theirs))
-                self.wanted += len(theirs)
+            self._compare(compared, ranking[1][: len(compared)])
         if progress:
             progress.advance(len(vectors))
         return ranking
+
+    def _compare(self, vectors: Vectors, found: NDArray[np.int64]) -> None:
+        """Count what exact search finds for the queries (n, d), and how much of it is among the rows found (n, k)."""
+        exact = self.exact.search_vectors(vectors, found.shape[1])[1]
+        for query, ours, theirs in zip(vectors, found, exact, strict=True):
+            ours, theirs = ours[ours >= 0], theirs[theirs >= 0]
+            missed = self.exact.passage_vectors(np.setdiff1d(theirs, ours))
+            others = self.exact.passage_vectors(np.setdiff1d(ours, theirs))
+            self.found += len(theirs) - len(missed) + stand_ins(query, missed, others)
+            self.wanted += len(theirs)
 
     def scores(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
         """As ``DenseIndex.scores``: exact."""

@@ -51,6 +51,15 @@ class DenseIndex:
         queries = load_array(self.folder / "queries.npy", mapped=True)
         return queries[np.asarray(query_rows, dtype=np.int64)].astype(np.float32)
 
+    def passage_vectors(self, rows: NDArray[np.integer]) -> NDArray[np.float32]:
+        """The vectors (n, d) of some passages, in the order of their rows (n,); read fastest where these ascend."""
+        found = np.empty((len(rows), self.dim), np.float32)
+        for number, (first, stop) in enumerate(self.shards):
+            here = np.flatnonzero((rows >= first) & (rows < stop))
+            if len(here):
+                found[here] = load_array(shard_path(self.folder, number), mapped=True)[rows[here] - first]
+        return found
+
     def search(self, query_rows: NDArray[np.integer], k: int, progress: Task | None = None) -> Ranking:
         """As ``Retriever.search``."""
         return self.search_vectors(self.query_vectors(query_rows), k, progress)
