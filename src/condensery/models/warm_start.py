@@ -1,0 +1,138 @@
+"""A warm start: weights that know the tokens of a collection before the first step of training.
+
+A randomly initialised encoder spends millions of tokens on a plateau before it tells words apart. What co-occurrences say of
+them is to be had without training, and is written into the weights here:
+
+- token embeddings: ``token_vectors``, the truncated SVD of positive pointwise mutual information (Levy and Goldberg 2014);
+- the vocabulary projection's bias: log unigram frequencies, what a model learns first in masked language modelling;
+- attention whose value and output projections are near the identity (compare Trockman and Kolter 2023), so that a token's
+  state passes through the layers, and the CLS vector is about the mean of its text's tokens;
+- keys of the first layer that prefer rare tokens, as in smooth inverse frequency (Arora, Liang and Ma 2017): token w, of
+  frequency p(w), is attended to in proportion to (a / (a + p(w))) ** strength;
+- small position embeddings, so that the place of a token does not drown what it is.
+
+Shapes: V tokens of the vocabulary, d hidden size, h heads, e = d / h.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from transformers import PreTrainedModel
+
+from condensery.randomness import generator
+from condensery.tokens.vocabulary import Vocabulary
+
+SMOOTH = 1e-4  # a of smooth inverse frequency: about the frequency of the hundredth most frequent word of English
+RIDGE = 1e-4  # of the fit of log weights, against the mean square of the states
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """Which parts of a model begin warm, and how.
+
+    Attributes:
+        unigram_bias: the vocabulary projection's bias.
+        near_identity: what is added to value and output projections, times the identity matrix; 0 = nothing.
+        random_share: of their random weights that stays, where ``near_identity`` is not 0.
+        rare_tokens: strength of the first layer's preference for rare tokens; 0 = none.
+        position_scale: what position and type embeddings are multiplied by.
+    """
+
+    unigram_bias: bool = True
+    near_identity: float = 1.0
+    random_share: float = 0.3
+    rare_tokens: float = 0.5
+    position_scale: float = 0.1
+
+
+def token_vectors(left: NDArray[np.float64], values: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
+    """Vectors (V, d) of tokens from the truncated SVD of their associations, U √S (Levy and Goldberg 2014).
+
+    They are turned by a random rotation, so that no dimension dominates (a LayerNorm and heads come behind them), and each
+    is given length 1; tokens without any association get zeros. Inner products are those of U √S, normalised.
+
+    Args:
+        left: (V, d) left singular vectors.
+        values: (d,) singular values.
+        seed: of the rotation.
+    """
+    rotation, _ = np.linalg.qr(generator(seed, "rotation").standard_normal((len(values), len(values))))
+    vectors = left * np.sqrt(values) @ rotation
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    known = lengths > 1e-9 * lengths.max(initial=1e-300)
+    return np.where(known, vectors / np.where(known, lengths, 1.0), 0.0)
+
+
+@torch.no_grad()
+def warm_up(
+    model: PreTrainedModel,
+    vectors: NDArray[np.float64] | None,
+    counts: NDArray[np.int64],
+    vocabulary: Vocabulary,
+    parts: WarmStart,
+) -> None:
+    """Write a warm start into a model from scratch, in place.
+
+    Args:
+        model: a ``BertForMaskedLM`` or ``RobertaForMaskedLM`` with random weights.
+        vectors: (V, d), see ``token_vectors``; rows of zeros keep their random embeddings. None = all do.
+        counts: (V,) how often each token stands in the collection.
+        vocabulary: of the tokens.
+        parts: what is written.
+    """
+    backbone: Any = model.base_model
+    embeddings = backbone.embeddings
+    if vectors is not None:
+        _write_embeddings(embeddings.word_embeddings.weight, vectors)
+    if parts.unigram_bias:
+        shares = np.log((counts + 1) / (counts + 1).sum())
+        output: Any = model.get_output_embeddings()
+        output.bias[: len(shares)] = torch.from_numpy(shares).to(output.bias)
+    for table in (embeddings.position_embeddings, embeddings.token_type_embeddings):
+        table.weight.mul_(parts.position_scale)
+    if parts.near_identity:
+        for layer in backbone.encoder.layer:
+            for projection in (layer.attention.self.value, layer.attention.output.dense):
+                _near_identity(projection, parts)
+    if parts.rare_tokens:
+        _prefer_rare_tokens(backbone, counts, vocabulary, parts.rare_tokens)
+
+
+def _write_embeddings(table: nn.Parameter, vectors: NDArray[np.float64]) -> None:
+    """Rows with a vector get it, scaled to the standard deviation of the random rows."""
+    known = vectors.any(axis=1)
+    if not known.any():
+        return
+    scale = float(table.std()) / vectors[known].std()
+    table[torch.from_numpy(np.flatnonzero(known))] = torch.from_numpy(vectors[known] * scale).to(table)
+
+
+def _near_identity(projection: nn.Linear, parts: WarmStart) -> None:
+    projection.weight.mul_(parts.random_share)
+    projection.weight.diagonal().add_(parts.near_identity)
+
+
+def _prefer_rare_tokens(backbone: Any, counts: NDArray[np.int64], vocabulary: Vocabulary, strength: float) -> None:
+    """One dimension of each head of the first layer weighs tokens: all queries ask for it, and the keys hold their log
+    weight, as far as that is linear in their embeddings (a ridge regression, tokens counted by frequency)."""
+    frequency = counts / max(1, counts.sum())
+    wanted = -strength * np.log1p(frequency / SMOOTH)  # (V,)
+    wanted[vocabulary.special] = wanted.min()  # [CLS] and [SEP] stand in every text and say nothing
+    weight = frequency.copy()
+    weight[vocabulary.special] = 0.05  # each about every twentieth token
+    embeddings = backbone.embeddings
+    rows = embeddings.word_embeddings.weight[: len(counts)] + embeddings.token_type_embeddings.weight[0]
+    states = embeddings.LayerNorm(rows).double().numpy()  # (V, d), what the first layer reads but for positions
+    share = weight[:, None] / weight.sum()
+    centred, aim = states - (share * states).sum(axis=0), wanted - (share[:, 0] * wanted).sum()
+    square = centred.T @ (share * centred)
+    ridge = RIDGE * np.trace(square) / len(square) * np.eye(len(square))
+    direction = np.linalg.solve(square + ridge, centred.T @ (share[:, 0] * aim))  # (d,)
+    attention = backbone.encoder.layer[0].attention.self
+    size = attention.attention_head_size
+    attention.key.weight[::size] = torch.from_numpy(direction).to(attention.key.weight)  # the first of each head
+    attention.query.bias[::size] = size**0.5  # scores are divided by it
