@@ -53,8 +53,10 @@ class PretrainCondenserConfig(PretrainMlmConfig):
 
 
 class PairConfig(PretrainMlmConfig):
-    """What the two texts of a pair are: spans of a document, or with ``queries`` a passage and one of its queries."""
+    """What the two texts of a pair are: spans of a document or of a passage, or with ``queries`` a passage and one of its
+    queries."""
 
+    pairs_within: Literal["document", "passage"]
     queries: Annotated[str | None, Input("queries")]
     query_length: Length
     candidates: Count
@@ -226,10 +228,14 @@ def pretrain_ict(config: PretrainIctConfig, context: Context) -> dict[str, Any]:
 
 def _spans(config: SpanConfig, tokens: "Tokens") -> "SpanSet":
     from condensery.tokens.spans import RandomWindows, SentencePacked
+    from condensery.tokens.store import TokenStore
 
+    store = tokens.documents
+    if isinstance(config, PairConfig) and config.pairs_within == "passage":
+        store = TokenStore(store.folder, single_texts=True)
     if config.spans == "windows":
-        return RandomWindows(tokens.documents, config.length, config.seed, config.minimum)
-    return SentencePacked(tokens.documents, config.length, config.short_probability, config.seed, config.minimum)
+        return RandomWindows(store, config.length, config.seed, config.minimum)
+    return SentencePacked(store, config.length, config.short_probability, config.seed, config.minimum)
 
 
 def _single_spans(config: SpanConfig, context: Context) -> tuple["Tokens", "Source"]:

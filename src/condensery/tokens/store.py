@@ -30,6 +30,10 @@ class Texts(Protocol):
 class TokenStore:
     """The token ids of N texts, without special tokens, memory-mapped from a folder.
 
+    Args:
+        folder: where ``tokenise`` wrote it.
+        single_texts: take each text as a document of its own, whatever the folder says.
+
     Attributes:
         tokens: (T,) uint16 or uint32, the texts one behind the other.
         starts: (N + 1,) int64, where each text begins in ``tokens``.
@@ -41,8 +45,8 @@ class TokenStore:
         UserError: when the folder holds no whole store, or its files contradict each other.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = Path(folder)
+    def __init__(self, folder: Path, single_texts: bool = False) -> None:
+        self.folder, self.single_texts = Path(folder), single_texts
         if not self.exists(self.folder):
             raise UserError(f"{self.folder}: no whole token store here; run the stage `tokens` again")
         about = read_json(self.folder / "store.json")
@@ -55,11 +59,11 @@ class TokenStore:
         if about["sentences"] != _ABSENT:
             self.sentences = self._map("sentences.npy", about["sentences"])
         self.documents: Ids = np.arange(about["texts"] + 1, dtype=np.int64)
-        if about["documents"] != _ABSENT:
+        if about["documents"] != _ABSENT and not single_texts:
             self.documents = self._map("documents.npy", about["documents"] + 1, about["texts"])
 
-    def __reduce__(self) -> tuple[type["TokenStore"], tuple[Path]]:
-        return TokenStore, (self.folder,)  # another process maps the files, it does not get their content
+    def __reduce__(self) -> tuple[type["TokenStore"], tuple[Path, bool]]:
+        return TokenStore, (self.folder, self.single_texts)  # another process maps the files, it does not get their content
 
     @staticmethod
     def exists(folder: Path) -> bool:
