@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 from condensery.errors import close_to
 from condensery.files import expanded
@@ -26,6 +26,14 @@ class _Closed(BaseModel):
     @classmethod
     def _true_is_not_one(cls, value: Any, info: ValidationInfo) -> Any:
         return no_bool_as_number(cls, value, info)
+
+
+def _without_null(value: Any) -> Any:
+    """An entry that a recipe sets to null, to leave out what the recipe that it builds on has, is none."""
+    return {key: item for key, item in value.items() if item is not None} if isinstance(value, dict) else value
+
+
+LeaveOut = BeforeValidator(_without_null)
 
 
 class TrainerConfig(_Closed):
@@ -64,7 +72,7 @@ class TableConfig(Layout):
     that is written without running anything, and ``command`` what measures them.
     """
 
-    rows: dict[Text, Text]
+    rows: Annotated[dict[Text, Text], LeaveOut]
     baseline: Text | None
     metrics: Annotated[list[str], Field(min_length=1)]
     split: Split
@@ -100,7 +108,7 @@ class RootConfig(_Closed):
     launcher: Launcher
     logger: LoggerConfig
     stage: dict[str, dict[str, Any]]
-    stages: dict[Name, dict[str, Any]]
+    stages: Annotated[dict[Name, dict[str, Any]], LeaveOut]
     table: TableConfig
     figures: dict[Name, FigureConfig | None]
 

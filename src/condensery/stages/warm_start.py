@@ -1,34 +1,29 @@
 """Stage ``warm_start``: an encoder out of the co-occurrences of a collection's tokens, without training."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
 from condensery.models.config import BackboneConfig
 from condensery.stages.base import Context, Input, StageConfig, stage
 from condensery.stages.checks import check_folder
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from condensery.tokens.store import TokenStore
+from condensery.stages.token_vectors import TokenVectorsConfig
 
 Amount = Annotated[float, Field(ge=0)]
 
 
 class WarmStartConfig(StageConfig):
-    """``embeddings``: whether tokens begin with vectors of their co-occurrences; the other parts are those of ``WarmStart``.
+    """``vectors``: what the token embeddings begin with, None = noise; the other parts are those of ``WarmStart``.
 
     ``length``: tokens of the longest text, for whoever takes the encoder as a retriever.
     """
 
     tokenizer: Annotated[str, Input("tokenizer")]
     tokens: Annotated[str, Input("tokens")]
+    vectors: Annotated[str | None, Input("token_vectors")]
     backbone: BackboneConfig
     length: Annotated[int, Field(ge=8)]
-    embeddings: bool
-    window: Annotated[int, Field(ge=1, le=40)]
-    smoothing: Annotated[float, Field(gt=0, le=1)]
     unigram_bias: bool
     near_identity: Amount
     random_share: Amount
@@ -49,18 +44,24 @@ class WarmStartConfig(StageConfig):
         check_folder(self.backbone.name, "backbone.name")
         return []
 
+    def misfit(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
+        """Vectors of another size than the backbone's."""
+        dims = [config.dim for config in inputs["vectors"] if isinstance(config, TokenVectorsConfig)]
+        if self.backbone.name is not None or not dims or dims[0] == self.backbone.hidden:
+            return None
+        return "vectors", f"{self.vectors} has {dims[0]} dimensions, the backbone {self.backbone.hidden}; set its dim"
+
 
 @stage("warm_start", version=1, makes="encoder", cost=2.0)
 def warm_start(config: WarmStartConfig, context: Context) -> dict[str, Any]:
     """Save the encoder; one that is named in ``backbone.name`` knows its tokens already and is taken as it is."""
     from dataclasses import fields
 
-    import torch
-
+    from condensery.files import load_array
     from condensery.models.backbone import masked_language_model
     from condensery.models.checkpoint import save_condenser
     from condensery.models.condenser import Condenser, condenser_shape
-    from condensery.models.warm_start import WarmStart, warm_up
+    from condensery.models.warm_start import WarmStart, token_vectors, warm_up
     from condensery.stages.texts import Tokens
     from condensery.tokens.cooccurrence import unigrams
 
@@ -69,28 +70,16 @@ def warm_start(config: WarmStartConfig, context: Context) -> dict[str, Any]:
     model = masked_language_model(config.backbone, vocabulary, config.seed)
     about: dict[str, Any] = {"tokens": store.token_count}
     if config.backbone.name is None:
-        counts, vectors = unigrams(store, vocabulary.size), None
-        if config.embeddings:
-            vectors = _token_vectors(config, store, vocabulary.size, context.stage_name)
+        vectors = None
+        if config.vectors is not None:
+            folder = context.input("vectors")
+            left, values = (load_array(folder / f"{name}.npy") for name in ("left", "values"))
+            vectors = token_vectors(left, values, config.seed)
             about["known_tokens"] = int(vectors.any(axis=1).sum())
-        torch.manual_seed(config.seed)
         parts = WarmStart(**{field.name: getattr(config, field.name) for field in fields(WarmStart)})
-        warm_up(model, vectors, counts, vocabulary, parts)
+        warm_up(model, vectors, unigrams(store, vocabulary.size), vocabulary, parts)
     else:
         print(f"[{context.stage_name}] {config.backbone.name} is trained already, and is taken as it is", flush=True)
     whole = Condenser(model, condenser_shape(model, 0, None, True))
     save_condenser(whole, context.folder, context.input("tokenizer"), config.length)
     return about
-
-
-def _token_vectors(config: WarmStartConfig, store: "TokenStore", size: int, label: str) -> "np.ndarray":
-    """Of every token, (V, d); zeros where it has no associations, and in dimensions that the text is too small for."""
-
-    from condensery.models.warm_start import token_vectors
-    from condensery.progress import progress
-    from condensery.tokens.cooccurrence import cooccurrences, positive_pmi, truncated_svd
-
-    with progress(f"{label}: co-occurrences", store.token_count, "tokens") as task:
-        associations = positive_pmi(cooccurrences(store, size, config.window, task), config.smoothing)
-    print(f"[{label}] {associations.nnz:,} associations of {size:,} tokens", flush=True)
-    return token_vectors(*truncated_svd(associations, config.backbone.hidden, config.seed), config.seed)

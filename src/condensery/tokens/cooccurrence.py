@@ -69,11 +69,8 @@ def positive_pmi(counts: sparse.csr_array, smoothing: float = 0.75) -> sparse.cs
     return sparse.coo_array((information[kept], kept_pairs), shape=counts.shape).tocsr()
 
 
-def truncated_svd(matrix: sparse.csr_array, dim: int, seed: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The left singular vectors (V, dim) of the largest singular values (dim,), falling; zeros behind the V-th.
-
-    ``seed`` is of the vector that the iteration (ARPACK's) starts from.
-    """
+def truncated_svd(matrix: sparse.csr_array, dim: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The left singular vectors (V, dim) of the largest singular values (dim,), falling; zeros behind the V-th."""
     size = matrix.shape[0]
     left, values = np.zeros((size, dim)), np.zeros(dim)
     number = min(dim, size)
@@ -83,7 +80,8 @@ def truncated_svd(matrix: sparse.csr_array, dim: int, seed: int) -> tuple[NDArra
         return left, values
     from scipy.sparse.linalg import svds  # takes a moment to import
 
-    start = generator(seed, "svd").standard_normal(size)
+    # ARPACK's iteration starts from the same vector each time
+    start = generator("svd").standard_normal(size)
     found, rising, _ = svds(matrix, k=dim, v0=start, return_singular_vectors="u")
     order = np.argsort(-rising)
     return found[:, order], rising[order]

@@ -63,7 +63,10 @@ class TokenStore:
             self.documents = self._map("documents.npy", about["documents"] + 1, about["texts"])
 
     def __reduce__(self) -> tuple[type["TokenStore"], tuple[Path, bool]]:
-        return TokenStore, (self.folder, self.single_texts)  # another process maps the files, it does not get their content
+        return TokenStore, (
+            self.folder,
+            self.single_texts,
+        )  # another process maps the files, it does not get their content
 
     @staticmethod
     def exists(folder: Path) -> bool:
