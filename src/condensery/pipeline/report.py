@@ -28,7 +28,8 @@ def write(
     """Write ``results.json``, the table, curves, figures and the page into ``folder``; print the table and those of audits.
 
     A recipe without rows has no table, nor has one of whose rows none could be measured; one without training has no
-    curves. ``swept``: figures, W&B's results and what the table shows in words are those of the sweep. Returns the rows, and why figures were not drawn.
+    curves. ``swept``: figures, W&B's results and the words on what the table shows are left to the sweep. Returns the rows,
+    and why figures were not drawn.
     """
     from condensery.reporting.results import write_results
 
