@@ -709,7 +709,8 @@ def test_the_eight_rows_of_the_comparison_are_filled_beside_the_published_ones(
     assert list(metrics_of(done.folder)) == names
     lines = (done.folder / "table.csv").read_text().splitlines()
     assert len(lines) == 1 + 8 + 8
-    assert all("2 seeds" in line and "±" in line for line in lines[9:])
+    assert "±" in lines[0]
+    assert all("2 seeds" in line for line in lines[9:])
     again = door(*sweep).sound()
     assert again.computed == []
     assert (again.folder / "table.csv").read_text().splitlines() == lines

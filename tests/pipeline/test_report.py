@@ -1,6 +1,8 @@
 """What a run leaves and shows: its folder, its table."""
 
 import json
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,13 @@ import pytest
 from omegaconf import OmegaConf
 from toy_commands import Compose
 
-from condensery.pipeline.run import run
+from condensery.files import write_json
+from condensery.pipeline import study
+from condensery.pipeline.asking import can_answer
+from condensery.pipeline.graph import build
+from condensery.pipeline.page import kinds_of_indexes
+from condensery.pipeline.run import run, run_all
+from condensery.reporting.results import Row
 
 
 def test_a_run_folder_holds_table_results_config_graph_and_curves(
@@ -45,3 +53,80 @@ def test_the_same_command_lands_in_the_same_folder(composed: Compose) -> None:
 def test_a_recipe_without_a_table_runs_too(composed: Compose) -> None:
     rows = ["~table.rows.BM25", "~table.rows.plain", "~table.rows.better", "~table.rows.round2", "table.baseline=null"]
     assert run(composed(*rows)).rows == []
+
+
+def test_a_run_says_what_its_table_shows_and_so_does_its_page(
+    composed: Compose, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = run(composed()).folder
+    assert folder is not None
+    found = {one["row"]: one["metrics"]["MRR@10"] for one in json.loads((folder / "results.json").read_text())}
+    best = max(found, key=lambda name: found[name])
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith(f"{best} ")]
+    assert re.match(r".* (is ahead of|has the highest MRR@10).*30 queries|.*\(p < 0\.01\)\.", line)
+    assert f"{100 * found[best]:.1f} against " in line
+    assert line in (folder / "index.html").read_text()
+    assert line in (folder / "table.md").read_text()
+
+
+def test_the_bm25_of_a_table_is_known_by_its_stage_and_not_by_its_name(tmp_path: Path) -> None:
+    rows = [Row(name, "c", "test", {}, artifact=f"evaluate/{name}") for name in ("lexical", "gone", "sentences")]
+    inputs = {"lexical": {"index": ["bm25/a"]}, "sentences": {"encoder": ["finetune/b"]}}
+    for name, given in inputs.items():
+        (tmp_path / "artifacts" / "evaluate" / name).mkdir(parents=True)
+        write_json(tmp_path / "artifacts" / "evaluate" / name / "manifest.json", {"inputs": given})
+    lost = Row("lost", "c", "test", {}, artifact="evaluate/lexical", failed="it broke")
+    assert kinds_of_indexes([*rows, lost], tmp_path) == {"evaluate/lexical": "bm25"}
+
+
+def test_a_run_ends_with_how_to_go_on(
+    composed: Compose, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(study.COMMAND, "experiment=toy 'stages.plain.steps=1' seed=1")
+    monkeypatch.setattr("condensery.pipeline.study._python", lambda: "bin/py")
+    finished = run(composed())
+    whole = 'Ask it:  bin/py run.py experiment=toy stages.plain.steps=1 seed=1 ask="what you look for"'
+    assert capsys.readouterr().out.endswith(f"\n\n{whole}\n\n{finished.folder}\n")
+    own = composed()
+    own.next = ["Again:  {command}", "Other:  {python} run.py experiment=x"]
+    again = run(own)
+    assert again.folder == finished.folder, "it changes no artifact and no run"
+    lines = "Again:  bin/py run.py experiment=toy stages.plain.steps=1 seed=1\nOther:  bin/py run.py experiment=x"
+    assert capsys.readouterr().out.endswith(f"\n\n{lines}\n\n{finished.folder}\n")
+
+
+def test_a_job_of_a_sweep_a_failed_run_and_a_question_do_not_say_how_to_go_on(
+    composed: Compose, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(study.COMMAND, "experiment=toy")
+    monkeypatch.setattr("condensery.pipeline.asking.answer", lambda *_: None)
+    run_all(composed(), study.Job("toy", ["seed=1"]))
+    run(composed("ask=what", "seed=2"))
+    run_all(composed("stages.round2.fail=user", "seed=3"))
+    assert "Ask it" not in capsys.readouterr().out
+    run(composed())
+    assert "Ask it" in capsys.readouterr().out
+
+
+def test_only_what_can_be_asked_says_so(composed: Compose) -> None:
+    rows = ["~table.rows.BM25", "~table.rows.plain", "~table.rows.better", "~table.rows.round2", "table.baseline=null"]
+    assert can_answer(build(composed()))
+    assert can_answer(build(composed(*rows))), "an encoder answers"
+    stages = [f"~stages.{name}" for name in ("bm25", "plain", "better", "mined", "round2")]
+    assert not can_answer(build(composed(*rows, *stages)))
+
+
+def test_a_command_that_is_not_known_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(study.COMMAND, raising=False)
+    assert study.going_on(["{command} ask=x", "read on"]) == ["read on"]
+
+
+def test_python_is_called_as_a_shell_finds_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "my venv" / "python"))
+    monkeypatch.setattr("shutil.which", lambda name: str(tmp_path / "my venv" / name))
+    assert study.going_on(["{python}"]) == ["python"]
+    monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/python")
+    assert study.going_on(["{python}"]) == ["'my venv/python'"]
+    monkeypatch.setattr(sys, "executable", "/opt/python3")
+    assert study.going_on(["{python}"]) == ["/opt/python3"]

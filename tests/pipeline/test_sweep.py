@@ -1,6 +1,7 @@
 """Sweeps: one joined table, shared stages computed once, a failed job beside the results of the others."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -36,6 +37,10 @@ def test_jobs_share_stages_and_end_in_one_table(
     assert "± is the standard deviation over 2 seeds." in table
     assert "† differs from plain: " in table
     assert done.stdout.rstrip().endswith(str(folder))
+    said = re.findall(r"^.+ (?:is ahead of|has the highest MRR@10, ).+$", done.stdout, re.MULTILINE)
+    assert len(said) == 1, "of all jobs together"
+    assert said[-1] in (folder / "index.html").read_text()
+    assert "Ask it" not in done.stdout
 
 
 def test_a_failed_job_hides_no_other(command: Command, tmp_path: Path) -> None:

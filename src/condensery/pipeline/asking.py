@@ -19,7 +19,7 @@ from condensery.files import content_hash, read_json, write_json
 from condensery.memory import without_collector
 from condensery.pipeline.graph import Graph
 from condensery.pipeline.store import Store
-from condensery.stages.base import Artifact
+from condensery.stages.base import Artifact, registry
 
 if TYPE_CHECKING:
     from condensery.reporting.ask import Search
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 ANSWERS = 5  # passages that are shown
 PROMPT = "-"  # as the question: several of them, from standard input
 FINISHED = "finished.json"  # in a run's folder, written last: what it was a run of, and what it left
-ASKING = ("ask", "force", "dry_run", "jobs")  # keys of the root that change nothing of what a run leaves
+ASKING = ("ask", "next", "force", "dry_run", "jobs")  # keys of the root that change nothing of what a run leaves
 
 
 def answer(graph: Graph, store: Store, rows: "Sequence[Row]", asked: str) -> None:
@@ -67,6 +67,13 @@ def _search(index: Artifact, collection: "Collection", store: Store) -> "Search"
         return query_encoder(encoder.path)
 
     return searcher(open_index(index.path, collection), encoder_of)
+
+
+def can_answer(graph: Graph) -> bool:
+    """Whether the run can be asked: its rows were retrieved; a recipe without rows makes an index or an encoder."""
+    if graph.rows:
+        return all("index" in graph.nodes[name].inputs for name in graph.rows.values())
+    return any(registry()[node.kind].makes in ("index", "encoder") for node in graph.nodes.values())
 
 
 def chosen(graph: Graph, store: Store, rows: "Sequence[Row]") -> tuple[str, Artifact]:

@@ -102,6 +102,7 @@ class RootConfig(_Closed):
     dry_run: bool
     force: list[Text]
     ask: Text | None
+    next: list[Text]
     data: dict[str, Any]
     backbone: dict[str, Any]
     trainer: TrainerConfig

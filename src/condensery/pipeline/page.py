@@ -117,11 +117,25 @@ def _write(
     write_page(whole, folder / PAGE)
 
 
+def kinds_of_indexes(rows: "Sequence[Row]", root: Path) -> dict[str, str]:
+    """Artifact of a row -> kind of the stage that made the index it was retrieved with.
+
+    Without rows that were not retrieved, as of sentence tasks, and those whose artifact is gone. ``root`` is the output root.
+    """
+    found = {}
+    for row in (row for row in rows if not row.failed):
+        evaluation = Artifact(root / "artifacts" / row.artifact)
+        if (evaluation.path / "manifest.json").is_file() and evaluation.inputs("index"):
+            found[row.artifact] = evaluation.input("index").kind
+    return found
+
+
 def _examples(label: str, run: Path, root: Path) -> "Examples | None":
     """Questions with what the rows of a run's table found, on the collection and the split of its first row.
 
     None where nothing was retrieved: no rows, all failed, or sentence tasks.
     """
+    from condensery.reporting.conclusion import BM25
     from condensery.reporting.examples import RUN, System, examples
     from condensery.reporting.results import read_results
     from condensery.text.collection import Collection
@@ -133,7 +147,7 @@ def _examples(label: str, run: Path, root: Path) -> "Examples | None":
             config, index = evaluation.manifest["config"], evaluation.input("index")
             place = evaluation.input("corpus").path, config["split"]
             systems.setdefault(place, []).append(
-                System(row.name, evaluation.path, config["depth"], bm25=index.kind == "bm25")
+                System(row.name, evaluation.path, config["depth"], bm25=index.kind == BM25)
             )
     for (corpus, split), those in systems.items():
         return replace(examples(those, Collection(corpus), split), job=label)

@@ -11,7 +11,7 @@ from condensery.files import content_hash, read_json, write_json
 from condensery.pipeline.config import TableConfig
 from condensery.pipeline.executor import causes
 from condensery.pipeline.graph import Graph
-from condensery.pipeline.page import page_of_run
+from condensery.pipeline.page import kinds_of_indexes, page_of_run
 from condensery.pipeline.store import Store
 from condensery.pipeline.workers import Failure
 from condensery.stages.base import Artifact, Wandb, registry
@@ -28,14 +28,17 @@ def write(
     """Write ``results.json``, the table, curves, figures and the page into ``folder``; print the table and those of audits.
 
     A recipe without rows has no table, nor has one of whose rows none could be measured; one without training has no
-    curves. ``swept``: figures and W&B's results are those of the sweep. Returns the rows, and why figures were not drawn.
+    curves. ``swept``: figures, W&B's results and the words on what the table shows are left to the sweep. Returns the rows,
+    and why figures were not drawn.
     """
     from condensery.reporting.results import write_results
 
     rows, tables = rows_of(graph, store, failures), []
     write_results(folder / "results.json", rows)
     if any(not row.failed for row in rows):
-        tables.append(show_table(table_of(graph.root.table, rows, graph.root.name), folder))
+        table = table_of(graph.root.table, rows, graph.root.name)
+        table = concluded(table, rows, graph.root.table, graph.root.output_root)
+        tables.append(show_table(table, folder, in_words=not swept))
     else:
         remove_tables(folder)
     _show_audits(graph, store)
@@ -197,24 +200,41 @@ def table_of(config: TableConfig, rows: "Sequence[Row]", title: str) -> "Table":
     return build_table(rows, None, significance, config.title or title)
 
 
+def concluded(table: "Table", rows: "Sequence[Row]", config: TableConfig, root: Path) -> "Table":
+    """The table with what it shows, in words, where its rows were retrieved. ``root`` is the output root."""
+    from dataclasses import replace
+
+    from condensery.reporting.conclusion import conclusion
+
+    kinds = kinds_of_indexes(rows, root)
+    return replace(
+        table, conclusion=conclusion(rows, kinds, config.baseline, table.comparisons, config.test, config.level)
+    )
+
+
 def remove_tables(folder: Path) -> None:
     """Remove what ``show_table`` wrote: nothing is left of the rows that it showed."""
     for path in folder.glob("table.*"):
         path.unlink()
 
 
-def show_table(table: "Table", folder: Path | None) -> "Table":
-    """Print a table, write it into ``folder``, and return it."""
+def show_table(table: "Table", folder: Path | None, in_words: bool = True) -> "Table":
+    """Print a table, with what it shows ``in_words`` or without, write it into ``folder``, and return it."""
+    from dataclasses import replace
+
     if folder:
         table.write_all(folder)
     print(flush=True)
-    table.show()
+    (table if in_words else replace(table, conclusion="")).show()
     return table
 
 
-def joined(rows: "Sequence[Row]", folder: Path, title: str, config: TableConfig) -> "Table":
-    """Write, print and return one table over the jobs of a sweep; its rows go into ``results.json`` in ``folder``."""
+def joined(rows: "Sequence[Row]", folder: Path, title: str, config: TableConfig, root: Path) -> "Table":
+    """Write, print and return one table over the jobs of a sweep; its rows go into ``results.json`` in ``folder``.
+
+    ``root`` is the output root.
+    """
     from condensery.reporting.results import write_results
 
     write_results(folder / "results.json", rows)
-    return show_table(table_of(config, rows, title), folder)
+    return show_table(concluded(table_of(config, rows, title), rows, config, root), folder)

@@ -21,6 +21,7 @@ from condensery.stages.base import Runtime
 if TYPE_CHECKING:
     from condensery.reporting.results import Row
 
+NEXT = 'Ask it:  {command} ask="what you look for"'
 STATES = {"interrupted": "miss (interrupted, goes on)", "forced": "miss (forced)"}
 
 
@@ -93,10 +94,19 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
         asking.finish(graph, folder)
     measured = [row for row in rows if not row.failed]
     if measured or not failures:
+        if not (job or failures or faults or root.ask is not None):
+            _say_how_to_go_on(graph)
         print(f"\n{folder}", flush=True)
         if root.ask is not None:
             asking.answer(graph, store, measured, root.ask)
     return Finished(folder, rows, failures, faults)
+
+
+def _say_how_to_go_on(graph: Graph) -> None:
+    """Print the lines of ``next``; of a recipe without any how it is asked, where it can be."""
+    given = graph.root.next or [NEXT] * asking.can_answer(graph)
+    if lines := study.going_on(given):
+        print("\n" + "\n".join(lines), flush=True)
 
 
 def show(graph: Graph, store: Store) -> None:

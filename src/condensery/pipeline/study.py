@@ -6,6 +6,8 @@ Imports nothing heavy: the command line asks it at every start.
 import os
 import re
 import shlex
+import shutil
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +45,29 @@ def command(overrides: Sequence[str] | None = None) -> str:
         given = [*(one for one in options if one not in MULTIRUN), *overrides]
     given = [one for one in given if not one.lstrip("+").startswith(ONCE)]
     return shlex.join(["python", "run.py", *given]) if given else ""
+
+
+def going_on(lines: Sequence[str]) -> list[str]:
+    """How to go on, as the recipe has it: ``{command}`` is this process's command, ``{python}`` how its Python is called.
+
+    A line with ``{command}`` is left out where no command was typed.
+    """
+    called = shlex.quote(_python())
+    own = command()
+    typed_so = called + own.removeprefix("python") if own else ""
+    return [
+        line.replace("{command}", typed_so).replace("{python}", called)
+        for line in lines
+        if own or "{command}" not in line
+    ]
+
+
+def _python() -> str:
+    """What a shell calls this Python: its name where that leads to it, else its path, short where it lies below."""
+    known, path = shutil.which("python"), Path(sys.executable)
+    if known and Path(known).absolute() == path:
+        return "python"
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def about() -> list[str]:

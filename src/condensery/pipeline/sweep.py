@@ -133,7 +133,7 @@ def _join(folder: Path, runs: list[SweptRun], nothing_left: list[tuple[str, str]
     if any(not row.failed for row in rows):
         composed = OmegaConf.load(runs[0].folder / "config.yaml")
         layout = TableConfig.model_validate(OmegaConf.to_container(composed.table, resolve=True))
-        tables.append(joined(rows, folder, folder.name, layout))
+        tables.append(joined(rows, folder, folder.name, layout, root))
     else:
         remove_tables(folder)
     drawn, faults = _draw(folder, runs, config)

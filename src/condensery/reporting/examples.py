@@ -18,6 +18,7 @@ from condensery.evaluation.metrics import Evaluation
 from condensery.evaluation.names import HIT, split_metric
 from condensery.files import RECOMPUTE
 from condensery.randomness import hash64
+from condensery.reporting.plain import one_line
 from condensery.retrieval.runs import rankings_of
 from condensery.text.answers import AnswerMatcher
 from condensery.text.collection import Collection
@@ -28,10 +29,6 @@ WON, LOST, EVERY, NONE, CLOSE = "won", "lost", "every", "none", "close"  # why a
 SHARES = {WON: 4, LOST: 4, EVERY: 1, NONE: 1}  # at most so many of each; those that are close make up the number
 PASSAGE, QUESTION = 200, 400  # characters that are shown
 RELEVANT, ANSWERS = 3, 5  # relevant passages, and answers, that are shown
-# control characters, and those that turn the direction of what stands behind them; white space is dealt with elsewhere
-CONTROLS = [chr(code) for code in (*range(0x20), *range(0x7F, 0xA0)) if not chr(code).isspace()]
-TURNING = [*"\u061c\u200e\u200f", *map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))]
-DROPPED = str.maketrans("", "", "".join((*CONTROLS, *TURNING)))
 
 
 @dataclass(frozen=True)
@@ -197,7 +194,7 @@ def beginning(text: str, limit: int = PASSAGE) -> str:
     Control characters, and those that turn the direction of writing, are left out. A text without blanks, as of
     languages that write none, is cut between letters and not between a letter and its marks.
     """
-    line = " ".join(text.translate(DROPPED).split())
+    line = one_line(text)
     if len(line) <= limit:
         return line
     words = line[: limit + 1].rpartition(" ")[0]

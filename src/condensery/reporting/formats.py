@@ -1,21 +1,36 @@
-"""How a table looks: in Markdown, in LaTeX, as CSV and on a terminal. Published numbers are in italics everywhere."""
+"""How a table looks: in Markdown, in LaTeX, as CSV and on a terminal. Published numbers are in italics everywhere.
+
+A label may be any text. Each format escapes what it would take for an order, so that a reader sees the label as it is; line
+breaks are blanks, and control characters are left out.
+"""
 
 import csv
 import io
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from condensery.reporting.plain import one_line
+
 if TYPE_CHECKING:
     from condensery.reporting.table import Cell, Table
 
-MARK = "†"
+MARK, MISSING = "†", "–"
 SOURCE = "source"
+SPREAD, SIGNIFICANCE, PRINTED = "±", "significance", "printed"  # columns of a CSV beside that of the number
 LINE = 240  # characters, where the output is no terminal
+# What Markdown, with GitHub's tables, takes for markup; "_" within a word, "<" before a blank and a bracket alone are none.
+MARKUP = re.compile(r"[\\`*~]|(?<![^\W_])_|_(?![^\W_])|<(?=[A-Za-z/!?])|&(?=#?\w+;)|\](?=[(\[:])")
+NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?")
+FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # how a cell begins that a spreadsheet takes for a formula
 ESCAPES = {
+    "[": "{[}",  # behind \\ or \midrule it would begin an option, and a star would belong to the command
+    "*": "{*}",
     **{character: f"\\{character}" for character in "&%$#_{}"},
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -31,14 +46,46 @@ ESCAPES = {
 }
 
 
+def one_lined(table: "Table") -> "Table":
+    """The table with each of its texts in one line, without control characters."""
+    return replace(
+        table,
+        title=one_line(table.title),
+        header=[one_line(text) for text in table.header],
+        names=[one_line(text) for text in table.names],
+        cells=[[replace(cell, text=one_line(cell.text)) for cell in line] for line in table.cells],
+        notes=[one_line(text) for text in table.notes],
+        comparisons=[replace(one, name=one_line(one.name), column=one_line(one.column)) for one in table.comparisons],
+        sources=[one_line(text) for text in table.sources],
+        blocks=[replace(block, heading=one_line(block.heading)) for block in table.blocks],
+        conclusion=one_line(table.conclusion),
+    )
+
+
+def escape_markdown(text: str) -> str:
+    """Text as Markdown shows it within a line; a pipe is escaped where a table is made."""
+    return MARKUP.sub(r"\\\g<0>", text)
+
+
+def _paragraph(text: str) -> str:
+    """The same for text that is a paragraph of its own: its beginning makes no heading, quotation or list."""
+    escaped = re.sub(r"^(?=>|#+( |$)|[+-]([ -]|$))", r"\\", escape_markdown(text))
+    return re.sub(r"^(\d{1,9})(?=[.)]( |$))", r"\1\\", escaped)
+
+
 def markdown(table: "Table") -> str:
-    """The table, its notes and the differences from the baseline."""
-    lines = [f"## {table.title}", ""]
+    """The table, what it shows, its notes and the differences from the baseline."""
+    table = one_lined(table)
+    title = re.sub(r"#+$", r"\\\g<0>", escape_markdown(table.title))  # or it would end the heading, and not be shown
+    lines = [f"## {title}", ""]
     sourced = bool(table.sources)
     if table.turned:
         header = ["", *(_name_markdown(name, published) for name, published in _with_kinds(table))]
-        body = [[label, *texts] for label, texts in _above(table)] if sourced else []
-        body += [[name, *map(_markdown, cells)] for name, cells in zip(table.names, table.cells, strict=True)]
+        body = [[label, *map(escape_markdown, texts)] for label, texts in _above(table)] if sourced else []
+        body += [
+            [escape_markdown(name), *map(_markdown, cells)]
+            for name, cells in zip(table.names, table.cells, strict=True)
+        ]
         lines += _grid(header, body)
     else:
         body = []
@@ -47,23 +94,29 @@ def markdown(table: "Table") -> str:
                 body.append([_name_markdown(block.heading, block.published), *[""] * (len(table.header) + sourced)])
             for i in places:
                 name = _name_markdown(table.names[i], block.published)
-                body.append([name, *map(_markdown, table.cells[i]), *table.sources[i : i + 1]])
-        lines += _grid(["", *table.header, *[SOURCE] * sourced], body, left={0, len(table.header) + 1})
-    lines += ["", *(line for note in table.notes for line in (note, ""))]
+                source = map(escape_markdown, table.sources[i : i + 1])
+                body.append([name, *map(_markdown, table.cells[i]), *source])
+        header = ["", *map(escape_markdown, table.header), *[SOURCE] * sourced]
+        lines += _grid(header, body, left={0, len(table.header) + 1})
+    below = [*([table.conclusion] if table.conclusion else []), *table.notes]
+    lines += ["", *(line for text in below for line in (_paragraph(text), ""))]
     if table.comparisons:
-        compared = [[one.name, one.column, f"{100 * one.difference:+.1f}", f"{one.p:.4f}"] for one in table.comparisons]
+        compared = [
+            [escape_markdown(one.name), escape_markdown(one.column), f"{100 * one.difference:+.1f}", f"{one.p:.4f}"]
+            for one in table.comparisons
+        ]
         lines += _grid(["", "metric", "difference", "p"], compared)
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _markdown(cell: "Cell") -> str:
     stars = ("**" if cell.best else "") + ("*" if cell.published and cell.number is not None else "")
-    return stars + cell.text + stars + (MARK if cell.marked else "")
+    return stars + escape_markdown(cell.text) + stars + (MARK if cell.marked else "")
 
 
 def _name_markdown(name: str, published: bool) -> str:
-    escaped = name.replace("*", "\\*")
-    return f"*{escaped}*" if published else name
+    escaped = escape_markdown(name)
+    return f"*{escaped}*" if published and name else escaped
 
 
 def _with_kinds(table: "Table") -> list[tuple[str, bool]]:
@@ -99,6 +152,7 @@ def latex(table: "Table") -> str:
 
     A table that is wider than the text is set smaller.
     """
+    table = one_lined(table)
     sourced = bool(table.sources)
     if table.turned:
         columns = "l" + "r" * len(table.header)
@@ -172,32 +226,71 @@ def escape(text: str) -> str:
 
 
 def records(table: "Table") -> tuple[list[str], list[list[str]]]:
-    """Names of columns and lines of text under them; the significance mark stays, the typography goes."""
-    data = table.data()
-    header = [*(["block"] if table.blocks else []), "row", *([SOURCE] if table.sources else []), *data["columns"]]
+    """Names of columns and lines of text under them. A number stands alone; what else is known of it has columns of its own.
+
+    These are, where any line has something for them: the standard deviation over seeds, the p-value of the test against the
+    baseline, and what papers print where they disagree (the number is the highest then). What is missing is empty.
+    """
+    table = one_lined(table)
+    table = table.turn() if table.turned else table
+    beside = [_beside(cell[at] for cell in table.cells) for at in range(len(table.header))]
+    header = [*(["block"] if table.blocks else []), "row", *([SOURCE] if table.sources else [])]
+    for label, kinds in zip(table.header, beside, strict=True):
+        header += [label, *(f"{label} {kind}" for kind in kinds)]
     lines = [
         [
-            *([block["heading"]] if table.blocks else []),
-            row["name"],
-            *([row["source"]] if table.sources else []),
-            *(cell["text"] + (MARK if cell["marked"] else "") for cell in row["cells"]),
+            *([block.heading] if table.blocks else []),
+            table.names[i],
+            *table.sources[i : i + 1],
+            *(text for cell, kinds in zip(table.cells[i], beside, strict=True) for text in _fields(cell, kinds)),
         ]
-        for block in data["blocks"]
-        for row in block["rows"]
+        for block, places in table.by_block()
+        for i in places
     ]
     return header, lines
 
 
+def _beside(cells: "Iterator[Cell]") -> list[str]:
+    """What a column has to say besides its numbers."""
+    told = [_told(cell) for cell in cells]
+    return [kind for kind in (SPREAD, SIGNIFICANCE, PRINTED) if any(one[kind] for one in told)]
+
+
+def _fields(cell: "Cell", kinds: Sequence[str]) -> list[str]:
+    told = _told(cell)
+    return [told[""], *(told[kind] for kind in kinds)]
+
+
+def _told(cell: "Cell") -> dict[str, str]:
+    """All that a cell tells, by the name of its column; the number itself under the empty name."""
+    number, _, deviation = cell.text.partition(" ± ")
+    several = cell.number is not None and not NUMBER.fullmatch(number)
+    if several:
+        number = str(cell.number)
+    return {
+        "": "" if cell.text == MISSING else number,
+        SPREAD: deviation,
+        SIGNIFICANCE: "" if cell.p is None else f"{cell.p:.4f}",
+        PRINTED: cell.text if several else "",
+    }
+
+
 def csv_text(table: "Table") -> str:
-    """The records with commas between them."""
+    """The records with commas between them; what a spreadsheet would take for a formula has an apostrophe before it."""
     stream = io.StringIO()
     header, lines = records(table)
-    csv.writer(stream, lineterminator="\n").writerows([header, *lines])
+    texts = [[_harmless(text) for text in line] for line in (header, *lines)]
+    csv.writer(stream, lineterminator="\n").writerows(texts)
     return stream.getvalue()
 
 
+def _harmless(text: str) -> str:
+    return f"'{text}" if text.startswith(FORMULA) and not NUMBER.fullmatch(text) else text
+
+
 def show(table: "Table", console: Console | None = None) -> None:
-    """Print the table and its notes to a terminal."""
+    """Print the table, its notes and what it shows to a terminal."""
+    table = one_lined(table)
     if console is None:
         console = Console()
         if not console.is_terminal:
@@ -226,6 +319,8 @@ def show(table: "Table", console: Console | None = None) -> None:
     console.print(shown)
     for note in table.notes:
         console.print(Text(note))
+    if table.conclusion:
+        console.print(Text(f"\n{table.conclusion}"))
 
 
 def _text(cell: "Cell") -> Text:

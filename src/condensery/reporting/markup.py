@@ -1,7 +1,12 @@
-"""HTML without a template language: a tag is a function, and whatever is not markup already is escaped."""
+"""HTML without a template language: a tag is a function, and whatever is not markup already is escaped.
+
+Control characters, which HTML does not allow, are left out.
+"""
 
 from collections.abc import Iterable
 from html import escape
+
+from condensery.reporting.plain import lines
 
 VOID = {"meta", "img", "line", "polyline", "circle"}  # elements without content; those of SVG need their slash
 
@@ -22,7 +27,7 @@ def tag(name: str, /, *children: str, **attributes: Attribute) -> Markup:
     """
     given = {key.rstrip("_").replace("_", "-"): value for key, value in attributes.items()}
     written = "".join(
-        f" {key}" if value is True else f' {key}="{escape(str(value))}"'
+        f" {key}" if value is True else f' {key}="{escape(lines(str(value)))}"'
         for key, value in given.items()
         if value is not None and value is not False
     )
@@ -31,4 +36,4 @@ def tag(name: str, /, *children: str, **attributes: Attribute) -> Markup:
 
 def joined(children: Iterable[str], between: str = "") -> Markup:
     """The children one after the other, escaped where they are no markup."""
-    return Markup(between.join(child if isinstance(child, Markup) else escape(child) for child in children))
+    return Markup(between.join(child if isinstance(child, Markup) else escape(lines(child)) for child in children))

@@ -14,7 +14,7 @@ from condensery.progress import clock
 from condensery.reporting.curves import Curve
 from condensery.reporting.drawing import Figure
 from condensery.reporting.examples import Example, Examples, Finding, Shown, by_kind
-from condensery.reporting.formats import SOURCE
+from condensery.reporting.formats import SOURCE, one_lined
 from condensery.reporting.markup import Markup, joined, tag
 from condensery.reporting.panels import panel
 from condensery.reporting.results import Row
@@ -138,10 +138,12 @@ def _boxed(header: Sequence[str], bodies: Sequence[Markup], label: str, class_: 
 
 
 def results_table(table: Table) -> Markup:
-    """A comparison: numbers with the best in bold and significance marks, the notes, and the differences with their p.
+    """A comparison: numbers with the best in bold and significance marks, what they show, the notes, and the differences with
+    their p.
 
     One with blocks has a heading for each of them and a column with the sources; lines are never turned into columns there.
     """
+    table = one_lined(table)
     if table.blocks and table.turned:
         table = table.turn()
     header = ["", *table.header, *([SOURCE] if table.sources else [])]
@@ -151,6 +153,7 @@ def results_table(table: Table) -> Markup:
         lines = [_result(table, i) for i in places]
         bodies.append(tag("tbody", heading, *lines, class_="published" if block.published else None))
     parts = [tag("h3", table.title), _boxed(header, bodies, table.title, "numbers")]
+    parts += [tag("p", table.conclusion, class_="conclusion")] if table.conclusion else []
     parts += [tag("p", note, class_="note") for note in table.notes]
     if table.comparisons:
         differences = [

@@ -18,10 +18,9 @@ from condensery.files import atomic
 from condensery.reporting import formats
 from condensery.reporting.results import Row, averages
 
-MISSING = "–"
 WIDE = 10  # columns; a table of more is turned
 IN_BOLD = "In percent; the best of each {} in bold."
-MARK = formats.MARK
+MARK, MISSING = formats.MARK, formats.MISSING
 TESTS = {"randomisation": "paired randomisation test", "t": "paired t-test"}
 Best = Literal["highest", "lowest", "none"]
 
@@ -59,6 +58,7 @@ class Cell:
         marked: differs significantly from the baseline.
         published: printed in a paper, not measured here.
         number: what ``best`` goes by, as shown; ``None`` where there is none.
+        p: of the test against the baseline, after Holm's correction; ``None`` where there was none.
     """
 
     text: str = MISSING
@@ -66,6 +66,7 @@ class Cell:
     marked: bool = False
     published: bool = False
     number: float | None = None
+    p: float | None = None
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,7 @@ class Table:
         sources: for each line where its numbers come from; empty where all are measured in one run.
         blocks: the blocks, one after the other, that the lines make; empty for one without a heading.
         turned: lines and columns have changed places: ``sources`` and ``blocks`` speak of columns.
+        conclusion: what the table shows, in a sentence or two; may be empty.
         notes: sentences below the table.
         comparisons: the measured lines against the baseline.
     """
@@ -100,6 +102,7 @@ class Table:
     sources: list[str] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
     turned: bool = False
+    conclusion: str = ""
 
     def turn(self) -> "Table":
         """The same numbers with lines and columns in each other's place."""
@@ -118,8 +121,8 @@ class Table:
         """The table as plain lists and dictionaries, not turned.
 
         ``{title, columns: [label], blocks: [{heading, published, rows: [{name, source, cells: [{text, best, marked,
-        published, number}]}]}], notes, comparisons: [{name, column, difference, p}], turned}``. ``turned`` says that it
-        has more columns than are well shown side by side.
+        published, number, p}]}]}], notes, comparisons: [{name, column, difference, p}], turned, conclusion}``.
+        ``turned`` says that it has more columns than are well shown side by side.
         """
         upright = self.turn() if self.turned else self
         sources = self.sources or [""] * len(upright.names)
@@ -141,6 +144,7 @@ class Table:
             "notes": self.notes,
             "comparisons": [asdict(one) for one in self.comparisons],
             "turned": self.turned,
+            "conclusion": self.conclusion,
         }
 
     def records(self) -> tuple[list[str], list[list[str]]]:
@@ -301,13 +305,13 @@ def mark_significant(
                 continue
             swept |= measured.names[against] != how.baseline
             for at, (metric, cell) in enumerate(zip(measured.metrics, line, strict=True)):
-                sides = [_over_seeds(rows, metric) for rows in (seeds[at], measured.seeds[against][at])]
+                sides = [over_seeds(rows, metric) for rows in (seeds[at], measured.seeds[against][at])]
                 if sides[0] and sides[1]:
                     result = compare(sides[0], sides[1], metric, how.test, how.permutations, how.seed)
                     full = f"{name} ({measured.where})" if measured.where else name
                     tested.append((cell, full, table.header[at], *result))
     for (cell, name, label, difference, _), p in zip(tested, holm([one[-1] for one in tested]), strict=True):
-        cell.marked = p < how.level
+        cell.marked, cell.p = p < how.level, p
         table.comparisons.append(Comparison(name, label, difference, p))
     if tested:
         times = f", {how.permutations:,} permutations" if how.test == "randomisation" else ""
@@ -318,7 +322,7 @@ def mark_significant(
         )
 
 
-def _over_seeds(seeds: Sequence[Row], metric: str) -> Evaluation | None:
+def over_seeds(seeds: Sequence[Row], metric: str) -> Evaluation | None:
     """The mean over seeds of each query's value; None where a row has no values for each query."""
     if not seeds or any(metric not in row.per_query for row in seeds):
         return None

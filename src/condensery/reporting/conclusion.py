@@ -1,0 +1,149 @@
+"""What a table of retrievers shows, in words: whether its best row is ahead of BM25, or of what else it is held against."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from condensery.evaluation.metrics import Evaluation
+from condensery.evaluation.significance import PERMUTATIONS, Test, compare, holm
+from condensery.reporting.results import Row
+from condensery.reporting.table import Comparison, Measured, over_seeds
+
+BM25, NOT_DENSE = "bm25", ("bm25", "fuse", "rerank")  # kinds of stages that make an index
+
+
+@dataclass(frozen=True)
+class System:
+    """A line of the table: its name, the kind of its index, its mean over queries and seeds (0 to 1), and the queries."""
+
+    name: str
+    kind: str
+    mean: float
+    evaluation: Evaluation
+
+
+def conclusion(
+    rows: Sequence[Row],
+    kinds: Mapping[str, str],
+    baseline: str | None = None,
+    tested: Sequence[Comparison] = (),
+    test: Test = "randomisation",
+    level: float = 0.01,
+    permutations: int = PERMUTATIONS,
+) -> str:
+    """A sentence on the best row by the first metric, and one on the best dense row where that is another.
+
+    The best row is held against the best of BM25's; without one against the table's ``baseline``, else against the first
+    row. Where it is that very row, it is held against the next best. The p-value is the table's where it made this test, and
+    otherwise Holm's over all rows against the same one: the best of many is ahead of something by luck alone.
+
+    Args:
+        rows: as the table has them; those that failed are passed over.
+        kinds: artifact of a row -> kind of the stage that made its index; what has none was not retrieved.
+        tested: the table's comparisons with its baseline.
+
+    Returns:
+        An empty text where there is nothing to compare: fewer than two rows, another collection, split or set of queries
+        for some of them, or a row without values for each query.
+    """
+    rows = [row for row in rows if not row.failed]
+    metric = next((name for row in rows for name in row.metrics), "")
+    if not _comparable(rows, kinds, metric):
+        return ""
+    measured = _measured(rows, metric)
+    systems = _systems(measured, metric, kinds)
+    if len(systems) < 2:
+        return ""
+    best = _best(systems)
+    reference = _reference(systems, best, measured, baseline)
+    other = reference if reference != best else _best(systems, but=[best])
+    against = other if reference == best else best  # what the reference is tested against
+    p = None
+    if baseline is not None and measured.baseline_of(against, baseline) == reference:
+        p = next((one.p for one in tested if (one.name, one.column) == (systems[against].name, metric)), None)
+    if p is None:
+        p = _p_values(systems, reference, metric, test, permutations)[against]
+    queries = len(systems[best].evaluation.query_ids)
+    return _on_the_best(systems[best], systems[other], reference == best, metric, p, level, queries) + _on_dense(
+        systems, {best, other}
+    )
+
+
+def _comparable(rows: Sequence[Row], kinds: Mapping[str, str], metric: str) -> bool:
+    """Whether all rows were retrieved, on one collection and split, and have the metric for each of the same queries."""
+    asked = {frozenset(row.query_ids) for row in rows}
+    places = {(row.collection, row.split) for row in rows}
+    whole = all(row.artifact in kinds and metric in row.metrics and metric in row.per_query for row in rows)
+    return whole and len(asked) == len(places) == 1 and bool(next(iter(asked)))
+
+
+def _measured(rows: Sequence[Row], metric: str) -> Measured:
+    """The rows as the table arranges them: those of one name, with other seeds, are one line."""
+    named: dict[str, list[Row]] = {}
+    for row in rows:
+        named.setdefault(row.name, []).append(row)
+    return Measured(list(named), [metric], [[seeds] for seeds in named.values()])
+
+
+def _systems(measured: Measured, metric: str, kinds: Mapping[str, str]) -> list[System]:
+    found = []
+    for name, (seeds,) in zip(measured.names, measured.seeds, strict=True):
+        evaluation = over_seeds(seeds, metric)
+        assert evaluation is not None, "`_comparable` saw to it"
+        mean = float(np.mean([row.metrics[metric] for row in seeds]))
+        found.append(System(name, kinds[seeds[0].artifact], mean, evaluation))
+    return found
+
+
+def _best(systems: Sequence[System], among: Sequence[int] | None = None, but: Sequence[int] = ()) -> int:
+    """The place of the highest mean, of equal ones the later."""
+    places = [i for i in (range(len(systems)) if among is None else among) if i not in but]
+    return max(places, key=lambda i: (systems[i].mean, i))
+
+
+def _reference(systems: Sequence[System], best: int, measured: Measured, baseline: str | None) -> int:
+    lexical = [i for i, system in enumerate(systems) if system.kind == BM25]
+    if lexical:
+        return _best(systems, lexical)
+    known = measured.baseline_of(best, baseline) if baseline is not None else None
+    return 0 if known is None else known
+
+
+def _p_values(
+    systems: Sequence[System], reference: int, metric: str, test: Test, permutations: int
+) -> dict[int, float]:
+    """Each other system against the reference: its place -> p after Holm's correction over these tests."""
+    others = [i for i in range(len(systems)) if i != reference]
+    against = systems[reference].evaluation
+    found = [compare(systems[i].evaluation, against, metric, test, permutations)[1] for i in others]
+    return dict(zip(others, holm(found), strict=True))
+
+
+def _on_the_best(
+    best: System, other: System, other_is_next: bool, metric: str, p: float, level: float, queries: int
+) -> str:
+    if p < level:
+        whom = f"the next, {other.name}" if other_is_next else other.name
+        return f"{best.name} is ahead of {whom}: {metric} {_percent(best)} against {_percent(other)} (p < {level:g})."
+    return (
+        f"{best.name} has the highest {metric}, {_percent(best)} against {_percent(other)} of {other.name}: no difference"
+        f" that {queries:,} {'query' if queries == 1 else 'queries'} can show (p = {p:.2g})."
+    )
+
+
+def _on_dense(systems: Sequence[System], told: set[int]) -> str:
+    """The best row of vectors alone beside BM25, where both are there and the first sentence did not tell of it."""
+    dense = [i for i, system in enumerate(systems) if system.kind not in NOT_DENSE]
+    lexical = [i for i, system in enumerate(systems) if system.kind == BM25]
+    if not dense or not lexical:
+        return ""
+    best, bm25 = _best(systems, dense), systems[_best(systems, lexical)]
+    if best in told or not bm25.mean:
+        return ""
+    share = systems[best].mean / bm25.mean
+    return f" The best dense row is {systems[best].name}, {_percent(systems[best])}: {share:.2f} of {bm25.name}."
+
+
+def _percent(system: System) -> str:
+    return f"{100 * system.mean:.1f}"
