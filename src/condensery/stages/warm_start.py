@@ -4,9 +4,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
+from condensery.errors import UserError
+from condensery.files import expanded
 from condensery.models.config import BackboneConfig
 from condensery.stages.base import Context, Input, StageConfig, stage
-from condensery.stages.checks import check_folder
+from condensery.stages.checks import check_folder, check_length
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,10 +40,8 @@ class WarmStartConfig(StageConfig):
 
     @model_validator(mode="after")
     def _fits_the_backbone(self) -> Self:
-        if self.backbone.name is None and self.length > self.backbone.max_positions:
-            raise ValueError(
-                f"length={self.length} is longer than the backbone's {self.backbone.max_positions} positions"
-            )
+        if self.backbone.name is None:  # a checkpoint tells its size only when it is loaded
+            check_length("length", self.length, self.backbone.max_positions)
         return self
 
     def identity(self) -> list[str]:
@@ -52,10 +52,11 @@ class WarmStartConfig(StageConfig):
 
 @stage("warm_start", version=1, makes="encoder", cost=2.0)
 def warm_start(config: WarmStartConfig, context: Context) -> dict[str, Any]:
-    """Save the encoder; one that is named in ``backbone.name`` knows its tokens already and is taken as it is."""
-    from dataclasses import fields
+    """Save the encoder; one that is named in ``backbone.name`` knows its tokens already and is taken as it is.
 
-    import torch
+    Raises ``UserError`` where a text of ``length`` tokens does not fit that one's positions.
+    """
+    from dataclasses import fields
 
     from condensery.models.backbone import masked_language_model
     from condensery.models.checkpoint import save_condenser
@@ -73,19 +74,30 @@ def warm_start(config: WarmStartConfig, context: Context) -> dict[str, Any]:
         if config.embeddings:
             vectors = _token_vectors(config, store, vocabulary.size, context.stage_name)
             about["known_tokens"] = int(vectors.any(axis=1).sum())
-        torch.manual_seed(config.seed)
         parts = WarmStart(**{field.name: getattr(config, field.name) for field in fields(WarmStart)})
         warm_up(model, vectors, counts, vocabulary, parts)
     else:
-        print(f"[{context.stage_name}] {config.backbone.name} is trained already, and is taken as it is", flush=True)
+        print(f"[{context.stage_name}] {_taken(config.backbone.name)}", flush=True)
     whole = Condenser(model, condenser_shape(model, 0, None, True))
+    try:
+        check_length("length", config.length, whole.encoder.longest)
+    except ValueError as error:
+        raise UserError(f"stages.{context.stage_name}: {error}") from None
     save_condenser(whole, context.folder, context.input("tokenizer"), config.length)
     return about
 
 
-def _token_vectors(config: WarmStartConfig, store: "TokenStore", size: int, label: str) -> "np.ndarray":
-    """Of every token, (V, d); zeros where it has no associations, and in dimensions that the text is too small for."""
+def _taken(name: str) -> str:
+    """What is said of a checkpoint that is trained already."""
+    from condensery.models.checkpoint import DECODER, HEAD
 
+    left = [file for file in (HEAD, DECODER) if (expanded(name) / file).is_file()]
+    but = f", but for {left[0]}, which init: backbone would read" if left else ""
+    return f"{name} is trained already, and is taken as it is{but}"
+
+
+def _token_vectors(config: WarmStartConfig, store: "TokenStore", size: int, label: str) -> "np.ndarray":
+    """Of every token, (V, d); zeros where it has no associations."""
     from condensery.models.warm_start import token_vectors
     from condensery.progress import progress
     from condensery.tokens.cooccurrence import cooccurrences, positive_pmi, truncated_svd
