@@ -4,11 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from alone import run_stage
+from pydantic import ValidationError
 from safetensors.torch import load_file
-from small import Done, artifact_files, door, metrics_of, some_text, write_marco
+from small import MODEL, Done, door, metrics_of, some_text
 from test_bad_input import one_line
 from transformers import AutoModel, AutoModelForMaskedLM
 
@@ -16,6 +18,8 @@ from condensery.errors import UserError
 from condensery.files import read_json
 from condensery.models.checkpoint import load_retriever
 from condensery.stages.texts import Tokens
+from condensery.text.records import Document, Passage
+from condensery.text.writer import CollectionWriter
 from condensery.tokens.cooccurrence import unigrams
 
 BACKBONE: dict[str, Any] = {
@@ -131,47 +135,56 @@ def test_a_named_checkpoint_with_too_few_positions_is_one_line(
         warm(tmp_path / "warm", read, backbone=named, length=65)
 
 
-START = ("mlm", "condenser", "cocondenser", "round1")  # whatever can start from it
+AT_REST = {"steps": 1, "epochs": None, "token_budget": None, "learning_rate": 1e-9, "weight_decay": 0.0}
+
+
+def assert_starts_from(start: Path, trained: Path) -> None:
+    """That a training whose rate was next to 0 left the weights of ``start`` in its encoder."""
+    wanted, found = (
+        {name.removeprefix("bert."): value for name, value in load_file(folder / "model.safetensors").items()}
+        for folder in (start, trained)
+    )
+    assert {name for name in wanted if not name.startswith("cls.")} <= found.keys() <= wanted.keys()
+    for name, value in found.items():
+        torch.testing.assert_close(value, wanted[name], rtol=0, atol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize("kind", ["pretrain_mlm", "pretrain_condenser", "pretrain_cocondenser"])
+def test_pretraining_starts_from_its_weights(
+    kind: str, plain: Path, made: Mapping[str, Path], read: dict[str, Path], tmp_path: Path
+) -> None:
+    sizes = {"length": 32, "minimum": 8, "batch_size": 8, "chunk_tokens": 256, "validate_every": 0, "log_every": 1}
+    inputs = {**read, "corpus": made["corpus"], "init": plain}
+    run_stage(kind, tmp_path / "trained", inputs, init="warm", backbone=BACKBONE, **sizes, **AT_REST)
+    assert_starts_from(plain, tmp_path / "trained")
+    loss = "train/mlm_late"
+    header, first = (tmp_path / "trained" / "logs" / "metrics.csv").read_text().splitlines()[:2]
+    began = float(dict(zip(header.split(","), first.split(","), strict=True))[loss])
+    tokens = Tokens(read["tokens"])
+    counts = unigrams(tokens.documents, tokens.vocabulary.size)
+    share = counts[counts > 0] / counts.sum()
+    entropy, uniform = float(-(share * np.log(share)).sum()), float(np.log(len(counts)))
+    assert abs(began - entropy) < 0.4 < uniform - entropy, "a model that knows nothing but unigrams"
 
 
 @pytest.fixture(scope="module")
 def done(on_beir: list[str], tmp_path_factory: pytest.TempPathFactory) -> Done:
-    """The recipe ``short`` with all that trains started from it, and stopped where it began: the rate is next to 0."""
-    kinds = ("pretrain_mlm", "pretrain_condenser", "pretrain_cocondenser", "finetune")
-    few = [f"stage.{kind}.{key}" for kind in kinds for key in ("steps=1", "learning_rate=1e-9", "weight_decay=0")]
+    """A recipe that measures it untrained, and the same without all that is warm; fine-tuning starts from it."""
+    sizes = "query_length: 16, passage_length: 32, batch_size: 8, chunk_tokens: 256, negatives: [], validate_every: 0"
+    rest = ", ".join(f"{key}: {'null' if value is None else value}" for key, value in AT_REST.items())
     return door(
-        "experiment=short", *on_beir, *few,
+        *on_beir, *MODEL, "logger=csv", "stages.corpus={stage: corpus}", "stages.tokenizer={stage: tokenizer}",
+        "stages.tokens={stage: tokens, workers: 1}",
         "stages.warm={stage: warm_start, length: 64}",
         f"stages.noise={{stage: warm_start, length: 64, {NOISE}}}",
-        "stages.mlm={stage: pretrain_mlm, init: warm}",
-        *(f"stages.{name}.init=warm" for name in START[1:]),
+        f"stages.tuned={{stage: finetune, init: warm, {sizes}, {rest}}}",
         "+table.rows.warm=warm", "+table.rows.noise=noise",
         f"output_root={tmp_path_factory.mktemp('warm')}",
     ).sound()  # fmt: skip
 
 
-@pytest.mark.parametrize("name", START)
-def test_training_starts_from_its_weights(name: str, done: Done) -> None:
-    start, trained = (load_file(done.folder / "stages" / stage / "model.safetensors") for stage in ("warm", name))
-    start = {key.removeprefix("bert."): value for key, value in start.items()}
-    trained = {key.removeprefix("bert."): value for key, value in trained.items()}
-    assert {key for key in start if not key.startswith("cls.")} <= trained.keys() <= start.keys()
-    for key, value in trained.items():
-        torch.testing.assert_close(value, start[key], rtol=0, atol=1e-6, msg=key)
-    noise = load_file(done.folder / "stages" / "noise" / "model.safetensors")
-    assert (trained[WORDS] - noise[f"bert.{WORDS}"]).abs().max() > 0.01
-
-
-def test_masked_language_modelling_starts_from_the_unigrams(done: Done) -> None:
-    def first_loss(name: str) -> float:
-        header, first = (done.folder / "stages" / name / "logs" / "metrics.csv").read_text().splitlines()[:2]
-        return float(dict(zip(header.split(","), first.split(","), strict=True))["train/mlm_late"])
-
-    tokens = Tokens((done.folder / "stages" / "tokens").resolve())
-    counts = unigrams(tokens.documents, tokens.vocabulary.size)
-    share = counts[counts > 0] / counts.sum()
-    entropy, uniform = -(share * torch.from_numpy(share).log().numpy()).sum(), torch.tensor(len(counts)).log()
-    assert abs(first_loss("mlm") - entropy) < 0.4 < uniform - entropy
+def test_fine_tuning_starts_from_its_weights(done: Done) -> None:
+    assert_starts_from(done.folder / "stages" / "warm", done.folder / "stages" / "tuned")
 
 
 def test_untrained_it_is_a_row_that_finds_more_than_noise(done: Done) -> None:
@@ -181,63 +194,57 @@ def test_untrained_it_is_a_row_that_finds_more_than_noise(done: Done) -> None:
     assert "associations of" in done.out
 
 
-def test_what_of_it_changes_is_computed_again_with_what_starts_from_it(done: Done, on_beir: list[str]) -> None:
-    overrides = ["experiment=short", *on_beir, "dry_run=true", f"output_root={done.folder.parents[1]}"]
-    stages = ["stages.warm={stage: warm_start, length: 64}", "stages.condenser.init=warm", "+table.rows.warm=warm"]
-    shown = door(*overrides, *stages, "stages.warm.window=5").sound().out
-    states = {line.split()[0]: line for line in shown.splitlines() if line.strip()}
-    assert "hit" in states["tokens"]
-    assert "miss" in states["warm"]
-    assert "miss" in states["condenser"]
+@pytest.mark.parametrize("separate", [True, False])
+def test_separate_documents_are_counted_where_there_are_such_and_else_each_passage_is_one(
+    separate: bool, made: Mapping[str, Path], tmp_path: Path
+) -> None:
+    text = some_text(documents=3)
+    with CollectionWriter(tmp_path / "corpus", "apart") as writer:
+        for name, title, words, document in text.passages:
+            writer.add_passage(Passage(name, title, words, None))
+            if separate:
+                writer.add_document(Document(f"of-{name}-in-{document}", title, [words, words]))
+    read = {"corpus": tmp_path / "corpus", "tokenizer": made["tokenizer"], "tokens": tmp_path / "tokens"}
+    run_stage("tokens", tmp_path / "tokens", read, workers=1)
+    counted, tokens = warm(tmp_path / "warm", read)["tokens"], Tokens(tmp_path / "tokens")
+    assert counted == tokens.documents.token_count == (1 + separate) * tokens.passages.token_count
+    assert len(tokens.documents.document_starts) == len(text.passages) + 1
 
 
-def documents_of(done: Done) -> tuple[int, Tokens]:
-    made = read_json(done.folder / "stages" / "warm" / "manifest.json")["metrics"]
-    return made["tokens"], Tokens((done.folder / "stages" / "tokens").resolve())
-
-
-def test_separate_documents_are_counted_where_there_are_such_and_else_each_passage_is_one(tmp_path: Path) -> None:
-    root = write_marco(tmp_path / "in", some_text(documents=8))
-    recipe = [
-        "trainer=cpu", "backbone=tiny", "backbone.vocab_size=400", "backbone.hidden=32", "logger=csv", "data=msmarco",
-        f"data.root={root}", "stages.corpus={stage: corpus}", "stages.tokenizer={stage: tokenizer}",
-        "stages.tokens={stage: tokens, workers: 1}", "stages.warm={stage: warm_start}", f"output_root={tmp_path / 'out'}",
-    ]  # fmt: skip
-    counted, tokens = documents_of(door(*recipe).sound())
-    assert (tokens.folder / "documents").is_dir()
-    assert counted == tokens.documents.token_count != tokens.passages.token_count
-    (root / "msmarco-docs.tsv").unlink()
-    alone = door(*recipe).sound()
-    counted, tokens = documents_of(alone)
-    assert not (tokens.folder / "documents").exists()
-    assert counted == tokens.passages.token_count
-    assert (tokens.passages.document_starts == tokens.passages.starts).all()
-    before = artifact_files(alone.folder)
-    assert door(*recipe, "force=[warm]").sound().computed == ["warm"]
-    assert artifact_files(alone.folder) == before
-
-
-BAD = {
-    "window: 0": "stages.warm.window: must be >= 1, got 0",
-    "window: 41": "stages.warm.window: must be <= 40, got 41",
-    "window: true": "stages.warm.window: must be a number, got true",
-    "smoothing: 0": "stages.warm.smoothing: must be > 0, got 0",
-    "smoothing: 1.5": "stages.warm.smoothing: must be <= 1, got 1.5",
-    "near_identity: -1": "stages.warm.near_identity: must be >= 0, got -1",
-    "rare_tokens: much": "stages.warm.rare_tokens: must be a number",
-    "position_scale: .inf": "stages.warm.position_scale: must be a finite number",
-    "embeddings: 3": "stages.warm.embeddings: must be true or false",
-    "length: 65": "stages.warm: length=65 is longer than the backbone's 64 positions",
-    "length: 7": "stages.warm.length: must be >= 8, got 7",
-    "tokens: corpus": "stages.warm.tokens: the stage 'corpus' makes corpus, but tokens is needed here",
-    "positions: 1": "stages.warm.positions",
-    "backbone: {name: ./nix}": "backbone.name: ./nix: no such folder",
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "no window": ({"window": 0}, "window\n  Input should be greater than or equal to 1"),
+    "a window whose unit is not exact": ({"window": 41}, "window\n  Input should be less than or equal to 40"),
+    "true": ({"window": True}, "must be a number, got true"),
+    "no smoothing": ({"smoothing": 0}, "smoothing\n  Input should be greater than 0"),
+    "a power above 1": ({"smoothing": 1.5}, "smoothing\n  Input should be less than or equal to 1"),
+    "less than nothing": ({"near_identity": -1}, "near_identity\n  Input should be greater than or equal to 0"),
+    "a share below 0": ({"random_share": -0.1}, "random_share\n  Input should be greater than or equal to 0"),
+    "infinite": ({"position_scale": float("inf")}, "position_scale\n  Input should be a finite number"),
+    "a word": ({"rare_tokens": "much"}, "rare_tokens\n  Input should be a valid number"),
+    "neither yes nor no": ({"embeddings": 3}, "embeddings\n  Input should be a valid boolean"),
+    "longer than positions": ({"length": 65}, "length=65 is longer than the backbone's 64 positions"),
+    "too short": ({"length": 7}, "length\n  Input should be greater than or equal to 8"),
+    "unknown": ({"positions": 1}, "positions\n  Extra inputs are not permitted"),
 }
 
 
-@pytest.mark.parametrize("setting", BAD)
-def test_what_cannot_be_is_one_line(setting: str, on_beir: list[str], tmp_path: Path) -> None:
-    settings = {"length": "32", **dict([setting.split(": ", 1)])}
-    stage = ", ".join(f"{key}: {value}" for key, value in settings.items())
-    arguments = [f"stages.warm={{stage: warm_start, {stage}}}", "dry_run=true", f"output_root={tmp_path}"]
-    one_line(door("experiment=short", *on_beir, *arguments), BAD[setting])
+@pytest.mark.parametrize("name", BAD)
+def test_values_that_cannot_be_are_refused(name: str, read: dict[str, Path], tmp_path: Path) -> None:
+    changes, message = BAD[name]
+    with pytest.raises(ValidationError) as refused:
+        warm(tmp_path / "warm", read, **changes)
+    assert message in str(refused.value)
+    assert refused.value.error_count() == 1
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("window: 0", "stages.warm.window: must be >= 1, got 0"),
+        ("backbone: {name: ./nix}", "backbone.name: ./nix: no such folder"),
+    ],
+)
+def test_in_a_recipe_that_is_one_line(setting: str, message: str, tmp_path: Path) -> None:
+    stages = ("stages.corpus={stage: corpus}", "stages.tokenizer={stage: tokenizer}", "stages.tokens={stage: tokens}")
+    given = ("data=pydocs_stdlib", *MODEL, "logger=csv", *stages, f"stages.warm={{stage: warm_start, {setting}}}")
+    one_line(door(*given, "dry_run=true", f"output_root={tmp_path}"), message)
