@@ -15,9 +15,10 @@ from condensery.stages.texts import Passages, Queries
 from condensery.text.collection import Collection
 
 ROWS = ["BM25", "coCondenser", "two towers"]
-# kinds that tests/test_recipes.py, test_cross_encoder_stages.py, test_approximate_stage.py and test_fuse_stage.py run
+# kinds that tests/test_recipes.py, test_cross_encoder_stages.py, test_approximate_stage.py, test_fuse_stage.py and
+# test_warm_start_stage.py run
 ELSEWHERE = {"retriever", "train_cross_encoder", "rerank", "denoise", "augment", "attention_entropy"}
-ELSEWHERE |= {"approximate", "fuse"}
+ELSEWHERE |= {"approximate", "fuse", "warm_start"}
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,8 @@ them is to be had without training, and is written into the weights here:
 - attention whose value and output projections are near the identity (compare Trockman and Kolter 2023), so that a token's
   state passes through the layers, and the CLS vector is about the mean of its text's tokens;
 - keys of the first layer that prefer rare tokens, as in smooth inverse frequency (Arora, Liang and Ma 2017): token w, of
-  frequency p(w), is attended to in proportion to (a / (a + p(w))) ** strength;
+  frequency p(w), is attended to in proportion to (a / (a + p(w))) ** strength, as far as its embedding tells p(w). Layers
+  behind it take plain means, so the deeper the model, the nearer CLS vectors are to these;
 - small position embeddings, so that the place of a token does not drown what it is.
 
 Shapes: V tokens of the vocabulary, d hidden size, h heads, e = d / h.

@@ -48,6 +48,12 @@ def check_folder(name: str | None, key: str) -> None:
         raise UserError(f"{key}: {name}: no such folder")
 
 
+def check_length(key: str, tokens: int, positions: int) -> None:
+    """Raise ``ValueError`` where an input of ``tokens`` tokens, set in ``key``, does not fit the backbone."""
+    if tokens > positions:
+        raise ValueError(f"{key}={tokens} is longer than the backbone's {positions} positions")
+
+
 def check_subset(number: int | None, items: int, key: str, what: str) -> None:
     """Raise ``UserError`` where a subset of the training set is larger than the set."""
     if number is not None and number > items:

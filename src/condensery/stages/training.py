@@ -10,7 +10,7 @@ from condensery.errors import UserError
 from condensery.models.config import BackboneConfig
 from condensery.sharing import NotTheFirst
 from condensery.stages.base import Context, Input, Operational, StageConfig
-from condensery.stages.checks import check_folder
+from condensery.stages.checks import check_folder, check_length
 
 if TYPE_CHECKING:
     from pytorch_lightning.callbacks import Callback
@@ -89,7 +89,7 @@ class EncoderStageConfig(OptimisedStageConfig):
     def _inputs_fit_the_backbone(self) -> Self:
         if self.backbone.name is None:  # a checkpoint tells its size only when it is loaded
             for key, tokens in self.lengths().items():
-                _check_length(key, tokens, self.backbone.max_positions)
+                check_length(key, tokens, self.backbone.max_positions)
         return self
 
     def identity(self) -> list[str]:
@@ -202,18 +202,13 @@ def initial_towers(
     return BiEncoder(copy.deepcopy(passage), passage) if separate else BiEncoder(passage)
 
 
-def _check_length(key: str, tokens: int, positions: int) -> None:
-    if tokens > positions:
-        raise ValueError(f"{key}={tokens} is longer than the backbone's {positions} positions")
-
-
 def _check_positions(module: "TrainingModule", config: OptimisedStageConfig, stage: str) -> None:
     from condensery.models.encoder import Encoder
 
     for encoder in (part for part in module.modules() if isinstance(part, Encoder)):
         for key, tokens in config.lengths().items():
             try:
-                _check_length(key, tokens, encoder.longest)
+                check_length(key, tokens, encoder.longest)
             except ValueError as error:
                 raise UserError(f"stages.{stage}: {error}") from None
 

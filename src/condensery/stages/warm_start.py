@@ -5,9 +5,11 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
+from condensery.errors import UserError
+from condensery.files import expanded
 from condensery.models.config import BackboneConfig
 from condensery.stages.base import Context, Input, StageConfig, stage
-from condensery.stages.checks import check_folder
+from condensery.stages.checks import check_folder, check_length
 from condensery.stages.token_vectors import TokenVectorsConfig
 
 Amount = Annotated[float, Field(ge=0)]
@@ -33,10 +35,8 @@ class WarmStartConfig(StageConfig):
 
     @model_validator(mode="after")
     def _fits_the_backbone(self) -> Self:
-        if self.backbone.name is None and self.length > self.backbone.max_positions:
-            raise ValueError(
-                f"length={self.length} is longer than the backbone's {self.backbone.max_positions} positions"
-            )
+        if self.backbone.name is None:  # a checkpoint tells its size only when it is loaded
+            check_length("length", self.length, self.backbone.max_positions)
         return self
 
     def identity(self) -> list[str]:
@@ -54,7 +54,10 @@ class WarmStartConfig(StageConfig):
 
 @stage("warm_start", version=1, makes="encoder", cost=2.0)
 def warm_start(config: WarmStartConfig, context: Context) -> dict[str, Any]:
-    """Save the encoder; one that is named in ``backbone.name`` knows its tokens already and is taken as it is."""
+    """Save the encoder; one that is named in ``backbone.name`` knows its tokens already and is taken as it is.
+
+    Raises ``UserError`` where a text of ``length`` tokens does not fit that one's positions.
+    """
     from dataclasses import fields
 
     from condensery.files import load_array
@@ -79,7 +82,20 @@ def warm_start(config: WarmStartConfig, context: Context) -> dict[str, Any]:
         parts = WarmStart(**{field.name: getattr(config, field.name) for field in fields(WarmStart)})
         warm_up(model, vectors, unigrams(store, vocabulary.size), vocabulary, parts)
     else:
-        print(f"[{context.stage_name}] {config.backbone.name} is trained already, and is taken as it is", flush=True)
+        print(f"[{context.stage_name}] {_taken(config.backbone.name)}", flush=True)
     whole = Condenser(model, condenser_shape(model, 0, None, True))
+    try:
+        check_length("length", config.length, whole.encoder.longest)
+    except ValueError as error:
+        raise UserError(f"stages.{context.stage_name}: {error}") from None
     save_condenser(whole, context.folder, context.input("tokenizer"), config.length)
     return about
+
+
+def _taken(name: str) -> str:
+    """What is said of a checkpoint that is trained already."""
+    from condensery.models.checkpoint import DECODER, HEAD
+
+    left = [file for file in (HEAD, DECODER) if (expanded(name) / file).is_file()]
+    but = f", but for {left[0]}, which init: backbone would read" if left else ""
+    return f"{name} is trained already, and is taken as it is{but}"

@@ -13,7 +13,7 @@ from condensery.progress import Task
 from condensery.randomness import generator
 from condensery.tokens.store import TokenStore
 
-BLOCK = 1 << 20  # tokens whose pairs are counted together
+BLOCK = 1 << 22  # tokens, or pairs of them, that are counted together
 
 
 def unigrams(store: TokenStore, size: int) -> NDArray[np.int64]:
@@ -27,24 +27,33 @@ def unigrams(store: TokenStore, size: int) -> NDArray[np.int64]:
 def cooccurrences(store: TokenStore, size: int, window: int, progress: Task | None = None) -> sparse.csr_array:
     """How often two tokens stand within ``window`` tokens of each other in one document, a pair at distance s counted 1 / s.
 
-    The counts are whole multiples of 1 / lcm(1, ..., window), which the result counts in: they are exact, and the same
-    whatever the order. Memory holds the pairs of one block and the distinct pairs, V² at most.
+    The unit of the result is 1 / lcm(1, ..., window), so that what is added up are whole numbers: below 2⁵³ of them
+    (for window 10 a pair that stands side by side 3.6e12 times) it is exact, and the same whatever the order. Texts of
+    one document go on from each other. Memory holds the pairs of one block, and the distinct pairs: V² at most.
+
+    Args:
+        store: the documents.
+        size: V, more than any id.
+        window: from 1 to 40, the largest whose unit is exact.
+        progress: gets the number of tokens that are done.
 
     Returns:
         (V, V) float64, symmetric.
     """
     unit = math.lcm(*range(1, window + 1))
-    total = sparse.csr_array((size, size), dtype=np.float64)
-    for first in range(0, store.token_count, BLOCK):
-        stop = min(first + BLOCK, store.token_count)
+    step = max(1, BLOCK // window)
+    total = sparse.csr_array((size, size), dtype=np.float64)  # the smaller id first
+    for first in range(0, store.token_count, step):
+        stop = min(first + step, store.token_count)
         ids = np.asarray(store.tokens[first : stop + window]).astype(np.int32)
         document = np.searchsorted(store.document_starts, np.arange(first, first + len(ids)), side="right")
         left, right, weights = [], [], []
         for distance in range(1, window + 1):
             places = np.arange(min(stop - first, len(ids) - distance))
             places = places[document[places] == document[places + distance]]
-            left.append(ids[places])
-            right.append(ids[places + distance])
+            a, b = ids[places], ids[places + distance]
+            left.append(np.minimum(a, b))
+            right.append(np.maximum(a, b))
             weights.append(np.full(len(places), unit // distance, np.float64))
         pairs = np.concatenate(left), np.concatenate(right)
         total += sparse.coo_array((np.concatenate(weights), pairs), shape=(size, size)).tocsr()
@@ -57,8 +66,10 @@ def positive_pmi(counts: sparse.csr_array, smoothing: float = 0.75) -> sparse.cs
     """Positive pointwise mutual information max(0, log p(a, b) / (p(a) p(b))) of counted pairs: (V, V).
 
     Contexts b are drawn with their counts to the power ``smoothing`` (Levy, Goldberg and Dagan 2015, eq. 3; Levy and Goldberg
-    2014 show that skip-gram with negative sampling factorises this matrix).
+    2014 show that skip-gram with negative sampling factorises this matrix). In what unit is counted does not matter.
     """
+    if not counts.nnz:
+        return counts
     pairs = counts.tocoo()
     tokens = np.asarray(counts.sum(axis=1), np.float64).ravel()
     contexts = np.asarray(counts.sum(axis=0), np.float64).ravel() ** smoothing
@@ -70,14 +81,23 @@ def positive_pmi(counts: sparse.csr_array, smoothing: float = 0.75) -> sparse.cs
 
 
 def truncated_svd(matrix: sparse.csr_array, dim: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The left singular vectors (V, dim) of the largest singular values (dim,), falling; zeros behind the V-th."""
-    size = matrix.shape[0]
-    left, values = np.zeros((size, dim)), np.zeros(dim)
-    number = min(dim, size)
-    if size <= 4 * dim:  # too small for an iteration to pay, or to be stable
-        every, falling, _ = np.linalg.svd(matrix.toarray())
-        left[:, :number], values[:number] = every[:, :number], falling[:number]
+    """The left singular vectors (V, dim) of the largest singular values (dim,), falling; zeros behind the matrix's rank."""
+    left, values = np.zeros((matrix.shape[0], dim)), np.zeros(dim)
+    occur = np.flatnonzero(np.diff(matrix.indptr) + np.bincount(matrix.indices, minlength=matrix.shape[1]))
+    if not len(occur):
         return left, values
+    found, falling = _singular(matrix[occur][:, occur], dim)
+    rank = int((falling > falling[0] * len(occur) * np.finfo(np.float64).eps).sum())  # as numpy.linalg.matrix_rank
+    left[occur, :rank], values[:rank] = found[:, :rank], falling[:rank]
+    return left, values
+
+
+def _singular(matrix: sparse.csr_array, dim: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """``truncated_svd`` of a matrix that has no empty rows and columns in common: min(dim, its size) vectors and values."""
+    size = matrix.shape[0]
+    if size <= 4 * dim:  # too small for an iteration to pay, or to be stable
+        every, values, _ = np.linalg.svd(matrix.toarray())
+        return every[:, :dim], values[:dim]
     from scipy.sparse.linalg import svds  # takes a moment to import
 
     # ARPACK's iteration starts from the same vector each time
