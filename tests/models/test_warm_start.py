@@ -41,7 +41,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
     """Of 600 words of real text, the last twenty of which occur nowhere."""
     text = prose(WORDS, without=20)
     store = write_store(tmp_path_factory.mktemp("prose"), text.documents)
-    decomposed = truncated_svd(positive_pmi(cooccurrences(store, WORDS, window=10)), DIM, seed=1)
+    decomposed = truncated_svd(positive_pmi(cooccurrences(store, WORDS, window=10)), DIM)
     texts = [words[:40] for words in text.texts if len(words) >= 8][:300]
     return Start(token_vectors(*decomposed, seed=1), unigrams(store, WORDS), texts)
 
@@ -225,7 +225,7 @@ def test_without_any_associations_all_rows_stay_random_and_the_rest_is_written()
     model, counts = language_model(), np.zeros(SIZE, np.int64)
     counts[7] = 1  # a collection of one token
     before = weights(model)
-    vectors = token_vectors(*truncated_svd(positive_pmi(_no_pairs()), 16, seed=1), seed=1)
+    vectors = token_vectors(*truncated_svd(positive_pmi(_no_pairs()), 16, seed=1))
     warm_up(model, vectors, counts, vocabulary(), WarmStart())
     after = weights(model)
     assert changed(before, after) == set().union(*WRITTEN.values()) - WRITTEN["vectors"]
@@ -279,7 +279,7 @@ def test_odd_sizes_and_more_dimensions_than_tokens(hidden: int, heads: int, laye
     random = np.random.default_rng(0)
     documents = [[random.integers(5, SIZE, 40).tolist() for _ in range(3)] for _ in range(4)]
     store = write_store(tmp_path, documents)
-    decomposed = truncated_svd(positive_pmi(cooccurrences(store, SIZE, window=4)), hidden, seed=1)
+    decomposed = truncated_svd(positive_pmi(cooccurrences(store, SIZE, window=4)), hidden)
     model, vectors = language_model(layers=layers, hidden=hidden, heads=heads), token_vectors(*decomposed, seed=1)
     assert vectors.shape == (SIZE, hidden)
     np.testing.assert_allclose(np.linalg.norm(vectors[5:], axis=1), 1.0)
