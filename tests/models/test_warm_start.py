@@ -225,7 +225,7 @@ def test_without_any_associations_all_rows_stay_random_and_the_rest_is_written()
     model, counts = language_model(), np.zeros(SIZE, np.int64)
     counts[7] = 1  # a collection of one token
     before = weights(model)
-    vectors = token_vectors(*truncated_svd(positive_pmi(_no_pairs()), 16, seed=1))
+    vectors = token_vectors(*truncated_svd(positive_pmi(_no_pairs()), 16), seed=1)
     warm_up(model, vectors, counts, vocabulary(), WarmStart())
     after = weights(model)
     assert changed(before, after) == set().union(*WRITTEN.values()) - WRITTEN["vectors"]
