@@ -45,6 +45,7 @@ TRAINING = (
 )
 # steps for the recipes whose number of steps is their own
 FEW = [f"stage.{kind}.{key}" for kind in TRAINING for key in ("steps=3", "epochs=null", "token_budget=null")]
+LOCAL = ["stage.warm_start.length=64", "stage.pretrain_cocondenser.length=64", "stage.finetune.passage_length=64"]
 MARCO_FILES = ["collection.tsv", "queries.train.tsv", "qrels.train.tsv", "queries.dev.small.tsv", "qrels.dev.small.tsv"]
 
 MARCO_ROWS = ["BM25", "BERT", "coCondenser", "coCondenser + hard negatives"]
@@ -387,32 +388,43 @@ def test_stsb_and_its_missing_files(roots: dict[str, Path], tmp_path: Path) -> N
     assert done.err.count("\n") == 1
 
 
-def test_local_text_becomes_a_checkpoint_that_loads(roots: dict[str, Path], tmp_path: Path) -> None:
+def test_local_text_becomes_a_checkpoint_that_loads_and_a_fusion_that_answers(
+    roots: dict[str, Path], tmp_path: Path
+) -> None:
     from transformers import AutoModel, AutoTokenizer
 
     recipe = ["experiment=cocondenser_local", f"data.root={roots['cocondenser_local']}", f"output_root={tmp_path}"]
-    done = door(*recipe, *MODEL, *FEW, "logger=csv").sound()
+    done = door(*recipe, *MODEL, *FEW, *LOCAL, "logger=csv", f"ask={TEXT.questions[0][1]}").sound()
     assert done.err == ""
     checkpoint = done.folder / "stages" / "cocondenser"
     model, tokenizer = AutoModel.from_pretrained(checkpoint), AutoTokenizer.from_pretrained(checkpoint)
     assert model(**tokenizer("some text", return_tensors="pt")).last_hidden_state.shape[-1] == 32
     assert not (done.folder / "table.md").exists()
+    assert "found by fused" in done.out
+    about = json.loads((done.folder / "stages" / "fused" / "index.json").read_text())
+    assert about["weights"][0] > about["weights"][1] > 0, "BM25 counts more, the encoder too"
 
 
 def test_local_text_with_queries_runs_to_its_table(roots: dict[str, Path], tmp_path: Path) -> None:
     root = roots["cocondenser_local_queries"]
     recipe = ["experiment=cocondenser_local_queries", f"data.root={root}", f"output_root={tmp_path}", "logger=csv"]
-    done = door(*recipe, *MODEL, *FEW).sound()
-    assert list(metrics_of(done.folder)) == ["BM25", "coCondenser", "coCondenser + hard negatives"]
+    done = door(*recipe, *MODEL, *FEW, *LOCAL).sound()
+    rows = ["BM25", "coCondenser, no queries", "coCondenser", "coCondenser + hard negatives"]
+    fused = ["BM25 + coCondenser, no queries", "BM25 + coCondenser + hard negatives"]
+    assert list(metrics_of(done.folder)) == [*rows[:2], fused[0], *rows[2:], fused[1]]
+    stages = done.folder / "stages"
+    chosen = [json.loads((stages / name / "index.json").read_text())["chosen"] for name in ("fused", "fused_tuned")]
+    assert chosen[0] is None, "no judgement enters the rows without queries"
+    assert chosen[1]["split"] == "dev"
 
 
 def test_wikipedia_goes_on_from_a_checkpoint_in_a_folder(roots: dict[str, Path], tmp_path: Path) -> None:
     root = roots["condenser_wikipedia"]
     first = door(
         "experiment=cocondenser_local", "data=documents", f"data.root={root}", f"output_root={tmp_path / 'first'}",
-        "logger=csv", *MODEL, *FEW,
+        "logger=csv", *MODEL, *FEW, *LOCAL,
     ).sound()  # fmt: skip
-    checkpoint = (first.folder / "stages" / "condenser").resolve()
+    checkpoint = (first.folder / "stages" / "cocondenser").resolve()
     done = door(
         "experiment=condenser_wikipedia",
         f"data.root={root}",
@@ -523,9 +535,9 @@ def test_auto_encoders_on_msmarco_run_to_their_tables(recipe: str, rows: list[st
 def test_a_condenser_goes_on_with_msmarco(marco: list[str], roots: dict[str, Path], tmp_path: Path) -> None:
     first = door(
         "experiment=cocondenser_local", "data=documents", f"data.root={roots['condenser_wikipedia']}",
-        f"output_root={tmp_path}", "logger=csv", *MODEL, *FEW,
+        f"output_root={tmp_path}", "logger=csv", *MODEL, *FEW, *LOCAL,
     ).sound()  # fmt: skip
-    start = (first.folder / "stages" / "condenser").resolve()
+    start = (first.folder / "stages" / "cocondenser").resolve()
     given = [one for one in marco if not one.startswith("backbone")]
     models = [f"backbone.name={start}", f"backbone.tokenizer={start}", "stages.continued.epochs=1"]
     done = door("experiment=condenser_ct_msmarco", *given, *models).sound()
@@ -596,7 +608,7 @@ def test_a_retriever_is_measured_on_a_list_of_beir_folders(roots: dict[str, Path
     first = roots["cocondenser_beir"]
     trained = door(
         "experiment=cocondenser_local", "data=squad", f"data.root={first}", f"output_root={tmp_path / 'trained'}",
-        "logger=csv", "stages.round1={stage: finetune, init: condenser}", *MODEL, *FEW,
+        "logger=csv", "stages.round1={stage: finetune, init: cocondenser}", *MODEL, *FEW, *LOCAL,
     ).sound()  # fmt: skip
     checkpoint = (trained.folder / "stages" / "round1").resolve()
     text = some_text(documents=12, seed=6)
