@@ -67,8 +67,11 @@ ABLATIONS = {  # settings and seeds of each
     "ablation/attention_entropy_sections": (1, 2),
     "ablation/pretraining_steps": (4, 2),
     "ablation/rocketqa_comparison": (1, 3),
+    "ablation/warm_start": (1, 3),
+    "ablation/warm_start_squad": (1, 3),
 }
 LONG = {"ablation/query_number", "ablation/low_data", "ablation/wiki_sections", "ablation/pretraining_steps"}
+LONG |= {"ablation/warm_start_squad"}  # ablation/warm_start with other lengths, and composed by itself below
 SHARED = {  # stages that jobs share, and how many of them there are: one generation, a start for each seed
     **{name: {"queries": 1, "mlm_start": seeds, "condenser_start": seeds} for name, (_, seeds) in ABLATIONS.items()},
     **{
@@ -80,13 +83,34 @@ SHARED = {  # stages that jobs share, and how many of them there are: one genera
     "ablation/rocketqa": {"corpus": 1, "mlm": 2, "cross_encoder": 2},
     "ablation/attention_entropy": {"corpus": 1, "mlm": 2, "entropy": 2},
     "ablation/attention_entropy_sections": {"sentences": 1, "cocondenser": 2, "entropy": 2},
-    "ablation/pretraining_steps": {"tokens": 1, "mlm": 8, "cocondenser": 8, "random_tuned": 2},
+    "ablation/pretraining_steps": {"tokens": 1, "warm": 2, "mlm": 8, "cocondenser": 8, "random_tuned": 2},
     "ablation/rocketqa_comparison": {"corpus": 1, "mlm": 3, "cross_encoder": 3},
+    **{
+        key: {"tokens.token_vectors": 1, "noise": 3, "warm": 3, "cocondenser": 3, "mlm": 0, "round2": 0}
+        for key in ("ablation/warm_start", "ablation/warm_start_squad")
+    },
 }
 ON_SENTENCES = (
     *("condenser_stsb", "condenser_wiki_sections", "ablation/stsb", "ablation/wiki_sections"),
     "ablation/attention_entropy_sections",
 )
+SMALL_ROWS = [  # of the quickstart, of SQuAD and of the ablations that build on the quickstart, BM25 beside them
+    *("warm start", "MLM", "Condenser", "coCondenser", "coCondenser + hard negatives"),
+    "coCondenser + hard negatives + BM25",
+]
+WARM_ROWS = [  # of the study of the warm start, besides those of the quickstart that it keeps
+    "random weights",
+    "+ co-occurrence embeddings and unigram bias",
+    "+ attention near the identity",
+    "+ small positions",
+    "coCondenser from random weights",
+    "random weights, as they are",
+    "co-occurrence embeddings, as they are",
+    "attention near the identity, as it is",
+    "small positions, as they are",
+    "warm start, as it is",
+    "coCondenser, as it is",
+]
 ROCKETQA = ["cross-batch negatives", "+ hard negatives", "+ denoising", "+ augmentation"]
 CROSS = ["stage.train_cross_encoder.steps=2", "stage.train_cross_encoder.epochs=null"]
 GIVEN = {  # what else must be given
@@ -109,7 +133,7 @@ def roots(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         **dict.fromkeys(ON_MARCO, marco),
         "ict_wikipedia": documents,
         **dict.fromkeys((*ON_SENTENCES[:2], *ON_SENTENCES[3:]), write_articles(folder / "articles", ARTICLES)),
-        "cocondenser_squad": write_beir(folder / "beir", TEXT),
+        **dict.fromkeys(("cocondenser_squad", "ablation/warm_start_squad"), write_beir(folder / "beir", TEXT)),
         "condenser_wikipedia": documents,
         "cocondenser_local": write_text_files(folder / "text", TEXT),
         "cocondenser_local_queries": judged,
@@ -328,8 +352,7 @@ def test_msmarco_in_gzip_with_web_documents_and_the_official_triples(tmp_path: P
 def test_squad_runs_to_its_table(roots: dict[str, Path], tmp_path: Path) -> None:
     recipe = ["experiment=cocondenser_squad", f"data.root={roots['cocondenser_squad']}", f"output_root={tmp_path}"]
     done = door(*recipe, *MODEL, *FEW, "logger=csv").sound()
-    rows = ["BM25", "random init", "MLM", "Condenser", "coCondenser", "coCondenser + hard negatives"]
-    assert list(metrics_of(done.folder)) == rows
+    assert list(metrics_of(done.folder)) == ["BM25", *SMALL_ROWS]
 
 
 def test_fewer_queries_train_from_the_same_checkpoints(roots: dict[str, Path], tmp_path: Path) -> None:
@@ -338,18 +361,30 @@ def test_fewer_queries_train_from_the_same_checkpoints(roots: dict[str, Path], t
     done = door("-m", "experiment=ablation/low_data", *given, *sizes, *MODEL, *FEW).sound()
     assert done.computed.count("cocondenser") == 1
     assert done.computed.count("round1") == 2
-    rows = ["random init", "MLM", "Condenser", "coCondenser", "coCondenser + hard negatives"]
-    swept = [f"train_queries={size} · {row}" for size in ("6", "null") for row in rows]
+    swept = [f"train_queries={size} · {row}" for size in ("6", "null") for row in SMALL_ROWS]
     assert sorted(metrics_of(done.folder)) == sorted(["BM25", *swept])
     points = list(csv.DictReader((done.folder / "figures" / "score.csv").open()))
-    assert [(point["line"], point["x"]) for point in points] == [(row, x) for row in rows for x in ("6", "24")]
+    assert [(point["line"], point["x"]) for point in points] == [
+        (row, x) for row in SMALL_ROWS[:-1] for x in ("6", "24")
+    ]
+
+
+def test_the_parts_of_the_warm_start_run_to_their_table(roots: dict[str, Path], tmp_path: Path) -> None:
+    recipe = "ablation/warm_start_squad"
+    given = [f"data.root={roots[recipe]}", f"output_root={tmp_path}", "logger=csv", *MODEL, *FEW]
+    done = door(f"experiment={recipe}", *given).sound()
+    assert list(metrics_of(done.folder)) == ["BM25", "warm start", "coCondenser", *WARM_ROWS]
+    assert "differs from random weights" in (done.folder / "table.md").read_text()
+    parts = ("noise", "embeddings", "near_identity", "small_positions", "warm")
+    for end in ("", "_tuned"):
+        assert len({_weights(done.folder, f"{part}{end}") for part in parts}) == len(parts), "each part does something"
 
 
 def test_rounds_and_pools_of_hard_negatives_run_to_their_table(roots: dict[str, Path], tmp_path: Path) -> None:
     given = ["data=squad", f"data.root={roots['cocondenser_squad']}", f"output_root={tmp_path}", "logger=csv"]
     few = [*FEW, "stages.half_way.steps=2", "stages.refreshed.steps=2"]
     done = door("experiment=ablation/hard_negatives", *given, *few, *MODEL).sound()
-    assert len(metrics_of(done.folder)) == 11
+    assert len(metrics_of(done.folder)) == 12
     order = [done.computed.index(name) for name in ("round1", "mined", "half_way", "mined_again", "refreshed")]
     assert order == sorted(order), "each round mines with the retriever of the last"
 
@@ -373,9 +408,8 @@ def test_a_sweep_over_the_size_of_a_sentence_task_is_one_table(roots: dict[str, 
     done = door("-m", f"experiment={recipe}", *given, sizes, *MODEL, *FEW).sound()
     assert done.computed.count("cocondenser") == 1
     assert done.computed.count("sentences") == 1
-    rows = [
-        f"examples={size} · {row}" for size in (8, "null") for row in ("random init", "MLM", "Condenser", "coCondenser")
-    ]
+    names = ["random init", "warm start", "MLM", "Condenser", "coCondenser"]
+    rows = [f"examples={size} · {row}" for size in (8, "null") for row in names]
     assert sorted(metrics_of(done.folder)) == sorted(rows)
 
 
@@ -646,13 +680,15 @@ def test_tevatron_lines_run_to_a_table(tmp_path: Path) -> None:
     root = write_tevatron(tmp_path / "tevatron", TEXT)
     given = ["experiment=cocondenser_squad", "data=tevatron", f"data.root={root}", "data.splits.test=test.jsonl"]
     given += ["stages.given={stage: triples}", f"output_root={tmp_path / 'out'}", "logger=csv"]
-    given += [f"stages.{name}.negatives=[given]" for name in ("random_tuned", "round1")]
+    given += [f"stages.{name}.negatives=[given]" for name in ("warm_tuned", "round1")]
     given += ["stages.round2.negatives=[given,mined]", "~stages.bm25_negatives"]
-    given += [f"~stages.{name}" for name in ("mlm", "condenser", "cocondenser", "mlm_tuned", "condenser_tuned")]
+    left_out = ("mlm", "condenser", "cocondenser", "mlm_tuned", "condenser_tuned", "fused")
+    given += [f"stages.{name}=null" for name in left_out]
     given += ["~table.rows", "+table.rows={BM25: bm25, tuned: round1, twice: round2}", "table.baseline=tuned"]
     given += ["stages.round1.init=backbone", "stages.round2.init=round1"]
     done = door(*given, *MODEL, *FEW).sound()
     assert list(metrics_of(done.folder)) == ["BM25", "tuned", "twice"]
+    assert not {*left_out, "bm25_negatives"} & {path.name for path in (done.folder / "stages").iterdir()}
 
 
 def test_ict_on_wikipedia_gives_a_checkpoint(roots: dict[str, Path], tmp_path: Path) -> None:
@@ -676,7 +712,7 @@ def test_all_objectives_and_seeds_end_in_one_table(roots: dict[str, Path], tmp_p
     seeds: dict[str, set[int]] = {}
     for row in rows:
         seeds.setdefault(row["row"], set()).add(row["seed"])
-    assert len(seeds) == 12
+    assert len(seeds) == 13
     assert all(found == {1, 2} for name, found in seeds.items() if name != "BM25")
     assert "± is the standard deviation over 2 seeds." in (done.folder / "table.md").read_text()
 

@@ -81,6 +81,10 @@ FAULTS = [
     ("data._target_=os.system", "data._target_: unknown key"),
     ("stages.plain.learning_rate=1e999", "stages.plain.learning_rate: must be a finite number, got inf"),
     ("seed=-1", "seed: must be >= 0, got -1"),
+    ("stages.plain=null", "stages.better.init: no stage is named 'plain' (known: "),
+    ("stages.mined=null", "stages.round2.negatives: no stage is named 'mined' (known: "),
+    ("stages.round2=null", "table.rows.round2: no stage is named 'round2' (known: "),
+    ("table.rows.plain=null", "table.baseline: 'plain' is not a row of the table (known: BM25, better, round2)"),
 ]
 
 
@@ -118,6 +122,22 @@ def test_every_stage_stands_behind_what_it_reads(composed: Compose) -> None:
     for name, node in graph.nodes.items():
         assert seen.issuperset(node.parents)
         seen.add(name)
+
+
+def test_null_leaves_out_a_stage_and_a_row_as_if_they_had_never_been_written(composed: Compose) -> None:
+    whole = build(composed())
+    kept = build(composed("stages.mined=null", "stages.round2=null", "table.rows.round2=null"))
+    assert set(whole.nodes) - set(kept.nodes) == {"mined", "round2", "round2.index", "round2.evaluation"}
+    assert list(kept.rows) == ["BM25", "plain", "better"]
+    assert kept.id == build(composed("~stages.mined", "~stages.round2", "~table.rows.round2")).id
+    assert {name: node.id for name, node in kept.nodes.items()} == {name: whole.nodes[name].id for name in kept.nodes}
+
+
+def test_a_row_that_is_left_out_leaves_its_stage_to_others(composed: Compose) -> None:
+    graph = build(composed("table.rows.better=null"))
+    assert list(graph.rows) == ["BM25", "plain", "round2"]
+    assert "better" in graph.nodes, "round2 begins with it"
+    assert "better.evaluation" not in graph.nodes
 
 
 def changed(composed: Compose, *overrides: str) -> set[str]:

@@ -30,13 +30,15 @@ def inputs(folder: Path, text: Text = TEXT) -> dict[str, Path]:
     return {"corpus": folder / "corpus", "tokenizer": folder / "tokenizer"}
 
 
-def run_stage(kind: str, folder: Path, made: Mapping[str, Path], /, **changes: Any) -> dict[str, Any]:
+def run_stage(
+    kind: str, folder: Path, made: Mapping[str, Path], /, data_workers: int = 0, **changes: Any
+) -> dict[str, Any]:
     """Run one stage into ``folder`` with its defaults, ``made`` giving the folders that it reads; its metrics."""
     stage = registry()[kind]
     defaults = yaml.safe_load((PROJECT / "conf" / "stage" / f"{kind}.yaml").read_text())
     given = {key: GENERAL.get(key, value) if str(value).startswith("${") else value for key, value in defaults.items()}
     config = stage.config.model_validate({**given, **changes})
     read = {name: (Artifact(path),) for name, path in made.items()}
-    runtime = Runtime("cpu", 1, 1, 0, Wandb("x", None, False), "x", folder.parent)
+    runtime = Runtime("cpu", 1, 1, data_workers, Wandb("x", None, False), "x", folder.parent)
     folder.mkdir(parents=True, exist_ok=True)
     return dict(stage.function(config, Context(kind, folder, runtime, read)) or {})

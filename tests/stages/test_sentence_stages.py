@@ -148,9 +148,10 @@ def test_the_other_split_is_measured_with_the_same_encoders(made: dict[str, Path
     given = ["data=documents", f"data.root={made['articles'].parent}", f"stage.read_sts.root={made['stsb']}", *few]
     arguments = ["experiment=ablation/stsb", *given, f"output_root={tmp_path}", "logger=csv", *MODEL]
     test = door(*arguments).sound()
-    assert list(metrics_of(test.folder)) == ["random init", "MLM", "Condenser", "coCondenser"]
+    assert list(metrics_of(test.folder)) == ["random init", "warm start", "MLM", "Condenser", "coCondenser"]
     assert all(list(values) == ["Spearman"] for values in metrics_of(test.folder).values())
     dev = door(*arguments, "table.split=dev").sound()
-    assert sorted(dev.computed) == sorted(f"{name}_measured" for name in ("random", "mlm", "condenser", "cocondenser"))
+    rows = ("random", "warm", "mlm", "condenser", "cocondenser")
+    assert sorted(dev.computed) == sorted(f"{name}_measured" for name in rows)
     assert "STS-b, dev" in (dev.folder / "table.md").read_text()
     assert "STS-b, test" in (test.folder / "table.md").read_text()

@@ -197,6 +197,28 @@ def test_spans_run_over_passage_borders_inside_a_document(wordpiece: Path, tmp_p
     ]
 
 
+@pytest.mark.parametrize("kind", ["packed", "windows"])
+def test_a_pair_is_of_one_text_where_each_text_is_a_document(
+    kind: str, texts: list[str], wordpiece: Path, tmp_path: Path
+) -> None:
+    grouped = tokenise(texts, wordpiece, tmp_path, sentences=True, documents=[0, 10, 10, 90, len(texts)])
+    single = TokenStore(tmp_path, single_texts=True)
+    make = {"packed": packed, "windows": windows}[kind]
+
+    def texts_of(store: TokenStore) -> NDArray[np.int64]:
+        """The text of each end of the spans of every pair of an epoch: (n, 4)."""
+        found = make(store)
+        pairs = np.concatenate([found.pairs(epoch, np.arange(found.documents)) for epoch in range(5)])
+        places = np.concatenate([pairs[:, :, 0], pairs.sum(axis=2) - 1], axis=1)
+        return np.searchsorted(grouped.starts, places, side="right") - 1
+
+    inside = texts_of(single)
+    assert (inside == inside[:, :1]).all()
+    assert set(inside[:, 0]) == set(np.flatnonzero(grouped.lengths >= 2 * MINIMUM))
+    across = texts_of(grouped)
+    assert (across != across[:, :1]).any(), "these documents would not show a pair of two texts"
+
+
 def test_what_cannot_give_spans_is_refused(wordpiece: Path, tmp_path: Path) -> None:
     store = of_sizes([np.array([5]), np.array([4, 4])])
     with pytest.raises(UserError, match="no document has 12 tokens"):

@@ -118,6 +118,21 @@ def test_documents_are_runs_of_texts_and_without_them_each_text_is_its_own(
         tokenise(texts, wordpiece, tmp_path / "c", sentences=False, documents=[0, 4])
 
 
+def test_each_text_may_be_taken_as_a_document_here_and_in_another_process(
+    texts: list[str], wordpiece: Path, tmp_path: Path
+) -> None:
+    grouped = tokenise(texts, wordpiece, tmp_path, sentences=True, documents=[0, 4, len(texts)])
+    single = TokenStore(tmp_path, single_texts=True)
+    for store in (single, pickle.loads(pickle.dumps(single))):
+        assert np.array_equal(store.document_starts, grouped.starts)
+        assert np.array_equal(store.document_lengths, grouped.lengths)
+        assert np.array_equal(store.tokens, grouped.tokens)
+        assert store.sentences is not None
+        assert np.array_equal(store.sentences, grouped.sentences)
+    for store in (TokenStore(tmp_path), pickle.loads(pickle.dumps(grouped))):
+        assert store.documents.tolist() == [0, 4, len(texts)]
+
+
 def test_an_empty_list_of_texts_gives_an_empty_store(wordpiece: Path, tmp_path: Path) -> None:
     store = tokenise([], wordpiece, tmp_path, sentences=True)
     assert len(store) == store.token_count == 0

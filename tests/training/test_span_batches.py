@@ -9,7 +9,10 @@ import textbook
 import tiny
 import torch
 
+from condensery.tokens.spans import RandomWindows
+from condensery.tokens.store import TokenStore
 from condensery.training.batches import StepSampler, steps_of_epochs, steps_of_tokens
+from condensery.training.sources import SpanPairs
 from condensery.training.span_batches import SpanBatch
 
 
@@ -99,6 +102,18 @@ def test_no_chunk_holds_more_than_the_budget(tmp_path: Path) -> None:
 def test_what_a_worker_process_is_sent_gives_the_same_batches(tmp_path: Path) -> None:
     batches = tiny.span_batches(tmp_path)
     assert _same(pickle.loads(pickle.dumps(batches)).batch(3), batches.batch(3))
+
+
+@pytest.mark.parametrize("single_texts", [False, True])
+def test_a_worker_process_draws_pairs_within_the_same_texts(single_texts: bool, tmp_path: Path) -> None:
+    tiny.store(tmp_path / "grouped", [20 + 3 * (n % 7) for n in range(22)], documents=[0, 4, 5, 12, 22])
+    store = TokenStore(tmp_path / "grouped", single_texts)
+    spans = RandomWindows(store, length=16, seed=3, minimum=4)
+    batches = tiny.batches(SpanPairs(spans, textbook.vocabulary()))
+    assert batches.source.items == (22 if single_texts else 4)
+    sent = pickle.loads(pickle.dumps(batches))
+    assert sent.steps_an_epoch() == batches.steps_an_epoch()
+    assert all(_same(sent.batch(step), batches.batch(step)) for step in range(8))
 
 
 def test_steps_follow_from_epochs_and_from_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
