@@ -74,10 +74,8 @@ LONG = {"ablation/query_number", "ablation/low_data", "ablation/wiki_sections", 
 LONG |= {"ablation/warm_start_squad"}  # ablation/warm_start with other lengths, and composed by itself below
 SHARED = {  # stages that jobs share, and how many of them there are: one generation, a start for each seed
     **{name: {"queries": 1, "mlm_start": seeds, "condenser_start": seeds} for name, (_, seeds) in ABLATIONS.items()},
-    **{
-        key: {"bm25_negatives": 1, "mlm": 2, "cocondenser": 2}
-        for key in ("ablation/low_data", "ablation/hard_negatives")
-    },
+    "ablation/low_data": {"bm25": 1, "warm": 2, "mlm": 2, "cocondenser": 2},
+    "ablation/hard_negatives": {"bm25_negatives": 1, "mlm": 2, "cocondenser": 2},
     **{key: {"sentences": 1, "mlm": 2, "cocondenser": 2} for key in ("ablation/stsb", "ablation/wiki_sections")},
     "ablation/batch_scheduling": {"cocondenser": 1, "random": 2, "abs_encoder": 2},
     "ablation/rocketqa": {"corpus": 1, "mlm": 2, "cross_encoder": 2},
@@ -681,14 +679,14 @@ def test_tevatron_lines_run_to_a_table(tmp_path: Path) -> None:
     given = ["experiment=cocondenser_squad", "data=tevatron", f"data.root={root}", "data.splits.test=test.jsonl"]
     given += ["stages.given={stage: triples}", f"output_root={tmp_path / 'out'}", "logger=csv"]
     given += [f"stages.{name}.negatives=[given]" for name in ("warm_tuned", "round1")]
-    given += ["stages.round2.negatives=[given,mined]", "~stages.bm25_negatives"]
+    given += ["stages.round2.negatives=[given,mined]"]
     left_out = ("mlm", "condenser", "cocondenser", "mlm_tuned", "condenser_tuned", "fused")
     given += [f"stages.{name}=null" for name in left_out]
     given += ["~table.rows", "+table.rows={BM25: bm25, tuned: round1, twice: round2}", "table.baseline=tuned"]
     given += ["stages.round1.init=backbone", "stages.round2.init=round1"]
     done = door(*given, *MODEL, *FEW).sound()
     assert list(metrics_of(done.folder)) == ["BM25", "tuned", "twice"]
-    assert not {*left_out, "bm25_negatives"} & {path.name for path in (done.folder / "stages").iterdir()}
+    assert not {*left_out} & {path.name for path in (done.folder / "stages").iterdir()}
 
 
 def test_ict_on_wikipedia_gives_a_checkpoint(roots: dict[str, Path], tmp_path: Path) -> None:

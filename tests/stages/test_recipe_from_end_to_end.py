@@ -18,7 +18,7 @@ ROWS = ["BM25", "coCondenser", "two towers"]
 # kinds that tests/test_recipes.py, test_cross_encoder_stages.py, test_approximate_stage.py, test_fuse_stage.py and
 # test_warm_start_stage.py run
 ELSEWHERE = {"retriever", "train_cross_encoder", "rerank", "denoise", "augment", "attention_entropy"}
-ELSEWHERE |= {"approximate", "fuse", "warm_start"}
+ELSEWHERE |= {"approximate", "fuse", "token_vectors", "warm_start"}
 
 
 @pytest.fixture(scope="module")
