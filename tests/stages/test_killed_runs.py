@@ -25,6 +25,13 @@ LONGER = [  # so that training takes long enough to be killed in
     "stage.finetune.checkpoint_every=5",
 ]
 
+JOINED = [  # a warm start, what it is made of, and a fusion
+    "stages.warm={stage: warm_start, length: 32}",
+    "stages.mlm={stage: pretrain_mlm, init: warm}",
+    "stages.joined={stage: fuse, retrievers: [bm25, round1], depth: 100}",
+    "+table.rows.joined=joined",
+]
+
 
 def start(mark: str, *arguments: str) -> "subprocess.Popen[str]":
     command = [sys.executable, str(PROJECT / "run.py"), "--config-dir", str(CONF), *arguments]
@@ -111,7 +118,7 @@ def test_killed_after_a_checkpoint_it_goes_on_from_there(
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc")
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_killed_at_random_moments_it_ends_with_the_same_bits(jobs: int, on_beir: list[str], tmp_path: Path) -> None:
-    recipe = ["experiment=tiny", *on_beir, *LONGER]
+    recipe = ["experiment=tiny", *on_beir, *LONGER, *JOINED]
     whole = door(*recipe, f"output_root={tmp_path / 'whole'}").sound()
     root, draw = tmp_path / "killed", random.Random(jobs)
     arguments = [*recipe, f"output_root={root}", f"jobs={jobs}"]

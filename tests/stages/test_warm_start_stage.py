@@ -58,6 +58,14 @@ def plain(read: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Pa
     return folder
 
 
+def test_vectors_are_the_same_bytes_each_time(read: dict[str, Path], tmp_path: Path) -> None:
+    about = decompose(tmp_path / "again", read["tokens"])
+    assert about["tokens"] == Tokens(read["tokens"]).documents.token_count
+    assert about["associations"] > 0
+    for name in ("left.npy", "values.npy"):
+        assert (tmp_path / "again" / name).read_bytes() == (read["vectors"] / name).read_bytes()
+
+
 def test_it_is_the_same_bytes_each_time_and_others_with_another_seed(
     plain: Path, read: dict[str, Path], tmp_path: Path
 ) -> None:
