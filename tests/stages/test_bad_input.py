@@ -390,7 +390,11 @@ BAD_CONFIGS: dict[str, tuple[list[str], list[str]]] = {
     "range: warm-up": (["stages.round1.warmup=2"], ["stages.round1.warmup: must be <= 1, got 2"]),
     "range: heads": (["backbone.heads=3"], ["backbone: hidden (32) must be a multiple of heads (3)"]),
     "a group with null": (["data=null"], ["data=null"]),
-    "a stage with null": (["stages.round1=null"], ["stages.round1: must be a mapping"]),
+    "a stage with a number": (["stages.round1=3"], ["stages.round1: must be a mapping"]),
+    "a stage left out that another reads": (
+        ["stages.round1=null"],
+        ["stages.mined.retriever: no stage is named 'round1'"],
+    ),
     "an unknown option": (["backbone=huge"], ["backbone=huge: there is no such option"]),
     "an unknown recipe": (["experiment=huge"], ["experiment=huge: there is no such option"]),
     "no value": (["stages.x={stage: mine}"], ["stages.x.retriever: needs a value"]),
