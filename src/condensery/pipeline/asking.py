@@ -66,7 +66,7 @@ def _search(index: Artifact, collection: "Collection", store: Store) -> "Search"
         store.check([encoder], parents=False)
         return query_encoder(encoder.path)
 
-    return searcher(open_index(index.path, collection), encoder_of)
+    return searcher(open_index(index.path, collection, device="cpu"), encoder_of)
 
 
 def can_answer(graph: Graph) -> bool:
@@ -116,22 +116,13 @@ def _indexes(index: Artifact) -> list[Artifact]:
 
 def query_encoder(checkpoint: Path) -> Callable[[str], Any]:
     """A function from a text to its query vector (d,), cut to the length that the retriever was trained with."""
-    import torch
-
     from condensery.models.query_tower import load_query_tower
-    from condensery.tokens.batches import chunks, flatten, with_special
     from condensery.tokens.quick import load_quick_tokenizer
+    from condensery.tokens.vocabulary import with_special
 
     tokenizer = load_quick_tokenizer(checkpoint)
-    tower, length = load_query_tower(checkpoint)
-
-    def encode(text: str) -> Any:
-        ids = with_special(tokenizer.ids(text), tokenizer, length)
-        (chunk,) = chunks(*flatten([ids]), budget=length, pad_id=tokenizer.pad)
-        with torch.no_grad():
-            return tower.cls(chunk)[0].float().numpy()
-
-    return encode
+    encode, length = load_query_tower(checkpoint)
+    return lambda text: encode(with_special(tokenizer.ids(text), tokenizer, length))
 
 
 def questions() -> Iterator[str]:
