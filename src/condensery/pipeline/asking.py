@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from condensery.errors import UserError
 from condensery.files import content_hash, read_json, write_json
-from condensery.memory import without_collector
 from condensery.pipeline.graph import Graph
 from condensery.pipeline.store import Store
 from condensery.stages.base import Artifact, registry
@@ -37,15 +36,14 @@ def answer(graph: Graph, store: Store, rows: "Sequence[Row]", asked: str) -> Non
 
     It is the best of the table; of a recipe without one the index that ``Graph.answers`` names.
     """
-    with without_collector():
-        from condensery.reporting.ask import ask, show
-        from condensery.text.collection import Collection
+    from condensery.reporting.ask import ask, show
+    from condensery.text.collection import Collection
 
-        name, artifact = chosen(graph, store, rows)
-        index, corpus = searched(artifact, name)
-        store.check([corpus, *_indexes(index)], parents=False)
-        collection = Collection(corpus.path)
-        search = _search(index, collection, store)
+    name, artifact = chosen(graph, store, rows)
+    index, corpus = searched(artifact, name)
+    store.check([corpus, *_indexes(index)], parents=False)
+    collection = Collection(corpus.path)
+    search = _search(index, collection, store)
     with ended_by_interrupt() if asked == PROMPT else nullcontext():
         for text in questions() if asked == PROMPT else [asked]:
             answers = ask(text, search, collection, ANSWERS)
