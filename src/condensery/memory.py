@@ -14,11 +14,8 @@ No tensor outlives its chunk, and yet a process grew by half from 4 chunks to 50
 """
 
 import ctypes
-import gc
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 _KERNELS = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "16", "LRU_CACHE_CAPACITY": "16"}
 _MXFAST, _TRIM_THRESHOLD, _MMAP_MAX = 1, -1, -4  # glibc, malloc.h
@@ -59,15 +56,3 @@ def give_back() -> None:
     """Give what is free back to the operating system."""
     if library := _libc():
         library.malloc_trim(0)
-
-
-@contextmanager
-def without_collector() -> Iterator[None]:
-    """Meanwhile garbage is not looked for: importing torch makes none, and takes a tenth less time."""
-    on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if on:
-            gc.enable()

@@ -23,9 +23,9 @@ from condensery.models.checkpoint import (
 from condensery.models.condenser import Condenser, CondenserShape
 from condensery.models.encoder import Encoder
 from condensery.models.masked_autoencoder import DecoderShape, MaskedAutoEncoder, decoder_shape
-from condensery.tokens.batches import chunks, flatten, with_special
+from condensery.tokens.batches import chunks, flatten
 from condensery.tokens.tokenizer import load_tokenizer
-from condensery.tokens.vocabulary import Vocabulary
+from condensery.tokens.vocabulary import Vocabulary, with_special
 
 LENGTH, QUERY_LENGTH = 14, 9  # shorter than some of the texts
 

@@ -2,11 +2,13 @@
 
 import json
 import math
+import shutil
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
+from bm25s.stopwords import STOPWORDS_EN
 
 from condensery.errors import UserError
 from condensery.retrieval import bm25
@@ -47,6 +49,18 @@ def test_scores_are_those_of_the_formula_over_title_and_text(index: Path, collec
     assert found.sum() == (expected > 0).sum()
     np.testing.assert_allclose(scores[0][found], expected[rows[0][found]], rtol=1e-5)
     assert (np.diff(scores[0][found]) <= 0).all()
+
+
+def test_a_single_text_gets_the_bits_of_the_product(index: Path) -> None:
+    texts = ["amber birch", "title", "fjord amber amber birch title", "of the", "zebra", ""]
+    scores, rows = BM25Index(index).search_texts(texts, 60)
+    assert (rows[2] >= 0).sum() > 30
+    for number, text in enumerate(texts):
+        alone = BM25Index(index)
+        own = alone.search_texts([text], 60)
+        np.testing.assert_array_equal(own[0][0], scores[number])
+        np.testing.assert_array_equal(own[1][0], rows[number])
+        assert "postings" not in vars(alone), "SciPy was imported for it"
 
 
 def test_k1_and_b_change_the_ranking_score(tmp_path: Path, collection: Collection) -> None:
@@ -100,6 +114,22 @@ def test_the_same_collection_gives_the_same_bytes(index: Path, collection: Colle
 def test_stop_words_go_and_numbers_and_single_letters_stay() -> None:
     assert Analyser().terms("It's the 2 of C, isn't it? ÉTÉ x_y") == ["2", "c", "isn", "été", "x_y"]
     assert Analyser("none").terms("It is") == ["it", "is"]
+
+
+def test_the_english_stop_words_are_those_of_bm25s() -> None:
+    assert bm25.STOPWORDS["english"] == {*STOPWORDS_EN, "s", "t"}
+
+
+@pytest.mark.parametrize("name", ["data.csc.index.npy", "indptr.csc.index.npy", "vocab.index.json"])
+def test_a_damaged_file_is_a_user_error_that_names_it(index: Path, tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(index, folder)
+    (folder / name).write_bytes(b"\x93NUM")
+    with pytest.raises(UserError, match=name):
+        BM25Index(folder)
+    (folder / name).unlink()
+    with pytest.raises(UserError, match=name):
+        BM25Index(folder)
 
 
 def test_stemming_conflates_forms_where_the_package_is_there() -> None:

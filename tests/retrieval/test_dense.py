@@ -1,4 +1,4 @@
-"""Exact dense search: FAISS and torch agree with sorting all scores, in bounded memory."""
+"""Exact dense search: FAISS, torch and NumPy agree with sorting all scores, in bounded memory."""
 
 import tracemalloc
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from condensery.retrieval.dense import DenseIndex, faiss_search, torch_search
+from condensery.retrieval.dense import DenseIndex, faiss_search, numpy_search, torch_search
 from condensery.retrieval.index import open_index
 from condensery.retrieval.ranking import Ranking, unpack
 from condensery.text.collection import Collection
@@ -26,13 +26,19 @@ def by_definition(queries: np.ndarray, passages: np.ndarray, k: int) -> Ranking:
     return np.take_along_axis(scores, rows, axis=1), rows
 
 
-@pytest.mark.parametrize("device", ["faiss", "torch"])
+SEARCHES: dict[str, Callable[..., np.ndarray]] = {
+    "faiss": lambda queries, blocks, k: faiss_search(queries, blocks, k, 1),
+    "torch": lambda queries, blocks, k: torch_search(queries, blocks, k, "cpu"),
+    "numpy": numpy_search,
+}
+
+
+@pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("k", [1, 10, 120, 200])
-def test_both_searches_rank_by_score_then_row_even_where_many_tie(device: str, k: int) -> None:
+def test_all_searches_rank_by_score_then_row_even_where_many_tie(search: str, k: int) -> None:
     queries, passages = whole_numbers(0, 33, 4), whole_numbers(1, 500, 4)
     blocks = ((first, passages[first : first + 150]) for first in range(0, 500, 150))
-    keys = faiss_search(queries, blocks, k, 1) if device == "faiss" else torch_search(queries, blocks, k, "cpu")
-    scores, rows = unpack(keys)
+    scores, rows = unpack(SEARCHES[search](queries, blocks, k))
     expected_scores, expected_rows = by_definition(queries, passages, k)
     np.testing.assert_array_equal(rows, expected_rows)
     np.testing.assert_array_equal(scores, expected_scores)
@@ -48,6 +54,18 @@ def test_torch_and_faiss_agree_on_real_numbers(write_dense: WriteDense) -> None:
     other = unpack(torch_search(index.query_vectors(asked), index.blocks(700), 100, "cpu", memory=10**6))
     np.testing.assert_allclose(scores, other[0], rtol=1e-4, atol=1e-5)
     assert (rows == other[1]).mean() > 0.999  # neighbours closer than rounding may swap
+
+
+def test_a_single_query_is_searched_in_numpy_with_the_same_result(
+    write_dense: WriteDense, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = np.random.default_rng(0)
+    index = DenseIndex(write_dense(random.normal(size=(3000, 32)), random.normal(size=(50, 32)), 1000), device="cpu")
+    scores, rows = index.search(np.arange(50), 100)
+    monkeypatch.setattr("condensery.retrieval.dense.faiss_search", lambda *_: pytest.fail("FAISS was asked"))
+    found = [index.search(np.array([query]), 100) for query in range(50)]
+    np.testing.assert_allclose(np.concatenate([score for score, _ in found]), scores, rtol=1e-4, atol=1e-5)
+    assert (np.concatenate([row for _, row in found]) == rows).mean() > 0.999
 
 
 def test_collapsed_vectors_rank_in_row_order(write_dense: WriteDense) -> None:

@@ -7,10 +7,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from condensery.tokens.batches import Chunk, Context, chunks, flatten, span_rows, text_rows, with_special
+from condensery.tokens.batches import Chunk, Context, chunks, flatten, span_rows, text_rows
 from condensery.tokens.ranges import ranges
 from condensery.tokens.store import tokenise
-from condensery.tokens.vocabulary import Vocabulary
+from condensery.tokens.vocabulary import Vocabulary, with_special
 
 
 def rows_of(seed: int, number: int = 40, most: int = 30) -> tuple[NDArray, NDArray]:

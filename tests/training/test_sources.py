@@ -10,8 +10,8 @@ import textbook
 import tiny
 
 from condensery.errors import UserError
-from condensery.tokens.batches import with_special
 from condensery.tokens.spans import RandomWindows, SentencePacked, SpanSet
+from condensery.tokens.vocabulary import with_special
 from condensery.training.sources import MixedPairs, PassageQueries, Rows, SentencePairs, SingleSpans, Source, SpanPairs
 
 VOCABULARY = textbook.vocabulary()

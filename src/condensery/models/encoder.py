@@ -26,8 +26,6 @@ from condensery.tokens.batches import Chunk
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from condensery.models.parts import Parts
-
 
 def attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, p: float) -> Tensor:
     """Softmax attention with dropout ``p`` on its weights.
@@ -166,7 +164,7 @@ class Encoder(nn.Module):
 
     model: Any  # its parts are reached by name
 
-    def __init__(self, model: "PreTrainedModel | Parts") -> None:
+    def __init__(self, model: "PreTrainedModel") -> None:
         super().__init__()
         self.model = model
         use_cheap_dropout(model)

@@ -1,26 +1,171 @@
-"""The tower of a saved retriever that encodes queries, loaded for its CLS vectors alone."""
+"""The tower of a saved retriever that encodes queries, for one who asks a question: its CLS vectors, in NumPy.
 
+Importing torch takes longer than all else that an answer needs, and one query is a few small matrix products. What is
+computed is what ``Encoder`` computes, and a test compares every number with the library's. What is not known here is
+left to the library.
+
+Notation: n tokens of a query, d hidden size, i intermediate size, h heads, e = d / h.
+"""
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from condensery.errors import UserError
 from condensery.files import read_json
-from condensery.models.encoder import Encoder
-from condensery.models.parts import load_parts
 
 QUERY_ENCODER = "query_encoder"  # in a checkpoint's folder, where the towers are separate
 ABOUT = "condensery.json"
+WEIGHTS = "model.safetensors"
+FAMILIES = ("bert", "roberta", "xlm-roberta")
+STORED = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}  # safetensors' dtypes; NumPy has no bf16
+
+Vector = NDArray[np.float32]
+Encode = Callable[[ArrayLike], Vector]  # the ids of a query (n,), with its special tokens, to its vector (d,)
 
 
-def load_query_tower(folder: Path) -> tuple[Encoder, int]:
-    """The encoder of queries, in evaluation mode, and the longest query in tokens that it was trained with.
+def load_query_tower(folder: Path) -> tuple[Encode, int]:
+    """What encodes queries, and the longest of them in tokens that it was trained with.
 
-    ``checkpoint.load_retriever`` gives the same tower, and reads what ``parts`` does not know. Raises ``UserError`` where
-    there is no such thing.
+    Raises ``UserError`` where the folder is no checkpoint of a retriever.
     """
+    length = int(read_json(folder / ABOUT)["query_length"])
     own = folder / QUERY_ENCODER
-    parts = load_parts(own if own.is_dir() else folder)
-    if parts is None:
-        from condensery.models.checkpoint import load_retriever  # the library takes seconds to import
+    tower = load_tower(own if own.is_dir() else folder, length)
+    return tower.cls if tower else _by_library(folder), length
 
-        retriever = load_retriever(folder)
-        return retriever.model.query.eval(), retriever.query_length
-    return Encoder(parts).eval(), int(read_json(folder / ABOUT)["query_length"])
+
+def _by_library(folder: Path) -> Encode:
+    import torch
+
+    from condensery.models.checkpoint import load_retriever
+    from condensery.tokens.batches import chunks
+
+    encoder = load_retriever(folder).model.query.eval()
+
+    def encode(ids: ArrayLike) -> Vector:
+        row = np.asarray(ids)
+        (chunk,) = chunks(row, [0, len(row)], budget=len(row), pad_id=0)  # one row is not padded
+        with torch.no_grad():
+            vector: Vector = encoder.cls(chunk)[0].float().numpy()
+            return vector
+
+    return encode
+
+
+@dataclass(frozen=True)
+class Tower:
+    """A BERT or RoBERTa backbone. Its weights have the library's names; ``offset`` is the first position's row."""
+
+    weights: Mapping[str, Vector]
+    layers: int
+    heads: int
+    eps: float
+    offset: int
+
+    def cls(self, ids: ArrayLike) -> Vector:
+        """The CLS state after the last layer (d,) of one row of ids (n,)."""
+        words, positions, types = (self.weights[name] for name in EMBEDDINGS)
+        row = np.asarray(ids)
+        states = words[row] + types[0] + positions[self.offset : self.offset + len(row)]
+        states = self._norm(states, "embeddings.LayerNorm")
+        for layer in range(self.layers):  # the last is computed at the first token alone
+            states = self._layer(states, f"encoder.layer.{layer}.", 1 if layer + 1 == self.layers else len(row))
+        return states[0]
+
+    def _layer(self, states: Vector, layer: str, read: int) -> Vector:
+        """A post-LN layer from states (n, d) to those of the first ``read`` tokens, m: (m, d)."""
+        query = self._by_head(states[:read], f"{layer}attention.self.query")  # (h, m, e)
+        key, value = (self._by_head(states, f"{layer}attention.self.{name}") for name in ("key", "value"))
+        scores = query @ key.transpose(0, 2, 1) / math.sqrt(query.shape[-1])  # (h, m, n)
+        odds = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        context = (odds / odds.sum(axis=-1, keepdims=True) @ value).transpose(1, 0, 2).reshape(read, -1)  # (m, d)
+        attended = self._linear(context, f"{layer}attention.output.dense") + states[:read]
+        attended = self._norm(attended, f"{layer}attention.output.LayerNorm")
+        inner = gelu(self._linear(attended, f"{layer}intermediate.dense"))  # (m, i)
+        return self._norm(self._linear(inner, f"{layer}output.dense") + attended, f"{layer}output.LayerNorm")
+
+    def _linear(self, states: Vector, name: str) -> Vector:
+        return states @ self.weights[f"{name}.weight"].T + self.weights[f"{name}.bias"]
+
+    def _by_head(self, states: Vector, name: str) -> Vector:
+        """A projection of states (m, d), head by head: (h, m, e)."""
+        return self._linear(states, name).reshape(len(states), self.heads, -1).transpose(1, 0, 2)
+
+    def _norm(self, states: Vector, name: str) -> Vector:
+        centred = states - states.mean(axis=-1, keepdims=True)
+        scale = np.sqrt(np.square(centred).mean(axis=-1, keepdims=True) + self.eps)
+        return centred / scale * self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]
+
+
+def gelu(values: Vector) -> Vector:
+    """x (1 + erf(x / sqrt(2))) / 2. Importing SciPy's erf takes longer than Python's for a query."""
+    erf = np.fromiter(map(math.erf, (values / math.sqrt(2)).ravel().tolist()), np.float32, values.size)
+    return values * (0.5 * (1.0 + erf.reshape(values.shape)))
+
+
+EMBEDDINGS = [f"embeddings.{name}_embeddings.weight" for name in ("word", "position", "token_type")]
+
+
+def load_tower(folder: Path, length: int) -> Tower | None:
+    """The backbone of a checkpoint folder, for rows of up to ``length`` tokens, or None where only the library knows it."""
+    try:
+        about = read_json(folder / "config.json")
+        offset = 0 if about["model_type"] == "bert" else about["pad_token_id"] + 1  # as in ``Encoder``
+        if not known(about) or offset + length > about["max_position_embeddings"]:
+            return None
+        weights = read_weights(folder / WEIGHTS)
+        if {name: value.shape for name, value in weights.items()} != shapes(about):
+            return None
+        return Tower(weights, about["num_hidden_layers"], about["num_attention_heads"], about["layer_norm_eps"], offset)
+    except (UserError, OSError, ValueError, LookupError, TypeError, AttributeError):  # of which the library tells more
+        return None
+
+
+def known(about: Mapping[str, Any]) -> bool:
+    """Whether a checkpoint's ``config.json`` describes nothing that a ``Tower`` lacks."""
+    plain = about.get("hidden_act") == "gelu" and about.get("position_embedding_type", "absolute") == "absolute"
+    special = any(about.get(key) for key in ("is_decoder", "add_cross_attention", "quantization_config"))
+    return about["model_type"] in FAMILIES and plain and not special
+
+
+def shapes(about: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """The names of a backbone's weights, and their shapes, as its ``config.json`` has it."""
+    d, i = about["hidden_size"], about["intermediate_size"]
+    rows = (about[key] for key in ("vocab_size", "max_position_embeddings", "type_vocab_size"))
+    parts: dict[str, tuple[int, ...]] = {"embeddings.LayerNorm": (d,)}
+    for layer in (f"encoder.layer.{number}" for number in range(about["num_hidden_layers"])):
+        parts |= {
+            f"{layer}.attention.{name}": (d, d) for name in ("self.query", "self.key", "self.value", "output.dense")
+        }
+        parts |= {f"{layer}.intermediate.dense": (i, d), f"{layer}.output.dense": (d, i)}
+        parts |= {f"{layer}.attention.output.LayerNorm": (d,), f"{layer}.output.LayerNorm": (d,)}
+    found = {f"{name}.weight": shape for name, shape in parts.items()}
+    found |= {f"{name}.bias": shape[:1] for name, shape in parts.items()}
+    return found | {name: (number, d) for name, number in zip(EMBEDDINGS, rows, strict=True)}
+
+
+def read_weights(path: Path) -> dict[str, Vector]:
+    """The tensors of a safetensors file in fp32; those that are stored so are mapped, and read as they are needed.
+
+    safetensors' own reader for NumPy copies all of them, and knows no bf16. The format: the length of the header in 8 bytes;
+    the header, in JSON; the tensors, each between two offsets. Raises what NumPy and json raise where it is another.
+    """
+    raw = np.memmap(path, np.uint8, "r")
+    start = 8 + int(raw[:8].view("<u8")[0])
+    header = json.loads(raw[8:start].tobytes())
+    found = {}
+    for name, about in header.items():
+        if name != "__metadata__":
+            first, stop = about["data_offsets"]
+            stored = raw[start + first : start + stop].view(STORED[about["dtype"]]).reshape(about["shape"])
+            if about["dtype"] == "BF16":  # the upper half of an fp32
+                stored = (stored.astype(np.uint32) << 16).view(np.float32)
+            found[name] = np.asarray(stored, np.float32)
+    return found

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from condensery.errors import UserError
 from condensery.files import content_hash, read_json, write_json
-from condensery.memory import without_collector
 from condensery.pipeline.graph import Graph
 from condensery.pipeline.store import Store
 from condensery.stages.base import Artifact, registry
@@ -37,15 +36,14 @@ def answer(graph: Graph, store: Store, rows: "Sequence[Row]", asked: str) -> Non
 
     It is the best of the table; of a recipe without one the index that ``Graph.answers`` names.
     """
-    with without_collector():
-        from condensery.reporting.ask import ask, show
-        from condensery.text.collection import Collection
+    from condensery.reporting.ask import ask, show
+    from condensery.text.collection import Collection
 
-        name, artifact = chosen(graph, store, rows)
-        index, corpus = searched(artifact, name)
-        store.check([corpus, *_indexes(index)], parents=False)
-        collection = Collection(corpus.path)
-        search = _search(index, collection, store)
+    name, artifact = chosen(graph, store, rows)
+    index, corpus = searched(artifact, name)
+    store.check([corpus, *_indexes(index)], parents=False)
+    collection = Collection(corpus.path)
+    search = _search(index, collection, store)
     with ended_by_interrupt() if asked == PROMPT else nullcontext():
         for text in questions() if asked == PROMPT else [asked]:
             answers = ask(text, search, collection, ANSWERS)
@@ -66,7 +64,7 @@ def _search(index: Artifact, collection: "Collection", store: Store) -> "Search"
         store.check([encoder], parents=False)
         return query_encoder(encoder.path)
 
-    return searcher(open_index(index.path, collection), encoder_of)
+    return searcher(open_index(index.path, collection, device="cpu"), encoder_of)
 
 
 def can_answer(graph: Graph) -> bool:
@@ -116,22 +114,13 @@ def _indexes(index: Artifact) -> list[Artifact]:
 
 def query_encoder(checkpoint: Path) -> Callable[[str], Any]:
     """A function from a text to its query vector (d,), cut to the length that the retriever was trained with."""
-    import torch
-
     from condensery.models.query_tower import load_query_tower
-    from condensery.tokens.batches import chunks, flatten, with_special
     from condensery.tokens.quick import load_quick_tokenizer
+    from condensery.tokens.vocabulary import with_special
 
     tokenizer = load_quick_tokenizer(checkpoint)
-    tower, length = load_query_tower(checkpoint)
-
-    def encode(text: str) -> Any:
-        ids = with_special(tokenizer.ids(text), tokenizer, length)
-        (chunk,) = chunks(*flatten([ids]), budget=length, pad_id=tokenizer.pad)
-        with torch.no_grad():
-            return tower.cls(chunk)[0].float().numpy()
-
-    return encode
+    encode, length = load_query_tower(checkpoint)
+    return lambda text: encode(with_special(tokenizer.ids(text), tokenizer, length))
 
 
 def questions() -> Iterator[str]:

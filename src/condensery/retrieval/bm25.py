@@ -1,4 +1,6 @@
-"""BM25 over the titles and texts of a collection: postings by bm25s, searched as a sparse matrix product.
+"""BM25 over the titles and texts of a collection: postings by bm25s, searched as a sparse matrix product by SciPy.
+
+A single text is searched without importing either, which would take longer than the search.
 
 The scores are Lucene's: idf(t) * tf / (tf + k1 * (1 - b + b * |p| / average |p|)), idf(t) = ln(1 + (N - n + 0.5) /
 (n + 0.5)) (Kamphuis et al. 2020, "Which BM25 do you mean?", the variant "Lucene (accurate)"). The usual parameters in
@@ -11,29 +13,30 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import bm25s
 import numpy as np
-import scipy.sparse as sparse
-from bm25s.stopwords import STOPWORDS_EN
 from numpy.typing import NDArray
 
 from condensery.errors import UserError
-from condensery.files import RECOMPUTE, read_json, write_json
+from condensery.files import load_array, read_json, write_json
 from condensery.progress import Task, progress
 from condensery.retrieval.ranking import EMPTY, Keys, Ranking, pack, top, unpack
 from condensery.text.collection import Collection
 
-logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets itself to DEBUG when it is imported
+if TYPE_CHECKING:
+    import scipy.sparse as sparse
 
 WORD = re.compile(r"\w+")
+LUCENE = """a an and are as at be but by for if in into is it no not of on or such that the their then there these they this
+to was will with"""
 STOPWORDS = {
     "none": frozenset[str](),
-    "english": frozenset((*STOPWORDS_EN, "s", "t")),  # s, t: what WORD leaves of "it's" and "don't"
+    "english": frozenset((*LUCENE.split(), "s", "t")),  # s, t: what WORD leaves of "it's" and "don't"
 }
 SHOWN = 4096  # passages between two signs of progress
 POSTINGS = 8_000_000  # postings that one block of queries may touch: 64 MB of results
@@ -105,6 +108,9 @@ def index_texts(
     texts: Iterable[str], total: int, folder: Path, k1: float, b: float, stopwords: str, stemmer: str, what: str
 ) -> dict[str, Any]:
     """As ``build_bm25``, of ``total`` texts from anywhere; ``what`` names them where something is wrong with them."""
+    import bm25s
+
+    logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets itself to DEBUG when it is imported
     folder.mkdir(parents=True, exist_ok=True)
     scratch = folder / "terms.tmp"
     vocabulary, starts = _write_terms(texts, total, Analyser(stopwords, stemmer), scratch)
@@ -144,20 +150,26 @@ class BM25Index:
         """``collection`` is needed to search its queries by row (``search``), not for ``search_texts``."""
         about = read_json(folder / "index.json")
         self.analyser = Analyser(about["stopwords"], about["stemmer"])
-        try:
-            index = bm25s.BM25.load(folder, mmap=True, show_progress=False, allow_pickle=False)
-        except (OSError, ValueError, KeyError, EOFError) as error:
-            raise UserError(f"{folder}: not a readable BM25 index ({error}); {RECOMPUTE}") from None
-        self.vocabulary: dict[str, int] = index.vocab_dict
+        self.vocabulary: dict[str, int] = read_json(folder / "vocab.index.json")
         self.passages: int = about["passages"]
-        # bm25s stores (passages, terms) column by column: read row by row the same arrays are (terms, passages).
-        arrays = (index.scores["data"], index.scores["indices"], index.scores["indptr"])
-        self.postings = sparse.csr_matrix(arrays, shape=(len(self.vocabulary), self.passages), copy=False)
+        # term by term: the scores and passages of all, and where each term's begin
+        data, indices, indptr = (
+            load_array(folder / f"{name}.csc.index.npy", mapped=True) for name in ("data", "indices", "indptr")
+        )
+        self.arrays = data, indices, indptr
         self.collection = collection
         self.threads = max(1, threads)
 
     def __len__(self) -> int:
         return self.passages
+
+    @cached_property
+    def postings(self) -> "sparse.csr_matrix":
+        """The scores, (terms, passages)."""
+        import scipy.sparse as sparse
+
+        # bm25s stores (passages, terms) column by column: read row by row the same arrays are (terms, passages).
+        return sparse.csr_matrix(self.arrays, shape=(len(self.vocabulary), self.passages), copy=False)
 
     def search(self, query_rows: NDArray[np.integer], k: int, progress: Task | None = None) -> Ranking:
         """As ``Retriever.search``."""
@@ -232,6 +244,11 @@ class BM25Index:
 
     def _score(self, texts: Sequence[str], take: Take, progress: Task | None) -> None:
         """Give ``take``, for each text, its place, the scores above zero and their passages; several threads do so."""
+        if len(texts) == 1:
+            take(0, *self._scores_of_one(texts[0]))
+            if progress:
+                progress.advance(1)
+            return
         queries = self._matrix(texts)
 
         def work(block: tuple[int, int]) -> None:
@@ -246,18 +263,34 @@ class BM25Index:
             for _ in pool.map(work, self._blocks(queries)):
                 pass
 
-    def _matrix(self, texts: Sequence[str]) -> sparse.csr_matrix:
-        """Counts of the terms that the index knows, (queries, terms)."""
+    def _scores_of_one(self, text: str) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+        """The scores above zero of one text, and their passages: the same bits as those of the product."""
+        data, indices, indptr = self.arrays
+        scores = np.zeros(self.passages, np.float32)
+        for term, count in self._counts(text).items():
+            part = slice(indptr[term], indptr[term + 1])
+            scores[indices[part]] += np.float32(count) * data[part]  # no passage twice
+        found = np.flatnonzero(scores).astype(np.int32)
+        return scores[found], found
+
+    def _counts(self, text: str) -> Counter[int]:
+        """How often each term that the index knows is in a text, in the order of the text."""
+        return Counter(self.vocabulary[term] for term in self.analyser.terms(text) if term in self.vocabulary)
+
+    def _matrix(self, texts: Sequence[str]) -> "sparse.csr_matrix":
+        """The counts of texts, (queries, terms)."""
+        import scipy.sparse as sparse
+
         columns, counts, starts = array("i"), array("f"), [0]
         for text in texts:
-            known = Counter(self.vocabulary[term] for term in self.analyser.terms(text) if term in self.vocabulary)
+            known = self._counts(text)
             columns.extend(known.keys())
             counts.extend(known.values())
             starts.append(len(columns))
         arrays = (np.asarray(counts, np.float32), np.asarray(columns, np.int32), np.asarray(starts, np.int32))
         return sparse.csr_matrix(arrays, shape=(len(texts), len(self.vocabulary)))
 
-    def _blocks(self, queries: sparse.csr_matrix) -> Iterator[tuple[int, int]]:
+    def _blocks(self, queries: "sparse.csr_matrix") -> Iterator[tuple[int, int]]:
         """Cut the queries so that a block touches at most ``POSTINGS`` postings (or is one query)."""
         touched = np.concatenate([[0], np.cumsum(np.diff(self.postings.indptr).astype(np.int64)[queries.indices])])
         reach = touched[queries.indptr]  # (queries + 1,)

@@ -1,25 +1,26 @@
 """Exact inner-product search over the vectors of an ``encode`` artifact, which may be larger than memory.
 
 Vectors are read shard by shard, in blocks; each block is searched with FAISS on a CPU, with a matrix product and a
-selection in torch on a GPU. Both give the same ranking but for rounding: score descending, then row ascending.
+selection in torch on a GPU, and in NumPy for a single query, which neither of them is imported for. All give the same
+ranking but for rounding: score descending, then row ascending.
 
 Shapes: n queries, m passages of a block, k results, d dimensions.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import faiss
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from condensery.files import load_array, read_json
 from condensery.progress import Task
 from condensery.retrieval.index import MEMORY
 from condensery.retrieval.ranking import EMPTY, LAST_ROW, SIGN_FLIP, Keys, Ranking, pack, top, unpack
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 BLOCK = 65_536  # passages searched at a time, at most
 QUERIES = 1_024  # queries multiplied at a time in torch, at most
@@ -28,8 +29,12 @@ Vectors = NDArray[np.floating]
 
 
 def device_of_search(device: str | None) -> str:
-    """``device``, or for None the GPU where there is one; "cpu" means FAISS."""
-    return device or ("cuda" if torch.cuda.is_available() else "cpu")
+    """``device``, or for None the GPU where there is one; "cpu" means FAISS, and NumPy for a single query."""
+    if device:
+        return device
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 class DenseIndex:
@@ -90,6 +95,8 @@ class DenseIndex:
 
     def _search_group(self, queries: NDArray[np.float32], k: int) -> Keys:
         blocks = self.blocks(min(BLOCK, max(1, self.memory // (4 * 4 * self.dim))))
+        if self.device == "cpu" and len(queries) == 1:
+            return numpy_search(queries, blocks, k)
         if self.device == "cpu":
             return faiss_search(queries, blocks, k, self.threads)
         return torch_search(queries, blocks, k, self.device, self.memory)
@@ -107,10 +114,21 @@ def shard_path(folder: Path, number: int) -> Path:
     return folder / "passages" / f"{number:05d}.npy"
 
 
+def numpy_search(queries: NDArray[np.float32], blocks: Iterator[tuple[int, NDArray[np.float32]]], k: int) -> Keys:
+    """The k best keys (n, k) over all blocks, by matrix product and selection; 64 bytes for a query and a passage."""
+    best: Keys = np.full((len(queries), k), EMPTY, np.int64)
+    for first, passages in blocks:
+        keys = pack(queries @ passages.T, np.arange(first, first + len(passages)))  # (n, m)
+        best = top(np.concatenate([best, top(keys, k)], axis=1), k)
+    return best
+
+
 def faiss_search(
     queries: NDArray[np.float32], blocks: Iterator[tuple[int, NDArray[np.float32]]], k: int, threads: int
 ) -> Keys:
     """The k best keys (n, k) over all blocks, each searched with FAISS's flat inner product."""
+    import faiss
+
     faiss.omp_set_num_threads(threads)
     best: Keys = np.full((len(queries), k), EMPTY, np.int64)
     for first, passages in blocks:
@@ -135,6 +153,8 @@ def torch_search(
     memory: int = MEMORY,
 ) -> Keys:
     """The k best keys (n, k) over all blocks, by matrix product and selection on ``device``; ``memory`` in bytes."""
+    import torch
+
     asked = torch.from_numpy(queries).to(device)
     best = torch.full((len(queries), k), EMPTY, dtype=torch.int64, device=device)
     for first, vectors in blocks:
@@ -149,8 +169,10 @@ def torch_search(
     return best.cpu().numpy()
 
 
-def pack_tensor(scores: Tensor, rows: Tensor) -> Tensor:
+def pack_tensor(scores: "Tensor", rows: "Tensor") -> "Tensor":
     """``ranking.pack`` in torch: scores (n, m) float32 and rows (m,) to int64 keys (n, m)."""
+    import torch
+
     bits = (scores + 0.0).view(torch.int32)
     ordered = torch.where(bits < 0, bits ^ SIGN_FLIP, bits).long()
     return (ordered << 32) + (LAST_ROW - rows)

@@ -47,7 +47,7 @@ def open_index(
             f"{folder}: the index holds {about.get('passages')} passages, the collection '{collection.name}' has "
             f"{len(collection.passages)}; build the index again"
         )
-    # Imported here: a BM25 search must not wait for torch.
+    # Imported here: a BM25 search must not wait for FAISS.
     if about.get("method") == "bm25":
         from condensery.retrieval.bm25 import BM25Index
 

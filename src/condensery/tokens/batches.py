@@ -6,7 +6,6 @@ Letters: n rows of a batch, b rows of a chunk, t its width in tokens, m masked p
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -19,16 +18,6 @@ from condensery.tokens.vocabulary import Vocabulary
 Ids = NDArray[np.int64]
 
 _MULTIPLE = 8  # what the width of a chunk is a multiple of
-
-
-class Ends(Protocol):
-    """The ids of the special tokens around a text; a ``Vocabulary`` has them."""
-
-    @property
-    def cls(self) -> int: ...
-
-    @property
-    def sep(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -216,12 +205,6 @@ def _place(masked: Ids, targets: NDArray, edges: Ids, order: Ids, cuts: Ids, wid
     position, originals = position[sorting], targets[sorting].astype(np.int64)
     borders = np.searchsorted(chunk_of[sorting], np.arange(len(cuts)))
     return [(position[a:b], originals[a:b]) for a, b in pairwise(borders.tolist())]
-
-
-def with_special(ids: ArrayLike, ends: Ends, length: int) -> Ids:
-    """[CLS] ids [SEP], cut to ``length`` tokens in all: (min(len(ids) + 2, length),)."""
-    body = np.asarray(ids, dtype=np.int64)[: length - 2]
-    return np.concatenate([[ends.cls], body, [ends.sep]])
 
 
 def span_rows(store: TokenStore, spans: ArrayLike, vocabulary: Vocabulary) -> tuple[Ids, Ids]:

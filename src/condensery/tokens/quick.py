@@ -18,7 +18,6 @@ class QuickTokenizer:
     """Text to ids, without special tokens, and the ids of those that a query needs."""
 
     ids: Callable[[str], list[int]]
-    pad: int
     cls: int
     sep: int
 
@@ -34,18 +33,18 @@ def _read(folder: Path) -> QuickTokenizer | None:
 
     try:
         about = read_json(folder / "tokenizer_config.json")
-        words = [_word(about[f"{name}_token"]) for name in ("pad", "cls", "sep")]
+        words = [_word(about[f"{name}_token"]) for name in ("cls", "sep")]
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     except Exception as error:  # a bare one is what tokenizers raises
         if type(error) in (UserError, KeyError, TypeError, Exception):
             return None
         raise
-    pad, cls, sep = (tokenizer.token_to_id(word) for word in words)
-    if pad is None or cls is None or sep is None:
+    cls, sep = (tokenizer.token_to_id(word) for word in words)
+    if cls is None or sep is None:
         return None
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    return QuickTokenizer(lambda text: list(tokenizer.encode(text, add_special_tokens=False).ids), pad, cls, sep)
+    return QuickTokenizer(lambda text: list(tokenizer.encode(text, add_special_tokens=False).ids), cls, sep)
 
 
 def _by_library(folder: Path) -> QuickTokenizer:
@@ -54,9 +53,7 @@ def _by_library(folder: Path) -> QuickTokenizer:
 
     tokenizer = load_tokenizer(folder)
     ends = Vocabulary.of(tokenizer)
-    return QuickTokenizer(
-        lambda text: list(tokenizer(text, add_special_tokens=False)["input_ids"]), ends.pad, ends.cls, ends.sep
-    )
+    return QuickTokenizer(lambda text: list(tokenizer(text, add_special_tokens=False)["input_ids"]), ends.cls, ends.sep)
 
 
 def _word(token: Any) -> str:

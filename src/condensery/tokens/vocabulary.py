@@ -4,10 +4,10 @@ import json
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from condensery.errors import UserError
 from condensery.files import atomic, read_json, write_json
@@ -114,3 +114,19 @@ def _kinds(part: dict[str, Any] | None) -> set[str]:
         return set()
     nested = part.get("pretokenizers", []) + part.get("decoders", [])
     return {part["type"]}.union(*(_kinds(inner) for inner in nested))
+
+
+class Ends(Protocol):
+    """The ids of the special tokens around a text; a ``Vocabulary`` has them."""
+
+    @property
+    def cls(self) -> int: ...
+
+    @property
+    def sep(self) -> int: ...
+
+
+def with_special(ids: ArrayLike, ends: Ends, length: int) -> NDArray[np.int64]:
+    """[CLS] ids [SEP], cut to ``length`` tokens in all: (min(len(ids) + 2, length),)."""
+    body = np.asarray(ids, dtype=np.int64)[: length - 2]
+    return np.concatenate([[ends.cls], body, [ends.sep]])
