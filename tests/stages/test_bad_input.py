@@ -150,7 +150,7 @@ BROKEN_FILES: dict[str, tuple[str, Break, str, list[str]]] = {
     "beir: query without positive": (
         "beir",
         line("qrels/train.tsv", 2, "q0\t0\t0"),
-        "train.tsv:2: this query of the split train has no positive",
+        "of the split train has no positive",
         [],
     ),
     "beir: no judgements": ("beir", line("qrels/test.tsv", 0, ""), "test.tsv: no judgements", []),

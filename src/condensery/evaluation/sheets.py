@@ -18,6 +18,7 @@ from condensery.errors import UserError
 from condensery.evaluation.agreement import Votes
 from condensery.evaluation.pairs import Pair
 from condensery.files import atomic, expanded
+from condensery.inputs import fault
 from condensery.randomness import generator
 
 COLUMNS = ("number", "first text", "second text", "judgement")
@@ -84,8 +85,8 @@ def filled_sheets(sheets: Path | Sequence[Path]) -> list[Path]:
     else:
         paths = [expanded(sheets)]
     for path in paths:
-        if not path.is_file():
-            raise UserError(f"{path}: no such file; sheets names the folder, or the list, of filled sheets")
+        if why := fault(path):
+            raise UserError(f"{path}: {why}; sheets names the folder, or the list, of filled sheets")
     return paths
 
 
