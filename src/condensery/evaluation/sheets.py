@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from condensery.cells import FORMULA
 from condensery.errors import UserError
 from condensery.evaluation.agreement import Votes
 from condensery.evaluation.pairs import Pair
@@ -25,7 +26,6 @@ COLUMNS = ("number", "first text", "second text", "judgement")
 JUDGEMENTS = {"high": True, "low": False}
 SEPARATORS = ",;\t"
 CELL = 30_000  # characters; spreadsheet programs cut a cell at 32,767
-FORMULA = ("=", "+", "-", "@")  # a cell that begins so would be computed
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -63,7 +63,7 @@ def write_sheets(items: Sequence[Item], folder: Path, annotators: int, groups: i
 def _shown(text: str) -> str:
     """A text as a cell: one line, without control characters, not longer than a cell and no formula."""
     line = _plain(text)[:CELL].rstrip()
-    return f"'{line}" if line.startswith(FORMULA) else line
+    return f"'{line}" if line.startswith(FORMULA) else line  # numbers too: +5 would come back as 5
 
 
 def _plain(text: str) -> str:

@@ -27,8 +27,8 @@ STYLE = Path(__file__).with_name("page.css")
 class Made:
     """One stage of a run and its artifact.
 
-    ``warnings``: what the stage found amiss in its input. Where there is no artifact ``failed`` says why, ``cause`` is the stage that failed, itself or what it needs, and ``seconds``
-    and the rest are empty.
+    ``warnings`` is what the stage found amiss in its input. Where there is no artifact ``failed`` says why, ``cause`` is
+    the stage that failed, itself or what it needs, and ``seconds`` and the rest are empty.
     """
 
     stage: str

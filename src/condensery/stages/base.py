@@ -130,7 +130,7 @@ class Artifact:
     @property
     def warnings(self) -> list[str]:
         """What its stage found amiss in its input, in sentences; a stage returns them under this name."""
-        return [str(text) for text in self.manifest["metrics"].get("warnings", [])]
+        return [str(text) for text in self.manifest.get("metrics", {}).get("warnings", [])]
 
     def all_warnings(self) -> list[str]:
         """The same of this artifact and of all that it was made from, each once."""

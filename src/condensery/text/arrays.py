@@ -75,10 +75,11 @@ class _Entries:
             except RecursionError:
                 raise UserError(f"{place}: not valid JSON (nested too deeply)") from None
             except json.JSONDecodeError as error:
+                behind = error.pos - self.at  # what is in memory may begin elsewhere after reading on
                 torn = error.pos > len(self.text) - NEAR or error.msg.startswith("Unterminated string")
                 if torn and len(self.text) - self.at < LONGEST and self._more():
                     continue
-                self._advance(error.pos)
+                self._advance(self.at + behind)
                 raise UserError(f"{self._place()}: not valid JSON ({error.msg})") from None
             except ValueError as error:  # a number of thousands of digits
                 raise UserError(f"{place}: not valid JSON ({json_fault(error)})") from None
