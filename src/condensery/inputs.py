@@ -43,7 +43,7 @@ def standing(path: Path) -> str:
     except OSError as error:
         if error.errno == errno.ELOOP:
             return "one of links that lead in a circle"
-        return f"something that cannot be looked at ({error.strerror or error})"
+        raise  # no permission, a name too long: what is said of these is the same everywhere
 
 
 def fault(path: Path, wanted: str = FILE) -> str:
