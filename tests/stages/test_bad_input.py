@@ -156,7 +156,7 @@ BROKEN_FILES: dict[str, tuple[str, Break, str, list[str]]] = {
     "beir: no judgements": (
         "beir",
         line("qrels/test.tsv", 0, ""),
-        "test.tsv: the file is empty; it is the qrels of test",
+        "test.tsv: the file is empty",
         [],
     ),
     "beir: passages no list": (
@@ -235,7 +235,7 @@ BROKEN_FILES: dict[str, tuple[str, Break, str, list[str]]] = {
     "documents: empty file": (
         "documents",
         line("documents.jsonl", 0, ""),
-        "documents.jsonl: the file is empty; it is the documents",
+        "jsonl: the file is empty",
         [],
     ),
     "text: not UTF-8": ("text", line("d1.txt", 1, b"caf\xe9"), "d1.txt:1: not valid UTF-8", []),
