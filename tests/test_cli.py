@@ -97,6 +97,7 @@ def test_output_lies_beside_run_py_wherever_it_is_called_from(project: Path, tmp
         (["output_root=/proc/nix"], "error: /proc/nix: no folder can be made here"),
         (["seed=1,2"], "error: Ambiguous value for argument 'seed=1,2'"),
         (["data.root=/nix"], "error: /nix: no such file"),
+        ([f"seed=-{'9' * 4000}", "data.root=x"], "error: seed: "),
         (["data.root=${nix}"], "error: data.root: Interpolation key 'nix' not found"),
     ],
 )
@@ -105,6 +106,7 @@ def test_a_fault_is_one_line_and_exit_code_1(arguments: list[str], message: str,
     assert done.returncode == 1
     assert done.stderr.startswith(message)
     assert done.stderr.count("\n") == 1
+    assert len(done.stderr) < 1000
 
 
 def test_a_broken_config_file_is_named_with_its_line(project: Path, tmp_path: Path) -> None:

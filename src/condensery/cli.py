@@ -147,17 +147,22 @@ def in_one_line(error: BaseException) -> str | None:
 
     error = of_the_disk(error) or error
     if isinstance(error, UserError):
-        return "error: " + " ".join(str(error).split())
+        return "error: " + shortened(" ".join(str(error).split()))
     if isinstance(error, StageError):
         return str(error)
     if isinstance(error, HydraException | OmegaConfBaseException) or _raised_in_hydra(error):
-        return "error: " + _of_hydra(error)
+        return "error: " + shortened(_of_hydra(error))
     if isinstance(error, MarkedYAMLError):
         mark = error.problem_mark
         return f"error: {f'{mark.name}:{mark.line + 1}: ' if mark else ''}not valid YAML ({error.problem})"
     if isinstance(error, FileNotFoundError) and _raised_in(error)[0] == "mkdir":
         return f"error: {error.filename}: no folder can be made here; choose another output_root"
     return None
+
+
+def shortened(text: str) -> str:
+    """A message without the middle of numbers that nobody reads."""
+    return re.sub(r"\d{101,}", lambda found: f"{found[0][:20]}… ({len(found[0]):,} digits)", text)
 
 
 def _raised_in(error: BaseException) -> tuple[str, str]:

@@ -23,6 +23,9 @@ FULL = re.compile(
 )
 
 
+SHOWN = 60  # characters of a wrong value in a message
+
+
 class UserError(Exception):
     """Bad input. The message is one line that names the file and line, or the config key, and what to do.
 
@@ -50,3 +53,8 @@ def close_to(word: str, known: Iterable[str]) -> str:
     if near:
         return f" (did you mean {near[0]!r}?)"
     return f" (known: {', '.join(words)})" if words else ""
+
+
+def shown(text: str) -> str:
+    """A wrong value as a message shows it: its beginning, and how long the rest is."""
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}… ({len(text):,} characters)"

@@ -17,6 +17,8 @@ AWKWARD = [
     "two\r\nlines\u2028and three",
     "=1+2",
     "- a list",
+    "＝1+2",
+    "+5",
     "'tis so",
     "cafe\u0301 名前 😀",
     "\x00 control \x1f",
@@ -74,7 +76,7 @@ def test_a_sheet_is_blind_and_mixed_and_has_one_line_a_pair(tmp_path: Path) -> N
     kinds = [item.pair.kind for item in items]
     assert 10 < kinds[:40].count(PASSAGES) < 30, "the kinds are shuffled together"
     for line in first[1:]:
-        assert not line[1].startswith(("=", "+", "-", "@")), "a spreadsheet program would compute it"
+        assert not line[1].startswith(("=", "+", "-", "@", "＝")), "a spreadsheet program would compute it"
         assert len(line[1]) <= 32_767
 
 
@@ -180,7 +182,7 @@ def test_the_key_names_a_folder_or_files(sheets: list[Path], tmp_path: Path) -> 
         filled_sheets(tmp_path / "empty")
     with pytest.raises(UserError, match=r"nowhere: no such file; sheets names the folder"):
         filled_sheets(tmp_path / "nowhere")
-    with pytest.raises(UserError, match=r"empty: no such file"):
+    with pytest.raises(UserError, match=r"empty: a folder, not a file"):
         filled_sheets([tmp_path / "empty"])
 
 

@@ -1,11 +1,12 @@
-"""The precision that ``auto`` stands for is what the hardware is quick at."""
+"""The precision that ``auto`` stands for is what the hardware is quick at; devices that are not there are refused."""
 
 from pathlib import Path
 
 import pytest
 
+from condensery.errors import UserError
 from condensery.pipeline import hardware
-from condensery.pipeline.hardware import quick_precision
+from condensery.pipeline.hardware import check_devices, quick_precision
 
 
 @pytest.fixture
@@ -57,3 +58,39 @@ def test_gpus_that_are_not_seen_here_are_taken_for_new_ones(machine: Path, monke
     hardware._oldest_gpu.cache_clear()
     write_tool(machine, "exit 9")
     assert quick_precision("gpu") == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "devices", "seen", "message"),
+    [
+        ("gpu", 1, 0, "trainer.accelerator: gpu was asked for, but torch sees none; use cpu or auto"),
+        ("gpu", "auto", 0, "trainer.accelerator: gpu was asked for"),
+        ("gpu", 4, 2, "trainer.devices: 4 GPUs are asked for, and torch sees 2"),
+        ("auto", 4, 2, "trainer.devices: 4 GPUs are asked for, and torch sees 2"),
+        ("auto", 99, 0, "trainer.devices: 99 processes are asked for, but at most 16 are started on 2 cores"),
+        ("cpu", 17, 4, "trainer.devices: 17 processes are asked for, but at most 16 are started on 2 cores"),
+        ("cpu", 16, 0, ""),
+        ("auto", 2, 0, ""),
+        ("auto", 2, 2, ""),
+        ("gpu", 2, 2, ""),
+        ("auto", 1, 0, ""),
+        ("auto", "auto", 0, ""),
+    ],
+)
+def test_devices_that_are_not_there_are_refused(
+    monkeypatch: pytest.MonkeyPatch, accelerator: str, devices: int | str, seen: int, message: str
+) -> None:
+    monkeypatch.setattr(hardware, "_cores", lambda: 2)
+    monkeypatch.setattr(hardware, "_gpus_in_sight", lambda: 0)
+    monkeypatch.setattr(hardware, "_gpus_of_torch", lambda: seen)
+    if message:
+        with pytest.raises(UserError, match=f"^{message}"):
+            check_devices(accelerator, devices)
+    else:
+        check_devices(accelerator, devices)
+
+
+def test_a_gpu_in_sight_needs_no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "_gpus_in_sight", lambda: 2)
+    monkeypatch.delattr(hardware, "_gpus_of_torch")
+    check_devices("gpu", 2)

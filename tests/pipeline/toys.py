@@ -66,12 +66,13 @@ class Corpus(StageConfig):
 
 @stage("toy_corpus", version=1, makes="corpus")
 def corpus(config: Corpus, context: Context) -> dict[str, Any]:
-    """Copies the text."""
+    """Copies the text; lines that begin with "warning: " are what it warns of."""
     ran(context)
     text = config.data.root.read_text()
     (context.folder / "text.txt").write_text(text)
     write_json(context.folder / "collection.json", {"name": "toys"})
-    return {"characters": len(text)}
+    found = [line.removeprefix("warning: ") for line in text.splitlines() if line.startswith("warning: ")]
+    return {"characters": len(text), "warnings": found}
 
 
 class Train(StageConfig):

@@ -3,6 +3,7 @@
 import csv
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,17 @@ def test_the_numbers_behind_a_figure_are_beside_it(tmp_path: Path) -> None:
     assert table[2].startswith("| random init, before")
     assert "± 0.14" in table[2]
     assert len(table) == 2 + 3 * 2
+
+
+@pytest.mark.parametrize("label", ["=cmd|' /C calc'!A0", "@SUM(A1)", "\t=1", "＝1+1", "-2+3"])
+def test_no_label_is_a_formula_in_the_numbers_behind_a_figure(label: str, tmp_path: Path) -> None:
+    line = Line(f"{label}\n\x1b[31m", [500], [[3.0]])
+    found = [draw_scores(tmp_path / "x", "x", "", [line], "queries", "MRR@10 (%)")]
+    found.append(draw_training(tmp_path / "y", "y", "", {label: [replace(line, x=[1, 2], values=[[3.0], [2.0]])]}))
+    for one in found:
+        for row in csv.reader(one.paths["csv"].open(newline="")):
+            assert all(cell[:1] not in ("=", "+", "-", "@", "＝", "\t") for cell in row)
+            assert not {"\n", "\x1b"} & {*"".join(row)}
 
 
 def test_one_run_has_no_bars_and_one_amount_is_a_point(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ BROKEN_FILES: dict[str, tuple[str, Break, str, list[str]]] = {
     "beir: empty corpus": (
         "beir",
         line("corpus.jsonl", 0, ""),
-        "the collection would be empty",
+        "corpus.jsonl: the file is empty; it is the corpus",
         ["data.splits={train: null, dev: null, test: null}"],
     ),
     "beir: no corpus": ("beir", without("corpus.jsonl"), "corpus.jsonl: no such file", []),
@@ -150,10 +150,15 @@ BROKEN_FILES: dict[str, tuple[str, Break, str, list[str]]] = {
     "beir: query without positive": (
         "beir",
         line("qrels/train.tsv", 2, "q0\t0\t0"),
-        "train.tsv:2: this query of the split train has no positive",
+        "of the split train has no positive",
         [],
     ),
-    "beir: no judgements": ("beir", line("qrels/test.tsv", 0, ""), "test.tsv: no judgements", []),
+    "beir: no judgements": (
+        "beir",
+        line("qrels/test.tsv", 0, ""),
+        "test.tsv: the file is empty",
+        [],
+    ),
     "beir: passages no list": (
         "beir",
         lambda root: (root / "documents.jsonl").write_text(record(_id="d", passages="x")),
@@ -227,7 +232,12 @@ BROKEN_FILES: dict[str, tuple[str, Break, str, list[str]]] = {
         "/nix/books.jsonl: no such file",
         ["data.extra=[/nix/books.jsonl]"],
     ),
-    "documents: empty file": ("documents", line("documents.jsonl", 0, ""), "the collection would be empty", []),
+    "documents: empty file": (
+        "documents",
+        line("documents.jsonl", 0, ""),
+        "jsonl: the file is empty",
+        [],
+    ),
     "text: not UTF-8": ("text", line("d1.txt", 1, b"caf\xe9"), "d1.txt:1: not valid UTF-8", []),
     "text: no files": ("text", lambda root: shutil.rmtree(root) or root.mkdir(), "no text files here (*.txt, *.md", []),
     "text: empty files": (
@@ -246,7 +256,7 @@ BROKEN_FILES: dict[str, tuple[str, Break, str, list[str]]] = {
     "beir: a folder for a file": (
         "beir",
         lambda root: (root / "corpus.jsonl").unlink() or (root / "corpus.jsonl").mkdir(),
-        "corpus.jsonl: no such file",
+        "corpus.jsonl: a folder, not a file",
         [],
     ),
     "msmarco: titles of something else": (
@@ -276,7 +286,7 @@ BROKEN_FILES: dict[str, tuple[str, Break, str, list[str]]] = {
     "tevatron: NUL in an id": (
         "tevatron",
         line("train.jsonl", 1, record(query_id="q\0", query="x", positive_passages=[{"docid": "1", "text": "x"}])),
-        "train.jsonl:1: the query id 'q\\x00' holds a NUL",
+        "train.jsonl:1: the query id 'q\\x00' holds a control character",
         [],
     ),
     "a path of 5,000 characters": ("text", lambda root: None, "the name is too long", [f"data.root={'x' * 5000}"]),

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from condensery.errors import UserError
 from condensery.text import read_collection
 from condensery.text.arrays import read_array
+from condensery.text.blank import is_blank
 from condensery.text.collection import Collection
 from condensery.text.ids import SUFFIX, IdIndex, id_hash
 from condensery.text.lines import read_lines
@@ -36,7 +37,7 @@ in_an_id = st.characters(exclude_categories=["Cs", "Cc", "Zs", "Zl", "Zp"], excl
 
 def words(alphabet: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     """Texts that are not blank."""
-    return st.text(alphabet, min_size=1, max_size=20).filter(lambda text: not text.isspace())
+    return st.text(alphabet, min_size=1, max_size=20).filter(lambda text: not is_blank(text))
 
 
 @dataclass(frozen=True)
@@ -260,7 +261,7 @@ def test_no_bytes_give_a_traceback(reader: str, passages: TextTable, data: st.Da
 
 
 sentence = words(st.characters(exclude_categories=["Cs"], exclude_characters="\t\n\r\0\ufeff")).map(str.strip)
-sentence = sentence.filter(lambda text: text and not text.startswith("{"))
+sentence = sentence.filter(lambda text: not is_blank(text) and not text.startswith("{"))
 
 
 @FEW

@@ -30,7 +30,9 @@ def test_entries_come_as_they_were_written(
         found = list(read_array(tmp_path / name))
         assert [value for _, value in found] == ENTRIES
         lines = text.splitlines()
-        numbers = [at for at, line in enumerate(lines, 1) if line.startswith("    {")] if len(lines) > 1 else [1, 1, 1]
+        own = [str(at) for at, line in enumerate(lines, 1) if line.startswith("    {")]
+        starts = [text.index(json.dumps(entry, **how)) + 1 for entry in ENTRIES] if len(lines) == 1 else []  # type: ignore[arg-type]
+        numbers = own or [f"1:{start}" for start in starts]  # of an array in one line the column is wanted
         assert [place for place, _ in found] == [f"{tmp_path / name}:{number}" for number in numbers]
 
 
@@ -62,12 +64,12 @@ def test_memory_holds_an_entry_and_not_the_file(tmp_path: Path, monkeypatch: pyt
         ('[\n{"a": 1}\n{"a": 2}]', r':3: not valid JSON \("," or "\]"'),
         ('[\n{"a": 1},\n{"a"\n: x}]', r":4: not valid JSON \(Expecting value\)"),
         ('[\n{"a": 1},\n{"a": 2', ":3: not valid JSON"),
-        ('[\n{"a": 1},', ":2: a JSON object is expected here"),
+        ('[\n{"a": 1},', ":2:10: a JSON object is expected here"),
         ('[\n{"a": "no end}]', ":2: not valid JSON"),
         (b'[\n{"a": "\xff"}]', "not valid UTF-8"),
-        ('[{"a": ' + "[" * 100_000, ":1: not valid JSON"),
+        ('[{"a": ' + "[" * 100_000, ":1:2: not valid JSON"),
         ("[{}]\n[{}]", r":2: not valid JSON \(something stands behind the end"),
-        ("[]x", r":1: not valid JSON \(something stands behind the end"),
+        ("[]x", r":1:3: not valid JSON \(something stands behind the end"),
         ('[\n{"a": ' + "9" * 5000 + "}]", ":2: not valid JSON"),
     ],
 )

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from condensery.errors import UserError
-from condensery.text.lines import integer, read_columns, read_lines, read_objects, resolve
+from condensery.inputs import resolve
+from condensery.text.lines import integer, read_columns, read_lines, read_objects
 
 
 @pytest.mark.parametrize("name", ["text.tsv", "text.tsv.gz"])
@@ -47,7 +48,7 @@ def test_unreadable_bytes_are_one_clear_error(tmp_path: Path, name: str, raw: by
 def test_a_missing_file_and_a_folder_are_clear_errors(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such file"):
         list(read_lines(tmp_path / "none.txt"))
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match="a folder, not a file"):
         list(read_lines(tmp_path))
 
 

@@ -140,7 +140,7 @@ BROKEN = [
     ("collection.tsv", "no tab\n", r"collection\.tsv:1: 2 columns separated by tabs .*, not 1"),
     ("collection.tsv", "0\ta\n0\tb\n", r"collection\.tsv:2: this id is already that of \S+:1 "),
     ("collection.tsv", "0\ta\n1\t\n", r"collection\.tsv:2: the text is empty"),
-    ("collection.tsv", "", "no passages"),
+    ("collection.tsv", "", r"collection\.tsv: holds no passages$"),
     ("collection.tsv", b"0\t\xff\n", r"collection\.tsv:1: not valid UTF-8"),
     ("queries.train.tsv", "10\ta\tb\n", r"queries\.train\.tsv:1: 2 columns"),
     ("queries.train.tsv", "10\ta\n10\tb\n", r"queries\.train\.tsv:2: this id is already that of"),

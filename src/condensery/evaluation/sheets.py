@@ -14,17 +14,18 @@ from pathlib import Path
 
 import numpy as np
 
+from condensery.cells import FORMULA
 from condensery.errors import UserError
 from condensery.evaluation.agreement import Votes
 from condensery.evaluation.pairs import Pair
 from condensery.files import atomic, expanded
+from condensery.inputs import fault
 from condensery.randomness import generator
 
 COLUMNS = ("number", "first text", "second text", "judgement")
 JUDGEMENTS = {"high": True, "low": False}
 SEPARATORS = ",;\t"
 CELL = 30_000  # characters; spreadsheet programs cut a cell at 32,767
-FORMULA = ("=", "+", "-", "@")  # a cell that begins so would be computed
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -62,7 +63,7 @@ def write_sheets(items: Sequence[Item], folder: Path, annotators: int, groups: i
 def _shown(text: str) -> str:
     """A text as a cell: one line, without control characters, not longer than a cell and no formula."""
     line = _plain(text)[:CELL].rstrip()
-    return f"'{line}" if line.startswith(FORMULA) else line
+    return f"'{line}" if line.startswith(FORMULA) else line  # numbers too: +5 would come back as 5
 
 
 def _plain(text: str) -> str:
@@ -84,8 +85,8 @@ def filled_sheets(sheets: Path | Sequence[Path]) -> list[Path]:
     else:
         paths = [expanded(sheets)]
     for path in paths:
-        if not path.is_file():
-            raise UserError(f"{path}: no such file; sheets names the folder, or the list, of filled sheets")
+        if why := fault(path):
+            raise UserError(f"{path}: {why}; sheets names the folder, or the list, of filled sheets")
     return paths
 
 

@@ -37,13 +37,13 @@ LeaveOut = BeforeValidator(_without_null)
 
 
 class TrainerConfig(_Closed):
-    """Which hardware is used, and how."""
+    """Which hardware is used, and how. The limits keep a slip of the keyboard from filling the machine with processes."""
 
     accelerator: Literal["auto", "cpu", "gpu"]
-    devices: Annotated[int, Field(gt=0)] | Literal["auto"]
+    devices: Annotated[int, Field(gt=0, le=1024)] | Literal["auto"]
     precision: Literal["fp32", "bf16", "fp16", "auto"]
-    threads: Annotated[int, Field(gt=0)] | Literal["auto"]
-    workers: Annotated[int, Field(ge=0)]
+    threads: Annotated[int, Field(gt=0, le=1024)] | Literal["auto"]
+    workers: Annotated[int, Field(ge=0, le=256)]
     compile: bool
 
 
@@ -98,7 +98,7 @@ class RootConfig(_Closed):
     name: StudyName
     seed: Annotated[int, Field(ge=0)]
     output_root: Path
-    jobs: Annotated[int, Field(gt=0)]
+    jobs: Annotated[int, Field(gt=0, le=256)]
     dry_run: bool
     force: list[Text]
     ask: Text | None

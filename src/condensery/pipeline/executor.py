@@ -6,7 +6,7 @@ A stage that fails takes along those that read it; all others go on.
 import os
 import sys
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from condensery.errors import DiskError
@@ -14,6 +14,7 @@ from condensery.pipeline.graph import Graph, Node
 from condensery.pipeline.store import Store
 from condensery.pipeline.workers import Failure, Worker, attempt
 from condensery.progress import clock
+from condensery.reporting.plain import one_line
 from condensery.stages.base import Runtime, registry
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -45,11 +46,19 @@ def execute(graph: Graph, store: Store, runtime: Runtime) -> dict[str, Failure]:
     states = store.states(graph)
     reused = sum(state == "hit" for state in states.values())
     print(f"{len(states)} stages, {reused} of them reused from {store.folder}", flush=True)
+    warn(graph, store, [name for name, state in states.items() if state == "hit"])
     if graph.root.jobs == 1:
         return _in_this_process(graph, store, runtime)
     if reused < len(states):
         return _Pool(graph, store, runtime, min(graph.root.jobs, len(states) - reused)).run()
     return {}
+
+
+def warn(graph: Graph, store: Store, names: Iterable[str] | None = None) -> None:
+    """Print what the artifacts of these stages, by default of all, warn of: to be known whether computed now or long ago."""
+    for name in graph.nodes if names is None else names:
+        for text in store.artifact(graph.nodes[name]).warnings:
+            print(f"[{name}] warning: {one_line(text)}", flush=True)
 
 
 def causes(graph: Graph, failed: Collection[str]) -> dict[str, str]:
@@ -77,6 +86,8 @@ def _in_this_process(graph: Graph, store: Store, runtime: Runtime) -> dict[str, 
             lost = causes(graph, failures)
             waiting = [node for node in waiting if node.name not in lost]
         report(node, result, time.monotonic() - started, bool(waiting))
+        if not isinstance(result, Failure):
+            warn(graph, store, [node.name])
     return failures
 
 
@@ -161,3 +172,5 @@ class _Pool:
             self.done.add(node.name)
         others = self.graph.nodes.keys() - self.done - causes(self.graph, self.failures).keys()
         report(node, result, time.monotonic() - self.started[node.name], bool(others))
+        if not isinstance(result, Failure):
+            warn(self.graph, self.store, [node.name])

@@ -9,6 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from condensery.errors import UserError
+
+PROCESSES = 8  # at most, for each core, of a stage on a CPU
 _AMPERE, _VOLTA = (8, 0), (7, 0)  # compute capabilities
 
 
@@ -22,6 +25,47 @@ def quick_precision(accelerator: str) -> str:
         oldest = _oldest_gpu() or _AMPERE
         return "bf16" if oldest >= _AMPERE else "fp16" if oldest >= _VOLTA else "fp32"
     return "bf16" if _cpu_has_bf16() else "fp32"
+
+
+def check_devices(accelerator: str, devices: int | str) -> None:
+    """Raise ``UserError`` where this machine has not what ``trainer.accelerator`` and ``trainer.devices`` ask for.
+
+    Looked at before every run, also one that finds everything done: whether a command is accepted must not depend on that.
+    """
+    wanted = devices if isinstance(devices, int) else 1
+    if accelerator == "cpu" or (accelerator == "auto" and wanted == 1):
+        there = 0
+    else:
+        there = _gpus_in_sight() or _gpus_of_torch()
+        there = there if there >= wanted else _gpus_of_torch()
+    if accelerator == "gpu" and not there:
+        raise UserError("trainer.accelerator: gpu was asked for, but torch sees none; use cpu or auto")
+    if there and wanted > there:
+        raise UserError(f"trainer.devices: {wanted} GPUs are asked for, and torch sees {there}")
+    cores = _cores()
+    if not there and wanted > PROCESSES * cores:
+        most = f"at most {PROCESSES * cores} are started on {cores} {'core' if cores == 1 else 'cores'}"
+        raise UserError(f"trainer.devices: {wanted} processes are asked for, but {most}")
+
+
+def _gpus_in_sight() -> int:
+    """How many GPUs the system shows, as far as that can be told without torch; 0 where it cannot."""
+    there = len([*Path("/dev").glob("nvidia[0-9]*")])
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return there
+    named = visible.split(",")
+    return len(named) if all(one.isdecimal() and int(one) < there for one in named) else 0
+
+
+def _gpus_of_torch() -> int:
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _has_gpu() -> bool:
@@ -54,10 +98,9 @@ def _cpu_has_bf16() -> bool:
 @cache
 def machine() -> dict[str, str]:
     """What a result was computed on, for people to read: no name of a user or host is in it."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     found = {
         "processor": _processor() or platform.processor() or platform.machine(),
-        "cores": str(cores),
+        "cores": str(_cores()),
         "system": f"{platform.system()} {platform.machine()}",
     }
     with suppress(OSError, ValueError, AttributeError):

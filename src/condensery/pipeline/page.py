@@ -180,6 +180,7 @@ def _job(label: str, run: Path, root: Path, manifests: dict[str, dict[str, Any]]
                 version=manifest.get("version"),
                 cause=lost.get("stage", ""),
                 failed=tidied(lost.get("reason", ""), root),
+                warnings=[tidied(text, root) for text in Artifact(artifact).warnings] if manifest else [],
             )
         )
         log = artifact / "logs" / "metrics.csv"

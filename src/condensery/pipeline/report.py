@@ -149,6 +149,7 @@ def row_of(graph: Graph, label: str, evaluation: Artifact) -> "Row":
             metrics=found["metrics"],
             seed=graph.root.seed,
             artifact=f"{evaluation.kind}/{evaluation.id}",
+            warnings=evaluation.all_warnings(),
         ),
         evaluation.path,
     )

@@ -11,8 +11,9 @@ from omegaconf import DictConfig, OmegaConf
 from condensery.errors import UserError
 from condensery.files import atomic, write_json
 from condensery.pipeline import asking, report, study, tables
-from condensery.pipeline.executor import execute, threads_of_a_stage
+from condensery.pipeline.executor import execute, threads_of_a_stage, warn
 from condensery.pipeline.graph import Graph, build
+from condensery.pipeline.hardware import check_devices
 from condensery.pipeline.page import write_study
 from condensery.pipeline.store import Store
 from condensery.pipeline.workers import Failure, StageError
@@ -77,9 +78,12 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
     if root.dry_run:
         show(graph, store)
         return Finished(None, [])
+    if root.launcher.kind == "local":
+        check_devices(root.trainer.accelerator, root.trainer.devices)
     folder = root.output_root / "runs" / f"{root.name}-{graph.id}"
     if root.ask is not None and not job and (known := asking.unchanged(graph, store, folder)) is not None:
         print(f"{len(graph.nodes)} stages, all reused; {folder} is as this command would write it", flush=True)
+        warn(graph, store)
         asking.answer(graph, store, known, root.ask)
         return Finished(folder, known)
     folder.mkdir(parents=True, exist_ok=True)

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 from hydra.core.hydra_config import HydraConfig
 
+from condensery.reporting.plain import one_line
+
 if TYPE_CHECKING:
     from condensery.pipeline.graph import Graph
 
@@ -127,7 +129,7 @@ def labels(graph: "Graph", overrides: Sequence[str]) -> dict[str, str]:
     for name, node in graph.nodes.items():
         behind[name] = {f"stages.{name}", f"stage.{node.kind}"}.union(*(behind[parent] for parent in node.parents))
         told = [
-            f"{key.rpartition('.')[2]}={value}"
+            one_line(f"{key.rpartition('.')[2]}={value}")  # W&B shows it
             for key, value in parts
             if key in swept and not key.startswith("table.") and _reaches(key, behind[name])
         ]

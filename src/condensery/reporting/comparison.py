@@ -18,6 +18,7 @@ from condensery.reporting.table import (
     failures,
     mark_best,
     mark_significant,
+    warnings,
 )
 
 
@@ -32,7 +33,11 @@ def comparison(layout: Layout, rows: Sequence[Row], split: str, baseline: str | 
     own, left_out = _measured(layout, [row for row in rows if not row.failed], split)
     added = [_add_measured(table, heading, measured, layout) for heading, measured in own]
     table.notes = [f"Shares in percent; in bold the best of each block{_within(layout)}.", *notes]
-    table.notes += [*failures(rows), *dict.fromkeys(note for _, measured in own for note in measured.notes())]
+    table.notes += [
+        *warnings(rows),
+        *failures(rows),
+        *dict.fromkeys(note for _, measured in own for note in measured.notes()),
+    ]
     if left_out:
         table.notes.append(f"Measured, but with no number for these columns: {', '.join(left_out)}.")
     if baseline is not None and own:

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from condensery.cells import harmless
 from condensery.errors import UserError
 from condensery.files import atomic
 from condensery.reporting.curves import Curve, smoothed
 from condensery.reporting.drawing import STYLES, WIDTH, Figure, canvas, compact, legend, save, separate_ticks
+from condensery.reporting.plain import one_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,7 +32,7 @@ class Line:
     """One line of a figure.
 
     Attributes:
-        label: in the legend.
+        label: in the legend, in one line.
         x: (points,) ascending; empty = the value is the same everywhere, and drawn across the whole panel.
         values: for each point the value of each run (seed), one at least; of a line that is the same everywhere, one point.
     """
@@ -38,6 +40,9 @@ class Line:
     label: str
     x: Sequence[float]
     values: Sequence[Sequence[float]]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "label", one_line(self.label))  # an SVG with an ESC in it is none
 
     @property
     def mean(self) -> NDArray[np.float64]:
@@ -245,7 +250,8 @@ def _finish(drawn: Any, stem: Path, title: str, caption: str, panels: Mapping[st
             for line in lines:
                 places = [f"{x:.6g}" for x in line.x] or [""]
                 rows = zip(places, line.mean, line.deviation, map(len, line.values), strict=True)
-                out.writerows((panel, line.label, x, f"{mean:.6g}", f"{sd:.6g}", runs) for x, mean, sd, runs in rows)
+                named = (harmless(one_line(panel)), harmless(line.label))
+                out.writerows((*named, x, f"{mean:.6g}", f"{sd:.6g}", runs) for x, mean, sd, runs in rows)
     return Figure(stem.name, title, caption, paths)
 
 

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from condensery.cells import NUMBER, harmless
 from condensery.reporting.plain import one_line
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ SPREAD, SIGNIFICANCE, PRINTED = "±", "significance", "printed"  # columns of a 
 LINE = 240  # characters, where the output is no terminal
 # What Markdown, with GitHub's tables, takes for markup; "_" within a word, "<" before a blank and a bracket alone are none.
 MARKUP = re.compile(r"[\\`*~]|(?<![^\W_])_|_(?![^\W_])|<(?=[A-Za-z/!?])|&(?=#?\w+;)|\](?=[(\[:])")
-NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?")
-FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # how a cell begins that a spreadsheet takes for a formula
 ESCAPES = {
     "[": "{[}",  # behind \\ or \midrule it would begin an option, and a star would belong to the command
     "*": "{*}",
@@ -279,13 +278,9 @@ def csv_text(table: "Table") -> str:
     """The records with commas between them; what a spreadsheet would take for a formula has an apostrophe before it."""
     stream = io.StringIO()
     header, lines = records(table)
-    texts = [[_harmless(text) for text in line] for line in (header, *lines)]
+    texts = [[harmless(text) for text in line] for line in (header, *lines)]
     csv.writer(stream, lineterminator="\n").writerows(texts)
     return stream.getvalue()
-
-
-def _harmless(text: str) -> str:
-    return f"'{text}" if text.startswith(FORMULA) and not NUMBER.fullmatch(text) else text
 
 
 def show(table: "Table", console: Console | None = None) -> None:

@@ -27,8 +27,8 @@ STYLE = Path(__file__).with_name("page.css")
 class Made:
     """One stage of a run and its artifact.
 
-    Where there is none ``failed`` says why, ``cause`` is the stage that failed, itself or what it needs, and ``seconds``
-    and the rest are empty.
+    ``warnings`` is what the stage found amiss in its input. Where there is no artifact ``failed`` says why, ``cause`` is
+    the stage that failed, itself or what it needs, and ``seconds`` and the rest are empty.
     """
 
     stage: str
@@ -40,6 +40,7 @@ class Made:
     version: int | None = None
     cause: str = ""
     failed: str = ""
+    warnings: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ def html(page: Page) -> str:
     """The whole document."""
     sections = {
         "Failed": _failed(page),
+        "Warnings": _warnings(page),
         "Results": joined(results_table(table) for table in page.tables),
         "Examples": _examples(page.examples),
         "Figures": joined(map(_figure, page.figures)),
@@ -258,6 +260,21 @@ def _failed(page: Page) -> Markup:
     for what, why in page.failed:
         lines.setdefault(why, []).append(what)
     items = [tag("li", tag("b", ", ".join(those)), ": ", why) for why, those in lines.items()]
+    return tag("ul", *items, class_="failed") if items else Markup("")
+
+
+def _warnings(page: Page) -> Markup:
+    """What the stages found amiss in their input, each once, and in which jobs."""
+    lines: dict[tuple[str, str], dict[str, None]] = {}
+    for job in page.jobs:
+        for made in job.made:
+            for text in made.warnings:
+                lines.setdefault((made.stage, text), {})[job.label] = None
+    several = len(page.jobs) > 1
+    items = [
+        tag("li", tag("b", stage), ": ", text, f" ({', '.join(filter(None, labels))})" if several else "")
+        for (stage, text), labels in lines.items()
+    ]
     return tag("ul", *items, class_="failed") if items else Markup("")
 
 

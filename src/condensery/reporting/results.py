@@ -20,7 +20,7 @@ _FIELDS: dict[str, tuple[type, ...]] = {
     "seed": (int, type(None)),
     "artifact": (str,),
 }
-_SOME = {"failed": str, "system": str, "settings": dict}  # of rows that failed; of the results of a sweep
+_SOME = {"failed": str, "warnings": list, "system": str, "settings": dict}  # where there are any; of a sweep's results
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Row:
         artifact: id of the artifact that was measured.
         failed: why nothing was measured, in one line; empty where something was.
         system: the name without what a sweep put before it; empty where that is the name itself.
+        warnings: what is to be known of what the number was made from, such as test queries that stand in train.
         settings: of a sweep, key -> the values with which its jobs made this very row.
     """
 
@@ -50,6 +51,7 @@ class Row:
     failed: str = ""
     system: str = ""
     settings: dict[str, list[str]] = field(default_factory=dict, compare=False)
+    warnings: Sequence[str] = field(default=(), compare=False)
 
 
 def write_results(path: Path, rows: Sequence[Row]) -> None:
@@ -63,6 +65,7 @@ def write_results(path: Path, rows: Sequence[Row]) -> None:
             "seed": row.seed,
             "artifact": row.artifact,
             **({"failed": row.failed} if row.failed else {}),
+            **({"warnings": list(row.warnings)} if row.warnings else {}),
             **({"system": row.system, "settings": row.settings} if row.system else {}),
         }
         for row in rows

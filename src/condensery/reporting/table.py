@@ -189,7 +189,7 @@ def build_table(
     among the rows.
     """
     names = list(dict.fromkeys(row.name for row in rows))
-    failed = failures(rows)
+    first = [*warnings(rows), *failures(rows)]
     rows = [row for row in rows if not row.failed]
     if not rows:
         raise UserError("table: there is no result to show")
@@ -212,12 +212,18 @@ def build_table(
     )
     mark_best(table.cells)
     wide = len(columns) > WIDE
-    table.notes = [IN_BOLD.format("line" if wide else "column"), *failed, *measured.notes()]
+    table.notes = [IN_BOLD.format("line" if wide else "column"), *first, *measured.notes()]
     if significance:
         if not measured.known(significance.baseline):
             raise UserError(f"table.baseline: no row is called {significance.baseline!r}; rows: {', '.join(names)}")
         mark_significant(table, [(table.cells, measured)], significance)
     return table.turn() if wide else table
+
+
+def warnings(rows: Sequence[Row]) -> list[str]:
+    """Notes: what is to be known of what the numbers were made from, each once."""
+    told = [(row.collection, str(text).rstrip(".")) for row in rows for text in row.warnings]
+    return [f"Warning: {f'{collection}: ' if collection else ''}{text}." for collection, text in dict.fromkeys(told)]
 
 
 def failures(rows: Sequence[Row]) -> list[str]:

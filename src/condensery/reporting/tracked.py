@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from condensery.reporting.plain import one_line
 from condensery.reporting.results import Row
 from condensery.reporting.table import Table
 from condensery.training.tracking import Tracked, close, logged, start
@@ -32,12 +33,12 @@ def log_results(tracked: Tracked, tables: Sequence[Table], figures: Sequence[Pat
         for table in tables:
             header, lines = table.records()
             columns: list[str | int] = [*header]
-            run.log({table.title: wandb.Table(columns=columns, data=lines)})
+            run.log({one_line(table.title): wandb.Table(columns=columns, data=lines)})
         for path in figures:
             run.log({path.stem: wandb.Image(str(path))})
         named: list[str | int] = ["system", "collection", "split", "seed", "metric", "value", "artifact"]
         numbers = [
-            [row.name, row.collection, row.split, row.seed, metric, value, row.artifact]
+            [one_line(row.name), one_line(row.collection), row.split, row.seed, metric, value, row.artifact]
             for row in rows
             for metric, value in row.metrics.items()
         ]

@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.csv as csv
 from numpy.typing import NDArray
 
-from condensery.errors import UserError
+from condensery.errors import UserError, shown
 from condensery.files import atomic, load_array, write_json
 from condensery.progress import progress
 from condensery.retrieval.lookup import rows_of
 from condensery.text.collection import Collection
-from condensery.text.lines import SHOWN, check_whole, read_lines
+from condensery.text.lines import check_whole, json_fault, read_lines
 
 LINES = 4096  # lines whose ids are looked up at a time
 WRITTEN = 256  # lines written at a time
@@ -117,14 +117,14 @@ def read_negatives(path: Path, collection: Collection, field: str = "negative_id
         for i, row in enumerate(rows.tolist()):
             problem = "is unknown" if row < 0 else "has a line already" if seen[row] else ""
             if problem:
-                raise UserError(f"{path}:{first + i}: query {parsed[i][0]!r} {problem} (in '{collection.name}')")
+                raise UserError(f"{path}:{first + i}: query {shown(parsed[i][0])!r} {problem} (in '{collection.name}')")
             seen[row] = True
         counts = np.array([len(ids) for _, ids in parsed], np.int64)
         flat = rows_of(collection.passages, [identifier for _, ids in parsed for identifier in ids])
         if len(flat) and flat.min() < 0:
             line = int(np.searchsorted(np.cumsum(counts), int(np.argmin(flat)), side="right"))
             unknown = next(one for one in parsed[line][1] if collection.passages.rows_of([one])[0] < 0)
-            raise UserError(f"{path}:{first + line}: passage {unknown!r} is unknown (in '{collection.name}')")
+            raise UserError(f"{path}:{first + line}: passage {shown(unknown)!r} is unknown (in '{collection.name}')")
         query_rows.append(rows)
         blocks.append((counts, flat.astype(np.int32)))
     if not blocks:
@@ -160,12 +160,12 @@ def _parse(line: str, where: str, field: str) -> tuple[str, list[str]]:
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{where}: not valid JSON ({error})") from None
+        raise UserError(f"{where}: not valid JSON ({json_fault(error)})") from None
     if not isinstance(value, dict):
         raise UserError(f"{where}: expected an object with query_id and {field}")
     query, ids = value.get("query_id"), value.get(field)
     if not isinstance(query, str):
-        raise UserError(f"{where}: query_id must be a string, found {query!r}")
+        raise UserError(f"{where}: query_id must be a string, found {shown(json.dumps(query))}")
     if not isinstance(ids, list) or not all(isinstance(one, str) for one in ids):
         raise UserError(f"{where}: {field} must be a list of strings")
     for identifier in (query, *ids):
@@ -192,7 +192,7 @@ def from_triples(
             if (passages < 0).any():
                 row = int(np.argmax(passages < 0))
                 unknown_id = batch.column(2)[row].as_py()
-                raise UserError(f"{_place(path, triples + row)}: passage {unknown_id[:SHOWN]!r} is unknown")
+                raise UserError(f"{_place(path, triples + row)}: passage {shown(unknown_id)!r} is unknown")
             known = queries >= 0
             pairs = (queries[known] << 32) + passages[known]
             found.add(pairs[~np.isin(pairs, judged)])

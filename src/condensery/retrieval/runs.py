@@ -13,11 +13,12 @@ from typing import TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from condensery.errors import UserError
+from condensery.errors import UserError, shown
 from condensery.files import atomic
+from condensery.inputs import readable
 from condensery.retrieval.lookup import rows_of
 from condensery.text.collection import Collection
-from condensery.text.lines import SHOWN, integer, read_lines, readable
+from condensery.text.lines import decimal, integer, read_lines
 
 QUERIES = 256  # written at a time
 BLOCK = 1 << 20  # bytes looked through at a time
@@ -81,7 +82,9 @@ def read_run(path: Path, collection: Collection) -> Run:
     twice = (np.diff(query_rows[order]) == 0) & (np.diff(passage_rows[order]) == 0)
     if twice.any():
         line = int(order[1:][twice].min())
-        raise UserError(f"{path}:{line + 1}: passage {passages[line]!r} is there twice for query {queries[line]!r}")
+        raise UserError(
+            f"{path}:{line + 1}: passage {shown(passages[line])!r} is there twice for query {shown(queries[line])!r}"
+        )
     order = np.lexsort((ranks, -scores, query_rows))
     unique, counts = np.unique(query_rows, return_counts=True)
     filled = np.arange(counts.max(initial=0)) < counts[:, None]
@@ -134,12 +137,9 @@ def _columns(path: Path) -> tuple[list[str], list[str], NDArray[np.int64], NDArr
             columns = "query Q0 passage rank score tag"
             raise UserError(f"{place}: expected 6 columns ({columns}), found {len(fields)}")
         ranks.append(integer(fields[3], "rank", place))
-        try:
-            scores.append(float(fields[4]))
-        except ValueError:
-            scores.append(math.nan)
+        scores.append(decimal(fields[4]))
         if not math.isfinite(scores[-1]):
-            raise UserError(f"{place}: the score must be a finite number, not {fields[4][:SHOWN]!r}")
+            raise UserError(f"{place}: the score must be a finite number, not {shown(fields[4])!r}")
         queries.append(fields[0])
         passages.append(fields[2])
     return queries, passages, np.array(ranks, np.int64), np.array(scores, np.float64)
@@ -148,5 +148,5 @@ def _columns(path: Path) -> tuple[list[str], list[str], NDArray[np.int64], NDArr
 def _known(rows: NDArray[np.int64], ids: list[str], path: Path, kind: str) -> NDArray[np.int64]:
     if len(rows) and rows.min() < 0:
         line = int(np.argmax(rows < 0))
-        raise UserError(f"{path}:{line + 1}: {kind} {ids[line]!r} is unknown")
+        raise UserError(f"{path}:{line + 1}: {kind} {shown(ids[line])!r} is unknown")
     return rows

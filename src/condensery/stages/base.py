@@ -127,6 +127,23 @@ class Artifact:
         """The stage kind that made it."""
         return self.path.parent.name
 
+    @property
+    def warnings(self) -> list[str]:
+        """What its stage found amiss in its input, in sentences; a stage returns them under this name."""
+        return [str(text) for text in self.manifest.get("metrics", {}).get("warnings", [])]
+
+    def all_warnings(self) -> list[str]:
+        """The same of this artifact and of all that it was made from, each once."""
+        found, left, seen = dict[str, None](), [self], {self.path}
+        while left:
+            artifact = left.pop(0)
+            found |= dict.fromkeys(artifact.warnings)
+            parents = [parent for field in artifact.manifest["inputs"] for parent in artifact.inputs(field)]
+            new = [parent for parent in dict.fromkeys(parents) if parent.path not in seen]
+            seen |= {parent.path for parent in new}
+            left += new
+        return list(found)
+
     def inputs(self, field: str) -> list["Artifact"]:
         """The artifacts that it was made from, in the field ``field`` of its config."""
         store, manifest = self.path.parents[1], self.path / "manifest.json"

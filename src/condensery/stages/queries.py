@@ -90,14 +90,19 @@ def _lengths(store: "TokenStore") -> dict[str, Any]:
 
 def _write_examples(context: Context, passages: Passages, counts: np.ndarray) -> None:
     """Ten passages, spread over the collection, with their queries."""
+    from condensery.reporting.formats import escape_markdown
+    from condensery.reporting.plain import one_line
     from condensery.stages.texts import Queries
+
+    def shown(text: str) -> str:
+        return escape_markdown(one_line(text))
 
     queries, having = Queries(context.folder), np.flatnonzero(counts)
     chosen = having[np.linspace(0, len(having) - 1, min(EXAMPLES, len(having))).round().astype(np.int64)]
     parts = [f"# Queries of the stage {context.stage_name}\n"]
     for row in chosen.tolist():
-        title, text = (" ".join(passages.table.column(name)[row].split()) for name in ("title", "text"))
-        parts.append(f"## {passages.table.column('id')[row]}\n")
+        identifier, title, text = (shown(passages.table.column(name)[row]) for name in ("id", "title", "text"))
+        parts.append(f"## {identifier}\n")
         parts.append(f"{f'**{title}** ' if title else ''}{text}\n")
-        parts.append("".join(f"- {query}\n" for query in queries.texts(row)))
+        parts.append("".join(f"- {shown(query)}\n" for query in queries.texts(row)))
     (context.folder / "examples.md").write_text("\n".join(parts), encoding="utf-8")

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from condensery.inputs import look
 from condensery.stages.base import Context, Operational, stage
 from condensery.stages.query_config import QueryStageConfig
 from condensery.text.hashes import content_hashes
@@ -23,8 +24,10 @@ class ReadQueriesConfig(QueryStageConfig):
         return query_files(self.path)
 
     def identity(self) -> list[str]:
-        """The content of the files. Raises ``UserError`` where they are missing, before anything is computed."""
-        return content_hashes(list(self.files()))
+        """The content of the files. Raises ``UserError`` where there is none to read, before anything is computed."""
+        files = list(self.files())
+        look(files)
+        return content_hashes(files)
 
 
 @stage("read_queries", version=1, makes="queries")

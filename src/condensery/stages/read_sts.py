@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from condensery.files import expanded
+from condensery.inputs import look
 from condensery.stages.base import Context, Input, Operational, StageConfig, stage
 from condensery.text.hashes import content_hashes
 
@@ -23,8 +24,10 @@ class ReadStsConfig(StageConfig):
         return sts_files(expanded(self.root))
 
     def identity(self) -> list[str]:
-        """The content of the files. Raises ``UserError`` where they are missing, before anything is computed."""
-        return content_hashes(list(self.files().values()))
+        """The content of the files. Raises ``UserError`` where there is none to read, before anything is computed."""
+        files = list(self.files().values())
+        look(files)
+        return content_hashes(files)
 
 
 @stage("read_sts", version=1, makes="sentences")

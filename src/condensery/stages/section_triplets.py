@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from condensery.files import expanded
+from condensery.inputs import look
 from condensery.stages.base import Context, Input, Operational, StageConfig, stage
 from condensery.text.hashes import content_hashes
 
@@ -41,8 +42,10 @@ class SectionTripletsConfig(StageConfig):
         return InputFile("file of articles", expanded(self.path), hint).open_path()
 
     def identity(self) -> list[str]:
-        """The content of the file. Raises ``UserError`` where it is missing, before anything is computed."""
-        return content_hashes([self.file()])
+        """The content of the file. Raises ``UserError`` where there is none to read, before anything is computed."""
+        file = self.file()
+        look([file])
+        return content_hashes([file])
 
 
 @stage("section_triplets", version=1, makes="sentences")

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from condensery.errors import UserError
 from condensery.stages.base import Context, Input, Operational, StageConfig, stage
 from condensery.stages.checks import Split, missing_split
 from condensery.text.hashes import content_hashes
+from condensery.text.source import InputFile
 
 
 class TriplesConfig(StageConfig):
@@ -24,12 +24,11 @@ class TriplesConfig(StageConfig):
     depth: Annotated[int, Field(gt=0)]
 
     def identity(self) -> list[str]:
-        """The content of the file. Raises ``UserError`` where it is missing, before anything is computed."""
+        """The content of the file. Raises ``UserError`` where there is none to read, before anything is computed."""
         if self.file is None:
             return []
-        if not self.file.is_file():
-            raise UserError(f"{self.file}: no such file; stage.triples.file names the triples of ids")
-        return content_hashes([self.file])
+        named = InputFile("file of triples of ids", self.file, "; stage.triples.file names it", exact=True)
+        return content_hashes([named.look()])
 
     def misfit(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
         """A split that the collection does not have, or no negatives."""

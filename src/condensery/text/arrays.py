@@ -1,6 +1,5 @@
 """One JSON array of objects in a file of any size, entry by entry; only the entry at hand is in memory."""
 
-import gzip
 import io
 import json
 from collections.abc import Iterator
@@ -8,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from condensery.errors import UserError
+from condensery.inputs import MEGABYTE, opened
 from condensery.progress import progress
-from condensery.text.lines import HEAD, LONGEST, MEGABYTE, SHOW_FROM, check_head, readable
+from condensery.text.lines import LONGEST, SHOW_FROM, json_fault
 
 BLOCK = MEGABYTE  # characters read at a time
 NEAR = 16  # characters: a literal or escape that the end of a block tore apart is no longer
@@ -19,21 +19,20 @@ BLANK = " \t\r\n"
 def read_array(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (place, object) for every entry of a JSON array; place is ``path:line`` of the entry's first character.
 
+    Where the line holds more than this entry, as in an array that is one line, it is ``path:line:column``.
+
     Raises ``UserError`` with the line where the file is no array of objects, and as ``read_lines``.
     """
-    with readable(path):
+    with opened(path) as (raw, file):
         size = path.stat().st_size
-        with open(path, "rb") as file:
-            raw = io.BufferedReader(gzip.GzipFile(fileobj=file), MEGABYTE) if path.suffix == ".gz" else file
-            check_head(raw.peek(HEAD), path)
-            entries = _Entries(path, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="\n"))
-            with progress(f"reading {path.name}", size // MEGABYTE if size >= SHOW_FROM else 0, "MB") as task:
-                shown = 0
-                for entry in entries:
-                    if (at := file.tell() // MEGABYTE) > shown:
-                        task.advance(at - shown)
-                        shown = at
-                    yield entry
+        entries = _Entries(path, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="\n"))
+        with progress(f"reading {path.name}", size // MEGABYTE if size >= SHOW_FROM else 0, "MB") as task:
+            shown = 0
+            for entry in entries:
+                if (at := file.tell() // MEGABYTE) > shown:
+                    task.advance(at - shown)
+                    shown = at
+                yield entry
 
 
 class _Entries:
@@ -41,13 +40,15 @@ class _Entries:
 
     def __init__(self, path: Path, stream: io.TextIOWrapper) -> None:
         self.path, self.stream = path, stream
-        self.text, self.at, self.line = "", 0, 1  # what is in memory, where we are in it, and the line of that place
+        self.text, self.at = "", 0  # what is in memory, and where we are in it
+        self.line, self.column = 1, 1  # of that place in the file
+        self.shared = 0  # the line of the last mark of the array: what else stands on it needs a column
         self.decoder = json.JSONDecoder()
 
     def __iter__(self) -> Iterator[tuple[str, dict[str, Any]]]:
         if self._next() != "[":
             raise UserError(f"{self._place()}: a JSON array of objects is expected: [{{...}}, ...]")
-        self._advance(self.at + 1)
+        self._pass_mark()
         if self._next() == "]":
             self._advance(self.at + 1)
             return self._end()
@@ -59,7 +60,7 @@ class _Entries:
             mark = self._next()
             if mark not in (",", "]"):
                 raise UserError(f'{self._place()}: not valid JSON ("," or "]" is expected here)')
-            self._advance(self.at + 1)
+            self._pass_mark()
             if mark == "]":
                 return self._end()
 
@@ -74,13 +75,14 @@ class _Entries:
             except RecursionError:
                 raise UserError(f"{place}: not valid JSON (nested too deeply)") from None
             except json.JSONDecodeError as error:
+                behind = error.pos - self.at  # what is in memory may begin elsewhere after reading on
                 torn = error.pos > len(self.text) - NEAR or error.msg.startswith("Unterminated string")
                 if torn and len(self.text) - self.at < LONGEST and self._more():
                     continue
-                where = self.line + self.text.count("\n", self.at, error.pos)
-                raise UserError(f"{self.path}:{where}: not valid JSON ({error.msg})") from None
+                self._advance(self.at + behind)
+                raise UserError(f"{self._place()}: not valid JSON ({error.msg})") from None
             except ValueError as error:  # a number of thousands of digits
-                raise UserError(f"{place}: not valid JSON ({error})") from None
+                raise UserError(f"{place}: not valid JSON ({json_fault(error)})") from None
             self._advance(end)
             return value
 
@@ -105,9 +107,15 @@ class _Entries:
         self.text, self.at = self.text[self.at :] + read, 0
         return bool(read)
 
+    def _pass_mark(self) -> None:
+        self.shared = self.line
+        self._advance(self.at + 1)
+
     def _advance(self, at: int) -> None:
-        self.line += self.text.count("\n", self.at, at)
+        ends = self.text.count("\n", self.at, at)
+        self.line += ends
+        self.column = at - self.text.rindex("\n", self.at, at) if ends else self.column + at - self.at
         self.at = at
 
     def _place(self) -> str:
-        return f"{self.path}:{self.line}"
+        return f"{self.path}:{self.line}" + (f":{self.column}" if self.line == self.shared else "")

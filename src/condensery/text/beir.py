@@ -1,22 +1,22 @@
 """BEIR folders (Thakur et al. 2021): ``corpus.jsonl``, ``queries.jsonl`` and ``qrels/*.tsv``, each plain or gzip."""
 
-from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import model_validator
 
 from condensery.errors import UserError
 from condensery.files import expanded
-from condensery.text.lines import field, integer, read_columns, read_objects, resolve
+from condensery.inputs import anything
+from condensery.text.lines import field, integer, read_columns, read_objects
 from condensery.text.records import Document, Passage, Query
-from condensery.text.source import FolderSource, InputFile, Splits
+from condensery.text.source import FolderSource, InputFile, Splits, at_least_one
 
 if TYPE_CHECKING:
     from condensery.text.writer import CollectionWriter
 
-Item = TypeVar("Item")
 HEADER = ["query-id", "corpus-id", "score"]
+NO_DOCUMENTS = "; set data.documents=null to do without"  # without any, the passages would quietly stand in for them
 IN_PARTS = "cqadupstack"  # twelve folders in one, which count as one data set
 
 
@@ -51,9 +51,8 @@ class BeirSource(FolderSource):
         """The corpus, the documents, the queries and the qrels."""
         files = [InputFile("corpus", self.folder / "corpus.jsonl"), *question_files(self.folder, self.splits)]
         documents = self.folder / ("documents.jsonl" if self.documents == "auto" else self.documents or "")
-        if self.documents and (self.documents != "auto" or resolve(documents)):
-            hint = "; set data.documents=null to do without"
-            files.append(InputFile("documents", documents, hint))
+        if self.documents and (self.documents != "auto" or anything(documents)):
+            files.append(InputFile("documents", documents, NO_DOCUMENTS))
         return files
 
 
@@ -76,7 +75,7 @@ def read_questions(files: list[InputFile], writer: "CollectionWriter") -> None:
             read_qrels(file.open_path(), file.role.removeprefix("qrels of "), writer)
     for file in files:
         if file.role == "queries":
-            for place, record in read_objects(file.open_path()):
+            for place, record in at_least_one(read_objects(file.open_path()), file, "queries"):
                 writer.add_query(Query(field(record, "_id", place, str), field(record, "text", place, str)), place)
 
 
@@ -90,15 +89,6 @@ def read_qrels(path: Path, split: str, writer: "CollectionWriter") -> None:
         count += 1
     if not count:
         raise UserError(f"{path}: no judgements; without that split set data.splits.{split}=null")
-
-
-def at_least_one(documents: Iterable[Item], file: InputFile) -> Iterator[Item]:
-    """The documents for pre-training of a file; ``UserError`` for none: the passages would quietly stand in for them."""
-    number = 0
-    for number, document in enumerate(documents, start=1):  # noqa: B007  (it counts)
-        yield document
-    if not number:
-        raise UserError(f"{file.open_path()}: holds no documents; set data.documents=null to do without")
 
 
 def document_of(record: dict[str, Any], place: str) -> Document:
@@ -115,12 +105,12 @@ def read(config: BeirSource, writer: "CollectionWriter") -> None:
     files = config.input_files()
     read_questions(files, writer)
     named = False
-    for place, record in read_objects(files[0].open_path()):
+    for place, record in at_least_one(read_objects(files[0].open_path()), files[0]):
         document = field(record, "doc_id", place, str, "") or None
         named |= document is not None
         identifier, text = field(record, "_id", place, str), field(record, "text", place, str)
         writer.add_passage(Passage(identifier, field(record, "title", place, str, ""), text, document), place)
     for file in files:
         if file.role == "documents" and not (named and config.documents == "auto"):
-            for place, record in at_least_one(read_objects(file.open_path()), file):
+            for place, record in at_least_one(read_objects(file.open_path()), file, "documents", NO_DOCUMENTS):
                 writer.add_document(document_of(record, place), place)

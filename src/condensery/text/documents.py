@@ -4,9 +4,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from condensery.files import expanded
 from condensery.text.beir import document_of, question_files, read_questions
+from condensery.text.blank import is_blank
 from condensery.text.lines import read_objects
 from condensery.text.records import Passage
-from condensery.text.source import FolderSource, InputFile, Splits
+from condensery.text.source import FolderSource, InputFile, Splits, at_least_one
 
 if TYPE_CHECKING:
     from condensery.text.writer import CollectionWriter
@@ -40,10 +41,12 @@ def read(config: DocumentsSource, writer: "CollectionWriter") -> None:
     for file in files:
         if file.role not in ("documents", "extra documents"):
             continue
-        for place, record in read_objects(file.open_path()):
+        for place, record in at_least_one(read_objects(file.open_path()), file, "documents"):
             document = document_of(record, place)
             if not document.passages:
                 writer.dropped["empty_documents"] += 1
             for number, passage in enumerate(document.passages):
-                title = document.title if passage.strip() else ""  # the title must not stand in for an empty paragraph
+                title = (
+                    "" if is_blank(passage) else document.title
+                )  # the title must not stand in for an empty paragraph
                 writer.add_passage(Passage(f"{document.id}#{number}", title, passage, document.id), place)

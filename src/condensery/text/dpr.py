@@ -10,15 +10,17 @@ Every file is accepted plain or gzip. Questions are named after their split and 
 
 import ast
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from condensery.errors import UserError
 from condensery.text.answers import is_pattern
 from condensery.text.arrays import read_array
+from condensery.text.blank import is_blank
 from condensery.text.lines import field, read_quoted
 from condensery.text.records import Passage, Query
-from condensery.text.source import FolderSource, InputFile, Splits
+from condensery.text.source import FolderSource, InputFile, Splits, at_least_one
 
 if TYPE_CHECKING:
     from condensery.text.writer import CollectionWriter
@@ -86,14 +88,19 @@ def read(config: DprSource, writer: "CollectionWriter") -> None:
         if not count:
             raise UserError(f"{path}: no questions; without that split set data.splits.{split}=null")
     document, before = "", ""
-    for number, (place, (identifier, text, title)) in enumerate(read_quoted(passages.open_path(), HEADER)):
-        if number == 0 and identifier == HEADER[0]:
-            if [identifier, text, title] != HEADER:
-                raise UserError(f"{place}: the columns must be {', '.join(HEADER)}, in this order")
-            continue
+    for place, (identifier, text, title) in at_least_one(_read_passages(passages.open_path()), passages):
         if not document or not title or title != before:
             document, before = identifier, title
         writer.add_passage(Passage(identifier, title, text, document), place)
+
+
+def _read_passages(path: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield (place, [id, text, title]) of every passage; ``UserError`` where the header has another order."""
+    for number, (place, fields) in enumerate(read_quoted(path, HEADER)):
+        if number or fields[0] != HEADER[0]:
+            yield place, fields
+        elif fields != HEADER:
+            raise UserError(f"{place}: the columns must be {', '.join(HEADER)}, in this order")
 
 
 def _read_json(path: Path, config: DprSource, split: str, writer: "CollectionWriter") -> int:
@@ -136,7 +143,7 @@ def _checked(answers: Any, place: str, writer: "CollectionWriter") -> tuple[str,
         raise UserError(f"{place}: the answers must be a list of strings")
     for answer in answers if writer.regex_answers else ():
         if not is_pattern(answer):
-            writer.warnings.append(f"{place}: the answer {answer!r} is no regular expression, and so in no passage")
+            writer.broken_answers.append((place, answer))
     return tuple(answers)
 
 
@@ -145,7 +152,7 @@ def _read_csv(path: Path, split: str, writer: "CollectionWriter") -> int:
     number = -1
     for number, (place, (question, written)) in enumerate(read_quoted(path, ["question", "answers"])):
         answers = _checked(_list(written, place), place, writer)
-        if not any(answer.strip() for answer in answers):
+        if all(map(is_blank, answers)):
             raise UserError(f"{place}: the question has no answer")
         writer.add_query(Query(f"{split}-{number}", question.strip(), answers), place, split)
     return number + 1

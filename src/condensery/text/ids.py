@@ -5,20 +5,50 @@ share a hash is 2e-6, and that would show as a "duplicate id" error, never as a 
 """
 
 import hashlib
+from array import array
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from condensery.errors import shown
 from condensery.files import load_array
 
 SUFFIX = ".rows.npy"
+MOST = 255  # bytes that are kept of an id
 
 
 def id_hash(identifier: str) -> int:
     """The 64-bit hash by which an id is known."""
     return int.from_bytes(hashlib.blake2b(identifier.encode(errors="surrogatepass"), digest_size=8).digest(), "little")
+
+
+class KeptIds:
+    """Ids by hash as they arrive, with what a message shows of each: 9 bytes and the beginning of the id."""
+
+    def __init__(self) -> None:
+        self._hashes, self._lengths, self._text = array("Q"), array("B"), bytearray()
+
+    def __len__(self) -> int:
+        return len(self._hashes)
+
+    def add(self, identifier: str) -> None:
+        """Append an id."""
+        beginning = shown(identifier).encode(errors="backslashreplace")[:MOST]
+        self._hashes.append(id_hash(identifier))
+        self._lengths.append(len(beginning))
+        self._text += beginning
+
+    @property
+    def hashes(self) -> NDArray[np.uint64]:
+        """uint64 (n,), in their order."""
+        return np.frombuffer(self._hashes, np.uint64)
+
+    def __getitem__(self, at: int) -> str:
+        """What a message shows of an id, quoted."""
+        first = sum(self._lengths[:at])
+        return repr(self._text[first : first + self._lengths[at]].decode(errors="replace"))
 
 
 class IdIndex:

@@ -6,23 +6,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError
-from condensery.text.ids import IdIndex, id_hash
+from condensery.text.ids import IdIndex, KeptIds, id_hash
 from condensery.text.places import Places
 
 Rows = NDArray[np.int32]
 
 
 class Judgements:
-    """The judgements of one split as they arrive: hashes of ids (8 bytes each), grades and places; no text is kept."""
+    """The judgements of one split as they arrive: ids, grades and places; no text is kept."""
 
     def __init__(self, split: str) -> None:
         self.split = split
-        self.queries, self.passages, self.grades, self.places = array("Q"), array("Q"), array("i"), Places()
+        self.queries, self.passages, self.grades, self.places = KeptIds(), KeptIds(), array("i"), Places()
 
     def add(self, query_id: str, passage_id: str, grade: int, where: str) -> None:
         """Take one judgement; ``UserError`` for a grade that does not fit 32 bits."""
-        self.queries.append(id_hash(query_id))
-        self.passages.append(id_hash(passage_id))
+        self.queries.add(query_id)
+        self.passages.add(passage_id)
         try:
             self.grades.append(grade)
         except OverflowError:
@@ -35,12 +35,12 @@ class Judgements:
         Left out are exact repetitions and judgements of passages whose hash is in ``dropped``. Raises ``UserError`` for
         an id that is not there, for two grades of one pair and for a query without a relevant passage.
         """
-        passage_hashes = np.frombuffer(self.passages, np.uint64)
-        query_rows = queries.find(np.frombuffer(self.queries, np.uint64))
+        passage_hashes = self.passages.hashes
+        query_rows = queries.find(self.queries.hashes)
         passage_rows = passages.find(passage_hashes)
         kept = ~np.isin(passage_hashes, np.array(sorted(dropped), np.uint64))
-        self._complain(query_rows < 0, "no query has this query id")
-        self._complain((passage_rows < 0) & kept, "no passage has this passage id")
+        self._complain(query_rows < 0, "no query has this query id", self.queries)
+        self._complain((passage_rows < 0) & kept, "no passage has this passage id", self.passages)
         found = np.stack([query_rows, passage_rows, np.frombuffer(self.grades, np.int32)], axis=1)
         places = np.flatnonzero(kept)
         places = places[np.lexsort(found[places].T[::-1])]
@@ -55,37 +55,40 @@ class Judgements:
         self._check_positives(rows, places)
         return rows[unique].astype(np.int32), len(found) - int(unique.sum())
 
-    def _complain(self, wrong: NDArray[np.bool_], message: str) -> None:
+    def _complain(self, wrong: NDArray[np.bool_], message: str, ids: KeptIds) -> None:
         if wrong.any():
+            first = int(np.flatnonzero(wrong)[0])
             more = f" (and {int(wrong.sum()) - 1:,} more lines)" if wrong.sum() > 1 else ""
-            raise UserError(f"{self.places[int(np.flatnonzero(wrong)[0])]}: {message}{more}")
+            raise UserError(f"{self.places[first]}: {message}: {ids[first]}{more}")
 
     def _check_positives(self, rows: NDArray[np.int64], places: NDArray[np.int64]) -> None:
         positive = rows[:, 2] > 0
         if not positive.any():
-            where = self.places[0].rpartition(":")[0] if len(self.places) else f"split {self.split}"
+            where = self.places.path(0) if len(self.places) else f"split {self.split}"
             raise UserError(f"{where}: no judgement of the split {self.split} has a grade above 0")
         without = ~np.isin(rows[:, 0], rows[positive, 0])
         if without.any():
             count = len(np.unique(rows[without, 0]))
-            first = self.places[int(places[without].min())]
+            at = int(places[without].min())
+            first, name = self.places[at], self.queries[at]
             more = f" (so have {count - 1:,} more)" if count > 1 else ""
             raise UserError(
-                f"{first}: this query of the split {self.split} has no positive passage (grade above 0){more};"
+                f"{first}: the query {name} of the split {self.split} has no positive passage (grade above 0){more};"
                 " remove its lines or judge one"
             )
 
 
 class GivenNegatives:
-    """The hard negatives that an input names, as they arrive: hashes of ids (8 bytes each) and places."""
+    """The hard negatives that an input names, as they arrive: ids and places."""
 
     def __init__(self) -> None:
-        self.queries, self.passages, self.counts, self.places = array("Q"), array("Q"), array("q"), Places()
+        self.queries, self.passages, self.counts, self.places = array("Q"), KeptIds(), array("q"), Places()
 
     def add(self, query_id: str, passage_ids: list[str], where: str) -> None:
         """Take the negatives of one query, best first."""
         self.queries.append(id_hash(query_id))
-        self.passages.extend(map(id_hash, passage_ids))
+        for identifier in passage_ids:
+            self.passages.add(identifier)
         self.counts.append(len(passage_ids))
         self.places.add(where)
 
@@ -95,13 +98,14 @@ class GivenNegatives:
         Left out are those of queries that were left out, and passages whose hash is in ``dropped``. Raises
         ``UserError`` for a passage that is not there.
         """
-        hashes, counts = np.frombuffer(self.passages, np.uint64), np.frombuffer(self.counts, np.int64)
+        hashes, counts = self.passages.hashes, np.frombuffer(self.counts, np.int64)
         query_rows = np.repeat(queries.find(np.frombuffer(self.queries, np.uint64)), counts)
         passage_rows = passages.find(hashes)
         kept = ~np.isin(hashes, np.array(sorted(dropped), np.uint64))
         unknown = np.flatnonzero((passage_rows < 0) & kept)
         if len(unknown):
             line = int(np.searchsorted(np.cumsum(counts), unknown[0], side="right"))
-            raise UserError(f"{self.places[line]}: no passage has the id of a hard negative that is named here")
+            name = self.passages[int(unknown[0])]
+            raise UserError(f"{self.places[line]}: no passage has the id of a hard negative that is named here: {name}")
         rows = np.stack([query_rows, passage_rows], axis=1)[kept & (query_rows >= 0)]
         return rows[np.argsort(rows[:, 0], kind="stable")].astype(np.int32)

@@ -1,38 +1,30 @@
 """Lines of input files, plain or gzip, with their place; one way of saying what is wrong with a line."""
 
 import csv
-import gzip
 import io
 import json
+import math
 import re
-import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
-from condensery.errors import UserError
+from condensery.errors import UserError, shown
+from condensery.inputs import MEGABYTE, opened
 from condensery.progress import progress
 
-MEGABYTE = 1 << 20
 BOM = b"\xef\xbb\xbf"
-GZIP = b"\x1f\x8b"
-HEAD = 1024  # bytes in which a file shows that it is no UTF-8
 LONGEST = 256 * MEGABYTE  # bytes of a line, characters of a field or an entry; beyond it a file is taken to be broken
-SHOWN = 60  # characters of a wrong value in a message
 
 csv.field_size_limit(LONGEST)  # its own is 131,072
 
 SHOW_FROM = 32 * MEGABYTE  # smaller files are read before a person would look at a bar
 
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+
 Kind = TypeVar("Kind")
-
-
-def resolve(path: Path) -> Path | None:
-    """``path`` itself, or the same file with ``.gz`` added or taken away; ``None`` when neither is there."""
-    other = path.with_suffix("") if path.suffix == ".gz" else path.parent / f"{path.name}.gz"
-    return path if path.is_file() else other if other.is_file() else None
 
 
 def read_lines(path: Path, show: bool = True) -> Iterator[tuple[str, str]]:
@@ -56,44 +48,29 @@ def read_lines(path: Path, show: bool = True) -> Iterator[tuple[str, str]]:
 
 
 def _raw_lines(path: Path, show: bool) -> Iterator[bytes]:
-    with readable(path):
+    with opened(path) as (stream, file):
         size = path.stat().st_size
-        with open(path, "rb") as file:
-            # GzipFile finds its line ends in Python; a buffered reader around it finds them in C
-            stream = io.BufferedReader(gzip.GzipFile(fileobj=file), MEGABYTE) if path.suffix == ".gz" else file
-            check_head(stream.peek(HEAD), path)
-            lines = iter(partial(stream.readline, LONGEST), b"")
-            if size < SHOW_FROM or not show:
-                yield from lines
-                return
-            with progress(f"reading {path.name}", size // MEGABYTE, "MB") as task:
-                shown = 0
-                for number, line in enumerate(lines):
-                    if number % 1024 == 0 and (at := file.tell() // MEGABYTE) > shown:
-                        task.advance(at - shown)
-                        shown = at
-                    yield line
+        lines = iter(partial(stream.readline, LONGEST), b"")
+        first = next(lines, b"")
+        _check_line_ends(first, stream, path)
+        lines = chain([first] if first else [], lines)
+        if size < SHOW_FROM or not show:
+            yield from lines
+            return
+        with progress(f"reading {path.name}", size // MEGABYTE, "MB") as task:
+            shown = 0
+            for number, line in enumerate(lines):
+                if number % 1024 == 0 and (at := file.tell() // MEGABYTE) > shown:
+                    task.advance(at - shown)
+                    shown = at
+                yield line
 
 
-def check_head(head: bytes, path: Path) -> None:
-    """Raise ``UserError`` where the first bytes of ``path`` are gzip's or hold a NUL, as UTF-16 that would pass for UTF-8."""
-    if head.startswith(GZIP):
-        raise UserError(f"{path}: this is a gzip file; name it .gz")
-    if b"\0" in head:
-        raise UserError(f"{path}: holds NUL bytes, so it is UTF-16 or no text at all; save the file as UTF-8")
-
-
-@contextmanager
-def readable(path: Path) -> Iterator[None]:
-    """Say in one line what goes wrong while ``path`` is read: ``UserError`` for a missing, broken or unreadable file."""
-    try:
-        yield
-    except (FileNotFoundError, NotADirectoryError):
-        raise UserError(f"{path}: no such file") from None
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise UserError(f"{path}: not a whole gzip file ({error}); fetch it again") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
+def _check_line_ends(first: bytes, stream: io.BufferedReader, path: Path) -> None:
+    """Raise ``UserError`` where the first line is all that there is and holds line ends of old Macs within it."""
+    within = b"\r" in first.rstrip(b"\r\n")
+    if within and (len(first) == LONGEST or not stream.peek(1)):
+        raise UserError(f"{path}: its lines end in a carriage return (CR) alone; save the file with line feeds (LF)")
 
 
 def read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -104,7 +81,7 @@ def read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise UserError(f"{place}: not valid JSON ({error})") from None
+            raise UserError(f"{place}: not valid JSON ({json_fault(error)})") from None
         if not isinstance(value, dict):
             raise UserError(f"{place}: a JSON object is expected, not {_called(value)}")
         yield place, value
@@ -173,8 +150,23 @@ def check_whole(text: str, what: str, place: str) -> None:
 def integer(value: str, name: str, place: str) -> int:
     """A whole number that is written in a column called ``name``; anything else is a ``UserError``."""
     if not re.fullmatch(r"[+-]?\d{1,18}", value, re.ASCII):
-        raise UserError(f'{place}: the {name} must be a whole number, not "{value[:SHOWN]}"')
+        raise UserError(f'{place}: the {name} must be a whole number, not "{shown(value)}"')
     return int(value)
+
+
+def decimal(value: str) -> float:
+    """A number as it is written with digits, point and exponent; NaN for anything else.
+
+    Python alone would take 0_1, digits of other scripts, and words such as infinity.
+    """
+    return float(value) if NUMBER.fullmatch(value) else math.nan
+
+
+def json_fault(error: Exception) -> str:
+    """What is wrong with a line of JSON, with the column; its line is known to who asks."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg} at column {error.colno}"
+    return "nested too deeply" if isinstance(error, RecursionError) else "a number has too many digits"
 
 
 _NAMES: dict[type, str] = {str: "a string", list: "a list", dict: "an object", int: "a number"}

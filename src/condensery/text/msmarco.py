@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict
 
 from condensery.errors import UserError
-from condensery.text.beir import at_least_one
-from condensery.text.lines import integer, read_columns, resolve
+from condensery.inputs import anything
+from condensery.text.beir import NO_DOCUMENTS
+from condensery.text.lines import integer, read_columns
 from condensery.text.records import Document, Passage, Query
-from condensery.text.source import FolderSource, InputFile
+from condensery.text.source import FolderSource, InputFile, at_least_one, missing_files
 
 if TYPE_CHECKING:
     from condensery.text.writer import CollectionWriter
@@ -63,7 +64,7 @@ class MarcoSplits(BaseModel):
         return {
             split: questions
             for split, questions in self.named().items()
-            if not isinstance(questions, GradedQuestions) or resolve(folder / questions.qrels)
+            if not isinstance(questions, GradedQuestions) or anything(folder / questions.qrels)
         }
 
 
@@ -151,12 +152,7 @@ def question_files(folder: Path, splits: MarcoSplits) -> list[InputFile]:
 
 def check_files(config: FolderSource, files: list[InputFile]) -> None:
     """One ``UserError`` that names every file which is not there and where the official ones are."""
-    missing = []
-    for file in files:
-        try:
-            file.open_path()
-        except UserError:
-            missing.append(f"{file.path.name} ({file.role}{file.hint})")
+    missing = missing_files(files)
     if missing:
         count = f"{len(missing)} file{'s are' if len(missing) > 1 else ' is'} missing"
         raise UserError(
@@ -232,7 +228,8 @@ def read(config: MarcoSource, writer: "CollectionWriter") -> None:
     by_role = {file.role: file for file in config.input_files()}
     read_questions(config.splits, list(by_role.values()), writer)
     titles = Titles(by_role["titles"].open_path()) if "titles" in by_role else None
-    for place, (identifier, text) in read_columns(by_role["passages"].open_path(), ["passage id", "passage"]):
+    lines = read_columns(by_role["passages"].open_path(), ["passage id", "passage"])
+    for place, (identifier, text) in at_least_one(lines, by_role["passages"], hint=""):
         writer.add_passage(Passage(identifier, titles.of(identifier) if titles else "", text), place)
     if titles and titles.missing and not titles.found:
         raise UserError(
@@ -242,7 +239,9 @@ def read(config: MarcoSource, writer: "CollectionWriter") -> None:
         writer.warnings.append(f"{titles.missing:,} passages have no line in {config.titles}")
     if "documents" in by_role:
         file = by_role["documents"]
-        for place, identifier, title, body in at_least_one(read_documents(file.open_path()), file):
+        for place, identifier, title, body in at_least_one(
+            read_documents(file.open_path()), file, "documents", NO_DOCUMENTS
+        ):
             writer.add_document(Document(identifier, title, [body]), place)
 
 
@@ -250,5 +249,5 @@ def read_as_corpus(config: MarcoDocumentsSource, writer: "CollectionWriter") -> 
     """Read the document collection into ``writer``: each document is one passage."""
     files = config.input_files()
     read_questions(config.splits, files[1:], writer)
-    for place, identifier, title, body in read_documents(files[0].open_path()):
+    for place, identifier, title, body in at_least_one(read_documents(files[0].open_path()), files[0], hint=""):
         writer.add_passage(Passage(identifier, title, body), place)

@@ -1,10 +1,11 @@
 """Where each row came from, in 8 bytes a row, so that a fault found at the end still names its file and line."""
 
+import re
 from array import array
 
 
 class Places:
-    """A list of places ``path:line`` that keeps each path once."""
+    """A list of places ``path:line`` (or ``path:line:column``) that keeps each path once."""
 
     def __init__(self) -> None:
         self._paths: dict[str, int] = {}
@@ -20,6 +21,10 @@ class Places:
             path, line = where, "0"
         self._path.append(self._paths.setdefault(path, len(self._paths)))
         self._line.append(int(line))
+
+    def path(self, row: int) -> str:
+        """The file of a place."""
+        return re.sub(r":\d+$", "", list(self._paths)[self._path[row]])  # of path:line:column the line is kept with it
 
     def __getitem__(self, row: int) -> str:
         path = list(self._paths)[self._path[row]]

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from condensery.errors import UserError
+from condensery.inputs import FOLDER, standing
 from condensery.text.beir import question_files, read_questions
+from condensery.text.blank import is_blank
 from condensery.text.lines import read_lines
 from condensery.text.records import Passage
 from condensery.text.source import FolderSource, InputFile, Splits
@@ -37,13 +39,14 @@ class TextSource(FolderSource):
         found = []
         for path in self.folder.rglob("*"):
             below = path.relative_to(self.folder)
-            if path.name.endswith(ENDINGS) and not any(part.startswith(".") for part in below.parts) and path.is_file():
+            hidden = any(part.startswith(".") for part in below.parts)
+            if path.name.endswith(ENDINGS) and not hidden and standing(path) != FOLDER:
                 found.append((below.as_posix(), path))
         return sorted(found)
 
     def input_files(self) -> list[InputFile]:
         """The text files, the queries and the qrels."""
-        texts = [InputFile(f"text {below}", path) for below, path in self.text_files()]
+        texts = [InputFile(f"text {below}", path, exact=True, may_be_empty=True) for below, path in self.text_files()]
         return texts + question_files(self.folder, self.splits)
 
     def check(self) -> None:
@@ -81,7 +84,7 @@ def _blocks(path: Path) -> Iterator[tuple[str, str]]:
     """(place, text) of each run of lines without a blank one between them."""
     place, lines = "", list[str]()
     for where, line in read_lines(path):
-        if line.strip():
+        if not is_blank(line):
             place = place if lines else where
             lines.append(line.strip())
         elif lines:

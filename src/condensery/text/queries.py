@@ -11,8 +11,9 @@ from unicodedata import category
 import numpy as np
 from numpy.typing import NDArray
 
-from condensery.errors import UserError
+from condensery.errors import UserError, shown
 from condensery.files import expanded
+from condensery.inputs import FOLDER, fault, standing
 from condensery.progress import progress
 from condensery.text.lines import check_whole, read_columns, read_lines, read_objects
 from condensery.text.table import TableWriter, TextTable
@@ -29,16 +30,19 @@ _READ = 4096  # rows at a time
 def query_files(path: str) -> list[Path]:
     """The files that ``path`` names (a file, a folder or a glob), sorted. Raises ``UserError`` where there are none."""
     named = expanded(path)
-    if named.is_file():
-        return [named]
-    if named.is_dir():
-        found = [file for file in named.iterdir() if file.is_file() and not file.name.startswith(".")]
+    what = standing(named)
+    if what == FOLDER:
+        found = [file for file in named.iterdir() if standing(file) != FOLDER and not file.name.startswith(".")]
         if not found:
             raise UserError(f"{named}: this folder holds no files of queries")
     else:
-        found = [Path(file) for file in glob.glob(str(named), recursive=True) if Path(file).is_file()]
+        fitting = [named] if what else map(Path, glob.glob(str(named), recursive=True))
+        found = [file for file in fitting if standing(file) != FOLDER]
         if not found:
             raise UserError(f"{named}: no such file or folder of queries, and no file fits it as a pattern")
+    for file in found:
+        if why := fault(file):
+            raise UserError(f"{file}: {why}; it is named as one of queries")
     return sorted(found)
 
 
@@ -69,7 +73,9 @@ def read_query_files(files: list[Path], kind: Format, passages: TextTable) -> It
         for place, identifier, queries in _objects(file) if kind == "jsonl" else _columns(file):
             row = int(passages.rows_of([identifier])[0])
             if row < 0:
-                raise UserError(f"{place}: no passage has the id {identifier!r}; the ids are those of passages.arrow")
+                raise UserError(
+                    f"{place}: no passage has the id {shown(identifier)!r}; the ids are those of passages.arrow"
+                )
             for query in queries:
                 yield row, query
 

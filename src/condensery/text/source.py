@@ -2,32 +2,78 @@
 
 import hashlib
 import json
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from condensery.errors import UserError
 from condensery.files import expanded
+from condensery.inputs import FOLDER, fault, fault_of_either, opened, resolve, standing
 from condensery.text.hashes import content_hashes
-from condensery.text.lines import resolve
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """A file that is read: what it is for, where it is expected (with or without ``.gz``), and how to get it."""
+    """A file that is read: what it is for, where it is expected (with or without ``.gz``), and how to get it.
+
+    ``exact``: under this very name. ``may_be_empty``: no bytes are a content too.
+    """
 
     role: str
     path: Path
     hint: str = ""
+    exact: bool = False
+    may_be_empty: bool = False
+
+    def found(self) -> Path | None:
+        """The file as it is on disk, if it is there; ``UserError`` where its plain and its packed form differ."""
+        return (None if fault(self.path) else self.path) if self.exact else resolve(self.path)
+
+    def fault(self) -> str:
+        """What is wrong with the place where it is expected; empty where a file is there."""
+        if self.found():
+            return ""
+        return fault(self.path) if self.exact else fault_of_either(self.path)
 
     def open_path(self) -> Path:
-        """The file as it is on disk; ``UserError`` when it is not there."""
-        found = resolve(self.path)
+        """The file as it is on disk; ``UserError`` that says what stands there instead."""
+        found = self.found()
         if found is None:
-            raise UserError(f"{self.path}: no such file (nor {self.path.name}.gz); it is the {self.role}{self.hint}")
+            raise UserError(f"{self.path}: {self.fault()}; it is the {self.role}{self.hint}")
         return found
+
+    def look(self) -> Path:
+        """The same, after a look at its first bytes; ``UserError`` for none, and for what is no text."""
+        path = self.open_path()
+        with opened(path) as (stream, _):
+            if not self.may_be_empty and not stream.peek(1):
+                raise UserError(f"{path}: the file is empty; it is the {self.role}{self.hint}")
+        return path
+
+
+def missing_files(files: Iterable[InputFile]) -> list[str]:
+    """Each file that is not there, by name, with what it is for; and what stands in its place."""
+    wrong = [file for file in files if file.fault()]
+    return [
+        f"{file.path.name} ({file.role}{file.hint}{f'; {file.fault()}' if standing(file.path) else ''})"
+        for file in wrong
+    ]
+
+
+def at_least_one(
+    items: Iterable[Item], file: InputFile, what: str = "passages", hint: str | None = None
+) -> Iterator[Item]:
+    """What is read from a file; ``UserError`` that names it where that is nothing at all."""
+    number = 0
+    for number, item in enumerate(items, start=1):  # noqa: B007  (it counts)
+        yield item
+    if not number:
+        raise UserError(f"{file.open_path()}: holds no {what}{file.hint if hint is None else hint}")
 
 
 class Splits(BaseModel):
@@ -75,21 +121,22 @@ class Source(BaseModel):
 
     def check(self) -> None:
         """Raise one ``UserError`` that names every missing file. Opens nothing, so it is quick enough for the start."""
-        missing = [file for file in self.input_files() if resolve(file.path) is None]
+        missing = [file for file in self.input_files() if file.fault()]
         if len(missing) == 1:
             missing[0].open_path()
         if missing:
-            names = ", ".join(f"{file.path.name} ({file.role}{file.hint})" for file in missing)
+            names = ", ".join(missing_files(missing))
             raise UserError(f"{missing[0].path.parent}: {len(missing)} files are missing: {names}")
 
     def fingerprint(self) -> str:
         """Identity of the input (32 hexadecimal characters): file contents and the keys that change the collection.
 
-        It does not depend on where the files lie. Raises ``UserError`` as ``check``.
+        It does not depend on where the files lie. Raises ``UserError`` as ``check``, and for a file that by its first bytes
+        cannot be read: a collection that is known by its content must not make up for a wrong name.
         """
         self.check()
         files = self.input_files()
-        hashes = content_hashes([file.open_path() for file in files])
+        hashes = content_hashes([file.look() for file in files])
         return self._digest([[file.role, found] for file, found in zip(files, hashes, strict=True)])
 
     def _digest(self, content: Any) -> str:
@@ -111,7 +158,6 @@ class FolderSource(Source):
 
     def check(self) -> None:
         """As ``Source.check``; a missing root is reported as such."""
-        if not self.folder.is_dir():
-            fault = "a file, not a folder" if self.folder.exists() else "no such folder"
-            raise UserError(f"{self.folder}: {fault}; data.root must name that of the collection {self.name}")
+        if why := fault(self.folder, FOLDER):
+            raise UserError(f"{self.folder}: {why}; data.root must name that of the collection {self.name}")
         super().check()

@@ -1,12 +1,12 @@
 """The STS benchmark (Cer et al. 2017): pairs of sentences and how similar people find them, from 0 to 5."""
 
 import csv
-import math
 from collections.abc import Iterator
 from pathlib import Path
 
-from condensery.errors import UserError
-from condensery.text.lines import read_lines
+from condensery.errors import UserError, shown
+from condensery.text.blank import is_blank
+from condensery.text.lines import decimal, read_lines
 from condensery.text.source import InputFile
 
 HEADER = ["sentence1", "sentence2", "score"]
@@ -53,14 +53,11 @@ def _pair(row: list[str], place: str) -> ScoredPair:
     if len(row) != len(HEADER):
         raise UserError(f"{place}: {len(row)} columns; the file is {EXPECTED}: quote sentences with commas")
     first, second, written = (field.strip() for field in row)
-    if not first or not second:
+    if is_blank(first) or is_blank(second):
         raise UserError(f"{place}: a sentence is empty")
-    try:
-        score = float(written)
-    except ValueError:
-        score = math.nan
+    score = decimal(written)
     if not 0 <= score <= HIGHEST:
         raise UserError(
-            f'{place}: the score must be a number from 0 to {HIGHEST:g}, not "{written}"; the file is {EXPECTED}'
+            f'{place}: the score must be a number from 0 to {HIGHEST:g}, not "{shown(written)}"; the file is {EXPECTED}'
         )
     return first, second, score

@@ -2,7 +2,8 @@
 
 A line: ``{"query_id", "query", "positive_passages": [{"docid", "title", "text"}], "negative_passages": [...]}``, and
 ``answers`` where they are known. A split whose queries have answers and no positive passages is one for evaluation. The
-file of the corpus has a passage a line: ``{"docid", "title", "text"}``. Every file is accepted plain or gzip.
+file of the corpus has a passage a line: ``{"docid", "title", "text"}``. Every file is accepted plain or gzip. One id has one
+text wherever it stands; with a corpus that is checked of the positive passages alone.
 """
 
 from functools import cached_property
@@ -12,7 +13,7 @@ from condensery.errors import UserError
 from condensery.text.dpr import answers_in
 from condensery.text.lines import field, read_objects
 from condensery.text.records import Passage, Query
-from condensery.text.source import FolderSource, InputFile, Splits
+from condensery.text.source import FolderSource, InputFile, Splits, at_least_one
 
 if TYPE_CHECKING:
     from condensery.text.writer import CollectionWriter
@@ -64,30 +65,30 @@ class TevatronSource(FolderSource):
 
 def read(config: TevatronSource, writer: "CollectionWriter") -> None:
     """Read Tevatron's files into ``writer``."""
-    from condensery.text.ids import id_hash  # imports NumPy, which a dry run does without
+    from condensery.text.known_texts import KnownTexts  # imports NumPy, which a dry run does without
 
     writer.regex_answers = config.answers == "regex"
-    judged, taken = config.judged_splits(), set[int]()
+    judged, texts = config.judged_splits(), KnownTexts(with_titles=not config.corpus)
     for file in config.input_files():
+        records = read_objects(file.open_path())
         if file.role == "corpus":
-            for place, record in read_objects(file.open_path()):
-                writer.add_passage(_passage(record, place), place)
+            for place, record in at_least_one(records, file, hint=""):
+                passage = _passage(record, place)
+                texts.check(passage, place)
+                writer.add_passage(passage, place)
             continue
-        split, count = file.role.removeprefix("queries of "), 0
-        for place, record in read_objects(file.open_path()):
-            count += 1
-            for passage in _read_query(record, place, split, split in judged, writer):
-                if not config.corpus and (found := id_hash(passage.id)) not in taken:
-                    taken.add(found)
+        split = file.role.removeprefix("queries of ")
+        for place, record in at_least_one(records, file, "queries"):
+            positives, negatives = _read_query(record, place, split, split in judged, writer)
+            for passage in positives if config.corpus else positives + negatives:
+                if texts.take(passage, place) and not config.corpus:
                     writer.add_passage(passage, place)
-        if not count:
-            raise UserError(f"{file.open_path()}: no queries; without that split set data.splits.{split}=null")
 
 
 def _read_query(
     record: dict[str, Any], place: str, split: str, judged: bool, writer: "CollectionWriter"
-) -> list[Passage]:
-    """Take a query with what is known about it; returns its passages."""
+) -> tuple[list[Passage], list[Passage]]:
+    """Take a query with what is known about it; returns its positive and negative passages."""
     identifier, text = _identifier(record, "query_id", place), field(record, "query", place, str)
     positives, negatives = (_passages(record, name, place) for name in (POSITIVES, NEGATIVES))
     query = Query(identifier, text, answers_in(record, place, writer))
@@ -103,14 +104,14 @@ def _read_query(
     writer.add_negatives(
         identifier, list(dict.fromkeys(passage.id for passage in negatives if passage.id not in relevant)), place
     )
-    return [*positives, *negatives]
+    return positives, negatives
 
 
 def _passages(record: dict[str, Any], name: str, place: str) -> list[Passage]:
     entries = field(record, name, place, list, [])
-    if not all(isinstance(entry, dict) for entry in entries):
-        raise UserError(f'{place}: "{name}" must be a list of objects')
-    return [_passage(entry, place) for entry in entries]
+    if wrong := [at for at, entry in enumerate(entries) if not isinstance(entry, dict)]:
+        raise UserError(f'{place}: "{name}" must be a list of objects; its entry {wrong[0]} is none')
+    return [_passage(entry, f"{place}: {name}[{at}]") for at, entry in enumerate(entries)]
 
 
 def _passage(record: dict[str, Any], place: str) -> Passage:

@@ -1,6 +1,7 @@
 """Writing a collection: a stream of passages, queries, documents and judgements, checked as a whole at the end."""
 
 import hashlib
+import re
 from array import array
 from collections import Counter
 from pathlib import Path
@@ -10,18 +11,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from condensery.errors import UserError
+from condensery.errors import UserError, shown
 from condensery.files import write_json
 from condensery.randomness import hash64
+from condensery.text.blank import is_blank
 from condensery.text.collection import DESCRIPTION, SPLITS
 from condensery.text.ids import SUFFIX, IdIndex, id_hash
 from condensery.text.judgements import GivenNegatives, Judgements
-from condensery.text.lines import SHOWN, check_whole
+from condensery.text.lines import check_whole
 from condensery.text.places import Places
 from condensery.text.records import Document, Passage, Query
-from condensery.text.table import TableWriter
+from condensery.text.table import TableWriter, TextTable
 
 UNJUDGED = "unjudged"  # what keeps the queries that no split judges
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 HELD_OUT_SHARE = 10  # of the train queries at most one in so many becomes dev
 
 
@@ -46,7 +49,8 @@ class _Rows:
         index = IdIndex.of(np.frombuffer(self.hashes, np.uint64))
         if duplicate := index.first_duplicate():
             here, before = (self.places[row] for row in duplicate)
-            raise UserError(f"{here}: this id is already that of {before} ({self.name} need ids of their own)")
+            name = repr(shown(TextTable(self.path).ids_at([duplicate[0]])[0]))
+            raise UserError(f"{here}: this id is already that of {before} ({self.name} need ids of their own): {name}")
         index.save(self.path.with_suffix(SUFFIX))
         return index
 
@@ -67,6 +71,7 @@ class CollectionWriter:
     Attributes:
         warnings: what the description of the collection will warn of.
         regex_answers: whether answers are regular expressions.
+        broken_answers: (place, answer) of those that are none.
         relevant_from: split -> the lowest grade that counts as relevant, where that is not 1.
 
     A passage with a title and without text becomes its title. Judgements are to be added before queries: queries that
@@ -93,6 +98,7 @@ class CollectionWriter:
         self.dropped: Counter[str] = Counter()
         self.warnings: list[str] = []
         self.regex_answers = False
+        self.broken_answers: list[tuple[str, str]] = []
         self.relevant_from: dict[str, int] = {}
         self._answers: TableWriter | None = None
         self._asked: dict[str, array[int]] = {}
@@ -119,8 +125,8 @@ class CollectionWriter:
     def add_passage(self, passage: Passage, where: str = "") -> None:
         """Append a passage. Raises ``UserError`` for an empty text, a bad id, or a document that was interrupted."""
         title, text = passage.title, passage.text
-        if not text or text.isspace():
-            if not title or title.isspace():
+        if is_blank(text):
+            if is_blank(title):
                 self._drop_passage(passage.id, where)
                 return
             title, text = "", title
@@ -154,9 +160,9 @@ class CollectionWriter:
             self.dropped["unjudged_queries"] += 1
             return
         _check_id(query.id, "query id", where)
-        if not query.text or query.text.isspace():
+        if is_blank(query.text):
             raise UserError(f"{where}: the text of the query is empty; fill it, or remove the query")
-        answers = [answer for answer in query.answers if answer and not answer.isspace()]
+        answers = [answer for answer in query.answers if not is_blank(answer)]
         self.dropped["empty_answers"] += len(query.answers) - len(answers)
         self._digest("query", where, query.id, query.text, *answers)
         if split is not None:
@@ -175,7 +181,7 @@ class CollectionWriter:
 
     def add_document(self, document: Document, where: str = "") -> None:
         """Append a document for pre-training; empty passages of it are left out, and so is a document without any."""
-        passages = [passage for passage in document.passages if passage and not passage.isspace()]
+        passages = [passage for passage in document.passages if not is_blank(passage)]
         if not passages:
             self.dropped["empty_documents"] += 1
             return
@@ -289,6 +295,12 @@ class CollectionWriter:
             self._hash.update(f"{split} is relevant from {grade}".encode())
 
     def _describe(self, qrels: dict[str, NDArray[np.int32]], negatives: int) -> None:
+        if self.broken_answers:
+            place, answer = self.broken_answers[0]
+            more = f" (and {len(self.broken_answers) - 1:,} more answers)" if len(self.broken_answers) > 1 else ""
+            self.warnings.append(
+                f"{place}: the answer {shown(answer)!r} is no regular expression, and so in no passage{more}"
+            )
         description: dict[str, Any] = {
             "name": self.name,
             "content_hash": self._hash.hexdigest(),
@@ -314,10 +326,12 @@ class CollectionWriter:
 
 
 def _check_id(identifier: str, kind: str, where: str) -> None:
-    """Run files separate their columns by white space, so no id may hold any; nor a NUL, nor may it be empty."""
+    """Run files separate their columns by white space, so no id may hold any; nor control characters, nor may it be empty."""
     if not identifier:
         raise UserError(f"{where}: the {kind} is empty")
     if identifier.split(maxsplit=1) != [identifier]:
-        raise UserError(f'{where}: the {kind} "{identifier[:SHOWN]}" holds white space, which run files cannot keep')
-    if "\0" in identifier:
-        raise UserError(f"{where}: the {kind} {identifier[:SHOWN]!r} holds a NUL, where trec_eval would end it")
+        raise UserError(f'{where}: the {kind} "{shown(identifier)}" holds white space, which run files cannot keep')
+    if CONTROL.search(identifier):
+        raise UserError(
+            f"{where}: the {kind} {shown(identifier)!r} holds a control character, which run files and terminals take amiss"
+        )

@@ -1,0 +1,166 @@
+"""Files that a user gives: what stands where one is expected, and how it is opened, plain or gzip.
+
+Every reader goes through here, so that a folder, a pipe, a file of no bytes or a gzip file by another name is the same
+one line for all of them, whether or not its content is known from an earlier run.
+"""
+
+import errno
+import gzip
+import io
+import os
+import stat
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import IO, Any
+
+from condensery.errors import UserError
+
+MEGABYTE = 1 << 20
+GZIP = b"\x1f\x8b"
+HEAD = 1024  # bytes in which a file shows that it is no UTF-8
+FILE, FOLDER = "a file", "a folder"
+KINDS = {
+    stat.S_IFREG: FILE,
+    stat.S_IFDIR: FOLDER,
+    stat.S_IFIFO: "a pipe (FIFO)",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def standing(path: Path) -> str:
+    """What stands at ``path``, in words: ``a file``, ``a folder``, ...; empty where nothing does. Nothing is opened."""
+    try:
+        return KINDS.get(stat.S_IFMT(path.stat().st_mode), "something unknown")
+    except (FileNotFoundError, NotADirectoryError):
+        return f"a link to {os.readlink(path)}, which is not there" if path.is_symlink() else ""
+    except ValueError:  # a NUL in the name
+        return ""
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return "one of links that lead in a circle"
+        raise  # no permission, a name too long: what is said of these is the same everywhere
+
+
+def fault(path: Path, wanted: str = FILE) -> str:
+    """Why ``path`` is not what is ``wanted`` (``FILE`` or ``FOLDER``); empty where it is."""
+    found = standing(path)
+    if found == wanted:
+        return ""
+    name = wanted.removeprefix("a ")
+    return f"{found}, not {wanted}" if found else f"no such {name}"
+
+
+def twin(path: Path) -> Path:
+    """The same file with ``.gz`` added or taken away."""
+    return path.with_suffix("") if path.suffix == ".gz" else path.parent / f"{path.name}.gz"
+
+
+def resolve(path: Path) -> Path | None:
+    """``path`` itself, or the same file with ``.gz`` added or taken away; ``None`` when neither is there.
+
+    Raises ``UserError`` where both are there and do not hold the same: which is meant, nobody can tell.
+    """
+    found = [one for one in (path, twin(path)) if not fault(one)]
+    if len(found) == 2 and not _hold_the_same(*map(_state, sorted(found, key=lambda one: one.suffix == ".gz"))):
+        raise UserError(f"{path} and {twin(path).name} beside it differ; remove the one that is not meant")
+    return found[0] if found else None
+
+
+def fault_of_either(path: Path) -> str:
+    """Why there is neither ``path`` nor its twin."""
+    if not standing(path) and standing(twin(path)):
+        return f"no such file, and {twin(path).name} is {fault(twin(path))}"
+    return fault(path) + ("" if standing(path) else f" (nor {twin(path).name})")
+
+
+def anything(path: Path) -> bool:
+    """Whether anything at all stands at ``path`` or its twin, be it of use or not."""
+    return bool(standing(path) or standing(twin(path)))
+
+
+State = tuple[Path, int, int]  # path, size, time of change
+
+
+def _state(path: Path) -> State:
+    found = path.stat()
+    return path, found.st_size, found.st_mtime_ns
+
+
+@lru_cache(maxsize=64)  # asked for whenever one of the two is opened
+def _hold_the_same(plain: State, packed: State) -> bool:
+    with open(packed[0], "rb") as file:
+        file.seek(max(0, packed[1] - 4))
+        if int.from_bytes(file.read(), "little") != plain[1] % (1 << 32):  # the size of what the (last) member holds
+            return False
+    try:
+        with open(plain[0], "rb") as one, gzip.open(packed[0], "rb") as other:
+            while True:
+                block = one.read(MEGABYTE)
+                if block != other.read(MEGABYTE):
+                    return False
+                if not block:
+                    return True
+    except (OSError, EOFError, zlib.error):
+        return False
+
+
+@contextmanager
+def opened(path: Path) -> Iterator["tuple[io.BufferedReader[Any], IO[bytes]]"]:
+    """Open a file of text: its bytes, unpacked where the name ends in .gz, and the file on disk, whose place tells how much
+    is read.
+
+    Raises ``UserError`` where there is no file, and for one that by its first bytes is not text, or is packed otherwise than
+    its name says; while it is read also for a broken gzip file.
+    """
+    with readable(path):
+        if why := fault(path):
+            raise UserError(f"{path}: {why}")
+        with open(path, "rb") as file:
+            # GzipFile finds its line ends in Python; a buffered reader around it finds them in C
+            packed = path.suffix == ".gz"
+            stream = io.BufferedReader(gzip.GzipFile(fileobj=file), MEGABYTE) if packed else file
+            _check_head(stream.peek(HEAD), path)
+            yield stream, file
+
+
+def _check_head(head: bytes, path: Path) -> None:
+    """Raise ``UserError`` where the first bytes are gzip's or hold a NUL, as UTF-16 that would pass for UTF-8."""
+    if head.startswith(GZIP):
+        twice = path.suffix == ".gz"
+        what = "a gzip file within a gzip file; unpack it once" if twice else "this is a gzip file; name it .gz"
+        raise UserError(f"{path}: {what}")
+    if b"\0" in head:
+        raise UserError(f"{path}: holds NUL bytes, so it is UTF-16 or no text at all; save the file as UTF-8")
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Say in one line what goes wrong while ``path`` is read: ``UserError`` for a missing, broken or unreadable file."""
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(f"{path}: no such file") from None
+    except gzip.BadGzipFile as error:
+        plain = "Not a gzipped file" in str(error)
+        advice = "is it plain text? Then take .gz from its name" if plain else "fetch it again"
+        raise UserError(f"{path}: not a whole gzip file ({error}); {advice}") from None
+    except (EOFError, zlib.error) as error:
+        raise UserError(f"{path}: not a whole gzip file ({error}); fetch it again") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
+def look(paths: Iterable[Path]) -> None:
+    """Open each file and look at its first bytes, as reading does. Raises ``UserError`` as ``opened``.
+
+    For what depends on the content alone is known by its hash, and a name that belies the content must be refused all the
+    same.
+    """
+    for path in paths:
+        with opened(path):
+            pass

@@ -1,0 +1,40 @@
+"""The texts of passages that stand in an input more than once: the same under one id, or the input is refused."""
+
+from array import array
+
+from condensery.errors import UserError, shown
+from condensery.text.ids import id_hash
+from condensery.text.places import Places
+from condensery.text.records import Passage
+
+
+class KnownTexts:
+    """The texts of the passages that queries bring along, by id: of each a hash and the place, in some 150 bytes.
+
+    ``with_titles``: two titles make two texts as well. A corpus may have titles that its queries' passages lack.
+    """
+
+    def __init__(self, with_titles: bool) -> None:
+        self.with_titles, self.rows, self.hashes, self.places = with_titles, dict[int, int](), array("Q"), Places()
+
+    def take(self, passage: Passage, place: str) -> bool:
+        """Keep the text; whether the id is a new one. Raises ``UserError`` as ``check``."""
+        if self.check(passage, place):
+            return False
+        self.rows[id_hash(passage.id)] = len(self.hashes)
+        self.hashes.append(self._hash(passage))
+        self.places.add(place)
+        return True
+
+    def check(self, passage: Passage, place: str) -> bool:
+        """Whether the id is known. Raises ``UserError`` where it is known with another text; white space does not count."""
+        row = self.rows.get(id_hash(passage.id))
+        if row is not None and self.hashes[row] != self._hash(passage):
+            raise UserError(
+                f"{place}: the passage {shown(passage.id)!r} has another text at {self.places[row]}; one id, one text"
+            )
+        return row is not None
+
+    def _hash(self, passage: Passage) -> int:
+        title = passage.title if self.with_titles else ""
+        return id_hash(" ".join(title.split()) + "\n" + " ".join(passage.text.split()))
