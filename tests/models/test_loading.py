@@ -360,7 +360,11 @@ def test_any_value_in_the_config_of_an_encoder_is_read_or_one_line(family: str, 
             elif loader == "cross-encoder":
                 assert model.train().scores(chunk).isfinite().all()
 
-    said = fuzz(load, folder, ("quantization_config", "dtype", "torch_dtype", "position_embedding_type", "is_decoder"))
+    said = fuzz(
+        load,
+        folder,
+        ("quantization_config", "dtype", "torch_dtype", "position_embedding_type", "is_decoder", "num_labels"),
+    )
     for key, least in {"num_attention_heads": 13, "hidden_size": 13, "num_hidden_layers": 13, "model_type": 14}.items():
         assert len(said[key]) >= least, key
         assert all(f"config.json: {key} is " in line for line in said[key]), key
@@ -379,7 +383,7 @@ def test_any_value_in_the_config_of_a_generator_is_read_or_one_line(tmp_path: Pa
     def load(source: Path) -> None:
         load_generator(source, "stages.x.model").sample(["river"], [0], sampling)
 
-    said = fuzz(load, folder, ("quantization_config", "torch_dtype"))
+    said = fuzz(load, folder, ("quantization_config", "torch_dtype", "num_labels"))
     for key in ("num_heads", "num_layers", "d_model", "d_kv", "model_type", "dtype"):
         assert all(f"config.json: {key} is " in line for line in said[key]), key
 

@@ -15,6 +15,7 @@ from transformers.activations import ACT2FN
 from condensery.errors import UserError
 
 MOST_LAYERS = 512  # more than any encoder has; building millions of layers takes all memory
+MOST_LABELS = 1 << 16  # the library writes down a name for each
 MOST = 2**31 - 1  # of every other size; whether the weights have it is seen when they are loaded
 
 
@@ -66,6 +67,7 @@ _RULES = {
         _SIZE,
     ),
     **dict.fromkeys(("num_hidden_layers", "num_layers", "encoder_layers", "decoder_layers"), _LAYERS),
+    "num_labels": _whole(0, MOST_LABELS),
     "num_decoder_layers": _LAYERS.or_null(),  # T5: as many as the encoder has
     **dict.fromkeys(
         (
