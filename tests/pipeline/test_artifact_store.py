@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from toy_commands import Command, Compose, Launch
@@ -12,7 +13,7 @@ from toy_commands import Command, Compose, Launch
 from condensery.errors import UserError
 from condensery.pipeline.graph import build
 from condensery.pipeline.run import run
-from condensery.pipeline.store import Store
+from condensery.pipeline.store import FIELDS, Store, _digest
 from condensery.stages.base import Artifact
 
 Computed = Callable[[], list[str]]
@@ -64,9 +65,8 @@ def test_a_link_to_a_stage_is_replaced_and_not_followed(small: Compose, tmp_path
 def test_a_manifest_that_names_files_elsewhere_is_not_believed(small: Compose, tmp_path: Path) -> None:
     run(small())
     path = Store(tmp_path / "out").path(build(small()).nodes["bm25"]) / "manifest.json"
-    manifest = {**json.loads(path.read_text()), "files": {"../../../../text.txt": 10}}
-    del manifest["digest"]
-    path.write_text(json.dumps(manifest))
+    elsewhere = "../../../../text.txt"
+    written(path, lambda manifest: manifest.update(files={elsewhere: 10}, digests={elsewhere: "0"}))
     with pytest.raises(UserError, match=r"manifest\.json: '\.\./\.\./.*' is no name of something in"):
         run(small())
 
@@ -194,17 +194,83 @@ def test_what_is_said_of_two_damaged_artifacts_is_what_can_be_done(
     run(small())
 
 
-def test_artifacts_of_earlier_versions_have_no_digests_and_are_reused(
+def written(path: Path, change: Callable[[dict[str, Any]], object], sealed: bool = True) -> None:
+    """Change a manifest; ``sealed``: with the digest of what it then says, as one who knows how would."""
+    manifest = json.loads(path.read_text())
+    change(manifest)
+    if sealed:
+        manifest.pop("digest", None)
+        manifest["digest"] = _digest(manifest)
+    path.write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize("field", [*FIELDS])
+def test_a_manifest_that_lacks_a_field_or_has_another_thing_there_is_said(
+    field: str, small: Compose, tmp_path: Path
+) -> None:
+    run(small())
+    path = Store(tmp_path / "out").path(build(small()).nodes["plain"]) / "manifest.json"
+    whole = path.read_text()
+    said = rf"damaged artifact \(its manifest\.json (has no {field}|belongs to another artifact)\); recompute it"
+    changes: list[Callable[[dict[str, Any]], object]] = [
+        lambda manifest: manifest.pop(field),
+        lambda manifest: manifest.update({field: None}),
+        lambda manifest: manifest.update({field: [3]}),
+    ]
+    for change in changes:
+        path.write_text(whole)
+        written(path, change, sealed=field != "digest")
+        with pytest.raises(UserError, match=said):
+            run(small())
+
+
+@pytest.mark.parametrize("where", ["files", "digests"])
+def test_a_file_that_is_in_one_of_the_two_lists_is_said(where: str, small: Compose, tmp_path: Path) -> None:
+    run(small())
+    path = Store(tmp_path / "out").path(build(small()).nodes["plain"]) / "manifest.json"
+    written(path, lambda manifest: manifest[where].pop("weights.json"))
+    with pytest.raises(UserError, match="does not name the same files twice"):
+        run(small())
+
+
+@pytest.mark.parametrize("name", ["query_encoder/config.json", "wandb.json", "deep/wandb/file", "zzz"])
+def test_a_file_that_the_manifest_does_not_list_is_said(name: str, small: Compose, tmp_path: Path) -> None:
+    run(small())
+    folder = Store(tmp_path / "out").path(build(small()).nodes["plain"])
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text("{}")
+    for overrides in ([], ["dry_run=true"]):
+        with pytest.raises(UserError, match=rf"damaged artifact \({re.escape(name)} does not belong to it\)"):
+            run(small(*overrides))
+    run(small("force=[plain]"))
+    run(small())
+
+
+def test_a_link_to_a_folder_in_an_artifact_is_said(small: Compose, tmp_path: Path) -> None:
+    run(small())
+    folder = Store(tmp_path / "out").path(build(small()).nodes["plain"])
+    (folder / "query_encoder").symlink_to(tmp_path, target_is_directory=True)
+    with pytest.raises(UserError, match=r"damaged artifact \(query_encoder does not belong to it\)"):
+        run(small())
+
+
+def test_what_viewers_and_wandb_leave_in_an_artifact_is_let_be(
     small: Compose, tmp_path: Path, computed: Computed
 ) -> None:
     run(small())
-    before = computed()
-    for path in (tmp_path / "out").glob("artifacts/*/*/manifest.json"):
-        manifest = json.loads(path.read_text())
-        del manifest["digest"], manifest["digests"]
-        path.write_text(json.dumps(manifest))
+    before, folder = computed(), Store(tmp_path / "out").path(build(small()).nodes["plain"])
+    for name in (".DS_Store", ".cache/x", "wandb/run/file"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("x")
     run(small())
     assert computed() == before
+
+
+def test_files_are_listed_in_a_store_below_a_folder_called_wandb(small: Compose, tmp_path: Path) -> None:
+    other = f"output_root={tmp_path / 'wandb' / 'out'}"
+    run(small(other))
+    path = Store(tmp_path / "wandb" / "out").path(build(small(other)).nodes["plain"])
+    assert "weights.json" in json.loads((path / "manifest.json").read_text())["files"]
 
 
 def test_two_runs_at_once_compute_each_stage_once(launch: Launch, computed: Computed) -> None:

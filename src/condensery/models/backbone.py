@@ -1,13 +1,9 @@
 """Where a backbone comes from: the hub, a folder, or nothing (from scratch)."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     BertConfig,
@@ -18,10 +14,12 @@ from transformers import (
     RobertaForMaskedLM,
     XLMRobertaForMaskedLM,
 )
-from transformers.utils import logging as transformers_logging
 
 from condensery.errors import UserError
+from condensery.files import read_json
 from condensery.models.config import BackboneConfig
+from condensery.models.config_file import check_config, check_encoder, shown
+from condensery.models.loading import Allowed, load_weights, readable
 from condensery.tokens.vocabulary import Vocabulary
 
 FAMILIES: dict[str, type[PreTrainedModel]] = {
@@ -29,6 +27,13 @@ FAMILIES: dict[str, type[PreTrainedModel]] = {
     "roberta": RobertaForMaskedLM,
     "xlm-roberta": XLMRobertaForMaskedLM,
 }
+_FAMILIES = ", ".join(FAMILIES)
+
+# heads of tasks that a checkpoint of the BERT family may have been saved with
+LM_HEADS = dict.fromkeys(("cls.predictions", "lm_head"), "the head for masked tokens")
+OTHER_HEADS = ("pooler", "cls.seq_relationship", "classifier", "qa_outputs")
+OF_LANGUAGE_MODELS = Allowed(new=LM_HEADS, unused=OTHER_HEADS)
+OF_ENCODERS = Allowed(unused=(*LM_HEADS, *OTHER_HEADS))
 
 
 def masked_language_model(config: BackboneConfig, vocabulary: Vocabulary, seed: int) -> PreTrainedModel:
@@ -40,66 +45,66 @@ def masked_language_model(config: BackboneConfig, vocabulary: Vocabulary, seed: 
     if config.name is None:
         return _from_scratch(config, vocabulary, seed)
     torch.manual_seed(seed)  # a checkpoint without MLM head gets a fresh one
-    return load_masked_language_model(config.name, vocabulary, revision=config.revision, **dropouts(config.dropout))
+    return load_masked_language_model(config.name, vocabulary, config.revision, config.dropout)
 
 
 def load_masked_language_model(
-    source: str | Path, vocabulary: Vocabulary, revision: str | None = None, **overrides: Any
+    source: str | Path, vocabulary: Vocabulary, revision: str | None = None, dropout: float | None = None
 ) -> PreTrainedModel:
     """Load a checkpoint of the BERT family with its MLM head, in fp32. Errors as ``masked_language_model``."""
     with readable(source):
-        family: Any = FAMILIES[checkpoint_config(source, revision).model_type]
-        model = family.from_pretrained(
-            source, revision=revision, dtype=torch.float32, attn_implementation="eager", **overrides
+        config = checkpoint_config(source, revision, dropout)
+        model = load_weights(
+            FAMILIES[config.model_type],
+            source,
+            config,
+            OF_LANGUAGE_MODELS,
+            revision,
+            dtype=torch.float32,
+            attn_implementation="eager",
         )
+    check_words(model, source, vocabulary)
+    return model
+
+
+def check_words(model: PreTrainedModel, source: str | Path, vocabulary: Vocabulary) -> None:
+    """Raise ``UserError`` where the tokenizer has more tokens than the model."""
     if model.config.vocab_size < vocabulary.size:
         raise UserError(
             f"{source}: the model knows {model.config.vocab_size} tokens, the tokenizer {vocabulary.size};"
             " set backbone.tokenizer to the checkpoint's own"
         )
-    return model
 
 
-def checkpoint_config(source: str | Path, revision: str | None = None) -> PretrainedConfig:
-    """The library's config of a checkpoint. Raises ``UserError`` where it is not of the BERT family."""
-    config: PretrainedConfig = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
-    if config.model_type not in FAMILIES:
-        raise UserError(f"{source}: a {config.model_type} model; use one of the families {', '.join(FAMILIES)}")
+def checkpoint_config(source: str | Path, revision: str | None = None, dropout: float | None = None) -> Any:
+    """The library's config of a checkpoint, with ``dropout`` in place of its own unless that is None.
+
+    Raises ``UserError`` where it is not of the BERT family, or holds what no model can be built from.
+    """
+    where = config_name(source)
+    about = check_config(config_content(source, revision), where, encoder=True)
+    if "model_type" in about and about["model_type"] not in FAMILIES:
+        raise UserError(f"{where}: model_type is {shown(about['model_type'])}; use one of the families {_FAMILIES}")
+    config: Any = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
+    if config.model_type not in FAMILIES:  # a file without the key, of which the library guesses
+        raise UserError(f"{where}: model_type is missing; use one of the families {_FAMILIES}")
+    check_encoder(config, where)
+    for name, value in dropouts(dropout).items():
+        setattr(config, name, value)
     return config
 
 
-@contextmanager
-def readable(source: str | Path) -> Iterator[None]:
-    """While loading ``source``: the library is quiet, and what it cannot read becomes a ``UserError``.
-
-    Nothing of ``source`` is run: its own Python code is refused, and of pickles (``.bin``) torch reads tensors alone.
-    """
-    try:
-        with quiet():
-            yield
-    except (OSError, ValueError, RuntimeError, SafetensorError, UnpicklingError) as error:
-        reason = [*str(error).strip().splitlines(), type(error).__name__][0]
-        if isinstance(source, Path):
-            raise UserError(f"{source}: no checkpoint can be loaded ({reason})") from None
-        raise UserError(
-            f"backbone.name: cannot load {source!r} ({reason}); give a folder with a checkpoint, a hub name that this"
-            " machine can reach, or backbone.name=null to start from scratch"
-        ) from None
+def config_content(source: str | Path, revision: str | None = None) -> Any:
+    """What ``config.json`` of a folder or of a hub name holds. Raises ``UserError`` where it is no JSON."""
+    file = Path(source) / "config.json"
+    if file.is_file():
+        return read_json(file)
+    return PretrainedConfig.get_config_dict(source, revision=revision)[0]
 
 
-class quiet:  # noqa: N801  (a context manager, named as a verb phrase reads)
-    """Keep transformers' bars and its reports of weights that a task does not use out of our progress lines."""
-
-    def __enter__(self) -> None:
-        self.level = transformers_logging.get_verbosity()
-        self.bar = transformers_logging.is_progress_bar_enabled()
-        transformers_logging.set_verbosity_error()
-        transformers_logging.disable_progress_bar()
-
-    def __exit__(self, *_: object) -> None:
-        transformers_logging.set_verbosity(self.level)
-        if self.bar:
-            transformers_logging.enable_progress_bar()
+def config_name(source: str | Path) -> str:
+    """What messages call the config of a checkpoint."""
+    return f"{source}/config.json"
 
 
 def dropouts(p: float | None) -> dict[str, float]:

@@ -8,6 +8,7 @@ itself holds the passage encoder). ``condensery.json`` says what the folder is.
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -15,13 +16,22 @@ from torch import nn
 from transformers import AutoModel, PreTrainedModel
 
 from condensery.errors import UserError
-from condensery.files import read_json, write_json
-from condensery.models.backbone import checkpoint_config, dropouts, load_masked_language_model, quiet, readable
+from condensery.files import write_json
+from condensery.models.about import ABOUT, read_about, two_towers
+from condensery.models.backbone import (
+    OF_ENCODERS,
+    check_words,
+    checkpoint_config,
+    load_masked_language_model,
+    masked_language_model,
+)
 from condensery.models.biencoder import BiEncoder
 from condensery.models.condenser import Condenser, condenser_shape
+from condensery.models.config import BackboneConfig
 from condensery.models.encoder import Encoder
+from condensery.models.loading import load_weights, quiet, readable
 from condensery.models.masked_autoencoder import DecoderShape, Init, MaskedAutoEncoder
-from condensery.models.query_tower import ABOUT, QUERY_ENCODER
+from condensery.models.query_tower import QUERY_ENCODER
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
 
@@ -64,9 +74,9 @@ def load_condenser(
     Raises:
         UserError: no checkpoint can be loaded, or its head is of another shape than the one asked for.
     """
-    language_model = load_masked_language_model(source, vocabulary, revision=revision, **dropouts(dropout))
+    language_model = load_masked_language_model(source, vocabulary, revision, dropout)
     model = Condenser(language_model, condenser_shape(language_model, head_layers, skip_from, late_mlm))
-    _load_layers(model.head, Path(source) / HEAD, "a Condenser head of another shape; set head_layers")
+    _load_layers(model.head, Path(source) / HEAD, "Condenser head", "set head_layers", layers="head_layers")
     return model
 
 
@@ -93,10 +103,10 @@ def load_masked_autoencoder(
     Raises:
         UserError: no checkpoint can be loaded, or its decoder is of another shape than the one asked for.
     """
-    language_model = load_masked_language_model(source, vocabulary, revision=revision, **dropouts(dropout))
+    language_model = load_masked_language_model(source, vocabulary, revision, dropout)
     model = MaskedAutoEncoder(language_model, shape, init)
-    advice = "a decoder of another shape; set its kind and its layers"
-    _load_layers(model.decoder, Path(source) / DECODER, advice, kind=shape.kind)
+    file, advice = Path(source) / DECODER, "set its kind and its layers"
+    _load_layers(model.decoder, file, "decoder", advice, layers="layers", kind=shape.kind)
     return model
 
 
@@ -116,7 +126,7 @@ def save_retriever(retriever: Retriever, folder: Path, tokenizer: Path | str) ->
 
 def load_retriever(folder: Path) -> Retriever:
     """Load what ``save_retriever`` or ``save_condenser`` saved. Raises ``UserError`` where there is no such thing."""
-    about = read_json(folder / ABOUT)
+    about = read_about(folder, "query_length", "passage_length")
     return Retriever(load_biencoder(folder), about["query_length"], about["passage_length"])
 
 
@@ -129,23 +139,38 @@ def load_biencoder(folder: Path, separate: bool | None = None, dropout: float | 
         dropout: of hidden states and attention; None = as the checkpoint says.
     """
     query = folder / QUERY_ENCODER
-    if separate is None:
-        separate = query.is_dir()
+    two = two_towers(folder, QUERY_ENCODER)
     passage_encoder = load_encoder(folder, dropout)
-    if not separate:
+    if not (two if separate is None else separate):
         return BiEncoder(passage_encoder)
-    return BiEncoder(load_encoder(query if query.is_dir() else folder, dropout), passage_encoder)
+    return BiEncoder(load_encoder(query if two else folder, dropout), passage_encoder)
 
 
-def load_encoder(folder: Path, dropout: float | None = None) -> Encoder:
-    """The backbone of a checkpoint folder, in fp32, without its pooling layer."""
-    with readable(folder):
-        config = checkpoint_config(folder)
-        for name, value in dropouts(dropout).items():
-            setattr(config, name, value)
-        model = AutoModel.from_pretrained(
-            folder,
-            config=config,
+def backbone_encoder(config: BackboneConfig, vocabulary: Vocabulary, seed: int) -> Encoder:
+    """The encoder of a backbone, without any head: from scratch by ``seed``, or as its checkpoint says.
+
+    Raises ``UserError`` where the checkpoint cannot be had, is not of the BERT family, or does not fit the tokenizer.
+    """
+    if config.name is None:
+        language_model: Any = masked_language_model(config, vocabulary, seed)
+        return Encoder(language_model.base_model)
+    encoder = load_encoder(config.name, config.dropout, config.revision)
+    check_words(encoder.model, config.name, vocabulary)
+    return encoder
+
+
+def load_encoder(source: Path | str, dropout: float | None = None, revision: str | None = None) -> Encoder:
+    """The backbone of a checkpoint, a folder or a hub name, in fp32, without its pooling layer.
+
+    Raises ``UserError`` where no checkpoint can be loaded, or its tensors are not those of its config.
+    """
+    with readable(source):
+        model = load_weights(
+            AutoModel,
+            source,
+            checkpoint_config(source, revision, dropout),
+            OF_ENCODERS,
+            revision,
             trust_remote_code=False,
             add_pooling_layer=False,
             dtype=torch.float32,
@@ -165,19 +190,36 @@ def _save_pretrained(
     write_json(file.parent / ABOUT, about)
 
 
-def _load_layers(layers: nn.ModuleList, file: Path, advice: str, **needed: str) -> None:
-    """Load what ``_save_pretrained`` saved as ``file``, if it did; ``UserError`` where the shape is another."""
-    if not layers or not file.exists():
+def _load_layers(new: nn.ModuleList, file: Path, what: str, advice: str, *, layers: str, **needed: str) -> None:
+    """Load what ``_save_pretrained`` saved as ``file``, if it did; otherwise say that the layers are new.
+
+    Args:
+        new: the layers that are wanted.
+        file: beside the checkpoint.
+        what: they are called in messages.
+        advice: what to do where their shape is another.
+        layers: the entry of the saved shape that says how many there are.
+        needed: entries of the saved shape that must be these.
+
+    Raises:
+        UserError: the shape is another, or the file is gone.
+    """
+    if not new:
+        return
+    shape = read_about(file.parent).get("shape", {}) if (file.parent / ABOUT).exists() else {}
+    if not file.exists():
+        if shape.get(layers):
+            raise UserError(f"{file}: no such file, but {ABOUT} beside it tells of a {what} ({shape})")
+        print(f"{file.parent}: new, with random weights: a {what} of {len(new)} layers", flush=True)
         return
     with readable(file):
         weights = load_file(file)
-    about = file.parent / ABOUT
     try:
-        if needed and not needed.items() <= read_json(about)["shape"].items():
+        if not needed.items() <= shape.items():
             raise RuntimeError
-        layers.load_state_dict(weights)
+        new.load_state_dict(weights)
     except RuntimeError:
-        raise UserError(f"{file}: {advice} as in the stage that made it ({read_json(about)['shape']})") from None
+        raise UserError(f"{file}: a {what} of another shape; {advice} as in the stage that made it ({shape})") from None
 
 
 def _save_model(model: PreTrainedModel, folder: Path, tokenizer: Path | str, max_length: int) -> None:

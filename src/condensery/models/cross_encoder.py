@@ -17,10 +17,11 @@ from transformers import (
     XLMRobertaForSequenceClassification,
 )
 
-from condensery.files import read_json, write_json
-from condensery.models.backbone import checkpoint_config, dropouts, quiet, readable
-from condensery.models.checkpoint import ABOUT
+from condensery.files import write_json
+from condensery.models.about import ABOUT, read_about
+from condensery.models.backbone import LM_HEADS, checkpoint_config
 from condensery.models.encoder import Encoder
+from condensery.models.loading import Allowed, load_weights, quiet, readable
 from condensery.tokens.batches import Chunk
 from condensery.tokens.tokenizer import load_tokenizer
 
@@ -29,6 +30,9 @@ FAMILIES: dict[str, Any] = {
     "roberta": RobertaForSequenceClassification,
     "xlm-roberta": XLMRobertaForSequenceClassification,
 }
+# the pooler belongs to the head; RoBERTa's head has none, and leaves the one of its backbone
+_NEW = {"classifier": "the head for one score", "bert.pooler": "the pooler before it"}
+_UNUSED = (*LM_HEADS, "cls.seq_relationship", "qa_outputs")
 # how sentence-transformers finds the score itself, where its own default is the sigmoid
 _PLAIN = {"activation_fn": "torch.nn.modules.linear.Identity"}
 
@@ -87,7 +91,11 @@ def new_cross_encoder(language_model: PreTrainedModel, seed: int) -> CrossEncode
 
 
 def load_cross_encoder(
-    source: Path | str, seed: int = 0, dropout: float | None = None, revision: str | None = None
+    source: Path | str,
+    seed: int = 0,
+    dropout: float | None = None,
+    revision: str | None = None,
+    new_head: bool = True,
 ) -> CrossEncoder:
     """A cross-encoder that starts from a checkpoint of the BERT family, in fp32.
 
@@ -97,20 +105,25 @@ def load_cross_encoder(
         seed: of these.
         dropout: of hidden states and attention; None = as the checkpoint says.
         revision: commit, tag or branch on the hub.
+        new_head: whether it may have none.
 
     Raises:
-        UserError: no checkpoint can be loaded, or its head has other than one label.
+        UserError: no checkpoint can be loaded, its tensors are not those of its config, or its head has other than one
+            label.
     """
     torch.manual_seed(seed)
     with readable(source):
-        family = FAMILIES[checkpoint_config(source, revision).model_type]
-        classifier = family.from_pretrained(
+        config = checkpoint_config(source, revision, dropout)
+        config.num_labels = 1
+        unused = _UNUSED if config.model_type == "bert" else (*_UNUSED, "pooler")
+        classifier = load_weights(
+            FAMILIES[config.model_type],
             source,
-            revision=revision,
-            num_labels=1,
+            config,
+            Allowed(_NEW if new_head else {}, unused),
+            revision,
             dtype=torch.float32,
             attn_implementation="eager",
-            **dropouts(dropout),
         )
     return CrossEncoder(classifier)
 
@@ -133,5 +146,6 @@ def save_cross_encoder(reranker: Reranker, folder: Path, tokenizer: Path | str) 
 
 def load_reranker(folder: Path) -> Reranker:
     """Load what ``save_cross_encoder`` saved. Raises ``UserError`` where there is no such thing."""
-    about = read_json(folder / ABOUT)
-    return Reranker(load_cross_encoder(folder), **about)
+    numbers = "query_length", "length", "separators"
+    about = read_about(folder, *numbers)
+    return Reranker(load_cross_encoder(folder, new_head=False), **{name: about[name] for name in numbers})

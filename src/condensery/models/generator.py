@@ -7,7 +7,8 @@ in: only on the rounding of the logits.
 Letters: b rows that are sampled together, V tokens of the vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 from torch import Tensor
 from transformers import (
+    CONFIG_MAPPING,
     AutoConfig,
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
@@ -34,9 +36,11 @@ from transformers import (
 from transformers.modeling_outputs import BaseModelOutput
 
 from condensery.errors import UserError
-from condensery.models.backbone import quiet
+from condensery.models.backbone import config_content, config_name
+from condensery.models.config_file import check_config, shown
+from condensery.models.loading import Allowed, load_weights, quiet, reason
 from condensery.randomness import uniforms
-from condensery.tokens.tokenizer import load_tokenizer
+from condensery.tokens.tokenizer import load_tokenizer, number_of_words
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _FEWEST_WORDS = 26
@@ -169,55 +173,84 @@ def load_generator(
         UserError: it cannot be had, is no sequence-to-sequence model, does not say what its decoder begins with, or has
             no tokenizer that fits.
     """
-    try:
-        with quiet():
-            config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
-    except Exception as error:
-        raise UserError(f"{key}: cannot load {str(source)!r} ({_reason(error)}); {_ADVICE}") from None
+    with _said(key, source, "cannot load", _ADVICE):
+        about = check_config(config_content(source, revision), config_name(source), encoder=False)
+        if "model_type" in about and about["model_type"] not in CONFIG_MAPPING:
+            family = shown(about["model_type"])
+            raise UserError(f"{config_name(source)}: model_type is {family}, which no model of the library is called")
+        config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
     if not config.is_encoder_decoder:
         raise UserError(
             f"{key}: {str(source)!r} is a {config.model_type} model, not one that reads a text and writes another;"
             " take a sequence-to-sequence model (T5, BART)"
         )
-    try:
-        with quiet():
-            model = AutoModelForSeq2SeqLM.from_pretrained(
-                source, revision=revision, trust_remote_code=False, dtype=DTYPES[precision], **overrides
-            ).eval()
-    except Exception as error:
-        raise UserError(f"{key}: cannot load {str(source)!r} ({_reason(error)}); {_ADVICE}") from None
+    for name, value in overrides.items():
+        if not hasattr(config, name):
+            raise UserError(f"{key}: the config of {str(source)!r}, a {config.model_type} model, has no {name}")
+        setattr(config, name, value)
+    with _said(key, source, "cannot load", _ADVICE):
+        model: Any = load_weights(
+            AutoModelForSeq2SeqLM,
+            source,
+            config,
+            Allowed(),
+            revision,
+            trust_remote_code=False,
+            dtype=DTYPES[precision],
+        ).eval()
     _check_tokens(model, source, key)
-    try:
-        with quiet():
-            tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
-    except Exception as error:
-        raise UserError(f"{key}: {str(source)!r} has no tokenizer that can be read ({_reason(error)})") from None
+    with _said(key, source, "cannot read the tokenizer of", "save the model's own tokenizer beside it"):
+        tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
     # the library makes an empty tokenizer for a folder that holds none
-    if len(tokenizer) - len(tokenizer.all_special_ids) < _FEWEST_WORDS or tokenizer.pad_token_id is None:
+    if number_of_words(tokenizer) < _FEWEST_WORDS or tokenizer.pad_token_id is None:
         raise UserError(f"{key}: {str(source)!r} has no tokenizer with words and padding; save it beside the model")
     if len(tokenizer) > model.get_input_embeddings().num_embeddings:
         raise UserError(
             f"{key}: {str(source)!r} has a tokenizer of {len(tokenizer)} tokens, but the model knows"
             f" {model.get_input_embeddings().num_embeddings}; save the model's own tokenizer beside it"
         )
+    with _said(key, source, "cannot write with", "its config.json describes another model than its weights are"):
+        _try_out(model)
     return Generator(model, tokenizer)
 
 
 _ADVICE = "give a folder with a checkpoint, or a hub name that this machine can reach"
 
 
-def _check_tokens(model: PreTrainedModel, source: str | Path, key: str) -> None:
+@contextmanager
+def _said(key: str, source: str | Path, what: str, advice: str) -> Iterator[None]:
+    """What the library cannot do in the block becomes a ``UserError``; it raises a dozen types for broken files."""
+    try:
+        with quiet():
+            yield
+    except UserError as error:
+        raise UserError(f"{key}: {error}") from None
+    except Exception as error:
+        raise UserError(f"{key}: {what} {str(source)!r} ({reason(error)}); {advice}") from None
+
+
+def _check_tokens(model: Any, source: str | Path, key: str) -> None:
+    words = model.get_input_embeddings().num_embeddings
     for name in ("decoder_start_token_id", *_TOKENS):
-        if getattr(model.generation_config, name, None) is None:
+        token = getattr(model.generation_config, name, None)
+        if token is None:
             raise UserError(
                 f"{key}: the config of {str(source)!r} has no {name}, so it cannot write; set it in its"
                 " generation_config.json or config.json"
             )
+        several = token if isinstance(token, list) and token and name == "eos_token_id" else [token]
+        if any(type(one) is not int or not 0 <= one < words for one in several):
+            raise UserError(
+                f"{key}: {name} is {shown(token)} in the config of {str(source)!r}; it must be a token of its {words},"
+                " from 0; set it in its generation_config.json or config.json"
+            )
 
 
-def _reason(error: Exception) -> str:
-    """The first line of what a library says; it raises a dozen types for missing and broken files."""
-    return [*str(error).strip().splitlines(), type(error).__name__][0][:200]
+@torch.inference_mode()
+def _try_out(model: Any) -> None:
+    """Read a token and write one: what a config says that the weights do not show is found here, not after an hour."""
+    token = torch.tensor([[model.generation_config.pad_token_id]], device=model.device)
+    model(input_ids=token, attention_mask=torch.ones_like(token), decoder_input_ids=token)
 
 
 def small_generator(

@@ -4,8 +4,9 @@
 ``<id>.lock``; a stage that was interrupted finds its earlier work there. The manifest is written last, then the folder
 is renamed, so that a folder with the final name is never half done.
 
-The manifest holds the size and the digest of every file. Sizes, and the content of small files, are looked at whenever an
-artifact is to be reused; large files are read for their digest before a stage reads them, once in a process.
+The manifest is the list of what an artifact holds, no more and no less: the size and the digest of every file. The list,
+sizes, and the content of small files, are looked at whenever an artifact is to be reused; large files are read for their
+digest before a stage reads them, once in a process.
 """
 
 import hashlib
@@ -16,7 +17,7 @@ import platform
 import shutil
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache
@@ -33,6 +34,13 @@ from condensery.stages.base import Artifact, Context, Runtime, Stage, registry
 
 SCHEMA = 1
 SMALL = 1 << 18  # bytes: a file up to here is read for its digest each time
+WANDB = "wandb"  # the folder that W&B keeps for itself in an artifact
+FIELDS: dict[str, type | tuple[type, ...]] = {  # of a manifest
+    **dict.fromkeys(("schema", "version"), int),
+    **dict.fromkeys(("kind", "makes", "id", "name", "created", "digest"), str),
+    **dict.fromkeys(("config", "inputs", "metrics", "versions", "machine", "files", "digests"), dict),
+    **dict.fromkeys(("wall_seconds", "cpu_seconds"), (int, float)),
+}
 LIBRARIES = [
     "torch",
     "pytorch-lightning",
@@ -189,19 +197,41 @@ def _damage(path: Path, whole: bool) -> str:
         return "no readable manifest.json"
     if not isinstance(manifest, dict) or (manifest.get("kind"), manifest.get("id")) != (path.parent.name, path.name):
         return "its manifest.json belongs to another artifact"
-    if "digest" in manifest and manifest.pop("digest") != _digest(manifest):
+    missing = [name for name, kind in FIELDS.items() if not isinstance(manifest.get(name), kind)]
+    if missing:
+        return f"its manifest.json has no {', '.join(missing)}"
+    if manifest.pop("digest") != _digest(manifest):
         return "its manifest.json is not as it was written"
-    digests = manifest.get("digests", {})  # artifacts of earlier versions have none
-    for name, size in manifest.get("files", {}).items():
+    files, digests = manifest["files"], manifest["digests"]
+    if files.keys() != digests.keys():
+        return "its manifest.json does not name the same files twice"
+    for name, size in files.items():
         file = inside(path, name, path / "manifest.json")
         try:
             found = file.stat().st_size
             if found != size:
                 return f"{name} has {found} bytes instead of {size}"
-            if name in digests and (whole or size <= SMALL) and content_hash(file) != digests[name]:
+            if (whole or size <= SMALL) and content_hash(file) != digests[name]:
                 return f"the content of {name} has changed"
         except FileNotFoundError:
             return f"{name} is missing"
+    surplus = _surplus(path, files)
+    return f"{surplus} does not belong to it" if surplus else ""
+
+
+def _surplus(path: Path, files: Collection[str]) -> str:
+    """A file, or a link to a folder, that lies in an artifact's folder and is none of its own; empty where none does.
+
+    Names that begin with a dot count for nothing: file systems and viewers leave such behind, and no stage reads them.
+    """
+    known = {"manifest.json", *files}
+    for above, folders, names in os.walk(path):
+        inner = Path(above).relative_to(path)
+        folders[:] = [name for name in sorted(folders) if not name.startswith(".") and (inner / name) != Path(WANDB)]
+        links = [name for name in folders if (path / inner / name).is_symlink()]
+        for name in sorted([*links, *names]):
+            if not name.startswith(".") and (inner / name).as_posix() not in known:
+                return (inner / name).as_posix()
     return ""
 
 
@@ -222,8 +252,8 @@ def _remove_half_written(folder: Path) -> None:
 
 def _files(folder: Path) -> dict[str, Path]:
     """The files of an artifact by their names in its folder; what W&B keeps there for itself is none of them."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and "wandb" not in path.parts)
-    return {path.relative_to(folder).as_posix(): path for path in files}
+    files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {name: path for name, path in files.items() if name != "manifest.json" and not name.startswith(f"{WANDB}/")}
 
 
 def _manifest(stage: Stage, node: Node, summary: Mapping[str, Any], seconds: Mapping[str, float]) -> dict[str, Any]:

@@ -88,13 +88,10 @@ def _encoders(
     config: AttentionEntropyConfig, context: Context, vocabulary: "Vocabulary"
 ) -> "Iterator[tuple[str, Encoder]]":
     """Each encoder once, by its name in entropy.json."""
-    from condensery.models.backbone import masked_language_model
-    from condensery.models.checkpoint import load_encoder
-    from condensery.models.encoder import Encoder
+    from condensery.models.checkpoint import backbone_encoder, load_encoder
 
     if BACKBONE in config.encoders:
-        language_model: Any = masked_language_model(config.backbone, vocabulary, config.seed)
-        yield BACKBONE, Encoder(language_model.base_model)
+        yield BACKBONE, backbone_encoder(config.backbone, vocabulary, config.seed)
     for artifact in {one.path: one for one in context.artifacts("encoders")}.values():
         yield f"{artifact.kind}/{artifact.id}", load_encoder(artifact.path)
 

@@ -31,22 +31,23 @@ class PassagesConfig(StageConfig):
 @stage("passages", version=1, makes="passages")
 def passages(config: PassagesConfig, context: Context) -> dict[str, Any]:
     """Write passages.arrow, and the token stores of texts and titles in the same order."""
-    from condensery.stages.texts import Passages
+    from condensery.stages.texts import Passages, unknown_words
     from condensery.text.collection import Collection
     from condensery.tokens.store import tokenise
     from condensery.tokens.tokenizer import load_tokenizer
     from condensery.tokens.vocabulary import Vocabulary
 
     collection, folder = Collection(context.input("corpus")), context.input("tokenizer")
-    Vocabulary.of(load_tokenizer(folder)).save(context.folder)
+    vocabulary = Vocabulary.of(load_tokenizer(folder))
+    vocabulary.save(context.folder)
     starts, empty = _write(config, context, collection)
     made = Passages(context.folder)
     plan: list[tuple[str, str, bool]] = [("texts", "text", True)]
     if config.titles:
         plan.append(("titles", "title", False))
-    tokens = {}
+    stores = {}
     for name, column, sentences in plan:
-        store = tokenise(
+        stores[name] = tokenise(
             made.table.column(column),
             folder,
             context.folder / name,
@@ -55,8 +56,9 @@ def passages(config: PassagesConfig, context: Context) -> dict[str, Any]:
             workers=config.workers,
             label=f"{context.stage_name}: {name}",
         )
-        tokens[f"tokens_of_{name}"] = store.token_count
-    return {"passages": len(made.table), "documents": len(starts) - 1, "empty_documents": empty, **tokens}
+    tokens = {f"tokens_of_{name}": store.token_count for name, store in stores.items()}
+    counts = {"passages": len(made.table), "documents": len(starts) - 1, "empty_documents": empty, **tokens}
+    return {**counts, **unknown_words(stores, vocabulary.unk)}
 
 
 def _write(config: PassagesConfig, context: Context, collection: "Collection") -> "tuple[np.ndarray, int]":

@@ -8,7 +8,7 @@ import numpy as np
 
 from condensery.errors import UserError
 from condensery.stages.base import Context
-from condensery.stages.texts import Passages
+from condensery.stages.texts import Passages, unknown_words
 from condensery.text.queries import Pair, QuerySorter
 from condensery.text.table import TableWriter, TextTable
 
@@ -54,7 +54,8 @@ def write_queries(pairs: Iterable[Pair], context: Context, missing: str | None =
         label=f"{context.stage_name}: tokens",
     )
     _write_examples(context, passages, counts)
-    return {"queries": total, "passages_without_query": len(without), **_lengths(store)}
+    unknown = unknown_words({"queries": store}, passages.vocabulary.unk)
+    return {"queries": total, "passages_without_query": len(without), **_lengths(store), **unknown}
 
 
 def _write_texts(context: Context, passages: Passages, queries: Iterator[list[str]]) -> np.ndarray:

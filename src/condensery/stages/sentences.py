@@ -1,7 +1,7 @@
 """The artifact with the examples of a sentence task: pairs with a score, or triplets."""
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -14,11 +14,12 @@ Task = Literal["similarity", "triplets"]
 Example = tuple[str, tuple[str, ...], float]  # split, its sentences, its score (0 for triplets)
 
 
-def write_sentences(examples: Iterable[Example], context: Context, name: str, task: Task) -> dict[str, int]:
-    """Write the artifact; returns the number of examples of each split.
+def write_sentences(examples: Iterable[Example], context: Context, name: str, task: Task) -> dict[str, Any]:
+    """Write the artifact; returns the number of examples of each split, and warnings.
 
     Raises ``UserError`` where a split has no example.
     """
+    from condensery.stages.texts import unknown_words
     from condensery.tokens.store import tokenise
     from condensery.tokens.tokenizer import load_tokenizer
     from condensery.tokens.vocabulary import Vocabulary
@@ -40,8 +41,10 @@ def write_sentences(examples: Iterable[Example], context: Context, name: str, ta
             raise UserError(f"stages.{context.stage_name}: the split {split} has no example")
         np.save(folder / f"rows-{split}.npy", np.array(found, np.int64))
         np.save(folder / f"scores-{split}.npy", np.array(scores[split], np.float32))
-    Vocabulary.of(load_tokenizer(tokenizer)).save(folder)
+    vocabulary = Vocabulary.of(load_tokenizer(tokenizer))
+    vocabulary.save(folder)
     column = TextTable(folder / "sentences.arrow").column("text")
-    tokenise(column, tokenizer, folder / "texts", sentences=False, label=f"{context.stage_name}: tokens")
+    store = tokenise(column, tokenizer, folder / "texts", sentences=False, label=f"{context.stage_name}: tokens")
     write_json(folder / "sentences.json", {"name": name, "task": task})
-    return {"sentences": len(known), **{split: len(found) for split, found in rows.items()}}
+    counts = {"sentences": len(known), **{split: len(found) for split, found in rows.items()}}
+    return {**counts, **unknown_words({"sentences": store}, vocabulary.unk)}

@@ -1,5 +1,6 @@
 """Which texts of a collection are pre-trained on, and the token stores made of them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from condensery.tokens.pairs import PairReader
     from condensery.tokens.store import TokenStore
     from condensery.tokens.vocabulary import Vocabulary
+
+MOST_UNKNOWN = 0.05  # share of [UNK] among the tokens of a store; with a tokenizer that fits it is far below 1 %
 
 
 def pretraining_texts(collection: Collection) -> tuple[Column[str], np.ndarray]:
@@ -73,6 +76,20 @@ class Tokens(_Stores):
     def documents(self) -> "TokenStore":
         """What is pre-trained on, grouped by document."""
         return self._store("documents") if (self.folder / "documents").is_dir() else self.passages
+
+
+def unknown_words(stores: "Mapping[str, TokenStore]", unknown: int) -> dict[str, list[str]]:
+    """``warnings`` for a manifest: of each token store, by its name, with more than ``MOST_UNKNOWN`` of [UNK]; {} of none.
+
+    ``unknown`` is the id of [UNK]. Such a store was made with the tokenizer of another language, or with an empty one.
+    """
+    found = []
+    for name, store in stores.items():
+        share = store.share_of(unknown)
+        if share > MOST_UNKNOWN:
+            said = f"{share:.0%} of the {store.token_count:,} tokens of {name} are unknown to the tokenizer ([UNK])"
+            found.append(f"{said}; is it one for this language and writing? (backbone.tokenizer)")
+    return {"warnings": found} if found else {}
 
 
 def pair_reader(tokens: Tokens, query_length: int, length: int, separators: int) -> "PairReader":

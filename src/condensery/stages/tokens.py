@@ -19,14 +19,15 @@ class TokensConfig(StageConfig):
 @stage("tokens", version=1, makes="tokens")
 def tokens(config: TokensConfig, context: Context) -> dict[str, Any]:
     """Write the token stores of passages, queries, titles and separate documents."""
-    from condensery.stages.texts import pretraining_texts
+    from condensery.stages.texts import pretraining_texts, unknown_words
     from condensery.text.collection import Collection
     from condensery.tokens.store import tokenise
     from condensery.tokens.tokenizer import load_tokenizer
     from condensery.tokens.vocabulary import Vocabulary
 
     collection, folder = Collection(context.input("corpus")), context.input("tokenizer")
-    Vocabulary.of(load_tokenizer(folder)).save(context.folder)
+    vocabulary = Vocabulary.of(load_tokenizer(folder))
+    vocabulary.save(context.folder)
     texts, documents = pretraining_texts(collection)
     separate = collection.documents is not None
     passages = collection.passages.column("text")
@@ -38,9 +39,9 @@ def tokens(config: TokensConfig, context: Context) -> dict[str, Any]:
         plan.append(("documents", texts, True, documents))
     if config.titles:
         plan.append(("titles", collection.passages.column("title"), False, None))
-    counts = {}
+    stores = {}
     for name, column, sentences, starts in plan:
-        store = tokenise(
+        stores[name] = tokenise(
             column,
             folder,
             context.folder / name,
@@ -49,5 +50,5 @@ def tokens(config: TokensConfig, context: Context) -> dict[str, Any]:
             workers=config.workers,
             label=f"{context.stage_name}: {name}",
         )
-        counts[name] = store.token_count
-    return counts
+    counts = {name: store.token_count for name, store in stores.items()}
+    return {**counts, **unknown_words(stores, vocabulary.unk)}

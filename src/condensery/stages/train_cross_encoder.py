@@ -74,7 +74,7 @@ def train_cross_encoder(config: TrainCrossEncoderConfig, context: Context) -> di
 
 def _initial(config: TrainCrossEncoderConfig, context: Context, vocabulary: "Vocabulary") -> "CrossEncoder":
     """The cross-encoder before the first step: from scratch, from a checkpoint, or from another stage's encoder."""
-    from condensery.models.backbone import masked_language_model
+    from condensery.models.backbone import check_words, masked_language_model
     from condensery.models.cross_encoder import load_cross_encoder, new_cross_encoder
 
     backbone = config.backbone
@@ -83,10 +83,5 @@ def _initial(config: TrainCrossEncoderConfig, context: Context, vocabulary: "Voc
     if backbone.name is None:
         return new_cross_encoder(masked_language_model(backbone, vocabulary, config.seed), config.seed)
     model = load_cross_encoder(backbone.name, config.seed, backbone.dropout, backbone.revision)
-    known = model.classifier.config.vocab_size
-    if known < vocabulary.size:
-        raise UserError(
-            f"{backbone.name}: the model knows {known} tokens, the tokenizer {vocabulary.size};"
-            " set backbone.tokenizer to the checkpoint's own"
-        )
+    check_words(model.classifier, backbone.name, vocabulary)
     return model

@@ -190,15 +190,12 @@ def initial_towers(
     """The towers before the first step: from scratch, from a checkpoint, or from the artifact of another stage."""
     import copy
 
-    from condensery.models.backbone import masked_language_model
     from condensery.models.biencoder import BiEncoder
-    from condensery.models.checkpoint import load_biencoder
-    from condensery.models.encoder import Encoder
+    from condensery.models.checkpoint import backbone_encoder, load_biencoder
 
     if config.init != "backbone":
         return load_biencoder(context.input("init"), separate, config.backbone.dropout)
-    language_model: Any = masked_language_model(config.backbone, vocabulary, config.seed)
-    passage = Encoder(language_model.base_model)
+    passage = backbone_encoder(config.backbone, vocabulary, config.seed)
     return BiEncoder(copy.deepcopy(passage), passage) if separate else BiEncoder(passage)
 
 

@@ -16,6 +16,7 @@ from condensery.tokens.workers import Piece, read_tokenizer, tokenised, vocabula
 
 Ids = NDArray[np.int64]
 _FIELDS = {"dtype": str, "texts": int, "tokens": int, "sentences": int, "documents": int}
+_BLOCK = 1 << 22  # tokens that are looked at at a time
 _ABSENT = -1  # the count of sentences or documents where none were recorded
 
 
@@ -88,6 +89,11 @@ class TokenStore:
         a, b = np.searchsorted(self.sentences, [first, last])
         starts = self.sentences[a:b].tolist()
         return [(start, end - start) for start, end in zip(starts, [*starts[1:], last], strict=True)]
+
+    def share_of(self, token: int) -> float:
+        """The share of one id among all tokens, from 0 to 1; 0 where there are none. Reads the store once, in blocks."""
+        blocks = (self.tokens[first : first + _BLOCK] for first in range(0, self.token_count, _BLOCK))
+        return sum(int(np.count_nonzero(block == token)) for block in blocks) / max(1, self.token_count)
 
     @cached_property
     def lengths(self) -> Ids:

@@ -15,7 +15,7 @@ from condensery.tokens.store import Texts
 from condensery.tokens.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 SPECIAL = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 MOST_CHARACTERS = 1000  # of the alphabet, as BERT's: rarer characters become [UNK]
@@ -28,7 +28,7 @@ def load_tokenizer(name: str | Path) -> "PreTrainedTokenizerFast":
 
     Raises:
         UserError: when there is no such folder, the hub does not have it or cannot be reached, there is no fast
-            tokenizer, or it lacks one of the special tokens pad, cls, sep, mask, unk.
+            tokenizer, it has no words, or it lacks one of the special tokens pad, cls, sep, mask, unk.
     """
     text, folder = str(name), expanded(name)
     local = bool(text) and folder.is_dir()
@@ -46,8 +46,18 @@ def load_tokenizer(name: str | Path) -> "PreTrainedTokenizerFast":
         ) from None
     if not tokenizer.is_fast or not len(tokenizer):
         raise UserError(f"tokenizer {text!r}: holds no fast tokenizer (tokenizer.json); give one that does")
+    if not number_of_words(tokenizer):
+        raise UserError(
+            f"tokenizer {text!r}: knows {len(tokenizer)} special tokens and not one word, so its files (tokenizer.json or"
+            " vocab.txt) are missing or empty; save the model's own tokenizer there"
+        )
     Vocabulary.of(tokenizer)
     return tokenizer
+
+
+def number_of_words(tokenizer: "PreTrainedTokenizerBase") -> int:
+    """Tokens that are not special; the library makes a tokenizer without any for a folder that lacks its files."""
+    return len(tokenizer) - len(set(tokenizer.all_special_ids))
 
 
 def _read(name: str, local: bool) -> Any:

@@ -1,0 +1,148 @@
+"""``config.json`` of a checkpoint, looked at before the library builds a model from it.
+
+The library takes what it finds: heads that are none, a number of layers that is a word, an activation that nobody knows end
+in errors far from their cause, or in none. Here each is one line that names the file and the key.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers.activations import ACT2FN
+
+from condensery.errors import UserError
+
+MOST_LAYERS = 512  # more than any encoder has; building millions of layers takes all memory
+MOST_LABELS = 1 << 16  # the library writes down a name for each
+MOST = 2**31 - 1  # of every other size; whether the weights have it is seen when they are loaded
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """What a value must be: a test, and its words."""
+
+    fits: Callable[[Any], bool]
+    needed: str
+
+    def or_null(self) -> "_Rule":
+        return _Rule(lambda value: value is None or self.fits(value), f"{self.needed} or null")
+
+
+def _whole(least: int, most: int = MOST) -> _Rule:
+    return _Rule(lambda value: type(value) is int and least <= value <= most, f"a whole number from {least} to {most}")
+
+
+def _number(least: float, most: float, above: bool = False) -> _Rule:
+    needed = f"a number {'above' if above else 'from'} {least:g} and below {most:g}"
+    return _Rule(
+        lambda value: type(value) in (int, float) and least <= value < most and (value != least or not above), needed
+    )
+
+
+def _is_dtype(value: Any) -> bool:
+    found = getattr(torch, value.removeprefix("torch."), None) if isinstance(value, str) else None
+    return value == "auto" or (isinstance(found, torch.dtype) and found.is_floating_point)
+
+
+_SIZE, _LAYERS, _SHARE = _whole(1), _whole(1, MOST_LAYERS), _number(0.0, 1.0)
+_EPSILON, _SPREAD = _number(0.0, 1.0, above=True), _number(0.0, 100.0)
+_ACTIVATION = _Rule(lambda value: isinstance(value, str) and value in ACT2FN, "the name of an activation, as gelu")
+_DTYPE = _Rule(_is_dtype, "a floating-point type of torch, as float32").or_null()
+_BOOL = _Rule(lambda value: isinstance(value, bool), "true or false")
+_TOKEN = _whole(0).or_null()
+_ABSENT = _Rule(lambda value: not value, "false; this project reads encoders without it")
+_UNQUANTISED = _Rule(lambda value: value is None, "weights that are not quantised")
+
+# by key, of whatever family the model is; the library checks the types of all others
+_RULES = {
+    **dict.fromkeys(
+        (
+            *("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size", "max_position_embeddings"),
+            *("type_vocab_size", "d_model", "d_kv", "d_ff", "num_heads", "encoder_attention_heads", "encoder_ffn_dim"),
+            *("decoder_attention_heads", "decoder_ffn_dim", "relative_attention_num_buckets"),
+            "relative_attention_max_distance",
+        ),
+        _SIZE,
+    ),
+    **dict.fromkeys(("num_hidden_layers", "num_layers", "encoder_layers", "decoder_layers"), _LAYERS),
+    "num_labels": _whole(0, MOST_LABELS),
+    "num_decoder_layers": _LAYERS.or_null(),  # T5: as many as the encoder has
+    **dict.fromkeys(
+        (
+            *("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout_rate", "dropout", "attention_dropout"),
+            *("activation_dropout", "encoder_layerdrop", "decoder_layerdrop"),
+        ),
+        _SHARE,
+    ),
+    "classifier_dropout": _SHARE.or_null(),
+    **dict.fromkeys(("layer_norm_eps", "layer_norm_epsilon"), _EPSILON),
+    **dict.fromkeys(("initializer_range", "initializer_factor", "init_std"), _SPREAD),
+    **dict.fromkeys(("hidden_act", "activation_function"), _ACTIVATION),
+    **dict.fromkeys(("dtype", "torch_dtype"), _DTYPE),
+    **dict.fromkeys(("is_encoder_decoder", "tie_word_embeddings", "scale_embedding"), _BOOL),
+    **dict.fromkeys(("pad_token_id", "decoder_start_token_id"), _TOKEN),
+    "quantization_config": _UNQUANTISED,
+    "model_type": _Rule(lambda value: isinstance(value, str) and bool(value), "the name of a family, as bert"),
+}
+
+# of the encoders that this project runs itself
+_OF_ENCODERS = {
+    **dict.fromkeys(("is_decoder", "add_cross_attention", "is_encoder_decoder"), _ABSENT),
+    "position_embedding_type": _Rule(lambda value: value in (None, "absolute"), "absolute; others are not supported"),
+}
+
+
+def check_config(about: Any, where: str, encoder: bool) -> dict[str, Any]:
+    """The content of a ``config.json``, if each key that matters holds what it can.
+
+    Args:
+        about: what the file holds.
+        where: what it is called in messages.
+        encoder: of a model that ``Encoder`` will run; otherwise one that the library runs.
+
+    Raises:
+        UserError: it is no object, or a key holds something else; one line with file, key, value and what is needed.
+    """
+    if not isinstance(about, dict):
+        raise UserError(
+            f"{where}: {shown(about)} is not the description of a model; it must be an object with its sizes"
+        )
+    _check(about, where, {**_RULES, **_OF_ENCODERS} if encoder else _RULES)
+    for part in ("encoder", "decoder"):  # of a pair of models
+        if isinstance(about.get(part), dict):
+            _check(about[part], f"{where}: {part}", _RULES)
+    return about
+
+
+def check_encoder(config: Any, where: str) -> None:
+    """Raise ``UserError`` where the sizes of a BERT or RoBERTa config contradict each other.
+
+    ``config`` is the library's, with its defaults for the keys that the file leaves out.
+    """
+    hidden, heads = config.hidden_size, config.num_attention_heads
+    if hidden % heads:
+        raise UserError(f"{where}: num_attention_heads is {heads}, which does not divide hidden_size, {hidden}")
+    pad, roberta = config.pad_token_id, config.model_type != "bert"
+    if pad is None and roberta:  # positions are counted from behind it
+        raise UserError(f"{where}: pad_token_id is null; a {config.model_type} model needs it")
+    if pad is not None and pad >= config.vocab_size:
+        raise UserError(f"{where}: pad_token_id is {pad}, but there are {config.vocab_size} tokens (vocab_size)")
+    if roberta and config.max_position_embeddings <= pad + 1:
+        raise UserError(
+            f"{where}: max_position_embeddings is {config.max_position_embeddings}; a {config.model_type} model whose"
+            f" pad_token_id is {pad} needs more than {pad + 1}"
+        )
+
+
+def shown(value: Any) -> str:
+    """A value as JSON, cut where it is long."""
+    text = json.dumps(value, ensure_ascii=True, default=str)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def _check(about: Mapping[str, Any], where: str, rules: Mapping[str, _Rule]) -> None:
+    for key in about.keys() & rules.keys():
+        if not rules[key].fits(about[key]):
+            raise UserError(f"{where}: {key} is {shown(about[key])}; it must be {rules[key].needed}")

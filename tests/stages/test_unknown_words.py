@@ -1,0 +1,67 @@
+"""A tokenizer that does not know the words of a collection is refused or said; one that does is not spoken of."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from alone import inputs, run_stage
+from small import Text
+from transformers import BertConfig, BertForMaskedLM
+
+from condensery.errors import UserError
+from condensery.tokens import store as token_store
+from condensery.tokens.store import TokenStore, tokenise
+from condensery.tokens.tokenizer import load_tokenizer, train_wordpiece
+
+FOREIGN = Text(
+    [(f"p{number}", "река", "Большая река течёт далеко; known stone.", f"d{number}") for number in range(8)],
+    [(f"q{number}", "где течёт река", f"p{number}") for number in range(6)],
+)
+
+
+def test_a_checkpoint_without_its_tokenizers_files_is_refused(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    BertForMaskedLM(BertConfig(vocab_size=60, **sizes)).save_pretrained(tmp_path)
+    with pytest.raises(
+        UserError, match=r"knows 5 special tokens and not one word, so its files \(tokenizer\.json"
+    ) as one:
+        load_tokenizer(tmp_path)
+    assert str(tmp_path) in str(one.value)
+    assert "\n" not in str(one.value)
+
+
+def test_more_than_five_percent_of_unknown_tokens_are_a_warning_of_the_artifact(tmp_path: Path) -> None:
+    made = inputs(tmp_path / "in", FOREIGN)
+    train_wordpiece(["known stones and rivers of the sea"] * 3, 100, tmp_path / "english")
+    made["tokenizer"] = tmp_path / "english"
+    tokens = run_stage("tokens", tmp_path / "tokens", made, titles=True, workers=1)["warnings"]
+    assert [line.split(" are unknown")[0].split("tokens of ")[1] for line in tokens] == [
+        "passages",
+        "queries",
+        "titles",
+    ]
+    assert all("% of the " in line and "backbone.tokenizer" in line for line in tokens)
+    passages = run_stage("passages", tmp_path / "passages", made, length=48, workers=1)
+    assert [line.split(" are unknown")[0].split("tokens of ")[1] for line in passages["warnings"]] == [
+        "texts",
+        "titles",
+    ]
+
+
+def test_a_tokenizer_that_knows_the_words_is_not_spoken_of(tmp_path: Path) -> None:
+    made = inputs(tmp_path / "in")
+    assert "warnings" not in run_stage("tokens", tmp_path / "tokens", made, titles=True, workers=1)
+    assert "warnings" not in run_stage("passages", tmp_path / "passages", made, length=48, workers=1)
+
+
+def test_the_share_of_a_token_is_that_of_all_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train_wordpiece(["river stone sea"] * 3, 100, tmp_path / "words")
+    made = tokenise(["river 海 stone", "海", "", "sea river"], tmp_path / "words", tmp_path / "store", sentences=False)
+    unknown = load_tokenizer(tmp_path / "words").unk_token_id
+    wanted = float(np.mean(np.asarray(made.tokens) == unknown))
+    assert wanted > 0
+    for block in (1, 3, 1 << 22):
+        monkeypatch.setattr(token_store, "_BLOCK", block)
+        assert TokenStore(made.folder).share_of(unknown) == wanted
+    empty = tokenise([""], tmp_path / "words", tmp_path / "empty", sentences=False)
+    assert empty.share_of(unknown) == 0
