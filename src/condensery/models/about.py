@@ -7,6 +7,7 @@ from condensery.errors import UserError
 from condensery.files import read_json
 
 ABOUT = "condensery.json"
+QUERY_ENCODER = "query_encoder"  # the folder of the second tower, where the towers are separate
 _LONGEST = 1 << 20  # tokens; far more than any model reads
 _TOWERS = ("shared", "separate")
 
@@ -34,20 +35,20 @@ def read_about(folder: Path, *numbers: str) -> dict[str, Any]:
     return about
 
 
-def two_towers(folder: Path, query_encoder: str) -> bool:
-    """Whether a checkpoint's folder has a second tower, in the folder ``query_encoder`` of it.
+def two_towers(folder: Path) -> bool:
+    """Whether a checkpoint's folder has a second tower, in a folder of its own.
 
     Raises ``UserError`` where ``condensery.json`` says otherwise.
     """
-    found = (folder / query_encoder).is_dir()
+    found = (folder / QUERY_ENCODER).is_dir()
     towers = read_about(folder).get("towers") if (folder / ABOUT).exists() else None
     if towers == "shared" and found:
         raise UserError(
-            f"{folder / query_encoder}: {ABOUT} beside it says that one tower encodes queries and passages; remove this"
+            f"{folder / QUERY_ENCODER}: {ABOUT} beside it says that one tower encodes queries and passages; remove this"
             " folder, or have towers say separate"
         )
     if towers == "separate" and not found:
         raise UserError(
-            f"{folder / query_encoder}: no such folder, but {ABOUT} beside it says that the towers are separate"
+            f"{folder / QUERY_ENCODER}: no such folder, but {ABOUT} beside it says that the towers are separate"
         )
     return found

@@ -17,7 +17,7 @@ from transformers import AutoModel, PreTrainedModel
 
 from condensery.errors import UserError
 from condensery.files import write_json
-from condensery.models.about import ABOUT, read_about, two_towers
+from condensery.models.about import ABOUT, QUERY_ENCODER, read_about, two_towers
 from condensery.models.backbone import (
     OF_ENCODERS,
     check_words,
@@ -31,7 +31,6 @@ from condensery.models.config import BackboneConfig
 from condensery.models.encoder import Encoder
 from condensery.models.loading import load_weights, quiet, readable
 from condensery.models.masked_autoencoder import DecoderShape, Init, MaskedAutoEncoder
-from condensery.models.query_tower import QUERY_ENCODER
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
 
@@ -139,7 +138,7 @@ def load_biencoder(folder: Path, separate: bool | None = None, dropout: float | 
         dropout: of hidden states and attention; None = as the checkpoint says.
     """
     query = folder / QUERY_ENCODER
-    two = two_towers(folder, QUERY_ENCODER)
+    two = two_towers(folder)
     passage_encoder = load_encoder(folder, dropout)
     if not (two if separate is None else separate):
         return BiEncoder(passage_encoder)

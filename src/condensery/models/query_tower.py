@@ -19,9 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from condensery.errors import UserError
 from condensery.files import read_json
+from condensery.models.about import QUERY_ENCODER, read_about, two_towers
 
-QUERY_ENCODER = "query_encoder"  # in a checkpoint's folder, where the towers are separate
-ABOUT = "condensery.json"
 WEIGHTS = "model.safetensors"
 FAMILIES = ("bert", "roberta", "xlm-roberta")
 STORED = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}  # safetensors' dtypes; NumPy has no bf16
@@ -35,9 +34,8 @@ def load_query_tower(folder: Path) -> tuple[Encode, int]:
 
     Raises ``UserError`` where the folder is no checkpoint of a retriever.
     """
-    length = int(read_json(folder / ABOUT)["query_length"])
-    own = folder / QUERY_ENCODER
-    tower = load_tower(own if own.is_dir() else folder, length)
+    length = int(read_about(folder, "query_length")["query_length"])
+    tower = load_tower(folder / QUERY_ENCODER if two_towers(folder) else folder, length)
     return tower.cls if tower else _by_library(folder), length
 
 
@@ -118,13 +116,22 @@ def load_tower(folder: Path, length: int) -> Tower | None:
     try:
         about = read_json(folder / "config.json")
         offset = 0 if about["model_type"] == "bert" else about["pad_token_id"] + 1  # as in ``Encoder``
-        if not known(about) or offset + length > about["max_position_embeddings"]:
+        whole = about["hidden_size"] % about["num_attention_heads"] == 0
+        if not known(about) or not whole or offset + length > about["max_position_embeddings"]:
             return None
         weights = read_weights(folder / WEIGHTS)
         if {name: value.shape for name, value in weights.items()} != shapes(about):
             return None
         return Tower(weights, about["num_hidden_layers"], about["num_attention_heads"], about["layer_norm_eps"], offset)
-    except (UserError, OSError, ValueError, LookupError, TypeError, AttributeError):  # of which the library tells more
+    except (
+        UserError,
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        ZeroDivisionError,
+    ):  # of which the library tells more
         return None
 
 
