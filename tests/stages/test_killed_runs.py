@@ -1,18 +1,13 @@
 """SIGKILL in any stage, at any moment: the same command, run again, ends with the bits of an uninterrupted run."""
 
-import os
 import random
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from small import CONF, PROJECT, Done, artifact_files, door, half_written
+from kills import checkpoints, kill, same_results, start, wait
+from small import Done, door
 
-MARK = "CONDENSERY_TEST_MARK"  # environment variable that all processes of a run inherit
 KILLS = 8
 LONGER = [  # so that training takes long enough to be killed in
     "stage.pretrain_mlm.steps=60",
@@ -31,61 +26,6 @@ JOINED = [  # a warm start, what it is made of, and a fusion
     "stages.joined={stage: fuse, retrievers: [bm25, round1], depth: 100}",
     "+table.rows.joined=joined",
 ]
-
-
-def start(mark: str, *arguments: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, str(PROJECT / "run.py"), "--config-dir", str(CONF), *arguments]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, MARK: mark}
-    )
-
-
-def alive(mark: str) -> list[int]:
-    """The processes that carry the mark, as the kernel knows them."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            state = (process / "stat").read_text().rpartition(")")[2].split()[0]
-            if state != "Z" and f"{MARK}={mark}".encode() in (process / "environ").read_bytes().split(b"\0"):
-                found.append(int(process.name))
-        except OSError:
-            continue
-    return found
-
-
-def kill(process: "subprocess.Popen[str]", mark: str) -> None:
-    """SIGKILL the main process alone; what it started must end by itself."""
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    patience = time.monotonic() + 10
-    while alive(mark):
-        assert time.monotonic() < patience, f"orphans: {alive(mark)}"
-        time.sleep(0.05)
-
-
-def wait(process: "subprocess.Popen[str]", until: Callable[[], bool]) -> None:
-    """Until something is so, or the process has ended."""
-    patience = time.monotonic() + 120
-    while not until() and process.poll() is None:
-        assert time.monotonic() < patience
-        time.sleep(0.002)
-
-
-def checkpoints(root: Path) -> list[Path]:
-    """Checkpoints from which an interrupted stage will go on."""
-    return list(root.glob("artifacts/*/*.partial/checkpoints/step=*.ckpt"))
-
-
-def same_results(run: Path, other: Path) -> None:
-    """Every artifact and the results are equal, bit by bit."""
-    assert run.name == other.name
-    mine, wanted = artifact_files(run), artifact_files(other)
-    kinds = {Path(name).name for name in wanted}
-    assert {"model.safetensors", "run.trec.gz", "negatives.jsonl", "passages.arrow", "tokens.bin"} <= kinds
-    assert mine.keys() == wanted.keys()
-    assert [name for name in wanted if mine[name] != wanted[name]] == []
-    assert (run / "results.json").read_bytes() == (other / "results.json").read_bytes()
-    assert not half_written(run.parents[1])
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc")
