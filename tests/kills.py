@@ -1,6 +1,7 @@
 """What tests of killed runs share: a run is started with a mark that all its processes inherit, and looked for by it."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from small import CONF, PROJECT, artifact_files, half_written
 
 MARK = "CONDENSERY_TEST_MARK"  # environment variable
 PATIENCE = 10.0  # seconds in which what a killed process started ends, and lets go of its output
+SLOW = 60.0  # the same where the process itself is asked to end, with all that is left to close
 
 
 def start(mark: str, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
@@ -25,9 +27,15 @@ def begin(mark: str, *arguments: str, **environment: str) -> "subprocess.Popen[s
     whole = {**os.environ, MARK: mark, **environment}
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # one that is ignored would be inherited
     try:
-        return subprocess.Popen([sys.executable, *arguments], **pipe, text=True, env=whole)
+        process = subprocess.Popen([sys.executable, *arguments], **pipe, text=True, env=whole)
     finally:
         signal.signal(signal.SIGINT, before)
+    return process
+
+
+def begun(out: str) -> list[str]:
+    """The stages of which a run says that they start, in order."""
+    return re.findall(r"^\[(\S+)\] starts$", out, re.MULTILINE)
 
 
 def alive(mark: str) -> list[int]:
@@ -48,13 +56,14 @@ def kill(process: "subprocess.Popen[str]", mark: str, by: signal.Signals = signa
 
     What it started must end by itself, for this ends no other process where the signal is not for the group.
     """
+    patience = PATIENCE if by == signal.SIGKILL else SLOW
     try:
         os.killpg(process.pid, by) if group else process.send_signal(by)
         try:
-            out, _ = process.communicate(timeout=PATIENCE)
+            out, _ = process.communicate(timeout=patience)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"its output is held open by {described(mark)}") from None
-        patience = time.monotonic() + PATIENCE
+        patience += time.monotonic()
         while alive(mark):
             assert time.monotonic() < patience, f"orphans: {described(mark)}"
             time.sleep(0.05)

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 from condensery.children import Parent
 from condensery.objectives.cross_batch import processes, rank
 from condensery.signals import deaf_to_ctrl_c
-from condensery.training.batches import Batch, Batches, Share, StepDataset, StepSampler
+from condensery.training.batches import Batch, Batches, Share, StepDataset, StepSampler, begin_worker
 
 
 class StepDataModule(pl.LightningDataModule):
@@ -28,7 +28,7 @@ class StepDataModule(pl.LightningDataModule):
             sampler=StepSampler(first, self.steps),
             num_workers=self.workers,
             multiprocessing_context="spawn" if self.workers else None,
-            worker_init_fn=partial(_begin_worker, Parent.here()),
+            worker_init_fn=partial(begin_worker, Parent.here()),
             persistent_workers=False,
         )
 
@@ -42,10 +42,6 @@ class _Loader(DataLoader[Batch]):
     def __iter__(self) -> Any:
         with deaf_to_ctrl_c():
             return super().__iter__()
-
-
-def _begin_worker(parent: Parent, number: int) -> None:
-    parent.end_with()
 
 
 class SpanPairDataModule(StepDataModule):
