@@ -1,12 +1,15 @@
 """SIGKILL in any stage, at any moment: the same command, run again, ends with the bits of an uninterrupted run."""
 
+import os
 import random
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 from kills import checkpoints, kill, same_results, start, wait
-from small import Done, door
+from small import CONF, PROJECT, Done, door
 
 KILLS = 8
 LONGER = [  # so that training takes long enough to be killed in
@@ -85,3 +88,27 @@ def test_killed_at_random_moments_it_ends_with_the_same_bits(jobs: int, on_beir:
     last = door(*arguments).sound()
     assert last.computed == []
     same_results(last.folder, whole.folder)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="needs ulimit")
+def test_a_disk_that_takes_no_more_in_any_stage_is_one_line_and_it_goes_on_when_it_does(
+    finished: Done, on_beir: list[str], tmp_path: Path
+) -> None:
+    """No file may be larger than a limit, so that each stage fails in the midst of its own; the limit is then raised."""
+    command = [sys.executable, str(PROJECT / "run.py"), "--config-dir", str(CONF), "experiment=tiny", *on_beir]
+    codes = []
+    for number, limit in enumerate(["1", "8", "24", "48", "96", "180", "360", "unlimited"]):  # KiB
+        arguments = [*command, f"output_root={tmp_path}", f"jobs={1 + number % 2}"]
+        script = f'ulimit -f {limit}; exec "$@"'
+        done = subprocess.run(
+            ["bash", "-c", script, "run", *arguments], capture_output=True, text=True, env=os.environ, timeout=300
+        )
+        codes.append(done.returncode)
+        if done.returncode:
+            assert done.returncode == 1, done.stderr
+            assert done.stderr.count("\n") == 1, done.stderr
+            assert "allows" in done.stderr or "no space is left" in done.stderr, done.stderr
+    assert codes.count(1) >= 3
+    (run,) = tmp_path.glob("runs/tiny-*")
+    same_results(run, finished.folder)
