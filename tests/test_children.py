@@ -46,7 +46,10 @@ def left_by(kind: str, folder: Path, processes: int, **environment: str) -> None
     """Kill such a parent; none is left behind."""
     process = started(kind, folder, **environment)
     try:
-        assert len(alive(str(folder))) >= processes, "the test starts too little"
+        patience = time.monotonic() + 10
+        while len(alive(str(folder))) < processes:
+            assert time.monotonic() < patience, "the test starts too little"
+            time.sleep(0.05)
     finally:
         kill(process, str(folder))
 
