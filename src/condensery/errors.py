@@ -8,6 +8,7 @@ from collections.abc import Iterable
 DISK = {
     errno.ENOSPC: "no space is left on the disk",
     errno.EDQUOT: "the disk quota is used up",
+    errno.EFBIG: "the file is larger than this disk, or `ulimit -f`, allows",
     errno.EROFS: "the file system is read-only",
     errno.EACCES: "no permission to read or write here",
     errno.EPERM: "no permission to read or write here",
@@ -18,6 +19,7 @@ DISK = {
 }
 
 # What libraries say of a full disk in exceptions of their own: safetensors, tokenizers; NumPy's `tofile`; faiss
+LARGE = re.compile(r"File too large \(os error")
 FULL = re.compile(
     r"No space left on device|^\d+ requested and \d+ written$|faiss::write_.* failed: write error", re.DOTALL
 )
@@ -41,6 +43,8 @@ def of_the_disk(error: BaseException) -> DiskError | None:
     """What is said where ``error`` is a fault of the disk; None where it is another."""
     if isinstance(error, OSError) and error.errno in DISK:
         return DiskError(f"{error.filename2 or error.filename or 'output_root'}: {DISK[error.errno]}")
+    if LARGE.search(str(error)):
+        return DiskError(f"output_root: {DISK[errno.EFBIG]}")
     if FULL.search(str(error)):
         return DiskError(f"output_root: {DISK[errno.ENOSPC]}")
     return None

@@ -2,17 +2,15 @@
 
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from small import CONF, PROJECT, Done, artifact_files, door, half_written
+from kills import checkpoints, kill, same_results, start, wait
+from small import CONF, PROJECT, Done, door
 
-MARK = "CONDENSERY_TEST_MARK"  # environment variable that all processes of a run inherit
 KILLS = 8
 LONGER = [  # so that training takes long enough to be killed in
     "stage.pretrain_mlm.steps=60",
@@ -31,61 +29,6 @@ JOINED = [  # a warm start, what it is made of, and a fusion
     "stages.joined={stage: fuse, retrievers: [bm25, round1], depth: 100}",
     "+table.rows.joined=joined",
 ]
-
-
-def start(mark: str, *arguments: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, str(PROJECT / "run.py"), "--config-dir", str(CONF), *arguments]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, MARK: mark}
-    )
-
-
-def alive(mark: str) -> list[int]:
-    """The processes that carry the mark, as the kernel knows them."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            state = (process / "stat").read_text().rpartition(")")[2].split()[0]
-            if state != "Z" and f"{MARK}={mark}".encode() in (process / "environ").read_bytes().split(b"\0"):
-                found.append(int(process.name))
-        except OSError:
-            continue
-    return found
-
-
-def kill(process: "subprocess.Popen[str]", mark: str) -> None:
-    """SIGKILL the main process alone; what it started must end by itself."""
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    patience = time.monotonic() + 10
-    while alive(mark):
-        assert time.monotonic() < patience, f"orphans: {alive(mark)}"
-        time.sleep(0.05)
-
-
-def wait(process: "subprocess.Popen[str]", until: Callable[[], bool]) -> None:
-    """Until something is so, or the process has ended."""
-    patience = time.monotonic() + 120
-    while not until() and process.poll() is None:
-        assert time.monotonic() < patience
-        time.sleep(0.002)
-
-
-def checkpoints(root: Path) -> list[Path]:
-    """Checkpoints from which an interrupted stage will go on."""
-    return list(root.glob("artifacts/*/*.partial/checkpoints/step=*.ckpt"))
-
-
-def same_results(run: Path, other: Path) -> None:
-    """Every artifact and the results are equal, bit by bit."""
-    assert run.name == other.name
-    mine, wanted = artifact_files(run), artifact_files(other)
-    kinds = {Path(name).name for name in wanted}
-    assert {"model.safetensors", "run.trec.gz", "negatives.jsonl", "passages.arrow", "tokens.bin"} <= kinds
-    assert mine.keys() == wanted.keys()
-    assert [name for name in wanted if mine[name] != wanted[name]] == []
-    assert (run / "results.json").read_bytes() == (other / "results.json").read_bytes()
-    assert not half_written(run.parents[1])
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc")
@@ -145,3 +88,27 @@ def test_killed_at_random_moments_it_ends_with_the_same_bits(jobs: int, on_beir:
     last = door(*arguments).sound()
     assert last.computed == []
     same_results(last.folder, whole.folder)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="needs ulimit")
+def test_a_disk_that_takes_no_more_in_any_stage_is_one_line_and_it_goes_on_when_it_does(
+    finished: Done, on_beir: list[str], tmp_path: Path
+) -> None:
+    """No file may be larger than a limit, so that each stage fails in the midst of its own; the limit is then raised."""
+    command = [sys.executable, str(PROJECT / "run.py"), "--config-dir", str(CONF), "experiment=tiny", *on_beir]
+    codes = []
+    for number, limit in enumerate(["1", "8", "24", "48", "96", "180", "360", "unlimited"]):  # KiB
+        arguments = [*command, f"output_root={tmp_path}", f"jobs={1 + number % 2}"]
+        script = f'ulimit -f {limit}; exec "$@"'
+        done = subprocess.run(
+            ["bash", "-c", script, "run", *arguments], capture_output=True, text=True, env=os.environ, timeout=300
+        )
+        codes.append(done.returncode)
+        if done.returncode:
+            assert done.returncode == 1, done.stderr
+            assert done.stderr.count("\n") == 1, done.stderr
+            assert "allows" in done.stderr or "no space is left" in done.stderr, done.stderr
+    assert codes.count(1) >= 3
+    (run,) = tmp_path.glob("runs/tiny-*")
+    same_results(run, finished.folder)

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
+from kills import checkpoints, kill, same_results, start, wait
 from small import Done, door, metrics_of
-from test_killed_runs import checkpoints, kill, same_results, start, wait
 
 from condensery.files import read_json
 

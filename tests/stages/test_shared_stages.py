@@ -6,8 +6,8 @@ import signal
 from pathlib import Path
 
 import pytest
+from kills import alive, kill, start, wait
 from small import Done, artifact_files, door
-from test_killed_runs import alive, kill, start, wait
 
 from condensery.files import read_json, write_json
 from condensery.stages.sharing import searched_together

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -12,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+from condensery.children import guarded
 from condensery.errors import UserError
 from condensery.stages.launcher import Launcher, SlurmLauncher, TorchrunLauncher
 
@@ -39,7 +41,9 @@ def start(launcher: Launcher, folder: Path, name: str, number: int, gpus: bool) 
         command = _torchrun(launcher, folder, number)
         if launcher.nodes > 1 and not launcher.before:
             print(f"[{name}] waits for {launcher.nodes - 1} more nodes; on each: {shlex.join(command)}", flush=True)
-        return _Commands([(command, {})])
+        if not shutil.which(command[0]):
+            raise UserError(f"launcher.before: {command[0]}: no such command")
+        return _Commands([(guarded(command), {})])
     return _Commands([([sys.executable, "-m", MEMBER, str(folder)], part) for part in _environments(number)])
 
 
@@ -82,12 +86,9 @@ class _Commands:
             **os.environ,
             "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         }  # modules come from where ours do
-        try:
-            for command, environment in commands:
-                whole = {**shared, **environment}
-                self.running.append(subprocess.Popen(command, env=whole, start_new_session=True))
-        except FileNotFoundError as error:
-            raise UserError(f"launcher.before: {error.filename}: no such command") from None
+        for command, environment in commands:
+            whole = {**shared, **environment}
+            self.running.append(subprocess.Popen(command, env=whole, start_new_session=True))
 
     def fate(self) -> str | None:
         codes = [process.poll() for process in self.running]

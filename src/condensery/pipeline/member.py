@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
+from condensery.children import alive, end_group
 from condensery.errors import DiskError, UserError, of_the_disk
 from condensery.files import write_json
 from condensery.pipeline.executor import limit_threads
@@ -32,6 +33,8 @@ def main(folder: Path) -> None:
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     member = Member(*(int(os.environ[name]) for name in names))
     signal.signal(signal.SIGTERM, _leave)
+    if task.host == socket.gethostname() and not task.pipeline.gone():
+        task.pipeline.end_with()
     threading.Thread(target=_end_with_pipeline, args=(folder, task), daemon=True).start()
     if member.rank:
         os.environ["CONDENSERY_PROGRESS"] = "off"
@@ -85,26 +88,16 @@ def _print_into(path: Path) -> None:
 
 def _end_with_pipeline(folder: Path, task: Task) -> None:
     """End this process when the pipeline wants no more of it, by ``finally`` blocks and after a while by force."""
-    while folder.exists() and not (folder / STOP).exists() and _alive(task):
+    while folder.exists() and not (folder / STOP).exists() and _wanted(task):
         time.sleep(_PAUSE)
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(0.7 * PATIENCE)
-    os.kill(os.getpid(), signal.SIGKILL)
+    end_group()
 
 
-def _alive(task: Task) -> bool:
+def _wanted(task: Task) -> bool:
     """Whether the pipeline lives, as far as can be seen from here."""
-    if task.host != socket.gethostname():
-        return True
-    with suppress(OSError):  # Linux: one that has ended may be listed until whoever started it asks for its exit code
-        return Path(f"/proc/{task.pipeline}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
-    try:
-        os.kill(task.pipeline, 0)
-    except PermissionError:
-        return True
-    except ProcessLookupError:
-        return False
-    return True
+    return task.host != socket.gethostname() or alive(task.pipeline.process)
 
 
 def _leave(number: int, frame: object) -> NoReturn:

@@ -11,18 +11,18 @@ of the stage, which every process sees, whatever machine it is on:
 The processes end when the file ``stop`` is there, the folder is gone, or the pipeline on their machine dead.
 """
 
-import os
 import shutil
 import socket
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 
+from condensery.children import Parent
 from condensery.errors import DiskError, UserError
 from condensery.files import read_json, write_json
 from condensery.pipeline.hardware import gpus, machine
@@ -57,21 +57,22 @@ class Task:
     config: StageConfig
     context: Context
     host: str
-    pipeline: int  # process id
+    pipeline: Parent
 
     def write(self, folder: Path) -> None:
         """Write it into ``folder``, as JSON."""
         context = TypeAdapter(Context).dump_python(self.context, mode="json")
         config = self.config.model_dump(mode="json")
-        task = {"kind": self.kind, "config": config, "context": context, "host": self.host, "pipeline": self.pipeline}
-        write_json(folder / TASK, task)
+        task = {"kind": self.kind, "config": config, "context": context, "host": self.host}
+        write_json(folder / TASK, {**task, "pipeline": asdict(self.pipeline)})
 
     @classmethod
     def read(cls, folder: Path) -> "Task":
         """Read what ``write`` wrote."""
         task = read_json(folder / TASK)
         config = registry()[task["kind"]].config.model_validate(task.pop("config"))
-        return cls(config=config, context=TypeAdapter(Context).validate_python(task.pop("context")), **task)
+        context, pipeline = TypeAdapter(Context).validate_python(task.pop("context")), Parent(**task.pop("pipeline"))
+        return cls(config=config, context=context, pipeline=pipeline, **task)
 
 
 def compute(stage: Stage, config: StageConfig, context: Context) -> tuple[Mapping[str, Any], dict[str, str]]:
@@ -143,7 +144,7 @@ def _attempt(
 ) -> tuple[Mapping[str, Any], dict[str, str]] | Exception:
     """The same once; an error is returned."""
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=context.folder))
-    Task(stage.kind, config, context, socket.gethostname(), os.getpid()).write(folder)
+    Task(stage.kind, config, context, socket.gethostname(), Parent.here()).write(folder)
     gpus = context.runtime.accelerator != "cpu"
     started = start(context.runtime.launcher, folder, context.stage_name, number, gpus)
     try:

@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import threading
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -16,6 +15,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import NoReturn
 
+from condensery.children import Parent
 from condensery.errors import DiskError, UserError, of_the_disk
 from condensery.pipeline.graph import Node
 from condensery.pipeline.store import Store
@@ -59,7 +59,7 @@ class Worker:
     def __init__(self, root: Path, runtime: Runtime, environment: Mapping[str, str]) -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, root, runtime, dict(environment)))
+        self.process = context.Process(target=_serve, args=(Parent.here(), theirs, root, runtime, dict(environment)))
         with deaf_to_ctrl_c():
             self.process.start()
         theirs.close()  # the end of the worker is then seen as the end of the pipe
@@ -115,11 +115,13 @@ def _kill_group(leader: int | None, number: int) -> None:
             os.killpg(leader, number)
 
 
-def _serve(connection: Connection, root: Path, runtime: Runtime, environment: Mapping[str, str]) -> None:
+def _serve(
+    parent: Parent, connection: Connection, root: Path, runtime: Runtime, environment: Mapping[str, str]
+) -> None:
     """The worker's side: compute what is sent until ``None`` comes."""
     with suppress(OSError):
         os.setpgid(0, 0)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    parent.end_with()
     signal.signal(signal.SIGTERM, _leave)
     os.environ.update(environment)  # before torch is imported
     store = Store(root)
@@ -139,10 +141,3 @@ _leaving: list[int] = []
 def _leave(number: int, frame: object) -> NoReturn:
     _leaving.append(number)
     sys.exit(128 + number)
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    wait([parent.sentinel])
-    os.killpg(0, signal.SIGKILL) if os.getpgrp() == os.getpid() else os._exit(1)

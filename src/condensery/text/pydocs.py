@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
+from condensery.children import Parent
 from condensery.errors import UserError
 from condensery.progress import progress
 from condensery.signals import deaf_to_ctrl_c
@@ -185,7 +186,7 @@ def _mapper(workers: int) -> Iterator[Callable[..., Iterable[Any]]]:
         return
     # a fork is the quickest start, but not safe beside other threads
     kind = "fork" if sys.platform == "linux" and threading.active_count() == 1 else "spawn"
-    with ProcessPoolExecutor(workers, multiprocessing.get_context(kind)) as pool:
+    with ProcessPoolExecutor(workers, multiprocessing.get_context(kind), Parent.here().end_with) as pool:
 
         def mapped(*arguments: Any) -> Iterator[Any]:
             with deaf_to_ctrl_c():

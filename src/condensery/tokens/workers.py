@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from sentencex import get_sentence_boundaries
 from tokenizers import Tokenizer
 
+from condensery.children import Parent
 from condensery.errors import UserError
 from condensery.signals import deaf_to_ctrl_c
 
@@ -120,7 +121,7 @@ def in_order(
         for batch in batches:
             yield work(tokenizer, batch)
         return
-    pool = ProcessPoolExecutor(workers, get_context("spawn"), initializer=_start, initargs=(folder,))
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), initializer=_start, initargs=(Parent.here(), folder))
     waiting: deque[Future[Result]] = deque()
     try:
         for batch in batches:
@@ -137,8 +138,9 @@ def in_order(
 _tokenizer: Tokenizer | None = None  # of this worker process
 
 
-def _start(folder: Path) -> None:
+def _start(parent: Parent, folder: Path) -> None:
     global _tokenizer
+    parent.end_with()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
     _tokenizer = read_tokenizer(folder)
 

@@ -13,15 +13,12 @@ The batches of an epoch are a function of seed, epoch and similarities, whenever
 Letters: t training pairs, u passages that are relevant to some query, d dimensions.
 """
 
-import multiprocessing
 import os
-import threading
 import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Literal
 
@@ -29,6 +26,7 @@ import numpy as np
 import scipy.sparse as sparse
 from numpy.typing import NDArray
 
+from condensery.children import Parent
 from condensery.errors import UserError
 from condensery.files import atomic, load_arrays
 from condensery.training.scheduling import Ids, Scheduler, drawn_positives
@@ -154,9 +152,9 @@ class AdaptiveOrder:
         return negatives
 
 
-def make_all(order: AdaptiveOrder, epochs: range) -> None:
+def make_all(parent: Parent, order: AdaptiveOrder, epochs: range) -> None:
     """What the process does: the batches of these epochs, one epoch after the other."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    parent.end_with()
     os.environ["CONDENSERY_PROGRESS"] = "off"  # the terminal is the trainer's
     try:
         for epoch in epochs:
@@ -166,10 +164,3 @@ def make_all(order: AdaptiveOrder, epochs: range) -> None:
     except BaseException as error:
         traceback.print_exc()
         order.fail(f"{type(error).__name__}: {error}")
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    wait([parent.sentinel])
-    os._exit(1)

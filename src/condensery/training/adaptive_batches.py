@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytorch_lightning as pl
 
+from condensery.children import Parent
 from condensery.errors import UserError
 from condensery.files import atomic
 from condensery.models.biencoder import PASSAGE, QUERY
@@ -45,7 +46,7 @@ class AdaptiveBatches(pl.Callback):
         self._encode(trainer, pl_module, epoch)
         epochs = range(epoch, -(-self.steps // self.batches.steps_an_epoch()))
         context = multiprocessing.get_context("spawn")
-        self.process = context.Process(target=make_all, args=(self.order, epochs), daemon=True)
+        self.process = context.Process(target=make_all, args=(Parent.here(), self.order, epochs), daemon=True)
         with deaf_to_ctrl_c():
             self.process.start()
         self.watch.start()

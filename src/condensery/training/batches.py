@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset, Sampler
 
+from condensery.children import Parent
 from condensery.randomness import generator
 from condensery.tokens.batches import Chunk
 
@@ -110,6 +111,11 @@ class StepDataset(Dataset[Batch]):
 
     def __getitem__(self, step: int) -> Batch:
         return self.batches.batch(step, self.share)
+
+
+def begin_worker(parent: Parent, number: int) -> None:
+    """What each worker of the loader begins with. It stands here because a worker need not import Lightning."""
+    parent.end_with()
 
 
 class StepSampler(Sampler[int]):

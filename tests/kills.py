@@ -1,0 +1,107 @@
+"""What tests of killed runs share: a run is started with a mark that all its processes inherit, and looked for by it."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from small import CONF, PROJECT, artifact_files, half_written
+
+MARK = "CONDENSERY_TEST_MARK"  # environment variable
+PATIENCE = 10.0  # seconds in which what a killed process started ends, and lets go of its output
+SLOW = 60.0  # the same where the process itself is asked to end, with all that is left to close
+
+
+def start(mark: str, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
+    """``python run.py ...`` with the recipes of the tests, as the leader of a group; its output is one pipe."""
+    return begin(mark, str(PROJECT / "run.py"), "--config-dir", str(CONF), *arguments, **environment)
+
+
+def begin(mark: str, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
+    """The same with any program in Python."""
+    pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "start_new_session": True}
+    whole = {**os.environ, MARK: mark, **environment}
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # one that is ignored would be inherited
+    try:
+        process = subprocess.Popen([sys.executable, *arguments], **pipe, text=True, env=whole)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return process
+
+
+def begun(out: str) -> list[str]:
+    """The stages of which a run says that they start, in order."""
+    return re.findall(r"^\[(\S+)\] starts$", out, re.MULTILINE)
+
+
+def alive(mark: str) -> list[int]:
+    """The processes that carry the mark, as the kernel knows them."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            state = (process / "stat").read_text().rpartition(")")[2].split()[0]
+            if state not in ("Z", "X") and f"{MARK}={mark}".encode() in (process / "environ").read_bytes().split(b"\0"):
+                found.append(int(process.name))
+        except OSError:
+            continue
+    return found
+
+
+def kill(process: "subprocess.Popen[str]", mark: str, by: signal.Signals = signal.SIGKILL, group: bool = False) -> str:
+    """Send a signal to the main process alone, or to its group, and see that nothing is left; what it had printed.
+
+    What it started must end by itself, for this ends no other process where the signal is not for the group.
+    """
+    patience = PATIENCE if by == signal.SIGKILL else SLOW
+    try:
+        os.killpg(process.pid, by) if group else process.send_signal(by)
+        try:
+            out, _ = process.communicate(timeout=patience)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"its output is held open by {described(mark)}") from None
+        patience += time.monotonic()
+        while alive(mark):
+            assert time.monotonic() < patience, f"orphans: {described(mark)}"
+            time.sleep(0.05)
+        return out
+    finally:
+        for orphan in alive(mark):  # so that one fault does not become that of the tests behind
+            os.kill(orphan, signal.SIGKILL)
+
+
+def described(mark: str) -> list[str]:
+    """The command lines of the processes that are left."""
+    found = []
+    for process in alive(mark):
+        command = Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        found.append(f"{process} {command[:200]}")
+    return found
+
+
+def wait(process: "subprocess.Popen[str]", until: Callable[[], bool]) -> None:
+    """Until something is so, or the process has ended."""
+    patience = time.monotonic() + 120
+    while not until() and process.poll() is None:
+        assert time.monotonic() < patience
+        time.sleep(0.002)
+
+
+def checkpoints(root: Path) -> list[Path]:
+    """Checkpoints from which an interrupted stage will go on."""
+    return list(root.glob("artifacts/*/*.partial/checkpoints/step=*.ckpt"))
+
+
+def same_results(run: Path, other: Path) -> None:
+    """Every artifact and the results are equal, bit by bit."""
+    assert run.name == other.name
+    mine, wanted = artifact_files(run), artifact_files(other)
+    kinds = {Path(name).name for name in wanted}
+    assert {"model.safetensors", "run.trec.gz", "negatives.jsonl", "passages.arrow", "tokens.bin"} <= kinds
+    assert mine.keys() == wanted.keys()
+    assert [name for name in wanted if mine[name] != wanted[name]] == []
+    assert (run / "results.json").read_bytes() == (other / "results.json").read_bytes()
+    assert not half_written(run.parents[1])
