@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError
 
-from condensery.errors import UserError, of_the_disk
+from condensery.errors import UserError, of_the_disk, said_within
 from condensery.pipeline import recipe_guard
 from condensery.pipeline.study import typed
 
@@ -123,6 +123,8 @@ def in_one_line(error: BaseException) -> str | None:
         return "error: " + " ".join(str(error).split())
     if isinstance(error, StageError):
         return str(error)
+    if isinstance(error, HydraException | OmegaConfBaseException) and (said := said_within(error)):
+        return in_one_line(said)
     if isinstance(error, HydraException | OmegaConfBaseException) or _raised_in_hydra(error):
         return "error: " + _of_hydra(error)
     if isinstance(error, MarkedYAMLError):
@@ -156,6 +158,9 @@ def _of_hydra(error: BaseException) -> str:
         first = unknown[1].partition(".")[0]  # what follows is known to the stage or group alone
         hint = "" if first in RootConfig.model_fields else close_to(first, RootConfig.model_fields)
         return f"{unknown[1]}: unknown key{hint}"
+    merged = re.match(r"Error merging override \+*([^=]*)=", text)
+    if merged and "Cannot merge" in str(error.__cause__ or error.__context__):
+        return f"{merged[1]}: is a list or a mapping where the other is needed"
     if text.startswith("Config group override must be"):  # it does not say which
         groups = [argument for argument in sys.argv[1:] if re.match(r"[+~]*\w+=", argument)]
         text = f"{' or '.join(groups)}: a group takes the name of one of its options"

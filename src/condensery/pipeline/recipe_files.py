@@ -38,6 +38,8 @@ def check_file(path: Path, own: bool = False) -> None:
     counter = _Counter(path)
     try:
         for event in yaml.parse(text, Loader=loader):
+            if isinstance(event, yaml.NodeEvent) and counter.outermost and not isinstance(event, yaml.MappingStartEvent):
+                counter.refuse(event, "a mapping of keys to values is expected")
             counter.add(event)
             if not own and isinstance(event, yaml.ScalarEvent) and (asked := foreign_reference(event.value)):
                 counter.refuse(event, f"{asked}: a recipe reads keys of the config and variables {VARIABLES}*, no more")
@@ -83,7 +85,11 @@ class _Counter:
         self.path = path
         self.open: list[tuple[str | None, int, int]] = []  # of each collection: its anchor, nodes and depth so far
         self.anchors: dict[str, _Size | None] = {}  # None: not at its end yet
-        self.total = 0
+
+    @property
+    def outermost(self) -> bool:
+        """Whether what comes next lies in nothing else."""
+        return not self.open
 
     def refuse(self, event: yaml.Event, why: str) -> NoReturn:
         """Raise ``UserError`` with the place of the event."""

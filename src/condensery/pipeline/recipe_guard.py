@@ -15,11 +15,13 @@ import hydra.core.plugins
 import hydra.utils
 from hydra._internal import config_loader_impl
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra._internal.config_repository import ConfigRepository
+from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
+from hydra.errors import ConfigCompositionException
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import Container, DictConfig, Node, OmegaConf
 
 from condensery.errors import UserError
 from condensery.pipeline.recipe_files import check_file, environment
@@ -36,19 +38,27 @@ LAUNCHER = ("kind", "cluster", "nodes", "hours", "cpus_per_process", "memory")
 
 CALLED = {f"{one.__module__}.{one.__qualname__}": one for one in (JoinedTable,)}  # what of ours a config may name
 
-_load_file = FileConfigSource.load_config
+_load_file = ConfigRepository.load_config
 _load_part = ConfigLoaderImpl._load_single_config
 _list_parts = config_loader_impl.create_defaults_list
+_compose = ConfigLoaderImpl._compose_config_from_defaults_list
 _call = hydra.utils.instantiate
+_follow = Container.resolve_parse_tree
+
+REFERENCES = 2_000  # ${...} that are followed for one composed config; the largest recipe of the project has 160
+TEXT = 1 << 20  # characters that one of them may come to
+_followed = [0]  # how many were, since the config was composed
 
 
 def install() -> None:
     """Let Hydra ask before it reads a file, takes in a part of the config, or calls anything. Again: no change."""
-    FileConfigSource.load_config = _checked_file  # type: ignore[method-assign]
+    ConfigRepository.load_config = _checked_file  # type: ignore[method-assign]
     ConfigLoaderImpl._load_single_config = _checked_part  # type: ignore[method-assign]
     config_loader_impl.create_defaults_list = _checked_list
     hydra.utils.instantiate = hydra.core.plugins.instantiate = _checked_call
+    ConfigLoaderImpl._compose_config_from_defaults_list = _checked_composition  # type: ignore[method-assign]
     OmegaConf.register_new_resolver("oc.env", environment, replace=True)
+    Container.resolve_parse_tree = _counted_reference  # type: ignore[method-assign]
 
 
 def _own(folder: str) -> bool:
@@ -56,20 +66,17 @@ def _own(folder: str) -> bool:
     return os.path.realpath(folder) == os.path.realpath(Path(os.environ.get("CONDENSERY_HOME", ".")) / "conf")
 
 
-def _checked_file(self: FileConfigSource, config_path: str) -> Any:
-    name = self._normalize_file_name(config_path)
-    path = Path(self.path, name)
-    if path.is_file():
-        check_file(path, own=_own(self.path) and name == f"{ROOT}.yaml")
+def _checked_file(self: ConfigRepository, config_path: str) -> Any:
+    source = self._find_object_source(config_path, ObjectType.CONFIG)
+    if source is None or source.scheme() != "file":
+        return _load_file(self, config_path)
+    name = source._normalize_file_name(config_path)
+    path = Path(source.path, name)
+    check_file(path, own=_own(source.path) and name == f"{ROOT}.yaml")
     try:
-        found = _load_file(self, config_path)
-    except (ValueError, OSError) as error:  # a heading such as `# @package a b`, a file that holds one word
-        if type(error) not in (ValueError, OSError):
-            raise
+        return _load_file(self, config_path)
+    except (ValueError, AssertionError, AttributeError) as error:  # what Hydra says of a heading or list of defaults
         raise UserError(f"{path}: {' '.join(str(error).split())}") from None
-    if not OmegaConf.is_dict(found.config):
-        raise UserError(f"{path}: a mapping of keys to values is expected")
-    return found
 
 
 def _checked_part(self: ConfigLoaderImpl, default: Any, repo: Any) -> Any:
@@ -84,7 +91,10 @@ def _checked_part(self: ConfigLoaderImpl, default: Any, repo: Any) -> Any:
 
 def _checked_list(*args: Any, **kwargs: Any) -> Any:
     """Refuse options of Hydra's own groups that a recipe has chosen; which ones run is the person's choice."""
-    found = _list_parts(*args, **kwargs)
+    try:
+        found = _list_parts(*args, **kwargs)
+    except RecursionError:
+        raise UserError("experiment: the files that it is made of name each other in a circle in `defaults`") from None
     for group, about in found.overrides.override_metadata.items():
         by = about.containing_config_path
         if group.startswith("hydra") and not about.external_override and by != ROOT:
@@ -94,6 +104,39 @@ def _checked_list(*args: Any, **kwargs: Any) -> Any:
         if str(default.config_path).startswith("hydra/") and by not in (ROOT, "<root>") and not by.startswith("hydra/"):
             raise UserError(f"{by}: {default.config_path}: not for a recipe to choose")
     return found
+
+
+def _checked_composition(self: ConfigLoaderImpl, defaults: Any, repo: Any) -> Any:
+    _followed[0] = 0
+    try:
+        return _compose(self, defaults, repo)
+    except ConfigCompositionException:
+        kinds: dict[str, bool] = {}  # key -> whether it is a list
+        for default in defaults:
+            part = _load_part(self, default, repo).config
+            for key, is_list in _collections(part):
+                if kinds.setdefault(key, is_list) != is_list:
+                    kind, other = ("a list", "a mapping") if is_list else ("a mapping", "a list")
+                    raise UserError(f"{default.config_path}.yaml: {key}: is {kind} where {other} is needed") from None
+        raise
+
+
+def _counted_reference(self: Container, *args: Any, **kwargs: Any) -> Any:
+    """Follow a ``${...}``, unless they multiply: ``a: ${b}${b}``, ``b: ${c}${c}`` and so on."""
+    _followed[0] += 1
+    found = _follow(self, *args, **kwargs) if _followed[0] <= REFERENCES else None
+    text = found._value() if isinstance(found, Node) else found
+    if _followed[0] > REFERENCES or (isinstance(text, str) and len(text) > TEXT):
+        raise UserError("the ${...} of the recipe multiply; more than a config can hold comes of them")
+    return found
+
+
+def _collections(config: Any, key: str = "") -> Iterator[tuple[str, bool]]:
+    """The keys of the lists and mappings in a config, each with whether it is a list."""
+    for name, value in _items(config):
+        if OmegaConf.is_config(value) and not value._is_none():
+            yield f"{key}{name}", OmegaConf.is_list(value)
+            yield from _collections(value, f"{key}{name}.")
 
 
 def check_content(place: Path | str, config: Any, machine: bool = False) -> None:
