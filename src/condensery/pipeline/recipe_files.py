@@ -38,7 +38,11 @@ def check_file(path: Path, own: bool = False) -> None:
     counter = _Counter(path)
     try:
         for event in yaml.parse(text, Loader=loader):
-            if isinstance(event, yaml.NodeEvent) and counter.outermost and not isinstance(event, yaml.MappingStartEvent):
+            if (
+                isinstance(event, yaml.NodeEvent)
+                and counter.outermost
+                and not isinstance(event, yaml.MappingStartEvent)
+            ):
                 counter.refuse(event, "a mapping of keys to values is expected")
             counter.add(event)
             if not own and isinstance(event, yaml.ScalarEvent) and (asked := foreign_reference(event.value)):
@@ -109,7 +113,9 @@ class _Counter:
         elif isinstance(event, yaml.ScalarEvent):
             self._close(event, event.anchor, _Size(1 + len(event.value) // CHARACTERS, 0))
         elif isinstance(event, yaml.AliasEvent):
-            size = self.anchors.get(event.anchor, _Size(1, 0))  # an unknown one is for the parser to tell
+            if event.anchor not in self.anchors:
+                self.refuse(event, f"*{event.anchor} stands for nothing; no &{event.anchor} comes before it")
+            size = self.anchors[event.anchor]
             if size is None:
                 self.refuse(event, f"*{event.anchor} stands within what it stands for")
             self._close(event, None, size)
@@ -132,5 +138,7 @@ def environment(name: str, *default: Any) -> str | None:
     What a config reads ends up in tables, pages and W&B, and other variables hold keys and passwords.
     """
     if not str(name).startswith(VARIABLES):
-        raise UserError(f"${{oc.env:{name}}}: only variables {VARIABLES}* are read; the shell puts ${name} in its place")
+        raise UserError(
+            f"${{oc.env:{name}}}: only variables {VARIABLES}* are read; the shell puts ${name} in its place"
+        )
     return oc.env(str(name), *default)

@@ -158,7 +158,7 @@ EXAMPLES = {"stages": ", such as {corpus: {stage: corpus}}", "figures": ", such 
 
 
 def check_sweep(place: Path | str, params: Any) -> None:
-    """Raise ``UserError`` where a recipe sweeps over what it may not set: each of its values is typed by Hydra, as it were."""
+    """Raise ``UserError`` where a recipe sweeps over what it may not set: Hydra takes its values as if typed."""
     for key, value in _items(params):
         first = re.split(r"[^A-Za-z_]", key.lstrip("+"))[0]
         if first not in {*KEYS, "experiment"} - set(TYPED):

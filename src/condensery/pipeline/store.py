@@ -267,7 +267,17 @@ def _revision() -> str | None:
     if not (project / ".git").exists():  # installed as a package, perhaps inside a checkout of something else
         return None
     nothing_run = ["-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}"]
-    command = ["git", "-C", str(project), *nothing_run, "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
+    command = [
+        "git",
+        "-C",
+        str(project),
+        *nothing_run,
+        "describe",
+        "--always",
+        "--abbrev=40",
+        "--dirty=+",
+        "--exclude=*",
+    ]
     own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}  # these can name commands
     try:
         told = subprocess.run(
