@@ -80,7 +80,8 @@ def test_files_of_the_project_pass_and_aliases_may_be_used(project: Path, tmp_pa
     "text",
     [
         "${seed}", "a ${.b} ${..c.d}", "${table.rows[BM25 + x]}", "${a.${b}}", "${oc.env:CONDENSERY_HOME}", "100 $",
-        "${oc.env:CONDENSERY_HOME,.}/x", "${oc.env:CONDENSERY_X,${seed}}", "${oc.select:a.b,1}", "{command} ${name}", "$HOME {a: b}",
+        "${oc.env:CONDENSERY_HOME,.}/x", "${oc.env:CONDENSERY_X,${seed}}", "${oc.select:a.b,1}", "{command} ${name}",
+        "$HOME {a: b}",
     ],
 )  # fmt: skip
 def test_keys_and_variables_of_ours_may_be_read(text: str) -> None:
