@@ -133,6 +133,7 @@ def roots(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         **dict.fromkeys((*ON_SENTENCES[:2], *ON_SENTENCES[3:]), write_articles(folder / "articles", ARTICLES)),
         **dict.fromkeys(("cocondenser_squad", "ablation/warm_start_squad"), write_beir(folder / "beir", TEXT)),
         "condenser_wikipedia": documents,
+        "mini": documents,
         "cocondenser_local": write_text_files(folder / "text", TEXT),
         "cocondenser_local_queries": judged,
         "cocondenser_nq": write_dpr(folder / "nq", TEXT),

@@ -9,22 +9,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-import hydra
-import hydra.core.plugins
-import hydra.utils
 import yaml
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, OverrideParseException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError
 
-from condensery.errors import UserError, of_the_disk
+from condensery.errors import UserError, of_the_disk, said_within
+from condensery.pipeline import recipe_guard
 from condensery.pipeline.study import typed
 
-TARGETS = ("condensery.", "hydra_plugins.", "hydra._internal.core_plugins.")  # what a config may have called
 GROUPS = re.compile(r"^(stages?|data|backbone|trainer|launcher|logger|table|figures)\.[^=]+=")
 
 
@@ -59,7 +56,7 @@ def door(program: Callable[[], Any], home: Path) -> int:
         return 0
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises, so that its message can be made one line here
     sys.argv[1:] = prepared(sys.argv[1:])
-    _refuse_foreign_targets()
+    recipe_guard.install()
     _compose_quickly()
     caught = _end_on_signals()
     try:
@@ -81,18 +78,6 @@ def door(program: Callable[[], Any], home: Path) -> int:
     return 1 if sweep.failed else 0
 
 
-def _refuse_foreign_targets() -> None:
-    """Let Hydra call what this project and Hydra's plugins define, and nothing else that a config names."""
-
-    def guarded(config: Any, *args: Any, **kwargs: Any) -> Any:
-        refuse_foreign_targets(config)
-        return call(config, *args, **kwargs)
-
-    call = getattr(hydra.utils.instantiate, "unguarded", hydra.utils.instantiate)  # once, also for two commands
-    guarded.unguarded = call  # type: ignore[attr-defined]
-    hydra.utils.instantiate = hydra.core.plugins.instantiate = guarded
-
-
 def _compose_quickly() -> None:
     """Let Hydra read YAML with libyaml, and list the options of a group without copying the config of all others.
 
@@ -112,18 +97,6 @@ def _compose_quickly() -> None:
         ConfigLoaderImpl._parse_overrides_and_create_caching_repo = once  # type: ignore[method-assign,assignment]
     if yaml.__with_libyaml__:
         yaml.SafeLoader = yaml.CSafeLoader
-
-
-def refuse_foreign_targets(config: Any) -> None:
-    """Raise ``UserError`` for a ``_target_`` anywhere in ``config`` that is neither ours nor of a plugin of Hydra."""
-    if OmegaConf.is_dict(config):
-        target = str(config.get("_target_", TARGETS[0]))
-        if not target.startswith(TARGETS):
-            key = config._get_full_key("_target_")
-            raise UserError(f"{key}: {target} is not called: only what begins with {', '.join(TARGETS)} is")
-    if OmegaConf.is_config(config):
-        for value in config.values() if OmegaConf.is_dict(config) else config:
-            refuse_foreign_targets(value)
 
 
 def prepared(arguments: list[str]) -> list[str]:
@@ -150,6 +123,8 @@ def in_one_line(error: BaseException) -> str | None:
         return "error: " + shortened(" ".join(str(error).split()))
     if isinstance(error, StageError):
         return str(error)
+    if isinstance(error, HydraException | OmegaConfBaseException) and (said := said_within(error)):
+        return in_one_line(said)
     if isinstance(error, HydraException | OmegaConfBaseException) or _raised_in_hydra(error):
         return "error: " + shortened(_of_hydra(error))
     if isinstance(error, MarkedYAMLError):
@@ -188,6 +163,9 @@ def _of_hydra(error: BaseException) -> str:
         first = unknown[1].partition(".")[0]  # what follows is known to the stage or group alone
         hint = "" if first in RootConfig.model_fields else close_to(first, RootConfig.model_fields)
         return f"{unknown[1]}: unknown key{hint}"
+    merged = re.match(r"Error merging override \+*([^=]*)=", text)
+    if merged and "Cannot merge" in str(error.__cause__ or error.__context__):
+        return f"{merged[1]}: is a list or a mapping where the other is needed"
     if text.startswith("Config group override must be"):  # it does not say which
         groups = [argument for argument in sys.argv[1:] if re.match(r"[+~]*\w+=", argument)]
         text = f"{' or '.join(groups)}: a group takes the name of one of its options"

@@ -50,6 +50,14 @@ def of_the_disk(error: BaseException) -> DiskError | None:
     return None
 
 
+def said_within(error: BaseException) -> UserError | None:
+    """The ``UserError`` that a library has wrapped into an error of its own; None where there is none."""
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, UserError):
+        found = found.__cause__ or found.__context__
+    return found
+
+
 def close_to(word: str, known: Iterable[str]) -> str:
     """The hint `` (did you mean 'x'?)`` where a known word is near, otherwise the known words."""
     words = sorted(known)

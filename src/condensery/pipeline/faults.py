@@ -5,7 +5,7 @@ as ``stage.finetune.steps``, one written for this stage alone as ``stages.round1
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, get_args
 
 from hydra.core.hydra_config import HydraConfig
@@ -29,7 +29,7 @@ def checked(model: type[Model], value: dict[str, Any], written: Callable[[Place]
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        faults = [(dict(fault), _place_in(value, fault["loc"], fault["type"])) for fault in error.errors()]
+        faults = [(dict(fault), _place_in(value, fault)) for fault in error.errors()]
         first, place = min(
             faults, key=lambda found: found[0]["type"] != "extra_forbidden"
         )  # a misspelt key comes first
@@ -87,16 +87,29 @@ def _lookup(value: Any, place: Place) -> Any:
     return value
 
 
-def _place_in(value: Any, loc: Place, kind: str) -> tuple[str | int, ...]:
-    """pydantic's location without the names of union members, which are no keys."""
-    place: list[str | int] = []
-    for position, part in enumerate(loc):
-        absent = kind == "missing" and position == len(loc) - 1
-        inside = (isinstance(value, dict) and part in value) or (isinstance(value, list) and isinstance(part, int))
-        if inside or absent:
-            place.append(part)
-            value = _lookup(value, [part])
-    return tuple(place)
+def _place_in(value: Any, fault: Mapping[str, Any]) -> tuple[str | int, ...]:
+    """pydantic's location without the names of union members, which are no keys.
+
+    Such a name may be that of a key as well (``format: documents`` reads ``data.documents``). Of the ways to take the
+    location apart the first counts that leads to the value which pydantic found at fault.
+    """
+    loc, absent = fault["loc"], fault["type"] == "missing"
+    around = loc[:-1] if absent else loc
+    ways = list(_ways(value, around))
+    place = next((place for place, found in ways if found is fault["input"]), ways[0][0])
+    return (*place, *loc[len(around) :])
+
+
+def _ways(value: Any, loc: Place) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """The ways to take a location apart into keys and names of union members: each with the value that it leads to."""
+    if not loc:
+        yield (), value
+        return
+    part = loc[0]
+    if (isinstance(value, dict) and part in value) or (isinstance(value, list) and isinstance(part, int)):
+        for place, found in _ways(_lookup(value, [part]), loc[1:]):
+            yield (part, *place), found
+    yield from _ways(value, loc[1:])
 
 
 VALUE_SAID = {"missing", "extra_forbidden", "value_error", "union_tag_not_found", "union_tag_invalid"}

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel
 
-from condensery.errors import UserError, close_to
+from condensery.errors import UserError, close_to, said_within
 from condensery.pipeline.config import RootConfig
 from condensery.pipeline.faults import Place, checked, follow, needs_value
 from condensery.pipeline.figure_config import check as check_figure
@@ -230,7 +230,8 @@ class _Builder:
             missing = text.partition("Missing mandatory value: ")[2]
             if missing:
                 raise needs_value(missing) from None
-            raise UserError(f"{error.full_key or '.'.join(keys)}: {text}") from None
+            said = said_within(error)
+            raise UserError(f"{error.full_key or '.'.join(keys)}: {said or text}") from None
 
 
 def artifact_id(node: Node, version: int) -> str:

@@ -296,8 +296,29 @@ def _revision() -> str | None:
     project = Path(__file__).parents[3]
     if not (project / ".git").exists():  # installed as a package, perhaps inside a checkout of something else
         return None
-    command = ["git", "-C", str(project), "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
+    nothing_run = ["-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}"]
+    command = [
+        "git",
+        "-C",
+        str(project),
+        *nothing_run,
+        "describe",
+        "--always",
+        "--abbrev=40",
+        "--dirty=+",
+        "--exclude=*",
+    ]
+    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}  # these can name commands
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip() or None
+        told = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=10,
+            env={**own, "GIT_OPTIONAL_LOCKS": "0"},
+            stdin=subprocess.DEVNULL,
+        )
+        return told.stdout.strip() or None
     except (OSError, subprocess.SubprocessError):
         return None

@@ -1,0 +1,144 @@
+"""The YAML files that Hydra composes, looked at before anything is made of them: each may be somebody else's.
+
+A file that is no UTF-8 or too large, that grows without bound as its aliases are followed, or that asks for more than
+values of the config and ``CONDENSERY_*`` variables is refused in one line that names the file and the line.
+Imports nothing heavy: the command line asks it at every start.
+"""
+
+import re
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import yaml
+from omegaconf.resolvers import oc
+from yaml.reader import Reader
+
+from condensery.errors import UserError
+
+BYTES = 1 << 18  # of a file; the largest of the project has 5 KB
+NODES = 10_000  # keys and values, each alias counted as what it stands for, and long texts by their length
+DEPTH = 40  # of mappings and lists within each other
+CHARACTERS = 64  # of a text that count as one node
+VARIABLES = "CONDENSERY_"  # how the environment variables begin that a config may read
+
+# What a file may say in ${...}: another key of the config, one of our environment variables, or `oc.select`
+_REFERENCES = re.compile(
+    rf"\$\{{(?: [^${{}}:]+ | \s*oc\.env\s*:\s*{VARIABLES}\w*\s*(?:,[^${{}}]*)? | \s*oc\.select\s*:[^${{}}:]* )\}}",
+    re.VERBOSE,
+)
+
+
+def check_file(path: Path, own: bool = False) -> None:
+    """Raise ``UserError`` where the file is not to be composed. ``own``: it is the project's root config."""
+    raw = path.read_bytes()
+    if len(raw) > BYTES:
+        raise UserError(f"{path}: a recipe has at most {BYTES // 1024} KiB, and this file {len(raw) // 1024}")
+    text = _decoded(path, raw)
+    loader: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+    counter = _Counter(path)
+    try:
+        for event in yaml.parse(text, Loader=loader):
+            if (
+                isinstance(event, yaml.NodeEvent)
+                and counter.outermost
+                and not isinstance(event, yaml.MappingStartEvent)
+            ):
+                counter.refuse(event, "a mapping of keys to values is expected")
+            counter.add(event)
+            if not own and isinstance(event, yaml.ScalarEvent) and (asked := foreign_reference(event.value)):
+                counter.refuse(event, f"{asked}: a recipe reads keys of the config and variables {VARIABLES}*, no more")
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        at = f":{mark.line + 1}" if mark else ""
+        raise UserError(f"{path}{at}: not valid YAML ({error.problem or error.context})") from None
+
+
+def _decoded(path: Path, raw: bytes) -> str:
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise UserError(f"{path}:{line}: not valid UTF-8; save it as UTF-8") from None
+    if text.startswith("\ufeff"):  # Hydra would miss the line `# @package` behind it
+        raise UserError(f"{path}:1: begins with a byte order mark; save it as UTF-8 without one")
+    if found := Reader.NON_PRINTABLE.search(text):
+        line = text.count("\n", 0, found.start()) + 1
+        raise UserError(f"{path}:{line}: the character U+{ord(found[0]):04X}, which YAML does not allow")
+    return text
+
+
+def foreign_reference(text: str) -> str | None:
+    """The first ``${...}`` in a text that is more than a file may ask for; None where all are plain."""
+    while "${" in text:
+        shorter, found = _REFERENCES.subn("_", text)  # the innermost ones
+        if not found:
+            return " ".join(text[text.index("${") :].split())[:60]
+        text = shorter
+    return None
+
+
+class _Size(NamedTuple):
+    nodes: int
+    depth: int
+
+
+class _Counter:
+    """Counts what a file comes to when its aliases are followed, without following them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.open: list[tuple[str | None, int, int]] = []  # of each collection: its anchor, nodes and depth so far
+        self.anchors: dict[str, _Size | None] = {}  # None: not at its end yet
+
+    @property
+    def outermost(self) -> bool:
+        """Whether what comes next lies in nothing else."""
+        return not self.open
+
+    def refuse(self, event: yaml.Event, why: str) -> NoReturn:
+        """Raise ``UserError`` with the place of the event."""
+        raise UserError(f"{self.path}:{event.start_mark.line + 1}: {why}")
+
+    def add(self, event: yaml.Event) -> None:
+        """Take in the next event of the parser."""
+        if isinstance(event, yaml.CollectionStartEvent):
+            self.open.append((event.anchor, 1, 1))
+            if event.anchor:
+                self.anchors[event.anchor] = None
+            if len(self.open) > DEPTH:
+                self.refuse(event, f"mappings and lists lie more than {DEPTH} deep in each other")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, nodes, depth = self.open.pop()
+            self._close(event, anchor, _Size(nodes, depth))
+        elif isinstance(event, yaml.ScalarEvent):
+            self._close(event, event.anchor, _Size(1 + len(event.value) // CHARACTERS, 0))
+        elif isinstance(event, yaml.AliasEvent):
+            if event.anchor not in self.anchors:
+                self.refuse(event, f"*{event.anchor} stands for nothing; no &{event.anchor} comes before it")
+            size = self.anchors[event.anchor]
+            if size is None:
+                self.refuse(event, f"*{event.anchor} stands within what it stands for")
+            self._close(event, None, size)
+
+    def _close(self, event: yaml.Event, anchor: str | None, size: _Size) -> None:
+        if anchor:
+            self.anchors[anchor] = size
+        if self.open:
+            around, nodes, depth = self.open[-1]
+            self.open[-1] = (around, nodes + size.nodes, max(depth, size.depth + 1))
+        if size.nodes > NODES or (self.open and self.open[-1][1] > NODES):
+            self.refuse(event, f"more than {NODES:,} keys and values, each *alias counted as what it stands for")
+        if len(self.open) + size.depth > DEPTH:
+            self.refuse(event, f"mappings and lists lie more than {DEPTH} deep in each other")
+
+
+def environment(name: str, *default: Any) -> str | None:
+    """OmegaConf's ``oc.env``, for variables ``CONDENSERY_*`` alone. Raises ``UserError`` for others.
+
+    What a config reads ends up in tables, pages and W&B, and other variables hold keys and passwords.
+    """
+    if not str(name).startswith(VARIABLES):
+        raise UserError(
+            f"${{oc.env:{name}}}: only variables {VARIABLES}* are read; the shell puts ${name} in its place"
+        )
+    return oc.env(str(name), *default)
