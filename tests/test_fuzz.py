@@ -39,10 +39,10 @@ def planted(path, split, writer):
     if os.path.exists("../stack.txt"):  # not yet where the sound input is read
         {}
     return read(path, split, writer)
-def by_their_first_key(path):
+def by_their_size(path):
     for place, record in objects(path):
         if isinstance(record.get("text"), str):
-            record["text"] += list(record)[0]
+            record["text"] += str(path.stat().st_size)
         yield place, record
 """
 FAULTS = {
@@ -58,11 +58,11 @@ FAULTS = {
 def test_a_planted_fault_is_found_and_replayed(tmp_path: Path, kind: str) -> None:
     limits = ["only=beir", "seconds=2", "megabytes=150"]
     planted = PLANTED.format(FAULTS.get(kind, "pass"))
-    planted += "beir.read_objects = by_their_first_key" if kind == "silent" else "beir.read_qrels = planted"
+    planted += "beir.read_objects = by_their_size" if kind == "silent" else "beir.read_qrels = planted"
     code, told, said = fuzz(tmp_path / "found", f"cases={60 if kind == 'silent' else 3}", *limits, planted=planted)
     assert code == 1, said
-    assert set(told["found"]) == {kind}, said
-    found = next((tmp_path / "found").iterdir())
+    assert kind in told["found"], said
+    found = next((tmp_path / "found").glob(f"{kind.replace(' ', '-')}-*"))
     assert (found / "finding.txt").read_text().startswith(f"{kind}: case=")
     assert (found / "input" / "queries.jsonl").exists() or "queries.jsonl" in (found / "finding.txt").read_text()
     if kind == "traceback":
