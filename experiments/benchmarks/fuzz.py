@@ -29,6 +29,7 @@ import resource
 import select
 import shutil
 import signal
+import struct
 import sys
 import tempfile
 import time
@@ -139,7 +140,10 @@ def changed(draw: random.Random, subject: Subject, folder: Path) -> Change:
 
 def _mutated(draw: random.Random, mutation: Mutation, files: list[Path], folder: Path) -> str:
     path = draw.choice(files) if files else None
-    done = mutation(draw, path) if path else ""
+    try:
+        done = mutation(draw, path) if path else ""
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OSError, struct.error):
+        return ""  # an earlier accident left nothing that it could change
     return f"{path.relative_to(folder)}: {done}" if path and done else ""
 
 
@@ -343,7 +347,10 @@ class Fuzzer:
             os.close(reading)
             try:
                 task(*given, self.limits, writing)
+            except BaseException:  # a fault of the fuzzer's own, which the parent shows
+                traceback.print_exc()
             finally:
+                sys.stderr.flush()
                 os._exit(1)
         os.close(writing)
         fcntl.fcntl(reading, fcntl.F_SETFL, os.O_NONBLOCK)
@@ -372,7 +379,7 @@ class Fuzzer:
                 if ready and not block:  # its end
                     if following < stop:
                         self.note(Outcome("traceback", "the process died: " + self._last_words()))
-                    return max(following, self.case.get("case", first - 1) + 1)
+                    return following + 1
                 *lines, rest = (rest + block).split(b"\n")
                 for line in map(json.loads, lines):
                     following = self._heard(line, following)
