@@ -1,6 +1,9 @@
-"""What may happen to a file, for tests with hypothesis: something in it is cut, doubled or overwritten."""
+"""What may happen to a file: something in it is cut, doubled or overwritten (with hypothesis), or it is none."""
 
+import os
 import re
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from hypothesis import HealthCheck, settings
@@ -60,3 +63,20 @@ def named(error: UserError, path: Path) -> None:
     """What is said is one line that names ``path`` or something in it."""
     assert str(path) in str(error)
     assert "\n" not in str(error).replace(str(path), "")
+
+
+def refused_as_a_pipe(read: Callable[[Path], object], path: Path) -> None:
+    """``read`` says of a pipe that it is no file, and does not wait for whoever might write into it."""
+    os.mkfifo(path)
+    said: list[str] = []
+
+    def tried() -> None:
+        try:
+            read(path)
+        except UserError as error:
+            said.append(str(error))
+
+    thread = threading.Thread(target=tried, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert said == [f"{path}: a pipe (FIFO), not a file"]

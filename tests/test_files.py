@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from accidents import refused_as_a_pipe
 
 from condensery.errors import UserError
 from condensery.files import expanded, inside, load_array, load_arrays, read_json
@@ -91,3 +92,12 @@ def test_broken_json_is_named(raw: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_bytes(raw)
     with pytest.raises(UserError, match=r"a\.json: not valid JSON"):
         read_json(tmp_path / "a.json")
+
+
+def test_json_is_not_read_from_a_pipe(tmp_path: Path) -> None:
+    refused_as_a_pipe(read_json, tmp_path / "manifest.json")
+
+
+def test_what_a_message_quotes_cannot_steer_the_terminal() -> None:
+    said = str(UserError("x: \x1b[31m, \x00, \x85, \u202e, \ud800 and Fluß"))
+    assert said == r"x: \x1b[31m, \x00, \x85, \u202e, \ud800 and Fluß"

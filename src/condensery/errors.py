@@ -27,12 +27,22 @@ FULL = re.compile(
 
 SHOWN = 60  # characters of a wrong value in a message
 
+# what steers a terminal (ESC and the like) or turns the direction of writing, as a message shows it
+STEERING = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
+STEERING |= {
+    code: f"\\u{code:04x}" for code in (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+}
+
 
 class UserError(Exception):
     """Bad input. The message is one line that names the file and line, or the config key, and what to do.
 
-    The command line prints it as ``error: <message>`` and exits with code 1; no traceback is shown.
+    The command line prints it as ``error: <message>`` and exits with code 1; no traceback is shown. What it quotes of an
+    input may hold anything: control characters and halves of a character are written as escapes, as ``\\x1b``.
     """
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(str(message).translate(STEERING).encode(errors="backslashreplace").decode())
 
 
 class DiskError(UserError):

@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TextIO
 
 from condensery.errors import UserError
+from condensery.inputs import fault
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,7 +42,9 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read JSON; a missing or broken file is a ``UserError`` that names it."""
+    """Read JSON; a missing or broken file, and what is no file, is a ``UserError`` that names it."""
+    if why := fault(path):  # whoever opens a pipe waits, and a device has no end
+        raise UserError(f"{path}: {why}")
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

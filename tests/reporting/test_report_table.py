@@ -1,7 +1,9 @@
 """The table: order, marks, dashes and notes; results.json beside it."""
 
 import io
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -191,3 +193,23 @@ def test_broken_results_are_user_errors(tmp_path: Path, content: object, message
     write_json(tmp_path / "results.json", content)
     with pytest.raises(UserError, match=message):
         read_results(tmp_path / "results.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"metrics": {"MRR@10": {}}}, "the metric 'MRR@10' must be a number"),
+        ({"metrics": {"MRR@10": True}}, "the metric 'MRR@10' must be a number"),
+        ({"metrics": {"MRR@10": float("nan")}}, "the metric 'MRR@10' must be a number, not 'nan'"),
+        ({"settings": {"seed": 1}}, "'seed' must be a list of texts"),
+        ({"warnings": [None]}, "'warnings' must be a list of texts"),
+    ],
+)
+def test_results_that_are_no_numbers_are_named(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+    row = {"row": "a", "collection": "c", "split": "test", "metrics": {"MRR@10": 0.5}, "seed": 1, "artifact": ""}
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps([row]))
+    assert read_results(path)[0].metrics == {"MRR@10": 0.5}
+    path.write_text(json.dumps([row | change]))
+    with pytest.raises(UserError, match=f"{path}: entry 0: {said}"):
+        read_results(path)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from accidents import refused_as_a_pipe
 
 from condensery.errors import UserError
 from condensery.retrieval import negatives
@@ -142,6 +143,10 @@ def test_faults_of_triples_are_user_errors(tmp_path: Path, collection: Collectio
 def test_a_missing_triples_file_is_a_user_error(tmp_path: Path, collection: Collection) -> None:
     with pytest.raises(UserError, match="no such file"):
         from_triples(tmp_path / "no.tsv", collection, depth=2)
+
+
+def test_triples_are_not_read_from_a_pipe(tmp_path: Path, collection: Collection) -> None:
+    refused_as_a_pipe(lambda path: from_triples(path, collection, 5), tmp_path / "triples.tsv")
 
 
 def test_what_the_files_of_a_collection_give_becomes_negatives(tmp_path: Path, collection: Collection) -> None:

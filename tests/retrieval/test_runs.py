@@ -69,7 +69,6 @@ def test_a_run_of_another_tool_is_sorted_by_score(tmp_path: Path, collection: Co
         ("q1 Q0 p3 1 0_1 x", "the score must be a finite number, not '0_1'"),
         ("q1 Q0 p3 1 １ x", "the score must be a finite number, not '１'"),
         (f"q1 Q0 {'9' * 4000} 1 1 x", f"passage '{'9' * 60}… [(]4,000 characters[)]' is unknown"),
-        ("", "6 columns"),
         ("q1 Q0 p3 1 \udcff x", "not valid UTF-8"),
         ("q99 Q0 p3 1 1.0 x", "query 'q99' is unknown"),
         ("q1 Q0 p99 1 1.0 x", "passage 'p99' is unknown"),
@@ -106,3 +105,12 @@ def test_a_run_that_is_cut_short_is_named(tmp_path: Path, collection: Collection
         rankings_of(path, ["q0"])
     with pytest.raises(UserError, match=r"none.gz: no such file"):
         rankings_of(tmp_path / "none.gz", ["q0"])
+
+
+def test_blank_lines_end_a_run_and_are_a_fault_within_it(tmp_path: Path, collection: Collection) -> None:
+    path = tmp_path / "run.txt"
+    path.write_text("q1 Q0 p3 1 2 x\n\n \n")
+    assert read_run(path, collection).passage_rows.tolist() == [[3]]
+    path.write_text("q1 Q0 p3 1 2 x\n\nq1 Q0 p4 2 1 x\n")
+    with pytest.raises(UserError, match=r"run.txt:2: expected 6 columns \(.*\), found 0"):
+        read_run(path, collection)

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from condensery.errors import UserError
+from condensery.errors import UserError, shown
 from condensery.files import inside, read_json, write_json
 
+MOST = 1e6  # of any metric; those of rankings are from 0 to 1, correlations from -1
 AVERAGE = "average"  # the collection of a mean over collections
 _FIELDS: dict[str, tuple[type, ...]] = {
     "row": (str,),
@@ -90,10 +91,21 @@ def _row(entry: Any, where: str) -> Row:
     for name, kind in _SOME.items():
         if name in entry and not isinstance(entry[name], kind):
             raise UserError(f"{where}: field {name!r} is of the wrong type")
+    _check_within(entry, where)
     if entry["artifact"]:
         inside(Path("artifacts"), entry["artifact"], where)
     values = {name: entry[name] for name in (*_FIELDS, *_SOME) if name in entry}
     return Row(name=values.pop("row"), **values)
+
+
+def _check_within(entry: dict[str, Any], where: str) -> None:
+    for name, value in entry["metrics"].items():
+        if type(value) not in (int, float) or not abs(value) <= MOST:  # NaN too
+            raise UserError(f"{where}: the metric {shown(name)!r} must be a number, not {shown(str(value))!r}")
+    settings = entry.get("settings", {})
+    for name, texts in {"warnings": entry.get("warnings", []), **settings}.items():
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            raise UserError(f"{where}: {shown(name)!r} must be a list of texts")
 
 
 def averages(rows: Sequence[Row]) -> list[Row]:

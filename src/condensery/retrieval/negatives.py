@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from condensery.errors import UserError, shown
 from condensery.files import atomic, load_array, write_json
+from condensery.inputs import look
 from condensery.progress import progress
 from condensery.retrieval.lookup import rows_of
 from condensery.text.collection import Collection
@@ -241,10 +242,9 @@ def _triple_batches(path: Path) -> Iterator[pa.RecordBatch]:
     convert = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False)
     read = csv.ReadOptions(column_names=names, block_size=16 * 2**20)
     parse = csv.ParseOptions(delimiter="\t", quote_char=False)
+    look([path])  # Arrow would wait for what a pipe brings
     try:
         yield from csv.open_csv(path, read_options=read, parse_options=parse, convert_options=convert)
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
     except (pa.ArrowInvalid, OSError) as error:
         raise UserError(_broken_triple(path, str(error).splitlines()[0])) from None
 

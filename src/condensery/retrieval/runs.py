@@ -131,11 +131,15 @@ def _columns(path: Path) -> tuple[list[str], list[str], NDArray[np.int64], NDArr
     passages: list[str] = []
     ranks: list[int] = []
     scores: list[float] = []
+    blank = ""  # the place of the first blank line
     for place, line in read_lines(path):
         fields = line.split()
-        if len(fields) != 6:
-            columns = "query Q0 passage rank score tag"
-            raise UserError(f"{place}: expected 6 columns ({columns}), found {len(fields)}")
+        if not fields:  # nothing where it is at the end, and a fault elsewhere
+            blank = blank or place
+            continue
+        if blank or len(fields) != 6:
+            columns, found = "query Q0 passage rank score tag", 0 if blank else len(fields)
+            raise UserError(f"{blank or place}: expected 6 columns ({columns}), found {found}")
         ranks.append(integer(fields[3], "rank", place))
         scores.append(decimal(fields[4]))
         if not math.isfinite(scores[-1]):

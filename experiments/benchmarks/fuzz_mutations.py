@@ -1,0 +1,537 @@
+"""What happens to the files of an input: accidents, changes that must not matter, and changes that must be told.
+
+A mutation is a function of a random generator and a folder that changes one file there. It returns what it did in words, or
+"" where it does not apply to this file.
+"""
+
+import gzip
+import json
+import os
+import random
+import re
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Mutation = Callable[[random.Random, Path], str]
+
+TEXT = {".jsonl", ".json", ".tsv", ".csv", ".txt", ".md", ".trec", ".yaml"}
+WORDS = [
+    b"\0",
+    b"\n",
+    b"\r",
+    b"\t",
+    b'"',
+    b"\\",
+    b"\xff",
+    b"\xed\xa0\x80",
+    b"\xef\xbb\xbf",
+    b"\\ud800",
+    b"\x1f\x8b",
+    b"#",
+]
+WORDS += [
+    b'"\\ud800"',
+    b'""',
+    b'" "',
+    b'"a b"',
+    b"[[1]]",
+    b"[null]",
+    b"true",
+    b"1.5",
+    b"null",
+    b"NaN",
+    b"-1e999",
+    b"0_1",
+]
+WORDS += [b"9" * 5000, b"[" * 3000, b"{}", b"[]", b'{"a":', b"\xe2\x80\xa8", b" ", b"\xef\xbc\x91", b"-1", b"\x1b[31m"]
+WORDS += [
+    b"../../../../x",
+    b"/dev/zero",
+    b"&a [*a, *a]",
+    b"!!python/object/apply:os.getpid []",
+    b"${oc.env:HOME}",
+    b"${a",
+]
+WORDS += [
+    b"<<: *x",
+    b"\t- x",
+    b"- - - - ?",
+    b"{_target_: os.getpid}",
+    b"hydra: {run: {dir: /dev/shm/x}}",
+    b"???",
+    b"${.}",
+]
+WORDS += [
+    b"defaults: [fuzzed]",
+    b"# @package _global_\n",
+    b"\xe2\x80\x8b",
+    b"0x10",
+    b"1e400",
+    b"=cmd|' /C calc'!A0",
+    b"'",
+]
+VALUE = re.compile(rb'"(?:[^"\\]|\\.)*"|[^\s",:\[\]{}]+')  # a string with its quotes, or a word or number
+LONG = "x" * 100_000
+ODD: list[Any] = [
+    None,
+    True,
+    False,
+    0,
+    -1,
+    1,
+    2,
+    1.5,
+    1e-30,
+    1e308,
+    float("nan"),
+    float("-inf"),
+    2**31,
+    2**63,
+    10**30,
+    "",
+    " ",
+]
+ODD += [
+    "\0",
+    "\ud800",
+    "a b",
+    "a\tb",
+    "a\nb",
+    "\u200b",
+    "\uff11",
+    "1_000",
+    "../../../x",
+    "/etc/hostname",
+    "\x1b[31m",
+    LONG,
+]
+ODD += [
+    [],
+    {},
+    [[]],
+    [None],
+    {"a": {}},
+    ["a", "a"],
+    "null",
+    "auto",
+    "${a}",
+    "${oc.env:HOME}",
+    "???",
+    [[[[[[[[]]]]]]]],
+    100_000,
+]
+
+
+# Accidents: anything may come of them but a traceback, a hang, or a file elsewhere.
+
+
+def flip(draw: random.Random, path: Path) -> str:
+    """A bit of a file."""
+    raw = bytearray(path.read_bytes())
+    if not raw:
+        return ""
+    at, bit = draw.randrange(len(raw)), draw.randrange(8)
+    raw[at] ^= 1 << bit
+    path.write_bytes(raw)
+    return f"bit {bit} of byte {at} flipped"
+
+
+def tear(draw: random.Random, path: Path) -> str:
+    """A piece is cut out, doubled, or replaced; or the file ends early."""
+    raw = path.read_bytes()
+    at, stop = sorted(draw.randint(0, len(raw)) for _ in range(2))
+    other = draw.choice(WORDS)
+    how = draw.randrange(5)
+    made = (
+        raw[:at],
+        raw[:at] + raw[stop:],
+        raw[:stop] + raw[at:],
+        raw[:at] + other + raw[stop:],
+        raw[:at] + other + raw[at:],
+    )
+    path.write_bytes(made[how])
+    return f"torn, way {how}, at {at} to {stop}, {other[:20]!r}"
+
+
+def another_word(draw: random.Random, path: Path) -> str:
+    """A value becomes something odd, or another value of the file."""
+    raw = path.read_bytes()
+    values = [found.span() for found in VALUE.finditer(raw[:1_000_000])]
+    if not values:
+        return ""
+    at, stop = draw.choice(values)
+    first, last = draw.choice(values)
+    other = draw.choice([raw[first:last], *WORDS])
+    path.write_bytes(raw[:at] + other + raw[stop:])
+    return f"{raw[at:stop][:40]!r} becomes {other[:40]!r}"
+
+
+def lines_moved(draw: random.Random, path: Path) -> str:
+    """A line is left out, doubled, or changes places with another."""
+    lines = path.read_bytes().split(b"\n")
+    one, two, how = draw.randrange(len(lines)), draw.randrange(len(lines)), draw.randrange(3)
+    if how == 0:
+        del lines[one]
+    elif how == 1:
+        lines.insert(two, lines[one])
+    else:
+        lines[one], lines[two] = lines[two], lines[one]
+    path.write_bytes(b"\n".join(lines))
+    return f"line {one + 1} {('left out', 'doubled', 'exchanged')[how]} ({two + 1})"
+
+
+def other_encoding(draw: random.Random, path: Path) -> str:
+    """The file as a program saves it that does not know UTF-8."""
+    codec = draw.choice(["utf-16", "latin-1", "utf-32", "cp1252", "utf-7"])
+    try:
+        made = path.read_bytes().decode().replace("a", "ä").encode(codec)
+    except UnicodeError:
+        return ""
+    path.write_bytes(made)
+    return f"saved in {codec}"
+
+
+def odd_value(draw: random.Random, path: Path) -> str:
+    """A value somewhere in JSON or YAML becomes something odd, is removed, renamed, or wrapped."""
+    if path.suffix in (".yaml", ".yml"):
+        import yaml
+
+        try:
+            value = yaml.safe_load(path.read_text())
+            done = _change(draw, value)
+            path.write_text("# @package _global_\n" * (draw.random() < 0.9) + yaml.safe_dump(value, sort_keys=False))
+        except (yaml.YAMLError, UnicodeError, RecursionError):
+            return ""
+        return done
+    try:
+        raw = path.read_text()
+        whole = path.suffix == ".json"
+        texts = [raw] if whole else raw.split("\n")
+        at = draw.choice([number for number, text in enumerate(texts) if text.strip()])
+        value = json.loads(texts[at])
+    except (ValueError, IndexError):
+        return ""
+    done = _change(draw, value)
+    texts[at] = json.dumps(value, ensure_ascii=draw.random() < 0.7)
+    path.write_bytes("\n".join(texts).encode(errors="surrogatepass"))
+    return f"{done} (line {at + 1})" if not whole else done
+
+
+def _change(draw: random.Random, value: Any) -> str:
+    """Change one place within a value of lists and objects."""
+    places: list[tuple[Any, Any, str]] = []  # container, key or index, path
+
+    def walk(node: Any, above: str) -> None:
+        pairs = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+        for key, item in pairs:
+            places.append((node, key, f"{above}.{key}"))
+            walk(item, f"{above}.{key}")
+
+    walk(value, "")
+    if not places:
+        return ""
+    inside, key, name = draw.choice(places)
+    how, odd = draw.choice(["set"] * 5 + ["remove", "rename", "wrap", "swap"]), draw.choice(ODD)
+    if how == "set":
+        inside[key] = odd
+        return f"{name[1:][:60]} becomes {odd!r:.40}"
+    if how == "wrap":
+        inside[key] = draw.choice([[inside[key]], {"a": inside[key]}])
+    elif how == "swap":
+        other, place, _ = draw.choice(places)
+        if other is not inside[key]:
+            inside[key] = json.loads(json.dumps(other.get(place) if isinstance(other, dict) else other[place]))
+    elif how == "rename" and isinstance(inside, dict):
+        inside[draw.choice(["x", "", "_target_", "hydra", f"{key} ", str(key).upper()])] = inside.pop(key)
+    else:
+        del inside[key]
+    return f"{name[1:][:60]}: {how}"
+
+
+def packed_oddly(draw: random.Random, path: Path) -> str:
+    """Gzip by another name, or twice."""
+    raw = gzip.compress(path.read_bytes(), mtime=0)
+    if draw.random() < 0.5:
+        path.write_bytes(raw)
+        return "packed, without .gz"
+    path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(raw, mtime=0))
+    path.unlink()
+    return "packed twice"
+
+
+def odd_file(draw: random.Random, path: Path) -> str:
+    """Something else in place of a file."""
+    return no_file(draw, path)
+
+
+def renamed(draw: random.Random, path: Path) -> str:
+    """Away, or under the name of another file."""
+    other = draw.choice(sorted(one for one in path.parent.iterdir() if one.is_file()))
+    if other == path or draw.random() < 0.3:
+        path.unlink()
+        return "removed"
+    other.write_bytes(path.read_bytes())
+    return f"copied over {other.name}"
+
+
+def header(draw: random.Random, path: Path) -> str:
+    """The description at the beginning of safetensors, or of an array of NumPy's."""
+    raw = path.read_bytes()
+    if path.suffix == ".npy" and raw[:6] == b"\x93NUMPY":
+        text = bytearray(raw[:128])
+        values = [found.span() for found in re.finditer(rb"\d+|'[^']*'|True|False", text[10:])]
+        at, stop = draw.choice(values)
+        other = draw.choice(
+            [b"'O'", b"'<f8'", b"-1", b"999999999999", b"None", b"()", b"True", b"__import__('os')", b"'<U9'"]
+        )
+        path.write_bytes(raw[: 10 + at] + other + raw[10 + stop :])
+        return f"header: {bytes(text[10 + at : 10 + stop])!r} becomes {other!r}"
+    if path.suffix != ".safetensors":
+        return ""
+    about, rest = unpacked(raw)
+    done = _change(draw, about)
+    path.write_bytes(packed(about, rest))
+    return f"header: {done}"
+
+
+def unpacked(raw: bytes) -> tuple[dict[str, Any], bytes]:
+    """The header of safetensors, and the tensors."""
+    (size,) = struct.unpack("<Q", raw[:8])
+    return json.loads(raw[8 : 8 + size]), raw[8 + size :]
+
+
+def packed(about: dict[str, Any], rest: bytes) -> bytes:
+    """The same as a file."""
+    text = json.dumps(about).encode(errors="surrogatepass")
+    return struct.pack("<Q", len(text)) + text + rest
+
+
+ACCIDENTS: list[Mutation] = [flip, tear, tear, another_word, another_word, another_word, lines_moved, other_encoding]
+ACCIDENTS += [odd_value] * 6 + [packed_oddly, renamed, header, header, header, odd_file]
+
+
+# Changes that must not matter.
+
+
+def windows_lines(draw: random.Random, path: Path) -> str:
+    """Windows line ends."""
+    raw = path.read_bytes()
+    if b"\r" in raw or path.suffix not in TEXT:
+        return ""
+    path.write_bytes(raw.replace(b"\n", b"\r\n"))
+    return "CRLF"
+
+
+def byte_order_mark(draw: random.Random, path: Path) -> str:
+    """A byte-order mark."""
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().removeprefix(b"\xef\xbb\xbf"))
+    return "byte-order mark"
+
+
+def gzipped(draw: random.Random, path: Path) -> str:
+    """The same, packed."""
+    path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes(), mtime=draw.randrange(9)))
+    path.unlink()
+    return "packed"
+
+
+def gzipped_in_parts(draw: random.Random, path: Path) -> str:
+    """The same, packed in two members."""
+    raw = path.read_bytes()
+    at = draw.randint(0, len(raw))
+    path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(raw[:at]) + gzip.compress(raw[at:]))
+    path.unlink()
+    return f"packed in two members, cut at {at}"
+
+
+def blank_lines(draw: random.Random, path: Path) -> str:
+    """Blank lines at the end."""
+    if path.suffix not in TEXT:
+        return ""
+    path.write_bytes(path.read_bytes() + b"\n" * draw.randint(1, 3))
+    return "blank lines at the end"
+
+
+def no_last_line_end(draw: random.Random, path: Path) -> str:
+    """No line end at the end of the file."""
+    path.write_bytes(path.read_bytes().rstrip(b"\r\n"))
+    return "no line end at the end"
+
+
+def _rewritten(path: Path, change: Callable[[Any], Any], **style: Any) -> None:
+    texts = [path.read_text()] if path.suffix == ".json" else path.read_text().split("\n")
+    made = [json.dumps(change(json.loads(text)), **style) if text.strip() else text for text in texts]
+    path.write_text("\n".join(made))
+
+
+def key_order(draw: random.Random, path: Path) -> str:
+    """The keys of all JSON objects in another order."""
+
+    def shuffled(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: shuffled(value[key]) for key in draw.sample(list(value), len(value))}
+        return [shuffled(one) for one in value] if isinstance(value, list) else value
+
+    if path.suffix not in (".json", ".jsonl"):
+        return ""
+    _rewritten(path, shuffled)
+    return "keys in another order"
+
+
+def json_style(draw: random.Random, path: Path) -> str:
+    """Other blanks and escapes in JSON."""
+    if path.suffix not in (".json", ".jsonl"):
+        return ""
+    apart = draw.choice([(",", ":"), (" , ", " :\t")])
+    _rewritten(path, lambda value: value, ensure_ascii=draw.random() < 0.5, separators=apart)
+    return f"JSON with {apart!r}"
+
+
+def one_key_more(draw: random.Random, path: Path) -> str:
+    """A key in JSON that nobody knows."""
+
+    def more(value: Any) -> Any:
+        return [more(one) for one in value] if isinstance(value, list) else {**value, "zz_nobody_knows": {"a": [1]}}
+
+    if path.suffix not in (".json", ".jsonl"):
+        return ""
+    _rewritten(path, more)
+    return "a key that nobody knows"
+
+
+def comments(draw: random.Random, path: Path) -> str:
+    """Comments and blank lines in YAML."""
+    if path.suffix != ".yaml":
+        return ""
+    lines = path.read_text().split("\n")
+    for _ in range(3):  # behind the line that names the package
+        lines.insert(draw.randint(1, len(lines)), draw.choice(["", "# ${oc.env:HOME} [", "   # a comment"]))
+    path.write_text("\n".join(lines))
+    return "comments"
+
+
+NEUTRAL: dict[str, Mutation] = {
+    one.__name__: one
+    for one in (
+        *(windows_lines, byte_order_mark, gzipped, gzipped_in_parts, blank_lines, no_last_line_end),
+        *(key_order, json_style, one_key_more, comments),
+    )
+}
+
+
+# Changes that must be told.
+
+
+def torn_object(draw: random.Random, path: Path) -> str:
+    """A file of JSON lines that ends within a line."""
+    raw = path.read_bytes().rstrip(b"\n")
+    start = raw.rfind(b"\n") + 1
+    if path.suffix != ".jsonl" or len(raw) < start + 2:
+        return ""
+    path.write_bytes(raw[: draw.randint(start + 1, len(raw) - 1)])
+    return "ends within a JSON object"
+
+
+def no_utf8(draw: random.Random, path: Path) -> str:
+    """A byte that is no UTF-8."""
+    raw = path.read_bytes()
+    at = draw.randint(0, len(raw))
+    path.write_bytes(raw[:at] + b"\xff" + raw[at:])
+    return f"byte 255 at {at}"
+
+
+def no_file(draw: random.Random, path: Path) -> str:
+    """Something else in place of a file."""
+    how = draw.choice(["folder", "pipe", "dangling link", "link to itself", "device", "nothing"])
+    path.unlink()
+    made: dict[str, Callable[[], Any]] = {
+        "folder": path.mkdir,
+        "pipe": lambda: os.mkfifo(path),
+        "dangling link": lambda: path.symlink_to("nowhere"),
+        "link to itself": lambda: path.symlink_to(path.name),
+        "device": lambda: path.symlink_to("/dev/zero"),
+        "nothing": lambda: None,
+    }
+    made[how]()
+    return f"{how} in place of it"
+
+
+def broken_gzip(draw: random.Random, path: Path) -> str:
+    """A packed file that is not as it was packed; what is told or the sound content may come of it."""
+    raw = bytearray(gzip.compress(path.read_bytes(), mtime=0))
+    at = draw.randrange(len(raw))
+    if draw.random() < 0.3:
+        raw = raw[:at]
+    else:
+        raw[at] ^= 1 << draw.randrange(8)
+    path.with_name(f"{path.name}.gz").write_bytes(raw)
+    path.unlink()
+    return f"packed, and broken at {at}"
+
+
+def doubled_line(draw: random.Random, path: Path) -> str:
+    """A line with an id, twice."""
+    lines = path.read_text().split("\n")
+    first = 1 if path.name == "psgs_w100.tsv" else 0
+    lines.insert(draw.randint(first, len(lines) - 1), lines[draw.randrange(first, len(lines) - 1)])
+    path.write_text("\n".join(lines))
+    return "an id twice"
+
+
+def tensors_changed(draw: random.Random, path: Path) -> str:
+    """A tensor of the backbone is gone, or has another name or shape."""
+    if path.suffix != ".safetensors":
+        return ""
+    about, rest = unpacked(path.read_bytes())
+    names = [name for name in about if re.search(r"(layer|block)\.\d", name)]
+    if not names:
+        return ""
+    name, how = draw.choice(names), draw.choice(["gone", "renamed", "of another shape"])
+    if how == "of another shape":
+        shape = about[name]["shape"]
+        about[name]["shape"] = [1, *shape] if len(shape) == 1 else [shape[0] * shape[1]]
+    else:
+        entry = about.pop(name)
+        if how == "renamed":
+            about[f"{name}.x"] = entry
+        else:  # safetensors holds no bytes of nobody
+            rest = _without(about, rest, *entry["data_offsets"])
+    path.write_bytes(packed(about, rest))
+    return f"{name} {how}"
+
+
+def _without(about: dict[str, Any], rest: bytes, first: int, stop: int) -> bytes:
+    for name, entry in about.items():
+        if name != "__metadata__" and entry["data_offsets"][0] >= stop:
+            entry["data_offsets"] = [at - (stop - first) for at in entry["data_offsets"]]
+    return rest[:first] + rest[stop:]
+
+
+def another_size(draw: random.Random, path: Path) -> str:
+    """A config that tells of other layers or sizes than the weights have."""
+    if path.name != "config.json":
+        return ""
+    about = json.loads(path.read_text())
+    sizes = (
+        "num_hidden_layers",
+        "hidden_size",
+        "intermediate_size",
+        "vocab_size",
+        "max_position_embeddings",
+        "d_model",
+        "d_ff",
+    )
+    key = draw.choice([key for key in (*sizes, "num_layers") if key in about])
+    about[key] += draw.choice([-1, 1, 2])
+    if about[key] < 1:
+        about[key] = 3
+    path.write_text(json.dumps(about))
+    return f"{key} is {about[key]}"
+
+
+TOLD: dict[str, Mutation] = {
+    one.__name__: one for one in (torn_object, no_utf8, no_file, doubled_line, tensors_changed, another_size)
+}
+EITHER: dict[str, Mutation] = {"broken_gzip": broken_gzip}  # told, or the sound result
