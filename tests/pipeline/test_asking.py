@@ -166,7 +166,14 @@ def test_a_terminal_sees_a_prompt(monkeypatch: pytest.MonkeyPatch, capsys: pytes
 
 
 def test_ctrl_c_ends_the_questions_and_sigterm_still_ends_the_program() -> None:
-    before = signal.getsignal(signal.SIGINT)
+    outside = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores it
+    try:
+        _interrupted_and_ended(signal.default_int_handler)
+    finally:
+        signal.signal(signal.SIGINT, outside)
+
+
+def _interrupted_and_ended(before: object) -> None:
     with asking.ended_by_interrupt():
         os.kill(os.getpid(), signal.SIGINT)
         pytest.fail("it went on")
