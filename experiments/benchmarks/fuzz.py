@@ -277,8 +277,15 @@ def work(numbers: range, seed: int, subjects: list[Subject], limits: Limits, rep
             change = changed(draw, subject, folder)
             print(json.dumps({"case": number, "kind": subject.name, "change": change}), file=told)
             finding = judged(subject, change, folder, scratch, limits, watch)
+            if finding:  # the next case writes its own input before anyone has looked at this one
+                shutil.copytree(folder, kept(limits, number), symlinks=True, ignore=_special)
             print(json.dumps({"end": number, "finding": finding}), file=told)
     os._exit(0)
+
+
+def kept(limits: Limits, number: int) -> Path:
+    """Where the input of a case with a finding lies until it is noted."""
+    return limits.room / f"input-{number}"
 
 
 def judged(
@@ -414,7 +421,11 @@ class Fuzzer:
         folder = self.findings / f"{kind.replace(' ', '-')}-{self.seed}-{number}"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        shutil.copytree(self.limits.room / "input", folder / "input", symlinks=True, ignore=_special)
+        left = kept(self.limits, number)
+        if left.exists():
+            shutil.move(left, folder / "input")
+        else:  # of a case that did not end
+            shutil.copytree(self.limits.room / "input", folder / "input", symlinks=True, ignore=_special)
         title = f"{kind}: case={number} seed={self.seed}, {name}, {what}"
         story = f"{title}\nwanted: {wanted}\n\n{text}\n"
         (folder / "finding.txt").write_text(story, encoding="utf-8", errors="replace")
