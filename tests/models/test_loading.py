@@ -116,18 +116,16 @@ def test_tensors_with_other_names_are_refused(loader: str, tmp_path: Path) -> No
     refused(LOADERS[loader], folder, r"\d\d missing \(\S+, \S+, \S+, \.\.\.\), \d\d surplus \(other\.\S+, .*\.\.\.\)$")
 
 
+@pytest.mark.parametrize(
+    ("layers", "said"), [(4, r"\d+ missing \(\S+(layer|block)\.2\."), (1, r"\d+ surplus \(\S+(layer|block)\.1\.")]
+)
 @pytest.mark.parametrize("loader", LOADERS)
-def test_layers_that_the_config_promises_and_the_file_lacks_are_refused(loader: str, tmp_path: Path) -> None:
+def test_more_or_fewer_layers_than_the_config_says_are_refused(
+    loader: str, layers: int, said: str, tmp_path: Path
+) -> None:
     folder = checkpoint(loader, tmp_path / "model")
-    configure(folder, **({"num_layers": 4} if loader == "generator" else {"num_hidden_layers": 4}))
-    refused(LOADERS[loader], folder, r"describes: \d+ missing \(\S+(layer|block)\.2\.")
-
-
-@pytest.mark.parametrize("loader", LOADERS)
-def test_layers_that_the_config_does_not_know_of_are_refused(loader: str, tmp_path: Path) -> None:
-    folder = checkpoint(loader, tmp_path / "model")
-    configure(folder, **({"num_layers": 1} if loader == "generator" else {"num_hidden_layers": 1}))
-    refused(LOADERS[loader], folder, r"describes: \d+ surplus \(\S+(layer|block)\.1\.")
+    configure(folder, **{"num_layers" if loader == "generator" else "num_hidden_layers": layers})
+    refused(LOADERS[loader], folder, f"describes: {said}")
 
 
 @pytest.mark.parametrize("loader", LOADERS)

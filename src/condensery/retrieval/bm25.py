@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     import scipy.sparse as sparse
 
 WORD = re.compile(r"\w+")
-LUCENE = """a an and are as at be but by for if in into is it no not of on or such that the their then there these they this
+LUCENE_STOP_WORDS = """a an and are as at be but by for if in into is it no not of on or such that the their then there these they this
 to was will with"""
 STOPWORDS = {
     "none": frozenset[str](),
-    "english": frozenset((*LUCENE.split(), "s", "t")),  # s, t: what WORD leaves of "it's" and "don't"
+    "english": frozenset((*LUCENE_STOP_WORDS.split(), "s", "t")),  # s, t: what WORD leaves of "it's" and "don't"
 }
 SHOWN = 4096  # passages between two signs of progress
 POSTINGS = 8_000_000  # postings that one block of queries may touch: 64 MB of results
