@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     import scipy.sparse as sparse
 
 WORD = re.compile(r"\w+")
-LUCENE_STOP_WORDS = """a an and are as at be but by for if in into is it no not of on or such that the their then there these they this
-to was will with"""
+LUCENE_STOP_WORDS = """
+a an and are as at be but by for if in into is it no not of on or such that the their then there these they this to was will with
+"""
 STOPWORDS = {
     "none": frozenset[str](),
     "english": frozenset((*LUCENE_STOP_WORDS.split(), "s", "t")),  # s, t: what WORD leaves of "it's" and "don't"
