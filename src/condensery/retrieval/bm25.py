@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 WORD = re.compile(r"\w+")
 LUCENE_STOP_WORDS = """
-a an and are as at be but by for if in into is it no not of on or such that the their then there these they this to was will with
+a an and are as at be but by for if in into is it no not of on or such that the
+their then there these they this to was will with
 """
 STOPWORDS = {
     "none": frozenset[str](),
