@@ -33,10 +33,10 @@ def offline_runs(folder: Path) -> list[Offline]:
 
 
 def _whole(path: Path) -> Offline:
-    """A run's file, which W&B may still be writing when it has said that the run is over."""
-    patience = time.monotonic() + 20
-    while (found := _read(path)) is None:
-        assert time.monotonic() < patience, f"{path} holds no run"
+    """A run's file up to its exit record, the last: W&B may still be writing it when it has said that the run is over."""
+    patience = time.monotonic() + 60
+    while (found := _read(path)) is None or found.exit_code is None:
+        assert time.monotonic() < patience, f"{path} holds no run that ended"
         time.sleep(0.1)
     return found
 
