@@ -75,3 +75,37 @@ def test_a_run_on_the_cpu_leaves_a_gpu_alone(checkpoint: Path, tmp_path: Path, m
     run_stage("encode", vectors, {"model": encoder, "tokens": tokens, "corpus": corpus})
     write_json(vectors / "manifest.json", {"makes": "encoder", "inputs": {}})
     assert run_stage("mine", tmp_path / "mined", {"corpus": corpus, "retriever": vectors}, depth=3)["queries"] > 0
+
+
+@pytest.mark.parametrize(
+    ("pooling", "similarity", "further", "message"),
+    [
+        ("mean", "dot", [], "1_Pooling/config.json: pools by mean"),
+        ("cls", "cosine", [], "compares vectors by 'cosine'"),
+        ("cls", "dot", ["normalise"], "modules.json: a module 'Normalize' changes the vectors"),
+        ("cls", "dot", ["dense"], "modules.json: a module 'Dense' changes the vectors"),
+        ("cls", "dot", [], None),
+    ],
+)
+def test_a_folder_of_sentence_transformers_is_taken_only_where_cls_vectors_are_compared_by_inner_product(
+    checkpoint: Path, tmp_path: Path, pooling: str, similarity: str, further: list[str], message: str | None
+) -> None:
+    modules = pytest.importorskip("sentence_transformers.models")
+    transformer = modules.Transformer(str(checkpoint))
+    parts = {"normalise": modules.Normalize, "dense": lambda: modules.Dense(32, 8)}
+    pooled = modules.Pooling(transformer.get_embedding_dimension(), pooling_mode=pooling)
+    library = pytest.importorskip("sentence_transformers")
+    model = library.SentenceTransformer(
+        modules=[transformer, pooled, *(parts[one]() for one in further)], similarity_fn_name=similarity, device="cpu"
+    )
+    model.save(str(tmp_path / "saved"))
+
+    def made() -> dict[str, int]:
+        lengths = {"query_length": 16, "passage_length": 40}
+        return run_stage("retriever", tmp_path / "made", {}, folder=tmp_path / "saved", **lengths)
+
+    if message is None:
+        assert made()
+        return
+    with pytest.raises(UserError, match=message):
+        made()

@@ -31,6 +31,7 @@ from condensery.models.config import BackboneConfig
 from condensery.models.encoder import Encoder
 from condensery.models.loading import load_weights, quiet, readable
 from condensery.models.masked_autoencoder import DecoderShape, Init, MaskedAutoEncoder
+from condensery.models.sentence_transformers import write_modules
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
 
@@ -226,19 +227,4 @@ def _save_model(model: PreTrainedModel, folder: Path, tokenizer: Path | str, max
     with quiet():
         model.save_pretrained(folder)
     load_tokenizer(tokenizer).save_pretrained(folder)
-    _write_sentence_transformers(folder, model.config.hidden_size, max_length)
-
-
-def _write_sentence_transformers(folder: Path, dim: int, max_length: int) -> None:
-    """The small files from which sentence-transformers builds encoder + CLS pooling, compared by inner product."""
-    modules = [
-        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
-        {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
-    ]
-    write_json(folder / "modules.json", modules)
-    write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False})
-    write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "dot", "prompts": {}})
-    write_json(
-        folder / "1_Pooling" / "config.json",
-        {"word_embedding_dimension": dim, "pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False},
-    )
+    write_modules(folder, model.config.hidden_size, max_length)

@@ -41,6 +41,7 @@ class RetrieverConfig(StageConfig):
 def retriever(config: RetrieverConfig, context: Context) -> dict[str, Any]:
     """Save the retriever as every stage that trains one does."""
     from condensery.models.checkpoint import ABOUT, Retriever, load_biencoder, load_retriever, save_retriever
+    from condensery.models.sentence_transformers import check_modules
 
     folder = expanded(config.folder)
     lengths = [config.query_length, config.passage_length]
@@ -51,6 +52,7 @@ def retriever(config: RetrieverConfig, context: Context) -> dict[str, Any]:
         ]
         model = found.model
     else:
+        check_modules(folder)
         model = load_biencoder(folder)
     query_length, passage_length = lengths
     if query_length is None or passage_length is None:
