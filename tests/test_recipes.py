@@ -35,7 +35,7 @@ RECIPES = sorted(
 OPTIONS = [
     f"{path.parent.name}={path.stem}"
     for path in sorted(CONF.glob("*/*.yaml"))
-    if path.parent.name not in ("experiment", "stage")
+    if path.parent.name not in ("experiment", "stage", "study")
 ]
 TEXT = some_text(documents=24, seed=5)
 ARTICLES = some_text(documents=30, paragraphs=6, seed=5)
@@ -71,7 +71,7 @@ ABLATIONS = {  # settings and seeds of each
     "ablation/warm_start_squad": (1, 3),
 }
 LONG = {"ablation/query_number", "ablation/low_data", "ablation/wiki_sections", "ablation/pretraining_steps"}
-LONG |= {"ablation/warm_start_squad"}  # ablation/warm_start with other lengths, and composed by itself below
+LONG |= {"ablation/warm_start_squad"}  # composed by itself below
 SHARED = {  # stages that jobs share, and how many of them there are: one generation, a start for each seed
     **{name: {"queries": 1, "mlm_start": seeds, "condenser_start": seeds} for name, (_, seeds) in ABLATIONS.items()},
     "ablation/low_data": {"bm25": 1, "warm": 2, "mlm": 2, "cocondenser": 2},
@@ -96,12 +96,11 @@ SMALL_ROWS = [  # of the quickstart, of SQuAD and of the ablations that build on
     *("warm start", "MLM", "Condenser", "coCondenser", "coCondenser + hard negatives"),
     "coCondenser + hard negatives + BM25",
 ]
-WARM_ROWS = [  # of the study of the warm start, besides those of the quickstart that it keeps
+WARM_ROWS = [  # of the study of the warm start, besides those of the recipe that it keeps
     "random weights",
     "+ co-occurrence embeddings and unigram bias",
     "+ attention near the identity",
     "+ small positions",
-    "coCondenser from random weights",
     "random weights, as they are",
     "co-occurrence embeddings, as they are",
     "attention near the identity, as it is",
@@ -243,7 +242,7 @@ def explained(path: Path) -> set[str]:
 @pytest.mark.parametrize("path", [*sorted(CONF.glob("*/*.yaml")), CONF / "config.yaml"], ids=lambda path: path.stem)
 def test_every_key_has_a_comment(path: Path) -> None:
     assert path.read_text().startswith("#"), "the file says what it is"
-    if path.parent.name == "experiment":
+    if path.parent.name in ("experiment", "study"):
         return  # the keys are those of the groups
     assert keys_without_comment(path) == []
     keys = set(re.findall(r"^([A-Za-z_]\w*):", path.read_text(), re.MULTILINE)) - {"defaults", "hydra"}
