@@ -1,3 +1,35 @@
-"""Condensery: from raw text to a trained dense retriever and the table that shows whether it is better."""
+"""Condensery: from raw text to a trained dense retriever and the table that shows whether it is better.
+
+What a program of your own may take: each name below is imported when it is asked for, so ``import condensery`` costs
+nothing and changes nothing in the process.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from condensery.errors import UserError
+    from condensery.evaluation.of_searchers import evaluate
+    from condensery.retrieval.hits import Hit
+    from condensery.retrieval.searchers import BM25, Retriever
 
 __version__ = "0.1.0"
+__all__ = ["BM25", "Hit", "Retriever", "UserError", "evaluate"]
+
+_MODULES = {
+    "BM25": "retrieval.searchers",
+    "Hit": "retrieval.hits",
+    "Retriever": "retrieval.searchers",
+    "UserError": "errors",
+    "evaluate": "evaluation.of_searchers",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -10,8 +10,9 @@ from rich.console import Console
 
 from condensery.errors import UserError
 from condensery.files import write_json
-from condensery.reporting.ask import Answer, ask, printable, searcher, show
+from condensery.reporting.ask import ask, printable, searcher, show
 from condensery.retrieval.bm25 import build_bm25
+from condensery.retrieval.hits import Hit
 from condensery.retrieval.index import open_index
 from condensery.text.collection import Collection
 from condensery.text.records import Passage
@@ -121,7 +122,7 @@ def test_an_empty_question_is_a_user_error_and_no_answer_is_said(tmp_path: Path,
 def test_what_would_steer_the_terminal_is_made_visible() -> None:
     evil = "\x1b]0;owned\x07\x1b[2J\x9b31m\x7f\u202etxt\ud800 a\rb"
     stream = io.StringIO()
-    show(evil, [Answer(1, 0.5, f"id{evil}", f"title\n{evil}", f"text{evil}\r\nnext\tline")], Console(file=stream))
+    show(evil, [Hit(1, 0.5, f"id{evil}", f"title\n{evil}", f"text{evil}\r\nnext\tline")], Console(file=stream))
     shown = stream.getvalue()
     assert {c for c in shown if ord(c) < 32 or 0x7F <= ord(c) < 0xA0} == {"\n"}
     assert not {"\u202e", "\ud800"} & set(shown)

@@ -16,7 +16,7 @@ from torch import nn
 from transformers import AutoModel, PreTrainedModel
 
 from condensery.errors import UserError
-from condensery.files import write_json
+from condensery.files import expanded, write_json
 from condensery.models.about import ABOUT, QUERY_ENCODER, read_about, two_towers
 from condensery.models.backbone import (
     OF_ENCODERS,
@@ -31,7 +31,7 @@ from condensery.models.config import BackboneConfig
 from condensery.models.encoder import Encoder
 from condensery.models.loading import load_weights, quiet, readable
 from condensery.models.masked_autoencoder import DecoderShape, Init, MaskedAutoEncoder
-from condensery.models.sentence_transformers import write_modules
+from condensery.models.sentence_transformers import check_modules, write_modules
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
 
@@ -144,6 +144,25 @@ def load_biencoder(folder: Path, separate: bool | None = None, dropout: float | 
     if not (two if separate is None else separate):
         return BiEncoder(passage_encoder)
     return BiEncoder(load_encoder(query if two else folder, dropout), passage_encoder)
+
+
+def load_any_retriever(source: Path | str) -> tuple[BiEncoder, tuple[int | None, int | None]]:
+    """A retriever that was trained here or elsewhere, and the lengths of queries and passages that it says, if any.
+
+    Args:
+        source: folder, or hub name of an encoder of the BERT family.
+
+    Raises:
+        UserError: nothing can be loaded, or the folder is one of sentence-transformers that pools or compares otherwise.
+    """
+    folder = expanded(source)
+    if not folder.is_dir():
+        return BiEncoder(load_encoder(str(source))), (None, None)
+    if (folder / ABOUT).exists():
+        found = load_retriever(folder)
+        return found.model, (found.query_length, found.passage_length)
+    check_modules(folder)
+    return load_biencoder(folder), (None, None)
 
 
 def backbone_encoder(config: BackboneConfig, vocabulary: Vocabulary, seed: int) -> Encoder:

@@ -2,7 +2,6 @@
 
 import unicodedata
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from condensery.errors import UserError
+from condensery.retrieval.hits import Hit
 from condensery.retrieval.ranking import Ranking
 from condensery.text.collection import Collection
 
@@ -21,17 +21,6 @@ TURNS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # turn the dir
 
 Encode = Callable[[str], NDArray[np.floating]]  # a text to its query vector (d,)
 Search = Callable[[str, int], Ranking]  # the k best passages for a text: scores and rows (1, k)
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A passage that was found."""
-
-    rank: int
-    score: float
-    id: str
-    title: str
-    text: str
 
 
 def searcher(retriever: Any, encoder_of: Callable[[Path], Encode]) -> Search:
@@ -66,7 +55,7 @@ def searcher(retriever: Any, encoder_of: Callable[[Path], Encode]) -> Search:
     return lambda text, k: retriever.search_vectors(np.asarray(encode(text), np.float32)[None], k)
 
 
-def ask(text: str, search: Search, collection: Collection, k: int = 5) -> list[Answer]:
+def ask(text: str, search: Search, collection: Collection, k: int = 5) -> list[Hit]:
     """The ``k`` best passages for ``text``, best first. Raises ``UserError`` when the text is empty."""
     if not text.strip():
         raise UserError("ask: the text is empty")
@@ -74,10 +63,10 @@ def ask(text: str, search: Search, collection: Collection, k: int = 5) -> list[A
     passages = collection.passages
     ids, titles, texts = (passages.column(name) for name in ("id", "title", "text"))
     found = [(float(score), int(row)) for score, row in zip(scores[0], rows[0], strict=True) if row >= 0]
-    return [Answer(rank, score, ids[row], titles[row], texts[row]) for rank, (score, row) in enumerate(found, 1)]
+    return [Hit(rank, score, ids[row], titles[row], texts[row]) for rank, (score, row) in enumerate(found, 1)]
 
 
-def show(text: str, answers: list[Answer], console: Console | None = None) -> None:
+def show(text: str, answers: list[Hit], console: Console | None = None) -> None:
     """Print the answers to a terminal; long passages are cut, and what would steer the terminal is made visible."""
     console = console or Console()
     console.print(Text.assemble(("? ", "bold"), in_line(text)))

@@ -114,6 +114,16 @@ def shard_path(folder: Path, number: int) -> Path:
     return folder / "passages" / f"{number:05d}.npy"
 
 
+def search_array(
+    queries: NDArray[np.float32], passages: NDArray[np.float32], k: int, device: str, threads: int = 1
+) -> Ranking:
+    """The k best of passages (m, d) in memory for queries (n, d), as ``DenseIndex.search_vectors``."""
+    block = [(0, passages)]
+    if device == "cpu":
+        return unpack(faiss_search(np.ascontiguousarray(queries), iter(block), k, threads))
+    return unpack(torch_search(queries, iter(block), k, device))
+
+
 def numpy_search(queries: NDArray[np.float32], blocks: Iterator[tuple[int, NDArray[np.float32]]], k: int) -> Keys:
     """The k best keys (n, k) over all blocks, by matrix product and selection; 64 bytes for a query and a passage."""
     best: Keys = np.full((len(queries), k), EMPTY, np.int64)

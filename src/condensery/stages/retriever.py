@@ -40,21 +40,11 @@ class RetrieverConfig(StageConfig):
 @stage("retriever", version=1, makes="encoder")
 def retriever(config: RetrieverConfig, context: Context) -> dict[str, Any]:
     """Save the retriever as every stage that trains one does."""
-    from condensery.models.checkpoint import ABOUT, Retriever, load_biencoder, load_retriever, save_retriever
-    from condensery.models.sentence_transformers import check_modules
+    from condensery.models.checkpoint import Retriever, load_any_retriever, save_retriever
 
     folder = expanded(config.folder)
-    lengths = [config.query_length, config.passage_length]
-    if (folder / ABOUT).exists():
-        found = load_retriever(folder)
-        lengths = [
-            asked or known for asked, known in zip(lengths, (found.query_length, found.passage_length), strict=True)
-        ]
-        model = found.model
-    else:
-        check_modules(folder)
-        model = load_biencoder(folder)
-    query_length, passage_length = lengths
+    model, said = load_any_retriever(folder)
+    query_length, passage_length = config.query_length or said[0], config.passage_length or said[1]
     if query_length is None or passage_length is None:
         raise UserError(
             f"stages.{context.stage_name}: {folder} does not say its lengths; set query_length, passage_length"

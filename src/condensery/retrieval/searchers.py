@@ -1,0 +1,231 @@
+"""Retrievers for a program of your own: texts in, passages out, without a recipe or an output folder.
+
+They compute what the stages ``encode``, ``bm25`` and ``evaluate`` compute, on passages that fit into memory.
+
+Shapes: n texts or queries, m passages, d dimensions, k results.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Self, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condensery.errors import UserError
+from condensery.retrieval.hits import Hit
+from condensery.retrieval.ranking import Ranking
+
+if TYPE_CHECKING:
+    from condensery.models.biencoder import BiEncoder
+
+Passages = Sequence[str] | Mapping[str, str | Mapping[str, str]]
+CHUNK_TOKENS = 16_384  # padded tokens that go through the encoder at a time
+
+
+class Searcher(ABC):
+    """Finds passages for queries, among those that ``index`` was given."""
+
+    def __init__(self) -> None:
+        self._ids, self._titles, self._texts = list[str](), list[str](), list[str]()
+
+    def __len__(self) -> int:
+        """The number of passages."""
+        return len(self._ids)
+
+    def index(self, passages: Passages) -> Self:
+        """Search these passages from now on, in place of any before them.
+
+        Args:
+            passages: texts, whose ids are then "0", "1", ...; or by id a text or a mapping with ``text`` and, if it has
+                one, ``title`` (the BEIR layout).
+
+        Returns:
+            the retriever itself.
+
+        Raises:
+            UserError: there are none, or one is no text.
+        """
+        named = passages if isinstance(passages, Mapping) else {str(i): text for i, text in enumerate(passages)}
+        if isinstance(passages, str) or not named:
+            raise UserError(
+                "index: a sequence of texts, or a mapping of ids to texts, is expected; it must not be empty"
+            )
+        titles, texts = [], []
+        for name, passage in named.items():
+            title, text = ("", passage) if isinstance(passage, str) else (passage.get("title", ""), passage.get("text"))
+            if not isinstance(text, str) or not isinstance(title, str):
+                raise UserError(f"index: passage {name!r} has no text; it must be a str, or a mapping with `text`")
+            titles.append(title)
+            texts.append(text)
+        self._prepare(titles, texts)
+        self._ids, self._titles, self._texts = [str(name) for name in named], titles, texts
+        return self
+
+    @overload
+    def search(self, query: str, k: int = 10) -> list[Hit]: ...  # type: ignore[overload-overlap]  # a str is a sequence, too
+
+    @overload
+    def search(self, query: Sequence[str], k: int = 10) -> list[list[Hit]]: ...
+
+    def search(self, query: str | Sequence[str], k: int = 10) -> list[Hit] | list[list[Hit]]:
+        """The ``k`` best passages, best first: of one query a list, of several a list for each.
+
+        Equal scores stand in the order of the passages; BM25 finds no passage that shares no term with the query.
+        Raises ``UserError`` where nothing is indexed.
+        """
+        one = isinstance(query, str)
+        scores, rows = self.rank([query] if isinstance(query, str) else query, k)
+        found = [
+            [
+                Hit(rank, float(score), self._ids[row], self._titles[row], self._texts[row])
+                for rank, (score, row) in enumerate(zip(*pair, strict=True), 1)
+                if row >= 0
+            ]
+            for pair in zip(scores, rows.tolist(), strict=True)
+        ]
+        return found[0] if one else found
+
+    def rank(self, queries: Sequence[str], k: int) -> Ranking:
+        """The same as arrays: scores (n, k) float32 and places of the passages (n, k) int64, -inf and -1 where there are
+        fewer. Raises ``UserError`` where nothing is indexed."""
+        if not self._ids:
+            raise UserError("search: nothing is indexed yet; call index(passages) first")
+        return self._rank(list(queries), k)
+
+    @abstractmethod
+    def _prepare(self, titles: list[str], texts: list[str]) -> None: ...
+
+    @abstractmethod
+    def _rank(self, queries: list[str], k: int) -> Ranking: ...
+
+
+class BM25(Searcher):
+    """BM25 with Lucene's formula over titles and texts; see ``condensery.retrieval.bm25``.
+
+    Args:
+        k1, b: of the formula; the defaults are Anserini's, with which dense retrievers are usually compared.
+        stopwords: "english" (Lucene's list) or "none".
+        stemmer: "none", or an algorithm of Snowball, for which PyStemmer must be installed.
+    """
+
+    def __init__(self, k1: float = 0.9, b: float = 0.4, stopwords: str = "english", stemmer: str = "none") -> None:
+        super().__init__()
+        self._settings = (k1, b, stopwords, stemmer)
+        self._folder: Any = None
+
+    def _prepare(self, titles: list[str], texts: list[str]) -> None:
+        from condensery.retrieval.bm25 import BM25Index, index_texts
+
+        joined = (f"{title} {text}" if title else text for title, text in zip(titles, texts, strict=True))
+        folder = TemporaryDirectory(prefix="bm25-")
+        index_texts(joined, len(texts), Path(folder.name), *self._settings, what="index")
+        self._folder, self._index = folder, BM25Index(Path(folder.name))  # the folder lives as long as this
+
+    def _rank(self, queries: list[str], k: int) -> Ranking:
+        return self._index.search_texts(queries, k) if queries else _nothing(k)
+
+
+class Retriever(Searcher):
+    """A bi-encoder: inner products of CLS vectors, all passages searched exactly.
+
+    Args:
+        source: a folder that this project saved, any folder or hub name of the BERT family whose CLS vectors are compared
+            by inner product, or a ``BiEncoder``.
+        query_length, passage_length: longest inputs in tokens, [CLS] and [SEP] included; None = as the folder says, or
+            the longest that the encoder reads, 512 at most.
+        tokenizer: folder or hub name; None = that of ``source``.
+        device: "cpu", "cuda", ...; None = the GPU where there is one.
+
+    Raises:
+        UserError: nothing can be loaded, or it makes vectors in another way.
+    """
+
+    def __init__(
+        self,
+        source: "str | Path | BiEncoder",
+        *,
+        query_length: int | None = None,
+        passage_length: int | None = None,
+        tokenizer: str | Path | None = None,
+        device: str | None = None,
+    ) -> None:
+        from condensery.models.biencoder import BiEncoder
+        from condensery.models.checkpoint import load_any_retriever
+        from condensery.retrieval.dense import device_of_search
+        from condensery.tokens.tokenizer import load_tokenizer
+        from condensery.tokens.vocabulary import Vocabulary
+
+        super().__init__()
+        if isinstance(source, BiEncoder):
+            self.model = source
+            lengths: tuple[int | None, int | None] = (None, None)
+            if tokenizer is None:
+                raise UserError("Retriever: a BiEncoder does not say its tokenizer; give `tokenizer`")
+        else:
+            self.model, lengths = load_any_retriever(source)
+        longest = min(512, self.model.query.longest, self.model.passage.longest)
+        self.query_length = query_length or lengths[0] or longest
+        self.passage_length = passage_length or lengths[1] or longest
+        self.device = device_of_search(device)
+        self._tokenizer = load_tokenizer(tokenizer if tokenizer is not None else str(source))
+        self._vocabulary = Vocabulary.of(self._tokenizer)
+
+    def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """The vectors of queries, (n, d)."""
+        from condensery.models.biencoder import QUERY
+
+        return self._encode([self._ids_of(text, self.query_length) for text in texts], QUERY)
+
+    def encode_passages(self, texts: Sequence[str], titles: Sequence[str] | None = None) -> NDArray[np.float32]:
+        """The vectors of passages, (n, d); each is read as its title, [SEP], its text where it has a title."""
+        from condensery.models.biencoder import PASSAGE
+
+        titles = titles or [""] * len(texts)
+        length = self.passage_length
+        rows = [self._ids_of(text, length, title) for title, text in zip(titles, texts, strict=True)]
+        return self._encode(rows, PASSAGE)
+
+    def _prepare(self, titles: list[str], texts: list[str]) -> None:
+        self._vectors = self.encode_passages(texts, titles)
+
+    def _rank(self, queries: list[str], k: int) -> Ranking:
+        from condensery.retrieval.dense import search_array
+
+        return search_array(self.encode_queries(queries), self._vectors, k, self.device) if queries else _nothing(k)
+
+    def _ids_of(self, text: str, length: int, title: str = "") -> NDArray[np.int64]:
+        from condensery.tokens.vocabulary import with_special
+
+        ids = self._words(text)
+        if title and (before := self._words(title)):
+            ids = [*before, self._vocabulary.sep, *ids]
+        return with_special(ids, self._vocabulary, length)
+
+    def _words(self, text: str) -> list[int]:
+        found: list[int] = self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        return found
+
+    def _encode(self, rows: list[NDArray[np.int64]], tower: int) -> NDArray[np.float32]:
+        import torch
+
+        from condensery.tokens.batches import chunks, flatten
+
+        encoder = self.model.to(self.device)
+        training = encoder.training
+        encoder.eval()
+        found: NDArray[np.float32] | None = None
+        with torch.inference_mode():
+            for chunk in chunks(*flatten(rows), CHUNK_TOKENS, self._vocabulary.pad, tower=tower):
+                vectors = encoder.vectors(chunk.to(torch.device(self.device))).float().cpu().numpy()
+                if found is None:
+                    found = np.empty((len(rows), vectors.shape[1]), np.float32)
+                found[chunk.rows.numpy()] = vectors
+        encoder.train(training)
+        return np.empty((0, 0), np.float32) if found is None else found
+
+
+def _nothing(k: int) -> Ranking:
+    return np.empty((0, k), np.float32), np.empty((0, k), np.int64)

@@ -1,0 +1,140 @@
+"""What a program of one's own computes is what the stages compute; and what is wrong with its input is said."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from alone import TEXT, inputs, run_stage
+from small import write_beir
+from transformers import BertConfig, BertModel
+
+import condensery
+from condensery import BM25, Retriever, UserError, evaluate
+from condensery.evaluation.metrics import evaluate as evaluate_run
+from condensery.retrieval.dense import DenseIndex
+from condensery.retrieval.index import open_index
+from condensery.retrieval.runs import Run
+from condensery.text.collection import Collection
+from condensery.tokens.tokenizer import load_tokenizer
+
+LENGTHS = {"query_length": 16, "passage_length": 40}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A collection, a tokenizer, a retriever with random weights, and both indexes, as the stages make them."""
+    folder = tmp_path_factory.mktemp("made")
+    read = inputs(folder)
+    tokenizer = load_tokenizer(read["tokenizer"])
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    config = BertConfig(vocab_size=len(tokenizer), max_position_embeddings=40, **sizes)
+    BertModel(config, add_pooling_layer=False).save_pretrained(folder / "plain")
+    tokenizer.save_pretrained(folder / "plain")
+    run_stage("retriever", folder / "retriever", {}, folder=folder / "plain", **LENGTHS)
+    run_stage("tokens", folder / "tokens", read, titles=True)
+    dense = {"model": folder / "retriever", "tokens": folder / "tokens", "corpus": read["corpus"]}
+    run_stage("encode", folder / "dense", dense)
+    run_stage("bm25", folder / "bm25", {"corpus": read["corpus"]})
+    return {path.name: path for path in folder.iterdir()}
+
+
+def passages(corpus: Path) -> dict[str, dict[str, str]]:
+    table = Collection(corpus).passages
+    columns = (table.column(name) for name in ("id", "title", "text"))
+    return {name: {"title": title, "text": text} for name, title, text in zip(*columns, strict=True)}
+
+
+def test_a_retriever_has_the_vectors_of_the_stage_encode(made: dict[str, Path]) -> None:
+    retriever = Retriever(made["retriever"], device="cpu")
+    assert (retriever.query_length, retriever.passage_length) == (16, 40)
+    texts = passages(made["corpus"])
+    index = DenseIndex(made["dense"], device="cpu")
+    found = retriever.encode_passages([one["text"] for one in texts.values()], [one["title"] for one in texts.values()])
+    np.testing.assert_allclose(found, index.passage_vectors(np.arange(len(texts))), atol=1e-5)
+    questions = Collection(made["corpus"]).queries.column("text")[:]
+    np.testing.assert_allclose(
+        retriever.encode_queries(questions), index.query_vectors(np.arange(len(questions))), atol=1e-5
+    )
+    assert retriever.encode_queries([]).shape[0] == 0
+
+
+@pytest.mark.parametrize("kind", ["dense", "bm25"])
+def test_it_finds_and_measures_what_the_stages_do(kind: str, made: dict[str, Path], tmp_path: Path) -> None:
+    retriever = Retriever(made["retriever"], device="cpu") if kind == "dense" else BM25()
+    metrics = ["MRR@10", "Recall@5"]
+    collection = Collection(made["corpus"])
+    queries = collection.questions("train")
+    scores, rows = open_index(made[kind], collection, device="cpu").search(queries, 10)
+    wanted = evaluate_run(Run(queries, rows, scores), collection, "train", metrics).metrics
+    assert evaluate(retriever, collection, metrics, split="train") == pytest.approx(wanted)
+    assert len(retriever) == 0, "the retriever's own index stays as it is"
+    folder = write_beir(tmp_path / "beir", TEXT)
+    assert evaluate(retriever, folder, ["MRR@10"]).keys() == {"MRR@10"}
+
+
+def test_hits_say_what_was_found(made: dict[str, Path]) -> None:
+    texts = ["the cat sat on the mat", "dogs bark at the moon", "a cat and a dog"]
+    bm25 = BM25().index(texts)
+    (hit,) = bm25.search("moon")
+    assert (hit.rank, hit.id, hit.title, hit.text) == (1, "1", "", texts[1])
+    assert [[one.id for one in found] for found in bm25.search(["cat", "no such word"], k=5)] == [["2", "0"], []]
+    named = {"a": "the cat sat", "b": {"title": "Dogs", "text": "bark"}}
+    assert [one.title for one in bm25.index(named).search("dogs")] == ["Dogs"]
+    assert len(bm25) == 2
+    dense = Retriever(made["plain"], passage_length=20, device="cpu").index(texts)
+    found = dense.search("a cat", k=10)
+    assert sorted(one.id for one in found) == ["0", "1", "2"]
+    assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+    assert dense.search([]) == []
+    same = Retriever(dense.model, tokenizer=made["plain"], passage_length=20, device="cpu").index(texts)
+    assert same.search("a cat") == found
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda made: BM25().search("x"), "nothing is indexed yet"),
+        (lambda made: BM25().index([]), "must not be empty"),
+        (lambda made: BM25().index("one text"), "a sequence of texts"),
+        (lambda made: BM25().index({"a": {"title": "no text"}}), "passage 'a' has no text"),
+        (lambda made: BM25(stemmer="none", stopwords="klingon").index(["x"]), "klingon"),
+        (lambda made: Retriever(made["corpus"]), "no checkpoint can be loaded"),
+        (lambda made: Retriever(Retriever(made["plain"]).model), "give `tokenizer`"),
+        (lambda made: evaluate(BM25(), made["corpus"] / "nowhere"), "no such folder"),
+        (lambda made: evaluate(BM25(), Collection(made["corpus"]), ["Speed@3"], split="train"), "Speed"),
+        (lambda made: evaluate(BM25(), Collection(made["corpus"]), split="test"), 'no split "test"'),
+    ],
+)
+def test_what_is_wrong_is_one_line(wrong: Any, message: str, made: dict[str, Path]) -> None:
+    with pytest.raises(UserError, match=message):
+        wrong(made)
+
+
+def test_importing_the_package_is_quick_and_changes_nothing() -> None:
+    program = """
+import csv, gc, os, signal, sys, time, warnings
+before = dict(os.environ), csv.field_size_limit(), gc.isenabled(), signal.getsignal(signal.SIGINT), list(warnings.filters)
+clock = time.process_time()
+import condensery
+assert time.process_time() - clock < 0.3
+after = dict(os.environ), csv.field_size_limit(), gc.isenabled(), signal.getsignal(signal.SIGINT), list(warnings.filters)
+assert before == after
+assert not {"torch", "numpy", "hydra", "pytorch_lightning"} & sys.modules.keys()
+assert set(condensery.__all__) <= set(dir(condensery))
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", program], check=True, env=environment)
+    assert all(getattr(condensery, name) for name in condensery.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = condensery.nothing
+
+
+def test_what_is_public_says_what_it_takes() -> None:
+    for name in condensery.__all__:
+        assert (getattr(condensery, name).__doc__ or "").strip(), name
