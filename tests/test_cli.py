@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
 from condensery.cli import in_one_line, prepared
@@ -161,6 +162,35 @@ def test_the_command_line_is_made_ready_for_hydra() -> None:
     wanted = ["-m", "experiment=x", "++stages.a.steps=1,2", "++data.root=d", "data=beir", "hydra.verbose=true"]
     assert prepared(given) == wanted
     assert prepared(["output_root=~/x"]) == [f"output_root={os.path.expanduser('~/x')}"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "it's a file",
+        "C++ (advanced)",
+        'say "hi"',
+        "{}",
+        "a, b",
+        "of ${seed}?",
+        "a\\b",
+        "x\\\\",
+        "\\${x}",
+        "-",
+        "true",
+        "a='b'",
+    ],
+)
+def test_a_question_is_taken_as_it_is_typed(text: str) -> None:
+    (override,) = OverridesParser.create().parse_overrides(prepared([f"ask={text}"]))
+    assert not override.is_sweep_override()
+    config = OmegaConf.create({"ask": None, "seed": 1})
+    OmegaConf.update(config, "ask", str(override.value()))
+    assert config.ask == text
+
+
+def test_null_asks_nothing_and_what_is_quoted_for_hydra_is_let_be() -> None:
+    assert prepared(["ask=null", "ask='a, b'", 'ask="a"']) == ["ask=null", "ask='a, b'", 'ask="a"']
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])

@@ -103,15 +103,28 @@ def prepared(arguments: list[str]) -> list[str]:
     """The command line as Hydra wants it: options first, so that ``-m`` may stand anywhere.
 
     ``stages.round1.steps=9`` may add a key that the recipe leaves to the defaults, so it gets Hydra's ``++``; a key
-    that does not exist is found when the config is checked. ``output_root=~/x`` gets its home folder.
+    that does not exist is found when the config is checked. ``output_root=~/x`` gets its home folder. A question is taken
+    as it is typed, with its commas and quotes.
     """
 
     def one(argument: str) -> str:
+        if argument.startswith("ask="):
+            return f"ask={_verbatim(argument.removeprefix('ask='))}"
         if argument.startswith("output_root=~"):
             return "output_root=" + os.path.expanduser(argument.removeprefix("output_root="))
         return f"++{argument}" if GROUPS.match(argument) else argument
 
     return [one(a) for a in sorted(arguments, key=lambda a: "=" in a and not a.startswith("-"))]
+
+
+def _verbatim(text: str) -> str:
+    """A text for Hydra, which would read commas, brackets and quotes in it; null, and what is quoted for it, stays."""
+    from hydra.core.override_parser.types import Quote, QuotedString
+
+    if text in ("", "null") or re.fullmatch(r"""'[^']*'|"[^"]*\"""", text):
+        return text
+    plain = re.sub(r"(\\*)\$\{", r"\1\1\\${", text)  # OmegaConf's escape of ${
+    return QuotedString(plain, Quote.single).with_quotes()
 
 
 def in_one_line(error: BaseException) -> str | None:

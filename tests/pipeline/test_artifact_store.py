@@ -50,6 +50,33 @@ def test_the_manifest_tells_where_an_artifact_comes_from(small: Compose, tmp_pat
     assert corpus.id == graph.nodes["corpus"].id
 
 
+def test_who_may_read_what_we_write_may_read_each_file_of_an_artifact(
+    small: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = Store._compute
+
+    def private(self: Store, node: Any, runtime: Any) -> None:
+        monkeypatch.setattr("condensery.pipeline.store._files", lambda folder: closed(folder))
+        saved(self, node, runtime)
+
+    def closed(folder: Path) -> dict[str, Path]:
+        found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+        for path in found.values():
+            path.chmod(0o600)  # as safetensors leaves them
+        return found
+
+    monkeypatch.setattr(Store, "_compute", private)
+    before = os.umask(0o027)
+    try:
+        run(small())
+        assert os.umask(0o027) == 0o027, "the process's own is untouched"
+    finally:
+        os.umask(before)
+    files = [path for path in (tmp_path / "out" / "artifacts").glob("*/*/**/*") if path.is_file()]
+    assert files
+    assert {oct(path.stat().st_mode & 0o777) for path in files} == {"0o640"}
+
+
 def test_a_link_to_a_stage_is_replaced_and_not_followed(small: Compose, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

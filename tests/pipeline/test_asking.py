@@ -131,6 +131,15 @@ def test_without_a_table_the_last_index_answers_and_is_named(
     assert asked[0][1] == Store(tmp_path / "out").path(graph.nodes[graph.answers])
 
 
+def test_it_answers_though_a_stage_failed_that_the_answer_does_not_need(
+    composed: Compose, asked: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = "stages.broken={stage: toy_train, init: backbone, fail: user}"
+    with pytest.raises(UserError, match="not to be trained on"):
+        run(composed(*NO_ROWS, "ask=what", broken))
+    assert [text for text, *_ in asked] == ["what"]
+
+
 def test_without_any_index_the_last_encoder_gets_one(composed: Compose) -> None:
     only = [*NO_ROWS, *(f"~stages.{name}" for name in ("bm25", "mined", "round2"))]
     graph = build(composed(*only, "ask=what"))

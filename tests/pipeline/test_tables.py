@@ -82,6 +82,7 @@ def test_of_runs_the_last_is_shown_whatever_the_clock_says_and_only_those_of_the
     os.utime(older / "results.json", (0, 0))
     assert {row.seed for row in tables.measured(tmp_path / "out", "toy")} == {1}
     assert tables.measured(tmp_path / "out", "to") == []
+    assert {row.seed for row in tables.measured(tmp_path / "out", newer.name)} == {2}, "a run by its folder"
 
 
 def test_numbers_must_be_those_of_their_queries_and_stay_where_these_are_gone(
@@ -130,6 +131,9 @@ def test_a_table_without_rows_of_any_kind_is_a_user_error(composed: Compose) -> 
     config = composed("table.studies=[toy]")
     config.stages, config.table.rows, config.table.baseline = {}, {}, None
     with pytest.raises(UserError, match=r"table\.studies: nothing is measured yet of toy"):
+        run(config)
+    run(composed("name=toys"))
+    with pytest.raises(UserError, match=r"nothing is measured yet of toy in .* \(did you mean 'toys'\?\)"):
         run(config)
 
 

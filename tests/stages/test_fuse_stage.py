@@ -78,9 +78,10 @@ def test_the_weights_are_those_of_the_highest_score_on_dev(done: Done) -> None:
     measured = stage(done, "on_dev").manifest["metrics"]["MRR@10"]
     assert measured == pytest.approx(max(values.values()), abs=1e-12), "what was chosen by is what is measured"
     weights = about["weights"]
-    score = f"MRR@10 on dev {100 * measured:.1f} with {weights[0]:g} bm25, {weights[1]:g} round1"
+    score = f"MRR@10 of 10 dev queries {100 * measured:.1f} with {weights[0]:g} bm25, {weights[1]:g} round1"
     alone = f"(alone: bm25 {100 * values[1.0, 0.0]:.1f}, round1 {100 * values[0.0, 1.0]:.1f})"
     assert f"[fused] {score} {alone}\n" in done.out
+    assert "[fused] so few queries choose by chance; stages.fused.weights sets weights\n" in done.out
 
 
 def test_it_is_a_row_mined_from_and_reranked_and_named_as_what_made_them(done: Done) -> None:

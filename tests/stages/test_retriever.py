@@ -42,7 +42,7 @@ def test_a_plain_checkpoint_becomes_a_retriever_with_the_lengths_that_are_given(
 @pytest.mark.parametrize(
     ("lengths", "message"),
     [
-        ({"query_length": 16}, "does not say its lengths; set query_length, passage_length"),
+        ({"query_length": 16}, "does not say its lengths; set stages.retriever.query_length and stages"),
         ({"query_length": 16, "passage_length": 41}, "passage_length: 41 is longer than its 40 positions"),
     ],
 )
@@ -91,7 +91,7 @@ def test_a_folder_of_sentence_transformers_is_taken_only_where_cls_vectors_are_c
     checkpoint: Path, tmp_path: Path, pooling: str, similarity: str, further: list[str], message: str | None
 ) -> None:
     modules = pytest.importorskip("sentence_transformers.models")
-    transformer = modules.Transformer(str(checkpoint))
+    transformer = modules.Transformer(str(checkpoint), max_seq_length=24)
     parts = {"normalise": modules.Normalize, "dense": lambda: modules.Dense(32, 8)}
     pooled = modules.Pooling(transformer.get_embedding_dimension(), pooling_mode=pooling)
     library = pytest.importorskip("sentence_transformers")
@@ -100,12 +100,12 @@ def test_a_folder_of_sentence_transformers_is_taken_only_where_cls_vectors_are_c
     )
     model.save(str(tmp_path / "saved"))
 
-    def made() -> dict[str, int]:
-        lengths = {"query_length": 16, "passage_length": 40}
-        return run_stage("retriever", tmp_path / "made", {}, folder=tmp_path / "saved", **lengths)
-
+    lengths: dict[str, int | None] = {"query_length": 16, "passage_length": None}
     if message is None:
-        assert made()
+        made = run_stage("retriever", tmp_path / "made", {}, folder=tmp_path / "saved", **lengths)
+        assert made == {"query_length": 16, "passage_length": 24}
         return
     with pytest.raises(UserError, match=message):
-        made()
+        RetrieverConfig(folder=tmp_path / "saved", **lengths).identity()
+    with pytest.raises(UserError, match=message):
+        run_stage("retriever", tmp_path / "made", {}, folder=tmp_path / "saved", **lengths)

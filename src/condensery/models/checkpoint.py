@@ -31,7 +31,7 @@ from condensery.models.config import BackboneConfig
 from condensery.models.encoder import Encoder
 from condensery.models.loading import load_weights, quiet, readable
 from condensery.models.masked_autoencoder import DecoderShape, Init, MaskedAutoEncoder
-from condensery.models.sentence_transformers import check_modules, write_modules
+from condensery.models.sentence_transformers import check_modules, longest_input, write_modules
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
 
@@ -162,7 +162,8 @@ def load_any_retriever(source: Path | str) -> tuple[BiEncoder, tuple[int | None,
         found = load_retriever(folder)
         return found.model, (found.query_length, found.passage_length)
     check_modules(folder)
-    return load_biencoder(folder), (None, None)
+    length = longest_input(folder)
+    return load_biencoder(folder), (length, length)
 
 
 def backbone_encoder(config: BackboneConfig, vocabulary: Vocabulary, seed: int) -> Encoder:

@@ -8,6 +8,7 @@ from condensery.files import read_json, write_json
 
 MODULES = "modules.json"
 POOLING = "1_Pooling"
+TRANSFORMER = "sentence_bert_config.json"
 ABOUT = "config_sentence_transformers.json"
 _HARMLESS = ("Transformer", "Pooling")  # what a CLS vector compared by inner product is made with
 _FLAG = "pooling_mode_"
@@ -20,7 +21,7 @@ def write_modules(folder: Path, dim: int, max_length: int) -> None:
         {"idx": 1, "name": "1", "path": POOLING, "type": "sentence_transformers.models.Pooling"},
     ]
     write_json(folder / MODULES, modules)
-    write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False})
+    write_json(folder / TRANSFORMER, {"max_seq_length": max_length, "do_lower_case": False})
     write_json(folder / ABOUT, {"similarity_fn_name": "dot", "prompts": {}})
     write_json(
         folder / POOLING / "config.json",
@@ -45,6 +46,17 @@ def check_modules(folder: Path) -> None:
         similarity = _expected(folder / ABOUT, dict).get("similarity_fn_name")
         if similarity not in (None, "dot", "dot_score"):
             raise _other(folder / ABOUT, f"compares vectors by {str(similarity)[:40]!r}")
+
+
+def longest_input(folder: Path) -> int | None:
+    """The length in tokens to which sentence-transformers cuts its inputs; None where the folder does not say."""
+    if not (folder / MODULES).exists():
+        return None
+    for file, key in ((folder / TRANSFORMER, "max_seq_length"), (folder / "tokenizer_config.json", "model_max_length")):
+        length = _expected(file, dict).get(key) if file.exists() else None
+        if type(length) is int and 2 < length < 1 << 20:  # a tokenizer without a limit says a huge number
+            return length
+    return None
 
 
 def _check_pooling(file: Path) -> None:

@@ -145,6 +145,8 @@ def _say(fault: dict[str, Any], model: type[BaseModel], place: Place) -> str:
     kind = str(fault["type"])
     if kind == "extra_forbidden":
         key, known = str(place[-1]), _known_beside(model, place)
+        if place[-2:] == ("data", "root"):
+            return "this recipe's data have no folder; for your own: experiment=cocondenser_local data.root=FOLDER"
         return f"unknown key{'' if key in known else close_to(key, known)}"  # it may be one of another kind
     if kind in MESSAGES:
         return " ".join(MESSAGES[kind].format(**fault.get("ctx", {})).split())

@@ -97,7 +97,8 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
     if not job and not failures and not faults:
         asking.finish(graph, folder)
     measured = [row for row in rows if not row.failed]
-    if measured or not failures:
+    answers = graph.answers is not None and store.sound(graph.nodes[graph.answers])  # though other stages failed
+    if measured or answers or not failures:
         if not (job or failures or faults or root.ask is not None):
             _say_how_to_go_on(graph)
         print(f"\n{folder}", flush=True)

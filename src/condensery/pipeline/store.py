@@ -156,6 +156,7 @@ class Store:
         manifest = _manifest(stage, node, dict(summary), seconds)
         manifest["machine"] = where
         files = _files(folder)
+        _for_all(files.values())
         manifest["files"] = {name: path.stat().st_size for name, path in files.items()}
         manifest["digests"] = {name: content_hash(path) for name, path in files.items()}
         write_json(folder / "manifest.json", {**manifest, "digest": _digest(manifest)})
@@ -182,6 +183,13 @@ class Store:
             yield
         finally:
             lock.release()
+
+
+def _for_all(files: Iterable[Path]) -> None:
+    """Let those read a file who may read what this process writes; safetensors keeps its own for the owner."""
+    os.umask(mask := os.umask(0))
+    for path in files:
+        path.chmod(0o666 & ~mask)
 
 
 def _twice(path: Path, whole: bool = False) -> str:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from hydra.core.hydra_config import HydraConfig
 
-from condensery.errors import UserError
+from condensery.errors import UserError, close_to
 from condensery.pipeline import report
 from condensery.pipeline.config import RootConfig
 from condensery.pipeline.page import turn_of
@@ -25,7 +25,10 @@ def write(root: RootConfig) -> Path | None:
     if config.rows:  # a choice among them
         rows = [row for label in config.rows for row in rows if (row.system or row.name) == label]
     if not rows and not config.columns:
-        raise UserError(f"table.studies: nothing is measured yet of {', '.join(config.studies)} in {root.output_root}")
+        near = close_to(config.studies[0], _studies(root.output_root)) if len(config.studies) == 1 else ""
+        raise UserError(
+            f"table.studies: nothing is measured yet of {', '.join(config.studies)} in {root.output_root}{near}"
+        )
     folder = None if root.dry_run else root.output_root / "tables" / _name()
     report.show_table(report.table_of(config, rows, _name()), folder)
     if all(row.failed for row in rows) and config.command:
@@ -38,16 +41,22 @@ def write(root: RootConfig) -> Path | None:
 
 
 def measured(output_root: Path, study: str) -> "list[Row]":
-    """The rows of the sweep that is called ``study``, otherwise of its last run; none where there is neither."""
+    """The rows of the sweep or run whose folder is called ``study``, otherwise of the last run of that name; or none."""
     from condensery.reporting.results import read_results
 
     runs = (path for path in output_root.glob(f"runs/{study}-*/results.json") if _of_study(path.parent.name, study))
-    found = [output_root / "sweeps" / study / "results.json"]
-    found = [path for path in found if path.is_file()] or sorted(
+    found = [output_root / kind / study / "results.json" for kind in ("sweeps", "runs")]
+    found = [path for path in found if path.is_file()][:1] or sorted(
         runs, key=lambda path: (turn_of(path.parent), path.stat().st_mtime)
     )[-1:]
     rows = [row for path in found for row in read_results(path)]
     return report.with_values(rows, output_root)
+
+
+def _studies(output_root: Path) -> list[str]:
+    """The names of the sweeps and runs that are there."""
+    runs = (path.name for path in output_root.glob("runs/*-????????"))
+    return sorted({*(path.name for path in output_root.glob("sweeps/*")), *(name[:-9] for name in runs)})
 
 
 def _of_study(folder: str, study: str) -> bool:

@@ -1,5 +1,6 @@
 """What a table of retrievers shows, in words: whether its best row is ahead of BM25, or of what else it is held against."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -126,6 +127,8 @@ def _on_the_best(
     if p < level:
         whom = f"the next, {other.name}" if other_is_next else other.name
         return f"{best.name} is ahead of {whom}: {metric} {_percent(best)} against {_percent(other)} (p < {level:g})."
+    if math.isclose(best.mean, other.mean, abs_tol=1e-12):
+        return f"{best.name} is level with {other.name}: both have {metric} {_percent(best)}."
     return (
         f"{best.name} has the highest {metric}, {_percent(best)} against {_percent(other)} of {other.name}: no difference"
         f" that {queries:,} {'query' if queries == 1 else 'queries'} can show (p = {p:.2g})."

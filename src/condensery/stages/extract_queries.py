@@ -75,7 +75,12 @@ def extract_queries(config: ExtractQueriesConfig, context: Context) -> dict[str,
                     yield row, query
                 task.advance()
 
-    made = write_queries(pairs(), context)
+    alone = (
+        "each is a single sentence, which training could not hide from itself; without queries (null for this stage, for the"
+        " one of its passages, and for `queries` of what reads it) coCondenser trains on two spans of a document"
+    )
+    short = f"none has a sentence of {config.minimum_words} to {config.maximum_words} words"
+    made = write_queries(pairs(), context, none=alone if config.remove else short)
     np.save(context.folder / "places.npy", np.asarray(places, dtype=np.int64).reshape(-1, 2))
     assert len(Queries(context.folder).store) == len(places), "one place a query"
     return {**made, "remove": config.remove}

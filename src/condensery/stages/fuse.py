@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from condensery.text.collection import Collection
 
 POINTS = 2_000  # of a grid, at most: 0.1 for up to five retrievers
+FEW = 30  # queries to choose weights by
 
 
 class FuseConfig(StageConfig):
@@ -136,9 +137,12 @@ def _choose(config: FuseConfig, label: str, index: "FusedIndex", collection: "Co
     single = [values[(grid[:, member] == 1).argmax()] for member in range(len(index.members))]
     alone = ", ".join(f"{name} {100 * value:.1f}" for value, name in zip(single, config.retrievers, strict=True))
     print(
-        f"[{label}] {config.metric} on {config.split} {100 * values[best]:.1f} with {joined} (alone: {alone})",
+        f"[{label}] {config.metric} of {len(queries):,} {config.split} queries {100 * values[best]:.1f} with {joined}"
+        f" (alone: {alone})",
         flush=True,
     )
+    if len(queries) < FEW:
+        print(f"[{label}] so few queries choose by chance; stages.{label}.weights sets weights", flush=True)
     points = [{"weights": one, "value": value} for one, value in zip(grid.tolist(), values.tolist(), strict=True)]
     return {"split": config.split, "metric": config.metric, "queries": len(queries), "grid": points}
 

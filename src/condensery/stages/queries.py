@@ -20,7 +20,9 @@ WORKERS = 2  # processes that tokenise the queries
 _READ = 4096
 
 
-def write_queries(pairs: Iterable[Pair], context: Context, missing: str | None = None) -> dict[str, Any]:
+def write_queries(
+    pairs: Iterable[Pair], context: Context, missing: str | None = None, none: str = "none was given, or all are empty"
+) -> dict[str, Any]:
     """Write the artifact: queries.jsonl (a line a passage), queries.arrow and their tokens, first.npy, examples.md.
 
     Empty queries and repetitions within a passage are left out. Passages without query are counted and said in a line;
@@ -30,6 +32,7 @@ def write_queries(pairs: Iterable[Pair], context: Context, missing: str | None =
         pairs: (row of the passage, query) in any order.
         context: of a stage whose config is a ``QueryStageConfig``.
         missing: what to say of passages without query where they are an error.
+        none: why it may be that no passage has one, and what to do.
 
     Raises:
         UserError: no passage has a query, or one has none and ``missing`` is given.
@@ -43,7 +46,7 @@ def write_queries(pairs: Iterable[Pair], context: Context, missing: str | None =
     sorter.path.unlink()
     total, without = int(counts.sum()), np.flatnonzero(counts == 0)
     if len(without):
-        _report(context, passages, without, missing)
+        _report(context, passages, without, missing, none)
     np.save(folder / "first.npy", np.concatenate([[0], np.cumsum(counts)]).astype(np.int64))
     store = tokenise(
         TextTable(folder / "queries.arrow").column("text"),
@@ -74,11 +77,11 @@ def _write_texts(context: Context, passages: Passages, queries: Iterator[list[st
     return counts
 
 
-def _report(context: Context, passages: Passages, without: np.ndarray, missing: str | None) -> None:
+def _report(context: Context, passages: Passages, without: np.ndarray, missing: str | None, none: str) -> None:
     number = len(passages.table)
     first = passages.table.column("id")[int(without[0])]
     if len(without) == number:
-        raise UserError(f"stages.{context.stage_name}: no passage has a query: none was given, or all are empty")
+        raise UserError(f"stages.{context.stage_name}: no passage has a query: {none}")
     said = f"{len(without):,} of {number:,} passages have no query, the first is {first!r}"
     if missing:
         raise UserError(f"{said}; {missing}")

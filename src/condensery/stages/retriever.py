@@ -7,6 +7,8 @@ from pydantic import Field
 
 from condensery.errors import UserError
 from condensery.files import expanded
+from condensery.models.about import ABOUT
+from condensery.models.sentence_transformers import check_modules
 from condensery.stages.base import Context, StageConfig, stage
 from condensery.text.hashes import content_hashes
 
@@ -32,6 +34,8 @@ class RetrieverConfig(StageConfig):
         folder = expanded(self.folder)
         if not folder.is_dir():
             raise UserError(f"stage.retriever.folder: {self.folder}: no such folder; it names a trained retriever")
+        if not (folder / ABOUT).exists():  # said before anything is computed
+            check_modules(folder)
         endings = {".json", ".txt", ".model", ".safetensors", ".bin"}
         files = sorted(path for path in folder.rglob("*") if path.suffix in endings and path.name != "manifest.json")
         return content_hashes([path for path in files if "logs" not in path.parts])
@@ -47,7 +51,8 @@ def retriever(config: RetrieverConfig, context: Context) -> dict[str, Any]:
     query_length, passage_length = config.query_length or said[0], config.passage_length or said[1]
     if query_length is None or passage_length is None:
         raise UserError(
-            f"stages.{context.stage_name}: {folder} does not say its lengths; set query_length, passage_length"
+            f"stages.{context.stage_name}: {folder} does not say its lengths; set"
+            f" stages.{context.stage_name}.query_length and stages.{context.stage_name}.passage_length"
         )
     for key, length, tower in (("query", query_length, model.query), ("passage", passage_length, model.passage)):
         if length > tower.longest:

@@ -88,7 +88,7 @@ def unknown_words(stores: "Mapping[str, TokenStore]", unknown: int) -> dict[str,
         share = store.share_of(unknown)
         if share > MOST_UNKNOWN:
             said = f"{share:.0%} of the {store.token_count:,} tokens of {name} are unknown to the tokenizer ([UNK])"
-            found.append(f"{said}; is it one for this language and writing? (backbone.tokenizer)")
+            found.append(f"{said}; is it one for this language, writing and punctuation? (backbone.tokenizer)")
     return {"warnings": found} if found else {}
 
 

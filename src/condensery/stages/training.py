@@ -157,9 +157,11 @@ def run_training(
     if rank() > 0:
         train()
         raise NotTheFirst
-    used = equipment(module, device, processes(), context.runtime.compile)
+    used, first = equipment(module, device, processes(), context.runtime.compile), first_step(context.folder)
     print(f"[{context.stage_name}] trains on {used}", flush=True)
-    with wandb_logger(_tracked(config, context), context.folder, first_step(context.folder)) as loggers:
+    if first:
+        print(f"[{context.stage_name}] goes on from step {first:,} of {module.settings.steps:,}", flush=True)
+    with wandb_logger(_tracked(config, context), context.folder, first) as loggers:
         values = train(loggers=loggers)
     return {"steps": module.settings.steps, "trained_on": used, **values}
 
