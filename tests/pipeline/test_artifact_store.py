@@ -161,7 +161,7 @@ def flip(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", ["no manifest", "broken manifest", "other manifest", "file cut", "file gone", "byte"]
+    "damage", ["no manifest", "broken manifest", "other manifest", "file cut", "file gone", "link to itself", "byte"]
 )
 def test_a_damaged_artifact_is_said_and_repaired_by_force(damage: str, small: Compose, tmp_path: Path) -> None:
     run(small())
@@ -175,6 +175,9 @@ def test_a_damaged_artifact_is_said_and_repaired_by_force(damage: str, small: Co
         (path / "manifest.json").write_text(text.replace('"queries": 300', '"queries": 301'))
     elif damage == "byte":
         flip(path / "weights.json")
+    elif damage == "link to itself":
+        (path / "weights.json").unlink()
+        (path / "weights.json").symlink_to("weights.json")
     elif damage == "file cut":
         (path / "weights.json").write_text("1")
     else:

@@ -1,5 +1,6 @@
 """Tokenizers are trained reproducibly, load from where they are, and are refused in one clear line."""
 
+import json
 import subprocess
 import sys
 from collections import Counter
@@ -89,6 +90,14 @@ def test_a_tokenizer_without_a_special_token_is_refused(missing: str, bytelevel:
     setattr(tokenizer, f"{missing}_token", None)
     tokenizer.save_pretrained(str(tmp_path))
     with pytest.raises(UserError, match=f"has no {missing} token"):
+        load_tokenizer(tmp_path)
+
+
+def test_a_longest_input_that_is_no_number_is_said_when_it_is_loaded(bytelevel: Path, tmp_path: Path) -> None:
+    load_tokenizer(bytelevel).save_pretrained(str(tmp_path))
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**config, "model_max_length": "long"}))
+    with pytest.raises(UserError, match="is 'long'; it must be a number"):
         load_tokenizer(tmp_path)
 
 

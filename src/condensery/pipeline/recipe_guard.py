@@ -45,6 +45,7 @@ _compose = ConfigLoaderImpl._compose_config_from_defaults_list
 _call = hydra.utils.instantiate
 _follow = Container.resolve_parse_tree
 
+NAME = 255  # characters of a file's name in `defaults`
 REFERENCES = 2_000  # ${...} that are followed for one composed config; the largest recipe of the project has 160
 TEXT = 1 << 20  # characters that one of them may come to
 _followed = [0]  # how many were, since the config was composed
@@ -67,6 +68,8 @@ def _own(folder: str) -> bool:
 
 
 def _checked_file(self: ConfigRepository, config_path: str) -> Any:
+    if "\0" in config_path or len(config_path) > NAME:
+        raise UserError(f"defaults: {config_path[:40]!r}: no file can be called so")
     source = self._find_object_source(config_path, ObjectType.CONFIG)
     if source is None or source.scheme() != "file":
         return _load_file(self, config_path)

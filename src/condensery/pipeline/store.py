@@ -223,6 +223,8 @@ def _damage(path: Path, whole: bool) -> str:
                 return f"the content of {name} has changed"
         except FileNotFoundError:
             return f"{name} is missing"
+        except OSError as error:
+            return f"{name} cannot be read ({error.strerror})"
     surplus = _surplus(path, files)
     return f"{surplus} does not belong to it" if surplus else ""
 

@@ -51,8 +51,18 @@ def load_tokenizer(name: str | Path) -> "PreTrainedTokenizerFast":
             f"tokenizer {text!r}: knows {len(tokenizer)} special tokens and not one word, so its files (tokenizer.json or"
             " vocab.txt) are missing or empty; save the model's own tokenizer there"
         )
+    check_longest(tokenizer, f"tokenizer {text!r}")
     Vocabulary.of(tokenizer)
     return tokenizer
+
+
+def check_longest(tokenizer: "PreTrainedTokenizerBase", what: str) -> None:
+    """Raise ``UserError`` where the longest input is no number, which the library only finds when a text is read."""
+    longest = tokenizer.model_max_length
+    if type(longest) not in (int, float):
+        raise UserError(
+            f"{what}: model_max_length in tokenizer_config.json is {repr(longest)[:40]}; it must be a number"
+        )
 
 
 def number_of_words(tokenizer: "PreTrainedTokenizerBase") -> int:
