@@ -93,6 +93,18 @@ def test_a_tokenizer_without_a_special_token_is_refused(missing: str, bytelevel:
         load_tokenizer(tmp_path)
 
 
+def test_ids_far_beyond_the_number_of_tokens_are_refused_before_memory_is_taken_for_them(
+    bytelevel: Path, tmp_path: Path
+) -> None:
+    load_tokenizer(bytelevel).save_pretrained(str(tmp_path))
+    whole = json.loads((tmp_path / "tokenizer.json").read_text())
+    word = next(word for word, number in whole["model"]["vocab"].items() if number > 300)
+    whole["model"]["vocab"][word] = 2**31
+    (tmp_path / "tokenizer.json").write_text(json.dumps(whole))
+    with pytest.raises(UserError, match=r"tokens and numbers .* 2147483648; its tokenizer.json is damaged"):
+        load_tokenizer(tmp_path)
+
+
 def test_a_longest_input_that_is_no_number_is_said_when_it_is_loaded(bytelevel: Path, tmp_path: Path) -> None:
     load_tokenizer(bytelevel).save_pretrained(str(tmp_path))
     config = json.loads((tmp_path / "tokenizer_config.json").read_text())

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 NEEDED = ("pad", "cls", "sep", "mask", "unk")
+_SPREAD, _SPARE = 4, 10_000  # ids that a tokenizer may leave out: so many times its tokens, and some more
 _WORD_START = ("Ġ", "Ċ", "ĉ", "č")  # space, line feed, tab and carriage return in the byte-level alphabet
 
 
@@ -51,6 +52,12 @@ class Vocabulary:
             )
         tokens = tokenizer.get_vocab()
         size = max(max(tokens.values()) + 1, len(tokens))
+        if size > _SPREAD * len(tokens) + _SPARE:
+            last = max(tokens, key=tokens.__getitem__)
+            raise UserError(
+                f"tokenizer {tokenizer.name_or_path or type(tokenizer).__name__!r} has {len(tokens):,} tokens and numbers"
+                f" {last[:20]!r} {size - 1}; its tokenizer.json is damaged"
+            )
         continues = np.zeros(size, dtype=np.bool_)
         goes_on = _continuation(json.loads(tokenizer.backend_tokenizer.to_str()))
         for token, number in tokens.items():
