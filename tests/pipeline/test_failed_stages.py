@@ -140,3 +140,21 @@ def test_failed_rows_are_written_and_read_back(tmp_path: Path) -> None:
     rows = [row("a", seed=1), row("b", seed=1, failed="it broke")]
     write_results(tmp_path / "results.json", rows)
     assert read_results(tmp_path / "results.json") == rows
+
+
+@pytest.mark.parametrize("interrupted", [True, False])
+def test_what_a_library_raises_upon_ctrl_c_is_no_failure_of_the_stage(
+    interrupted: bool, monkeypatch: pytest.MonkeyPatch, composed: Compose
+) -> None:
+    def ensure(*_: Any) -> bool:
+        try:
+            raise KeyboardInterrupt if interrupted else ValueError
+        except BaseException:
+            raise RuntimeError("torn down before it was begun")  # noqa: B904  (as Lightning does it)
+
+    monkeypatch.setattr("condensery.pipeline.store.Store.ensure", ensure)
+    if interrupted:
+        with pytest.raises(KeyboardInterrupt):
+            run_all(composed())
+    else:
+        assert "torn down" in str(run_all(composed()).error)

@@ -44,6 +44,8 @@ def attempt(store: Store, runtime: Runtime, node: Node, force: bool) -> bool | F
     except Exception as error:
         if _leaving:
             raise
+        if _came_of_an_interrupt(error):
+            raise KeyboardInterrupt from error
         known = of_the_disk(error) or error
         if isinstance(known, UserError):
             kind = DiskError if isinstance(known, DiskError) else UserError
@@ -51,6 +53,15 @@ def attempt(store: Store, runtime: Runtime, node: Node, force: bool) -> bool | F
         kept = f"(in the stage {node.name}; its work so far is kept in {store.partial(node)})"
         reason = " ".join("".join(traceback.format_exception_only(error)).split())
         return Failure(StageError(traceback.format_exc() + kept), reason)
+
+
+def _came_of_an_interrupt(error: BaseException) -> bool:
+    """Whether it was raised by what a library does upon Ctrl-C, as Lightning's teardown of a loader that was not begun."""
+    while error.__context__ is not None:
+        error = error.__context__
+        if isinstance(error, KeyboardInterrupt):
+            return True
+    return False
 
 
 class Worker:
