@@ -5,12 +5,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from multiprocessing import resource_tracker
 
 import pytest
 
-from condensery.signals import deaf_to_ctrl_c
+from condensery.signals import deaf_to_ctrl_c, leave_upon
 
 HIT = "import os, signal, subprocess, sys; os.kill(os.getpid(), signal.SIGINT)"
 PRINT = "print('alive')"
@@ -53,3 +54,33 @@ def test_the_first_process_of_multiprocessing_passes_over_it_too(monkeypatch: py
         process.start()
     process.join(30)
     assert process.exitcode == 0
+
+
+class HitAsItGoes:
+    """A signal comes while Python removes this object, where an exception is lost."""
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.01)  # here the handler raises
+
+
+class FailsAsItGoes:
+    def __del__(self) -> None:
+        raise ValueError("a fault of this object")
+
+
+def leave_while_an_object_goes() -> None:
+    came = leave_upon([signal.SIGTERM], lambda number: SystemExit(128 + number))
+    FailsAsItGoes()
+    HitAsItGoes()
+    print("it went on", flush=True)
+    time.sleep(30)
+    print(f"{came}: it stayed")
+
+
+def test_one_that_comes_while_an_object_goes_ends_the_process_a_little_later() -> None:
+    code = f"import sys; sys.path.insert(0, {os.path.dirname(__file__)!r}); import test_signals as t; t.{leave_while_an_object_goes.__name__}()"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stdout) == (143, "it went on\n")
+    assert "SystemExit" not in ran.stderr
+    assert "a fault of this object" in ran.stderr, "other objects' faults are still seen"

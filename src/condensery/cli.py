@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import yaml
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -21,6 +21,7 @@ from yaml import MarkedYAMLError
 from condensery.errors import UserError, of_the_disk, said_within
 from condensery.pipeline import recipe_guard
 from condensery.pipeline.study import typed
+from condensery.signals import leave_upon
 
 GROUPS = re.compile(r"^(stages?|data|backbone|trainer|launcher|logger|table|figures)\.[^=]+=")
 
@@ -58,7 +59,7 @@ def door(program: Callable[[], Any], home: Path) -> int:
     sys.argv[1:] = prepared(sys.argv[1:])
     recipe_guard.install()
     _compose_quickly()
-    caught = _end_on_signals()
+    caught = leave_upon((signal.SIGINT, signal.SIGTERM), lambda number: KeyboardInterrupt())
     try:
         program()
     except (KeyboardInterrupt, SystemExit):
@@ -198,17 +199,3 @@ def _of_hydra(error: BaseException) -> str:
         return f"{option[1]}={option[2]}: there is no such option{close_to(option[2], option[3].split())}"
     text = text.partition("Config search path:")[0]
     return " ".join(text.split())
-
-
-def _end_on_signals() -> list[int]:
-    """Let SIGINT and SIGTERM end the program through ``finally`` blocks; the list tells which one came."""
-    caught: list[int] = []
-
-    def leave(number: int, frame: object) -> NoReturn:
-        caught.append(number)
-        raise KeyboardInterrupt
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, leave)
-    return caught

@@ -1,10 +1,49 @@
-"""Ctrl-C reaches every process of a terminal's group; only the one that was started there is to say something of it."""
+"""Signals that end a process through its ``finally`` blocks.
 
+Ctrl-C reaches every process of a terminal's group; only the one that was started there is to say something of it.
+"""
+
+import os
 import signal
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from _typeshed import UnraisableHookArgs
+
+_AGAIN = 0.05  # seconds until a signal whose exception was lost is sent once more
+
+
+def leave_upon(numbers: Iterable[int], error: Callable[[int], BaseException]) -> list[int]:
+    """Let each of the signals ``numbers`` raise ``error(number)``; the list that is returned tells which ones came.
+
+    Where Python cannot raise, as in a ``__del__``, it prints the exception and goes on as if there had been no signal.
+    Here it prints nothing, and the signal comes again a moment later.
+    """
+    came: list[int] = []
+    raised: list[BaseException] = []
+
+    def leave(number: int, frame: object) -> NoReturn:
+        came.append(number)
+        raised.append(error(number))
+        raise raised[-1]
+
+    def hook(lost: "UnraisableHookArgs") -> None:
+        if any(lost.exc_value is one for one in raised):
+            threading.Timer(_AGAIN, os.kill, (os.getpid(), came[-1])).start()
+        else:
+            others(lost)
+
+    others = sys.unraisablehook
+    sys.unraisablehook = hook
+    for number in numbers:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, leave)
+    return came
 
 
 @contextmanager

@@ -14,7 +14,6 @@ import traceback
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
 
 from condensery.children import alive, end_group
 from condensery.errors import DiskError, UserError, of_the_disk
@@ -22,6 +21,7 @@ from condensery.files import write_json
 from condensery.pipeline.executor import limit_threads
 from condensery.pipeline.processes import DONE, FAILED, OUTPUT, PATIENCE, STOP, Task, about_machine
 from condensery.sharing import NotTheFirst
+from condensery.signals import leave_upon
 from condensery.stages.base import Member, registry
 
 _PAUSE = 0.3  # seconds between two looks at the pipeline
@@ -32,7 +32,7 @@ def main(folder: Path) -> None:
     task = Task.read(folder)
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     member = Member(*(int(os.environ[name]) for name in names))
-    signal.signal(signal.SIGTERM, _leave)
+    leave_upon([signal.SIGTERM], lambda number: SystemExit(0))
     if task.host == socket.gethostname() and not task.pipeline.gone():
         task.pipeline.end_with()
     threading.Thread(target=_end_with_pipeline, args=(folder, task), daemon=True).start()
@@ -55,7 +55,7 @@ def take_part(folder: Path) -> None:
     from submitit.helpers import TorchDistributedEnvironment
 
     TorchDistributedEnvironment().export(set_cuda_visible_devices=False, overwrite=True)
-    signal.signal(signal.SIGUSR2, _leave)
+    leave_upon([signal.SIGUSR2], lambda number: SystemExit(0))
     main(folder)
 
 
@@ -98,10 +98,6 @@ def _end_with_pipeline(folder: Path, task: Task) -> None:
 def _wanted(task: Task) -> bool:
     """Whether the pipeline lives, as far as can be seen from here."""
     return task.host != socket.gethostname() or alive(task.pipeline.process)
-
-
-def _leave(number: int, frame: object) -> NoReturn:
-    sys.exit(0)
 
 
 if __name__ == "__main__":

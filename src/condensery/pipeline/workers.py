@@ -6,20 +6,18 @@ Each worker leads its own process group, so that a stage's helpers end with it a
 import multiprocessing
 import os
 import signal
-import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import NoReturn
 
 from condensery.children import Parent
 from condensery.errors import DiskError, UserError, of_the_disk
 from condensery.pipeline.graph import Node
 from condensery.pipeline.store import Store
-from condensery.signals import deaf_to_ctrl_c
+from condensery.signals import deaf_to_ctrl_c, leave_upon
 from condensery.stages.base import Runtime
 
 PATIENCE = 5.0  # seconds between asking a worker to end and making it
@@ -37,12 +35,15 @@ class Failure:
     reason: str  # in one line
 
 
-def attempt(store: Store, runtime: Runtime, node: Node, force: bool) -> bool | Failure:
-    """Compute ``node`` in this process; return whether this call computed it, or how it failed."""
+def attempt(store: Store, runtime: Runtime, node: Node, force: bool, leaving: Sequence[int] = ()) -> bool | Failure:
+    """Compute ``node`` in this process; return whether this call computed it, or how it failed.
+
+    What a library raises after one of the signals ``leaving`` is no failure of the stage: it is raised here too.
+    """
     try:
         return store.ensure(node, runtime, force)
     except Exception as error:
-        if _leaving:
+        if leaving:
             raise
         if _came_of_an_interrupt(error):
             raise KeyboardInterrupt from error
@@ -133,22 +134,14 @@ def _serve(
     with suppress(OSError):
         os.setpgid(0, 0)
     parent.end_with()
-    signal.signal(signal.SIGTERM, _leave)
+    leaving = leave_upon([signal.SIGTERM], lambda number: SystemExit(128 + number))
     os.environ.update(environment)  # before torch is imported
     store = Store(root)
     for node, force in _messages(connection):
-        connection.send(attempt(store, runtime, node, force))
+        connection.send(attempt(store, runtime, node, force, leaving))
 
 
 def _messages(connection: Connection) -> Iterator[tuple[Node, bool]]:
     with suppress(EOFError):  # the executor has ended
         while (message := connection.recv()) is not None:
             yield message
-
-
-_leaving: list[int] = []
-
-
-def _leave(number: int, frame: object) -> NoReturn:
-    _leaving.append(number)
-    sys.exit(128 + number)
