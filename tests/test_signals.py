@@ -79,8 +79,9 @@ def leave_while_an_object_goes() -> None:
 
 
 def test_one_that_comes_while_an_object_goes_ends_the_process_a_little_later() -> None:
-    code = f"import sys; sys.path.insert(0, {os.path.dirname(__file__)!r}); import test_signals as t; t.{leave_while_an_object_goes.__name__}()"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    code = f"import test_signals; test_signals.{leave_while_an_object_goes.__name__}()"
+    here = {**os.environ, "PYTHONPATH": os.path.dirname(__file__)}
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=here)
     assert (ran.returncode, ran.stdout) == (143, "it went on\n")
     assert "SystemExit" not in ran.stderr
     assert "a fault of this object" in ran.stderr, "other objects' faults are still seen"
