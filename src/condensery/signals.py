@@ -10,10 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
-from typing import TYPE_CHECKING, NoReturn
-
-if TYPE_CHECKING:
-    from _typeshed import UnraisableHookArgs
+from typing import Any, NoReturn
 
 _AGAIN = 0.05  # seconds until a signal whose exception was lost is sent once more
 
@@ -32,7 +29,7 @@ def leave_upon(numbers: Iterable[int], error: Callable[[int], BaseException]) ->
         raised.append(error(number))
         raise raised[-1]
 
-    def hook(lost: "UnraisableHookArgs") -> None:
+    def hook(lost: Any) -> None:
         if any(lost.exc_value is one for one in raised):
             threading.Timer(_AGAIN, os.kill, (os.getpid(), came[-1])).start()
         else:
