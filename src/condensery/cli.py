@@ -18,10 +18,10 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError
 
+from condensery import signals
 from condensery.errors import UserError, of_the_disk, said_within
 from condensery.pipeline import recipe_guard
 from condensery.pipeline.study import typed
-from condensery.signals import leave_upon
 
 GROUPS = re.compile(r"^(stages?|data|backbone|trainer|launcher|logger|table|figures)\.[^=]+=")
 
@@ -59,15 +59,15 @@ def door(program: Callable[[], Any], home: Path) -> int:
     sys.argv[1:] = prepared(sys.argv[1:])
     recipe_guard.install()
     _compose_quickly()
-    caught = leave_upon((signal.SIGINT, signal.SIGTERM), lambda number: KeyboardInterrupt())
+    signals.leave_upon((signal.SIGINT, signal.SIGTERM), lambda number: KeyboardInterrupt())
     try:
         program()
-    except (KeyboardInterrupt, SystemExit):
-        if not caught:
+    except (Exception, Stopped, KeyboardInterrupt, SystemExit) as stop:
+        if signals.came:
+            print("interrupted; run the same command again to go on", file=sys.stderr)
+            return 128 + signals.came[0]
+        if isinstance(stop, KeyboardInterrupt | SystemExit):
             raise
-        print("interrupted; run the same command again to go on", file=sys.stderr)
-        return 128 + caught[0]
-    except (Exception, Stopped) as stop:
         error = stop.__cause__ if isinstance(stop, Stopped) and stop.__cause__ else stop
         line = in_one_line(error)
         if line is None:

@@ -12,25 +12,26 @@ from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from typing import Any, NoReturn
 
+came: list[int] = []
+"""The signals of ``leave_upon`` that this process got."""
+_raised: list[BaseException] = []
 _AGAIN = 0.05  # seconds until a signal whose exception was lost is sent once more
 
 
-def leave_upon(numbers: Iterable[int], error: Callable[[int], BaseException]) -> list[int]:
-    """Let each of the signals ``numbers`` raise ``error(number)``; the list that is returned tells which ones came.
+def leave_upon(numbers: Iterable[int], error: Callable[[int], BaseException]) -> None:
+    """Let each of the signals ``numbers`` raise ``error(number)``.
 
     Where Python cannot raise, as in a ``__del__``, it prints the exception and goes on as if there had been no signal.
     Here it prints nothing, and the signal comes again a moment later.
     """
-    came: list[int] = []
-    raised: list[BaseException] = []
 
     def leave(number: int, frame: object) -> NoReturn:
         came.append(number)
-        raised.append(error(number))
-        raise raised[-1]
+        _raised.append(error(number))
+        raise _raised[-1]
 
     def hook(lost: Any) -> None:
-        if any(lost.exc_value is one for one in raised):
+        if any(lost.exc_value is one for one in _raised):
             threading.Timer(_AGAIN, os.kill, (os.getpid(), came[-1])).start()
         else:
             others(lost)
@@ -40,7 +41,16 @@ def leave_upon(numbers: Iterable[int], error: Callable[[int], BaseException]) ->
     for number in numbers:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, leave)
-    return came
+
+
+def leave_if_asked() -> None:
+    """Raise again what a signal raised, if one came.
+
+    A library may make another exception of it, as one whose module was being imported, or none: no fault is to be reported
+    then, and no work to be begun.
+    """
+    if _raised:
+        raise _raised[-1]
 
 
 @contextmanager

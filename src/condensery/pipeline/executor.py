@@ -15,6 +15,7 @@ from condensery.pipeline.store import Store
 from condensery.pipeline.workers import Failure, Worker, attempt
 from condensery.progress import clock
 from condensery.reporting.plain import one_line
+from condensery.signals import leave_if_asked
 from condensery.stages.base import Runtime, registry
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -77,6 +78,7 @@ def _in_this_process(graph: Graph, store: Store, runtime: Runtime) -> dict[str, 
     failures: dict[str, Failure] = {}
     waiting = [n for n in graph.nodes.values() if n.name in graph.root.force or not store.has(n)]
     while waiting:
+        leave_if_asked()
         node, *waiting = waiting
         print(f"[{node.name}] starts", flush=True)
         started = time.monotonic()
@@ -135,6 +137,7 @@ class _Pool:
             while len(workers) < self.size:
                 workers.append(Worker(root, self.runtime, environment))
             while len(self.done) < len(self.graph.nodes):
+                leave_if_asked()
                 self._start(workers)
                 running = [worker for worker in workers if worker.node]
                 if not running:

@@ -21,7 +21,7 @@ from condensery.files import write_json
 from condensery.pipeline.executor import limit_threads
 from condensery.pipeline.processes import DONE, FAILED, OUTPUT, PATIENCE, STOP, Task, about_machine
 from condensery.sharing import NotTheFirst
-from condensery.signals import leave_upon
+from condensery.signals import leave_if_asked, leave_upon
 from condensery.stages.base import Member, registry
 
 _PAUSE = 0.3  # seconds between two looks at the pipeline
@@ -44,6 +44,7 @@ def main(folder: Path) -> None:
     except NotTheFirst:
         pass
     except Exception as error:
+        leave_if_asked()
         _report(folder, member, of_the_disk(error) or error)
 
 

@@ -19,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from condensery.errors import UserError
 from condensery.files import expanded
 from condensery.pipeline.study import SWEPT, swept_keys
+from condensery.signals import leave_if_asked
 
 if TYPE_CHECKING:
     from condensery.reporting.drawing import Figure
@@ -45,6 +46,7 @@ def run_job(cfg: DictConfig) -> None:
         if finished.error:
             raise finished.error
     except Exception as error:
+        leave_if_asked()
         line = in_one_line(error)
         record["error"] = line or f"error: {type(error).__name__}: {error}"
         print(line or traceback.format_exc(), file=sys.stderr, flush=True)

@@ -17,7 +17,7 @@ from condensery.children import Parent
 from condensery.errors import DiskError, UserError, of_the_disk
 from condensery.pipeline.graph import Node
 from condensery.pipeline.store import Store
-from condensery.signals import deaf_to_ctrl_c, leave_upon
+from condensery.signals import deaf_to_ctrl_c, leave_if_asked, leave_upon
 from condensery.stages.base import Runtime
 
 PATIENCE = 5.0  # seconds between asking a worker to end and making it
@@ -35,18 +35,15 @@ class Failure:
     reason: str  # in one line
 
 
-def attempt(store: Store, runtime: Runtime, node: Node, force: bool, leaving: Sequence[int] = ()) -> bool | Failure:
+def attempt(store: Store, runtime: Runtime, node: Node, force: bool) -> bool | Failure:
     """Compute ``node`` in this process; return whether this call computed it, or how it failed.
 
-    What a library raises after one of the signals ``leaving`` is no failure of the stage: it is raised here too.
+    What a library raises once the process is to leave is no failure of the stage.
     """
     try:
         return store.ensure(node, runtime, force)
     except Exception as error:
-        if leaving:
-            raise
-        if _came_of_an_interrupt(error):
-            raise KeyboardInterrupt from error
+        leave_if_asked()
         known = of_the_disk(error) or error
         if isinstance(known, UserError):
             kind = DiskError if isinstance(known, DiskError) else UserError
@@ -54,15 +51,6 @@ def attempt(store: Store, runtime: Runtime, node: Node, force: bool, leaving: Se
         kept = f"(in the stage {node.name}; its work so far is kept in {store.partial(node)})"
         reason = " ".join("".join(traceback.format_exception_only(error)).split())
         return Failure(StageError(traceback.format_exc() + kept), reason)
-
-
-def _came_of_an_interrupt(error: BaseException) -> bool:
-    """Whether it was raised by what a library does upon Ctrl-C, as Lightning's teardown of a loader that was not begun."""
-    while error.__context__ is not None:
-        error = error.__context__
-        if isinstance(error, KeyboardInterrupt):
-            return True
-    return False
 
 
 class Worker:
@@ -134,11 +122,11 @@ def _serve(
     with suppress(OSError):
         os.setpgid(0, 0)
     parent.end_with()
-    leaving = leave_upon([signal.SIGTERM], lambda number: SystemExit(128 + number))
+    leave_upon([signal.SIGTERM], lambda number: SystemExit(128 + number))
     os.environ.update(environment)  # before torch is imported
     store = Store(root)
     for node, force in _messages(connection):
-        connection.send(attempt(store, runtime, node, force, leaving))
+        connection.send(attempt(store, runtime, node, force))
 
 
 def _messages(connection: Connection) -> Iterator[tuple[Node, bool]]:
