@@ -542,7 +542,7 @@ def marco(roots: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> l
 
 
 def test_query_as_context_on_msmarco_runs_to_its_table(marco: list[str]) -> None:
-    from condensery.stages.texts import Queries
+    from condensery.tokens.artifacts import Queries
 
     done = door("experiment=query_as_context_msmarco", *marco).sound()
     rows = two_rounds("coCondenser", "query-as-context")

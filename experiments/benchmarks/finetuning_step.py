@@ -24,10 +24,10 @@ from sizes import SHAPES, VOCABULARY, given, in_turn, language_model, mixed
 from torch import Tensor, nn
 
 from condensery import memory
+from condensery.losses.gradient_cache import backpropagate
+from condensery.losses.info_nce import info_nce
 from condensery.models.biencoder import PASSAGE, QUERY, BiEncoder
 from condensery.models.encoder import Encoder
-from condensery.objectives.contrast import retrieval_contrast
-from condensery.objectives.gradient_cache import backpropagate
 from condensery.tokens.batches import Chunk, chunks
 
 QUERY_LENGTHS, PASSAGE_LENGTHS = (6, 25), (40, 129)
@@ -52,7 +52,7 @@ def batch(queries: int, parts: int) -> list[Chunk]:
 
 def contrast(queries: int, vectors: Tensor) -> Tensor:
     """The loss of the whole batch."""
-    return retrieval_contrast(vectors[:queries], vectors[queries:], torch.arange(queries, device=vectors.device))
+    return info_nce(vectors[:queries], vectors[queries:], torch.arange(queries, device=vectors.device))
 
 
 def main(shape: str, precision: str, queries: str, chunks: str, steps: str, threads: str, device: str) -> None:

@@ -54,10 +54,10 @@ from sizes import (
 from torch import Tensor, nn
 
 from condensery import memory
+from condensery.losses.contrast import span_contrast
+from condensery.losses.mlm import MaskedPrediction
 from condensery.models.condenser import Condenser, CondenserShape
 from condensery.models.encoder import compiled
-from condensery.objectives.contrast import span_contrast
-from condensery.objectives.mlm import MaskedPrediction
 from condensery.tokens.batches import chunks
 
 LENGTH, MASK_RATE, MASK = 128, 0.15, 103
@@ -93,7 +93,7 @@ def make_model(shape: Shape, dropout: float, attention: str) -> Condenser:
 
 def our_gradients(model: Condenser, batch: Batch, shape: Shape, precision: str, device: str = "cpu") -> float:
     """Back-propagate one batch through the package's engine; the total loss."""
-    from condensery.objectives.gradient_cache import backpropagate  # sets the process up; not in the plain one's
+    from condensery.losses.gradient_cache import backpropagate  # sets the process up; not in the plain one's
 
     parts = chunks(batch.ids, batch.starts, shape.chunk * LENGTH, pad_id=0, masked=batch.masked, targets=batch.targets)
     parts = [part.to(device) for part in parts]

@@ -33,25 +33,11 @@ from condensery.models.masked_autoencoder import MaskedAutoEncoder, decoder_shap
 from condensery.randomness import generator
 from condensery.tokens.batches import framed
 from condensery.tokens.vocabulary import Vocabulary
-from condensery.training.settings import TrainingSettings
 from condensery.training.sources import Ids, Rows
 from condensery.training.span_batches import ContextMasking, SpanBatches
 
 PASSAGE, QUERY = (72, 144), (4, 16)  # tokens; a passage's with [CLS] and [SEP]
 CHUNK = 2048
-SETTINGS = TrainingSettings(
-    steps=1000,
-    learning_rate=1e-4,
-    warmup=0.1,
-    weight_decay=0.01,
-    clip=1.0,
-    precision="fp32",
-    seed=1,
-    checkpoint_every=0,
-    checkpoint_minutes=0,
-    log_every=1,
-    validate_every=0,
-)
 
 
 @dataclass(frozen=True)
@@ -94,13 +80,13 @@ def module_of(model: str, shape: Shape) -> nn.Module:
 
     backbone = language_model(shape, 0.1, "eager")
     if model == "coCondenser":
-        return CoCondenserModule(Condenser(backbone, CondenserShape(2, shape.layers // 2, True)), SETTINGS).train()
-    return MaskedAutoEncoderModule(MaskedAutoEncoder(backbone, decoder_shape("masked")), SETTINGS).train()
+        return CoCondenserModule(Condenser(backbone, CondenserShape(2, shape.layers // 2, True))).train()
+    return MaskedAutoEncoderModule(MaskedAutoEncoder(backbone, decoder_shape("masked"))).train()
 
 
 def measure(model: str, shape: Shape, pairs: int, precision: str, steps: int) -> dict[str, object]:
     """The line of one model."""
-    from condensery.objectives.gradient_cache import backpropagate
+    from condensery.losses.gradient_cache import backpropagate
 
     module = module_of(model, shape)
     optimiser = torch.optim.AdamW(module.parameters(), lr=1e-5, fused=True)

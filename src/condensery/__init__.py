@@ -10,17 +10,59 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from condensery.errors import UserError
     from condensery.evaluation.of_searchers import evaluate
+    from condensery.losses.base import RetrievalLoss
+    from condensery.losses.cached import cached_backward
     from condensery.retrieval.hits import Hit
     from condensery.retrieval.searchers import BM25, Retriever
+    from condensery.training.cross_encoder import CrossEncoderModule
+    from condensery.training.data import PassageQueryDataModule, SpanPairDataModule, TripleDataModule
+    from condensery.training.modules import (
+        BiEncoderModule,
+        CoCondenserModule,
+        CondenserModule,
+        InverseClozeModule,
+        MaskedAutoEncoderModule,
+        QueryAsContextModule,
+    )
 
 __version__ = "0.1.0"
-__all__ = ["BM25", "Hit", "Retriever", "UserError", "evaluate"]
+__all__ = [
+    "BM25",
+    "BiEncoderModule",
+    "CoCondenserModule",
+    "CondenserModule",
+    "CrossEncoderModule",
+    "Hit",
+    "InverseClozeModule",
+    "MaskedAutoEncoderModule",
+    "PassageQueryDataModule",
+    "QueryAsContextModule",
+    "RetrievalLoss",
+    "Retriever",
+    "SpanPairDataModule",
+    "TripleDataModule",
+    "UserError",
+    "cached_backward",
+    "evaluate",
+]
 
 _MODULES = {
     "BM25": "retrieval.searchers",
+    "BiEncoderModule": "training.modules",
+    "CoCondenserModule": "training.modules",
+    "CondenserModule": "training.modules",
+    "CrossEncoderModule": "training.cross_encoder",
     "Hit": "retrieval.hits",
+    "InverseClozeModule": "training.modules",
+    "MaskedAutoEncoderModule": "training.modules",
+    "PassageQueryDataModule": "training.data",
+    "QueryAsContextModule": "training.modules",
+    "RetrievalLoss": "losses.base",
     "Retriever": "retrieval.searchers",
+    "SpanPairDataModule": "training.data",
+    "TripleDataModule": "training.data",
     "UserError": "errors",
+    "cached_backward": "losses.cached",
     "evaluate": "evaluation.of_searchers",
 }
 

@@ -9,6 +9,8 @@ import hashlib
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from condensery.errors import UserError
+
 Key = int | str
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -55,3 +57,9 @@ def nested_subset(seed: int, items: int, number: int | None) -> NDArray[np.int64
     if number is None:
         return np.arange(items)
     return np.sort(generator(seed, "subset").permutation(items)[:number])
+
+
+def check_subset(number: int | None, items: int, key: str, what: str) -> None:
+    """Raise ``UserError`` where a subset of the training set is larger than the set."""
+    if number is not None and number > items:
+        raise UserError(f"{key}={number}: there are only {items:,} {what}; null takes all")

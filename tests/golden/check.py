@@ -25,10 +25,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import BertConfig, BertForMaskedLM
 
+from condensery.losses.contrast import span_contrast
+from condensery.losses.gradient_cache import backpropagate
+from condensery.losses.mlm import MaskedPrediction
 from condensery.models.condenser import Condenser, CondenserShape
-from condensery.objectives.contrast import span_contrast
-from condensery.objectives.gradient_cache import backpropagate
-from condensery.objectives.mlm import MaskedPrediction
 from condensery.tokens.batches import Chunk
 
 TOLERANCE = 1e-9

@@ -10,14 +10,15 @@ import torch
 from torch import Tensor
 
 from condensery.files import write_json
+from condensery.losses.contrast import span_contrast
+from condensery.losses.gradient_cache import ChunkEncoder, backpropagate
+from condensery.losses.info_nce import info_nce
+from condensery.losses.mlm import MaskedPrediction
 from condensery.models.biencoder import PASSAGE, QUERY, BiEncoder
 from condensery.models.condenser import Condenser, CondenserShape
 from condensery.models.encoder import Encoder, compiled
 from condensery.models.masked_autoencoder import MaskedAutoEncoder, decoder_shape
 from condensery.models.varlen import KERNELS, best_kernel
-from condensery.objectives.contrast import retrieval_contrast, span_contrast
-from condensery.objectives.gradient_cache import ChunkEncoder, backpropagate
-from condensery.objectives.mlm import MaskedPrediction
 from condensery.retrieval.dense import DenseIndex, shard_path
 from condensery.tokens.batches import Chunk, chunks
 
@@ -33,7 +34,7 @@ def task(kind: str, device: str, dropout: float = 0.0) -> tuple[torch.nn.Module,
     language_model = textbook.language_model(hidden=64, dropout=dropout, layers=4)
     if kind == "biencoder":
         towers = BiEncoder(Encoder(language_model.base_model)).float().to(device)
-        return towers, towers, lambda vectors: retrieval_contrast(vectors[:3], vectors[3:], torch.arange(3).to(device))
+        return towers, towers, lambda vectors: info_nce(vectors[:3], vectors[3:], torch.arange(3).to(device))
     if kind in ("cotmae", "causal", "retromae"):
         shape = decoder_shape({"cotmae": "masked", "causal": "causal", "retromae": "enhanced"}[kind])  # type: ignore[arg-type]
         auto = MaskedAutoEncoder(language_model, shape).float().to(device)

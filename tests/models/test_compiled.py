@@ -7,10 +7,10 @@ from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from condensery.errors import UserError
+from condensery.losses.gradient_cache import backpropagate
+from condensery.losses.mlm import MaskedPrediction
 from condensery.models.condenser import Condenser, CondenserShape
 from condensery.models.encoder import compiled
-from condensery.objectives.gradient_cache import backpropagate
-from condensery.objectives.mlm import MaskedPrediction
 from condensery.tokens.batches import Chunk
 
 ROWS = textbook.rows([12, 30, 9, 4, 33, 17, 18, 5])

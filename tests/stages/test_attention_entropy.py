@@ -9,7 +9,7 @@ from test_bad_input import one_line
 from condensery.files import read_json
 from condensery.models.attention import cls_entropy
 from condensery.models.checkpoint import load_encoder
-from condensery.stages.texts import Tokens
+from condensery.tokens.artifacts import Tokens
 from condensery.tokens.batches import chunks, span_rows
 
 ENTROPY = "{stage: attention_entropy, encoders: [backbone, condenser, round1], number: 20, length: 24, minimum: 4}"

@@ -13,7 +13,7 @@ from condensery.errors import UserError
 from condensery.models.generator import Generator, Sampling
 from condensery.sharing import NotTheFirst, Part
 from condensery.stages import sharing
-from condensery.stages.texts import Queries
+from condensery.tokens.artifacts import Queries
 
 SETTINGS = {"number": 3, "max_tokens": 10, "batch_size": 4, "shard_size": 8}
 FILES = ("queries.jsonl", "first.npy", "examples.md", "queries/tokens.bin", "queries/starts.npy")

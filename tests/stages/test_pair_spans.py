@@ -10,7 +10,7 @@ import pytest
 from alone import run_stage
 from small import Done, door
 
-from condensery.stages.texts import Tokens
+from condensery.tokens.artifacts import Tokens
 from condensery.tokens.spans import RandomWindows, SentencePacked
 from condensery.tokens.store import TokenStore
 from condensery.training import sources

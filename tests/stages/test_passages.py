@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from alone import TEXT, inputs, run_stage
 
-from condensery.stages.texts import Passages
 from condensery.text.collection import Collection
 from condensery.text.records import Document, Passage
 from condensery.text.writer import CollectionWriter
+from condensery.tokens.artifacts import Passages
 from condensery.tokens.batches import text_rows
 from condensery.tokens.spans import SentencePacked
 

@@ -9,7 +9,7 @@ import pytest
 from small import MODEL, Done, door, half_written, some_text, write, write_beir
 from small_t5 import save_small_t5
 
-from condensery.stages.texts import Passages, Queries
+from condensery.tokens.artifacts import Passages, Queries
 from condensery.training import sources
 
 TEXT = some_text(documents=6)

@@ -11,7 +11,7 @@ from small import write
 
 from condensery.errors import UserError
 from condensery.stages.finetune_generator import FinetuneGeneratorConfig
-from condensery.stages.texts import Passages, Queries
+from condensery.tokens.artifacts import Passages, Queries
 from condensery.tokens.workers import read_tokenizer
 
 

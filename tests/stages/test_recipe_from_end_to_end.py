@@ -11,8 +11,8 @@ from test_query_recipe import KINDS as OF_QUERIES  # kinds that the recipe there
 from test_sentence_stages import KINDS as OF_SENTENCES
 
 from condensery.files import read_json
-from condensery.stages.texts import Passages, Queries
 from condensery.text.collection import Collection
+from condensery.tokens.artifacts import Passages, Queries
 
 ROWS = ["BM25", "coCondenser", "two towers"]
 # kinds that tests/test_recipes.py, test_cross_encoder_stages.py, test_approximate_stage.py, test_fuse_stage.py and

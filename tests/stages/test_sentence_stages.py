@@ -10,8 +10,8 @@ from small import MODEL, door, metrics_of, some_text, write_articles, write_stsb
 from test_bad_input import Break, line, one_line, record, without
 
 from condensery.errors import UserError
-from condensery.stages.texts import Sentences
 from condensery.text.table import TextTable
+from condensery.tokens.artifacts import Sentences
 
 TEXT = some_text(documents=24, paragraphs=6)
 KINDS = {"read_sts", "section_triplets", "finetune_sentences", "evaluate_sentences"}  # each is run here

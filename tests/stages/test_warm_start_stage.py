@@ -18,9 +18,9 @@ from transformers import AutoModel, AutoModelForMaskedLM
 from condensery.errors import UserError
 from condensery.files import read_json
 from condensery.models.checkpoint import load_retriever
-from condensery.stages.texts import Tokens
 from condensery.text.records import Document, Passage
 from condensery.text.writer import CollectionWriter
+from condensery.tokens.artifacts import Tokens
 from condensery.tokens.cooccurrence import unigrams
 
 BACKBONE: dict[str, Any] = {

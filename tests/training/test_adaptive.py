@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,14 @@ from condensery.retrieval.neighbours import dense_neighbours
 from condensery.tokens.batches import chunks, text_rows
 from condensery.training.adaptive import AdaptiveOrder
 from condensery.training.adaptive_batches import AdaptiveBatches
-from condensery.training.data import TripleDataModule
+from condensery.training.data import StepDataModule
 from condensery.training.loop import fit
 from condensery.training.modules import BiEncoderModule
 from condensery.training.scheduling import Scheduler, drawn_positives
 from condensery.training.triple_batches import TripleBatches
 
 STEPS, EPOCH = 11, 3  # 13 queries, 5 a batch; the last epoch is cut short
+SETTINGS = tiny.loop(steps=STEPS, checkpoint_every=4)
 
 
 def order(folder: Path, similarity: Any = "bm25_then_encoder", broken: str = "") -> AdaptiveOrder:
@@ -46,9 +48,9 @@ def run(
     made = order(root / name / "schedule", **changes)
     batches = tiny.triple_batches(root, order=made)
     model = BiEncoder(Encoder(textbook.language_model(dropout=0.1).float().base_model))
-    module = BiEncoderModule(model, tiny.settings(steps=STEPS, checkpoint_every=4))
-    data = TripleDataModule(batches, STEPS, workers)
-    fit(module, data, root / name, name, loggers=loggers, callbacks=[AdaptiveBatches(made, batches, STEPS)])
+    module = BiEncoderModule(model, **tiny.optimiser())
+    data = StepDataModule(batches, workers)
+    fit(module, data, SETTINGS, root / name, name, loggers=loggers, callbacks=[AdaptiveBatches(made, batches)])
     return made, module
 
 
@@ -111,10 +113,17 @@ def test_batches_are_those_of_bm25_and_then_of_the_encoder_at_the_begin_of_each_
             similarity = made.lexical().toarray()
         else:  # train by the same batches up to here
             model = BiEncoder(Encoder(textbook.language_model(dropout=0.1).float().base_model))
-            module = BiEncoderModule(model, tiny.settings(steps=STEPS, checkpoint_every=0))
-            data = TripleDataModule(tiny.triple_batches(root, order=made), STEPS)
+            module = BiEncoderModule(model, **tiny.optimiser())
+            data = StepDataModule(tiny.triple_batches(root, order=made))
             with pytest.raises(KeyboardInterrupt):
-                fit(module, data, tmp_path / str(epoch), "x", callbacks=[_StopAt(EPOCH * epoch)])
+                fit(
+                    module,
+                    data,
+                    replace(SETTINGS, checkpoint_every=0),
+                    tmp_path / str(epoch),
+                    "x",
+                    callbacks=[_StopAt(EPOCH * epoch)],
+                )
             module.eval()
             vectors = [encoded(module, batches, *which) for which in ((known.rows, QUERY), (made.passages, PASSAGE))]
             similarity = dense_neighbours(*vectors, k=4).toarray()
@@ -189,10 +198,10 @@ def test_vectors_that_were_removed_are_not_made_of_other_weights(tmp_path: Path)
     made = order(tmp_path / "run" / "schedule")
     batches = tiny.triple_batches(tmp_path, order=made)
     model = BiEncoder(Encoder(textbook.language_model(dropout=0.1).float().base_model))
-    module = BiEncoderModule(model, tiny.settings(steps=STEPS, checkpoint_every=4))
-    callbacks = [AdaptiveBatches(made, batches, STEPS), _StopAt(4)]
+    module = BiEncoderModule(model, **tiny.optimiser())
+    callbacks = [AdaptiveBatches(made, batches), _StopAt(4)]
     with pytest.raises(KeyboardInterrupt):
-        fit(module, TripleDataModule(batches, STEPS), tmp_path / "run", "x", callbacks=callbacks)
+        fit(module, StepDataModule(batches), SETTINGS, tmp_path / "run", "x", callbacks=callbacks)
     (tmp_path / "run" / "schedule" / "00001.batches").unlink()
     with pytest.raises(UserError, match=r"00001\.vectors\.npz: gone, .*; delete the checkpoints"):
         run(tmp_path, "run")

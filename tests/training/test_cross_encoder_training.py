@@ -11,8 +11,11 @@ from pytorch_lightning.loggers import CSVLogger
 
 from condensery.models.cross_encoder import new_cross_encoder
 from condensery.tokens.pairs import PairReader
-from condensery.training.cross_encoder import CrossEncoderModule, ListBatches, ListDataModule
+from condensery.training.cross_encoder import CrossEncoderModule
+from condensery.training.data import StepDataModule
+from condensery.training.list_batches import ListBatches
 from condensery.training.loop import fit, last_checkpoint
+from condensery.training.settings import LoopSettings
 
 
 def list_batches(folder: Path, **changes: Any) -> ListBatches:
@@ -21,11 +24,13 @@ def list_batches(folder: Path, **changes: Any) -> ListBatches:
     return ListBatches(triples, PairReader(triples.queries, triples.passages, None, textbook.vocabulary(), 7, 16))
 
 
-def run(folder: Path, loss: str = "pointwise", **changes: Any) -> tuple[CrossEncoderModule, ListDataModule]:
-    settings = tiny.settings(**{"validate_every": 0, **changes})
+def run(
+    folder: Path, loss: str = "pointwise", **changes: Any
+) -> tuple[CrossEncoderModule, StepDataModule, LoopSettings]:
+    settings = tiny.loop(**{"validate_every": 0, **changes})
     model = new_cross_encoder(textbook.language_model(dropout=0.1).float(), seed=1).train()
-    data = ListDataModule(list_batches(folder), settings.steps)
-    return CrossEncoderModule(model, settings, loss), data  # type: ignore[arg-type]
+    module = CrossEncoderModule(model, loss=loss, **tiny.optimiser(**changes))  # type: ignore[arg-type]
+    return module, StepDataModule(list_batches(folder)), settings
 
 
 def test_a_list_is_the_query_with_its_positive_first_and_its_negatives(tmp_path: Path) -> None:
@@ -52,10 +57,10 @@ def test_a_list_is_the_query_with_its_positive_first_and_its_negatives(tmp_path:
 
 @pytest.mark.parametrize("loss", ["pointwise", pytest.param("listwise", marks=pytest.mark.slow)])
 def test_it_learns_to_tell_the_positives(loss: str, tmp_path: Path) -> None:
-    module, data = run(tmp_path, loss, steps=1)
-    before = fit(module, data, tmp_path / "one", "x")[f"train/{loss}"]
-    module, data = run(tmp_path, loss, steps=200, learning_rate=5e-3, checkpoint_every=0)
-    after = fit(module, data, tmp_path / "many", "x")[f"train/{loss}"]
+    module, data, settings = run(tmp_path, loss, steps=1)
+    before = fit(module, data, settings, tmp_path / "one", "x")[f"train/{loss}"]
+    module, data, settings = run(tmp_path, loss, steps=200, learning_rate=5e-3, checkpoint_every=0)
+    after = fit(module, data, settings, tmp_path / "many", "x")[f"train/{loss}"]
     assert after < {"pointwise": 0.5, "listwise": 1.1}[loss] < before  # the share of positives alone gives 0.56
 
 
@@ -68,13 +73,13 @@ class Stop(CSVLogger):
 
 
 def test_a_run_stopped_after_a_checkpoint_ends_bit_identical(tmp_path: Path) -> None:
-    whole, data = run(tmp_path)
-    fit(whole, data, tmp_path / "whole", "x")
-    module, data = run(tmp_path)
+    whole, data, settings = run(tmp_path)
+    fit(whole, data, settings, tmp_path / "whole", "x")
+    module, data, settings = run(tmp_path)
     with pytest.raises(InterruptedError):
-        fit(module, data, tmp_path / "parts", "x", loggers=[Stop(tmp_path / "stop")])
+        fit(module, data, settings, tmp_path / "parts", "x", loggers=[Stop(tmp_path / "stop")])
     assert last_checkpoint(tmp_path / "parts") == tmp_path / "parts/checkpoints/step=5.ckpt"
-    resumed, data = run(tmp_path)
-    fit(resumed, data, tmp_path / "parts", "x")
+    resumed, data, settings = run(tmp_path)
+    fit(resumed, data, settings, tmp_path / "parts", "x")
     other = resumed.state_dict()
     assert all(torch.equal(value, other[name]) for name, value in whole.state_dict().items())

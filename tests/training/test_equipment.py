@@ -22,16 +22,18 @@ def pretend(monkeypatch: pytest.MonkeyPatch, name: str, bf16: bool, kernel: str 
 
 def test_a_gpu_is_named_with_all_that_is_used_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, "NVIDIA H200", True, "FlashAttention")
-    module, _ = tiny.run("cocondenser", tmp_path, precision="bf16")
-    assert equipment(module, GPU) == "NVIDIA H200, bf16, FlashAttention without padding, fused AdamW"
-    many = equipment(module, GPU, processes=8, compiled=True)
+    module, _, settings = tiny.run("cocondenser", tmp_path, precision="bf16")
+    assert (
+        equipment(module, settings.precision, GPU) == "NVIDIA H200, bf16, FlashAttention without padding, fused AdamW"
+    )
+    many = equipment(module, settings.precision, GPU, processes=8, compiled=True)
     assert many == "8 x NVIDIA H200, bf16, FlashAttention without padding, fused AdamW, compiled layers"
 
 
 def test_a_gpu_without_bf16_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, "Tesla V100", False, "memory-efficient attention")
-    module, _ = tiny.run("biencoder", tmp_path, precision="fp16")
-    assert equipment(module, GPU) == (
+    module, _, settings = tiny.run("biencoder", tmp_path, precision="fp16")
+    assert equipment(module, settings.precision, GPU) == (
         "Tesla V100, fp16 with a loss scaler (it has no bf16), memory-efficient attention without padding, AdamW"
     )
     check_precision("fp16", GPU)
@@ -43,8 +45,8 @@ def test_a_gpu_without_bf16_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_cpu_says_how_many_threads_and_processes(tmp_path: Path) -> None:
-    module, _ = tiny.run("condenser", tmp_path)
+    module, _, settings = tiny.run("condenser", tmp_path)
     threads = torch.get_num_threads()
     each = "1 thread" if threads == 1 else f"{threads} threads"
-    assert equipment(module, CPU) == f"CPU ({each}), fp32, padded attention, fused AdamW"
-    assert equipment(module, CPU, processes=2).startswith(f"CPU (2 processes of {each}), ")
+    assert equipment(module, settings.precision, CPU) == f"CPU ({each}), fp32, padded attention, fused AdamW"
+    assert equipment(module, settings.precision, CPU, processes=2).startswith(f"CPU (2 processes of {each}), ")

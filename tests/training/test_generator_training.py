@@ -10,11 +10,12 @@ import torch
 from pytorch_lightning.loggers import CSVLogger
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
+from condensery.losses.gradient_cache import backpropagate
 from condensery.models.generator import Generator, Sampling, load_generator, save_generator, small_generator
-from condensery.objectives.gradient_cache import backpropagate
 from condensery.text.table import TableWriter, TextTable
 from condensery.tokens.tokenizer import train_wordpiece
-from condensery.training.generator import IGNORED, GeneratorBatches, GeneratorDataModule, GeneratorModule, PairBatch
+from condensery.training.data import StepDataModule
+from condensery.training.generator import IGNORED, GeneratorBatches, GeneratorModule, PairBatch
 from condensery.training.loop import fit
 
 PASSAGES = [f"{word} is known near the {other}" for word, other in zip(["stone", "river", "water"], "abc", strict=True)]
@@ -49,7 +50,7 @@ def _batches(folder: Path, generator: Generator, **changes: Any) -> GeneratorBat
 
 
 def _gradient(generator: Generator, batch: PairBatch) -> tuple[dict[str, torch.Tensor], float]:
-    module = GeneratorModule(generator.model.eval(), tiny.settings())
+    module = GeneratorModule(generator.model.eval(), **tiny.optimiser())
     module.zero_grad()
     encoder, _ = module.objective(batch)
     losses = backpropagate(encoder, batch.chunks, None)
@@ -108,10 +109,10 @@ class Stop(CSVLogger):
 
 def _train(words: Path, root: Path, name: str, steps: int, stop: int | None = None, rate: float = 1e-3) -> Generator:
     generator = _generator(words)
-    module = GeneratorModule(generator.model.train(), tiny.settings(steps=steps, validate_every=0, learning_rate=rate))
-    data = GeneratorDataModule(_batches(root, generator), steps)
+    module = GeneratorModule(generator.model.train(), **tiny.optimiser(learning_rate=rate))
+    data = StepDataModule(_batches(root, generator))
     loggers: list[Any] = [] if stop is None else [Stop(root, stop)]
-    fit(module, data, root / name, name, loggers=loggers)  # type: ignore[arg-type]
+    fit(module, data, tiny.loop(steps=steps, validate_every=0), root / name, name, loggers=loggers)  # type: ignore[arg-type]
     return generator
 
 

@@ -1,7 +1,7 @@
 """What each module minimises: its equation, token by token and pair by pair, and the gradient through the cache.
 
 Everything is float64 and without dropout, in small chunks; the plain side reads the whole batch padded, at once.
-``tests/objectives/test_gradient_cache.py`` has the same models under dropout.
+``tests/losses/test_gradient_cache.py`` has the same models under dropout.
 """
 
 from collections.abc import Sequence
@@ -14,12 +14,12 @@ import tiny
 import torch
 from torch import Tensor
 
+from condensery.losses.gradient_cache import backpropagate
 from condensery.models import masked_autoencoder
 from condensery.models.biencoder import BiEncoder
 from condensery.models.condenser import Condenser, CondenserShape
 from condensery.models.encoder import Encoder
 from condensery.models.masked_autoencoder import Kind, MaskedAutoEncoder, decoder_shape
-from condensery.objectives.gradient_cache import backpropagate
 from condensery.tokens.batches import Chunk
 from condensery.training.modules import (
     CoCondenserModule,
@@ -92,7 +92,7 @@ def test_masked_prediction_is_the_weighted_mean_over_the_batch(head_layers: int,
     model, batch = condenser(head_layers), tiny.span_batches(tmp_path, pairs=False, budget=20).batch(0)
     expected, _ = plain_condenser(model, batch, 1.5)
     assert len(expected) == (2 if head_layers else 1)
-    compare(CondenserModule(model, tiny.settings(), mlm_weight=1.5), batch, expected)
+    compare(CondenserModule(model, **tiny.optimiser(), mlm_weight=1.5), batch, expected)
 
 
 @pytest.mark.parametrize("short", [False, True], ids=["whole", "short"])
@@ -110,14 +110,14 @@ def test_cocondenser_on_spans_and_on_queries_is_mlm_and_the_weighted_contrast(
     losses, cls = plain_condenser(model, batch, 2.0)
     expected = {**losses, "contrast": 0.3 * textbook.span_contrast(cls, 0.7)}
     module = CoCondenserModule if kind == "spans" else QueryAsContextModule
-    compare(module(model, tiny.settings(), mlm_weight=2.0, temperature=0.7, contrast_weight=0.3), batch, expected)
+    compare(module(model, **tiny.optimiser(), mlm_weight=2.0, temperature=0.7, contrast_weight=0.3), batch, expected)
 
 
 def test_the_papers_weights_and_temperature_are_the_defaults(tmp_path: Path) -> None:
     model, batch = condenser(head_layers=2), tiny.mixed_batches(tmp_path).batch(0)
     losses, cls = plain_condenser(model, batch, 1.0)
     compare(
-        QueryAsContextModule(model, tiny.settings()), batch, {**losses, "contrast": textbook.span_contrast(cls, 1.0)}
+        QueryAsContextModule(model, **tiny.optimiser()), batch, {**losses, "contrast": textbook.span_contrast(cls, 1.0)}
     )
 
 
@@ -132,7 +132,7 @@ def compare_autoencoder(model: MaskedAutoEncoder, batch: SpanBatch, weight: floa
     kind = model.shape.kind
     output = textbook.autoencoder(model.language_model, list(model.decoder), kind, rows, others, sets)
     expected = {"mlm_late": weight * mean(output.late, rows), "mlm_context": mean(output.context, others)}
-    compare(MaskedAutoEncoderModule(model, tiny.settings(), mlm_weight=weight), batch, expected)
+    compare(MaskedAutoEncoderModule(model, **tiny.optimiser(), mlm_weight=weight), batch, expected)
 
 
 @pytest.mark.parametrize("both", [True, False], ids=["both directions", "one direction"])
@@ -196,4 +196,4 @@ def test_the_inverse_cloze_task_finds_each_sentences_passage_among_those_of_the_
         scores = torch.stack([sentence @ passage / 1.7 for passage in passages])
         total = total - torch.log(torch.exp(scores[number]) / torch.exp(scores).sum())
     expected = {"contrast": total / len(sentences)}
-    compare(InverseClozeModule(model, tiny.settings(), temperature=1.7), batch, expected)
+    compare(InverseClozeModule(model, **tiny.optimiser(), temperature=1.7), batch, expected)

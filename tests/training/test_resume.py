@@ -41,15 +41,15 @@ class Stop(CSVLogger):
 
 def _fit(kind: str, root: Path, name: str, **changes: Any) -> dict[str, torch.Tensor]:
     """Train from what lies in the run's folder; the weights."""
-    module, data = tiny.run(kind, root, **changes)
-    fit(module, data, root / name, name, sample=tiny.sample(root))
+    module, data, settings = tiny.run(kind, root, **changes)
+    fit(module, data, settings, root / name, name, sample=tiny.sample(root))
     return module.state_dict()
 
 
 def _stopped(kind: str, root: Path, name: str, at: int, **changes: Any) -> None:
-    module, data = tiny.run(kind, root, **changes)
+    module, data, settings = tiny.run(kind, root, **changes)
     with pytest.raises(InterruptionError):
-        fit(module, data, root / name, name, sample=tiny.sample(root), loggers=[Stop(root, at)])
+        fit(module, data, settings, root / name, name, sample=tiny.sample(root), loggers=[Stop(root, at)])
 
 
 def _curves(folder: Path) -> list[dict[str, str]]:
@@ -90,10 +90,10 @@ def test_a_loaded_model_has_dropout_from_the_first_step_however_often_it_is_vali
     options = {"steps": 6, "checkpoint_every": 2, "validate_every": 3}
 
     def trained(name: str, at: int | None = None, **changes: Any) -> dict[str, torch.Tensor]:
-        module, data = tiny.loaded(tmp_path, **{**options, **changes})
+        module, data, settings = tiny.loaded(tmp_path, **{**options, **changes})
         stop = [] if at is None else [Stop(tmp_path, at)]
         with nullcontext() if at is None else pytest.raises(InterruptionError):
-            fit(module, data, tmp_path / name, name, sample=tiny.sample(tmp_path), loggers=stop)
+            fit(module, data, settings, tmp_path / name, name, sample=tiny.sample(tmp_path), loggers=stop)
         return module.state_dict()
 
     whole = trained("whole")
@@ -110,9 +110,9 @@ def test_a_loaded_model_has_dropout_from_the_first_step_however_often_it_is_vali
 def test_slow_steps_are_checkpointed_by_the_minute_and_the_run_ends_bit_identical(tmp_path: Path) -> None:
     whole = _fit("cocondenser", tmp_path, "whole", log_every=4)
     often = {"log_every": 4, "checkpoint_every": 0, "checkpoint_minutes": 1e-9}  # each step takes longer
-    module, data = tiny.run("cocondenser", tmp_path, **often)
+    module, data, settings = tiny.run("cocondenser", tmp_path, **often)
     with pytest.raises(InterruptionError):
-        fit(module, data, tmp_path / "parts", "x", sample=tiny.sample(tmp_path), loggers=[Stop(tmp_path, 7)])
+        fit(module, data, settings, tmp_path / "parts", "x", sample=tiny.sample(tmp_path), loggers=[Stop(tmp_path, 7)])
     assert [path.name for path in (tmp_path / "parts" / "checkpoints").iterdir()] == ["step=7.ckpt"]
     assert _same(whole, _fit("cocondenser", tmp_path, "parts", log_every=4, checkpoint_minutes=1e9))
     assert _curves(tmp_path / "parts") == _curves(tmp_path / "whole")
@@ -122,22 +122,22 @@ def test_a_run_stopped_behind_its_last_step_gives_the_same_weights_values_and_cu
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed after the checkpoint of the last step: there is no step left to log anything."""
-    module, data = tiny.run("cocondenser", tmp_path, checkpoint_every=6)
-    values = fit(module, data, tmp_path / "whole", "x", sample=tiny.sample(tmp_path))
+    module, data, settings = tiny.run("cocondenser", tmp_path, checkpoint_every=6)
+    values = fit(module, data, settings, tmp_path / "whole", "x", sample=tiny.sample(tmp_path))
 
     def stop(folder: Path) -> Path:
         raise InterruptionError
 
-    module, data = tiny.run("cocondenser", tmp_path, checkpoint_every=6)
+    module, data, settings = tiny.run("cocondenser", tmp_path, checkpoint_every=6)
     with monkeypatch.context() as patch:
         patch.setattr(loop, "merge_parts", stop)
         with pytest.raises(InterruptionError):
-            fit(module, data, tmp_path / "parts", "x", sample=tiny.sample(tmp_path))
+            fit(module, data, settings, tmp_path / "parts", "x", sample=tiny.sample(tmp_path))
     for _ in range(2):  # the second time with the curves already merged
-        again, data = tiny.run("cocondenser", tmp_path, checkpoint_every=6)
+        again, data, settings = tiny.run("cocondenser", tmp_path, checkpoint_every=6)
         with monkeypatch.context() as patch:
             patch.setattr(loop.shutil, "rmtree", lambda *_, **__: None)
-            resumed = fit(again, data, tmp_path / "parts", "x", sample=tiny.sample(tmp_path))
+            resumed = fit(again, data, settings, tmp_path / "parts", "x", sample=tiny.sample(tmp_path))
         assert _same(module.state_dict(), again.state_dict())
         differing = {name for name in values if resumed.get(name) != pytest.approx(values[name], rel=1e-5)}
         assert differing <= {"train/tokens_per_s"}
@@ -149,8 +149,8 @@ def test_a_killed_process_ends_bit_identical(tmp_path: Path) -> None:
     """SIGKILL, with no chance to write anything; another process goes on."""
     script = (
         "import sys; from pathlib import Path; from test_resume import Stop, tiny, fit; root = Path(sys.argv[1]);"
-        "module, data = tiny.run('cocondenser', root);"
-        "fit(module, data, root / 'parts', 'x', sample=tiny.sample(root), loggers=[Stop(root, 8, kill=True)])"
+        "module, data, settings = tiny.run('cocondenser', root);"
+        "fit(module, data, settings, root / 'parts', 'x', sample=tiny.sample(root), loggers=[Stop(root, 8, kill=True)])"
     )
     here = Path(__file__).parent
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here), str(here.parent)]), "OMP_NUM_THREADS": "1"}
@@ -186,9 +186,9 @@ def test_a_checkpoint_is_under_its_name_only_when_it_is_whole(tmp_path: Path, mo
         raise InterruptionError
 
     monkeypatch.setattr(TorchCheckpointIO, "save_checkpoint", breaks)
-    module, data = tiny.run("condenser", tmp_path)
+    module, data, settings = tiny.run("condenser", tmp_path)
     with pytest.raises(InterruptionError):
-        fit(module, data, tmp_path / "run", "x")
+        fit(module, data, settings, tmp_path / "run", "x")
     assert list((tmp_path / "run" / "checkpoints").iterdir())
     assert last_checkpoint(tmp_path / "run") is None
 
@@ -198,9 +198,9 @@ def test_a_damaged_checkpoint_is_one_line_that_names_it(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     for damage in (b"", b"no checkpoint"):
         (folder / "step=5.ckpt").write_bytes(damage)
-        module, data = tiny.run("condenser", tmp_path)
+        module, data, settings = tiny.run("condenser", tmp_path)
         with pytest.raises(UserError, match=r"step=5\.ckpt: this checkpoint cannot be read .*; delete it") as raised:
-            fit(module, data, tmp_path / "run", "x")
+            fit(module, data, settings, tmp_path / "run", "x")
         assert "\n" not in str(raised.value)
 
 
@@ -235,9 +235,9 @@ def test_a_poisoned_checkpoint_runs_nothing_and_is_named(tmp_path: Path) -> None
     torch.load(folder / "step=5.ckpt", weights_only=False)
     assert trace.exists(), "the poison works"
     trace.unlink()
-    module, data = tiny.run("condenser", tmp_path)
+    module, data, settings = tiny.run("condenser", tmp_path)
     with pytest.raises(UserError, match=r"step=5\.ckpt: this checkpoint cannot be read .*; delete it") as raised:
-        fit(module, data, tmp_path / "run", "x")
+        fit(module, data, settings, tmp_path / "run", "x")
     assert "\n" not in str(raised.value)
     assert not trace.exists()
 

@@ -10,12 +10,13 @@ import textbook
 import tiny
 import torch
 
+from condensery.losses.gradient_cache import backpropagate
 from condensery.models.biencoder import BiEncoder
 from condensery.models.encoder import Encoder
-from condensery.objectives.gradient_cache import backpropagate
 from condensery.tokens.batches import chunks, text_rows
+from condensery.training.data import StepDataModule
 from condensery.training.loop import fit
-from condensery.training.sentences import SentenceBatches, SentenceDataModule, SentenceModule
+from condensery.training.sentences import SentenceBatches, SentenceModule
 
 ROWS = {
     "pairs": np.array([[0, 1], [2, 1], [3, 4], [5, 6], [7, 0], [8, 9], [4, 2]]),
@@ -33,7 +34,7 @@ def batches_of(task: str, folder: Path, **changes: Any) -> SentenceBatches:
 
 def module_of(dropout: float = 0.0, **changes: Any) -> SentenceModule:
     language_model = textbook.language_model(dropout=dropout).float()
-    return SentenceModule(BiEncoder(Encoder(language_model.base_model)), tiny.settings(**changes), margin=0.5)
+    return SentenceModule(BiEncoder(Encoder(language_model.base_model)), margin=0.5, **tiny.optimiser(**changes))
 
 
 @pytest.mark.parametrize("task", ROWS)
@@ -104,13 +105,13 @@ def test_a_stopped_run_ends_bit_identical(folder: Path, tmp_path: Path) -> None:
     weights = []
     for name, stop in (("whole", False), ("parts", True)):
         for again in (False, True) if stop else (True,):
-            module, data = module_of(dropout=0.1), SentenceDataModule(batches_of("triplets", folder), 12)
+            module, data = module_of(dropout=0.1), StepDataModule(batches_of("triplets", folder))
             if again:
-                fit(module, data, tmp_path / name, name)
+                fit(module, data, tiny.loop(), tmp_path / name, name)
                 weights.append(module.state_dict())
             else:
                 with pytest.raises(InterruptionError):
-                    fit(module, data, tmp_path / name, name, loggers=[Stop(tmp_path, 8)])
+                    fit(module, data, tiny.loop(), tmp_path / name, name, loggers=[Stop(tmp_path, 8)])
     assert all(torch.equal(value, weights[1][key]) for key, value in weights[0].items())
 
 

@@ -1,13 +1,13 @@
 """The learning rate."""
 
 import pytest
-import tiny
+
+from condensery.training.settings import linear_schedule
 
 
 @pytest.mark.parametrize(("steps", "warmup"), [(100, 0.1), (7, 0.3), (10, 0.0), (1, 0.1), (5, 1.0), (1000, 0.0005)])
 def test_the_rate_rises_to_the_peak_falls_to_zero_and_is_never_zero_while_training(steps: int, warmup: float) -> None:
-    settings = tiny.settings(steps=steps, warmup=warmup)
-    rates = [settings.rate_at(step) for step in range(steps + 1)]
+    rates = [linear_schedule(step, steps, warmup) for step in range(steps + 1)]
     assert all(0 < rate <= 1 for rate in rates[:-1])
     assert rates[-1] == 0 or warmup == 1.0
     top = rates.index(max(rates))
@@ -17,7 +17,7 @@ def test_the_rate_rises_to_the_peak_falls_to_zero_and_is_never_zero_while_traini
 
 
 def test_the_rates_are_those_of_a_linear_schedule() -> None:
-    settings = tiny.settings(steps=20, warmup=0.2)
-    assert [settings.rate_at(step) for step in range(4)] == pytest.approx([0.2, 0.4, 0.6, 0.8])
-    assert settings.rate_at(4) == 1.0
-    assert [settings.rate_at(step) for step in (8, 12, 19, 20)] == pytest.approx([12 / 16, 8 / 16, 1 / 16, 0.0])
+    rates = [linear_schedule(step, 20, 0.2) for step in range(21)]
+    assert rates[:4] == pytest.approx([0.2, 0.4, 0.6, 0.8])
+    assert rates[4] == 1.0
+    assert [rates[step] for step in (8, 12, 19, 20)] == pytest.approx([12 / 16, 8 / 16, 1 / 16, 0.0])

@@ -20,16 +20,16 @@ from condensery.errors import UserError
 from condensery.tokens.tokenizer import train_wordpiece
 from condensery.training.adaptive_batches import AdaptiveBatches
 from condensery.training.batches import Share
-from condensery.training.data import StepDataModule, TripleDataModule
-from condensery.training.generator import GeneratorDataModule, GeneratorModule
+from condensery.training.data import StepDataModule
+from condensery.training.generator import GeneratorModule
 from condensery.training.loop import fit
 from condensery.training.modules import BiEncoderModule, TrainingModule
-from condensery.training.sentences import SentenceDataModule
+from condensery.training.settings import LoopSettings
 
 PROCESSES, STEPS = 2, 20
 SETTINGS = {"steps": STEPS, "checkpoint_every": 0, "validate_every": 8, "dropout": 0.0}
 SHORT = {**SETTINGS, "steps": 8}
-Run = tuple[TrainingModule, StepDataModule, list[pl.Callback]]
+Run = tuple[TrainingModule, StepDataModule, LoopSettings, list[pl.Callback]]
 
 
 def of_kind(kind: str) -> Callable[[Path], Run]:
@@ -39,28 +39,29 @@ def of_kind(kind: str) -> Callable[[Path], Run]:
 
 def of_one_query_at_times(folder: Path) -> Run:
     """13 queries in steps of 4: the last of an epoch has one, which cannot be shared."""
-    module, _ = tiny.run("biencoder", folder, **SHORT)
-    return module, TripleDataModule(tiny.triple_batches(folder, batch_size=4), 8), []
+    module, _, settings = tiny.run("biencoder", folder, **SHORT)
+    return module, StepDataModule(tiny.triple_batches(folder, batch_size=4)), settings, []
 
 
 def of_learned_scores(folder: Path) -> Run:
     """Weights of a loss beside those of the model."""
-    module, data = tiny.run("biencoder", folder, **SHORT)
-    return BiEncoderModule(module.model, module.settings, learned_score=True), data, []  # type: ignore[arg-type]
+    module, data, settings = tiny.run("biencoder", folder, **SHORT)
+    return BiEncoderModule(module.model, loss="learning_to_rank", **tiny.optimiser()), data, settings, []  # type: ignore[arg-type]
 
 
 def of_sentences(folder: Path) -> Run:
-    module = test_sentence_training.module_of(**SHORT)
-    return module, SentenceDataModule(test_sentence_training.batches_of("pairs", folder), 8), []
+    module = test_sentence_training.module_of()
+    data = StepDataModule(test_sentence_training.batches_of("pairs", folder))
+    return module, data, LoopSettings(8, validate_every=8), []
 
 
 def of_lists(folder: Path) -> Run:
     """Pairs for the cross-encoder."""
-    module, data = test_cross_encoder_training.run(folder, steps=8, checkpoint_every=0)
+    module, data, settings = test_cross_encoder_training.run(folder, steps=8, checkpoint_every=0)
     for layer in module.modules():
         if isinstance(layer, torch.nn.Dropout):
             layer.p = 0.0
-    return module, data, []
+    return module, data, settings, []
 
 
 def of_queries(folder: Path) -> Run:
@@ -70,19 +71,18 @@ def of_queries(folder: Path) -> Run:
         texts = [*test_generator_training.PASSAGES, *test_generator_training.QUERIES, "query: a title"]
         train_wordpiece(texts * 5, 130, words)
     generator = test_generator_training._generator(words, dropout=0.0)
-    module = GeneratorModule(generator.model.train(), tiny.settings(steps=8, checkpoint_every=0))
-    return module, GeneratorDataModule(test_generator_training._batches(own, generator), 8), []
+    module = GeneratorModule(generator.model.train(), **tiny.optimiser())
+    return module, StepDataModule(test_generator_training._batches(own, generator)), LoopSettings(8), []
 
 
 def adaptive(folder: Path) -> Run:
     """Batches that a process of their own makes, of vectors that the first process encodes."""
-    settings = {**SETTINGS, "steps": test_adaptive.STEPS}
-    module, _ = tiny.run("biencoder", folder, **settings)
+    module, _, settings = tiny.run("biencoder", folder, **{**SETTINGS, "steps": test_adaptive.STEPS})
     number = distributed.get_world_size() if distributed.is_initialized() else 1
     order = test_adaptive.order(folder / f"schedule-{number}")
     batches = tiny.triple_batches(folder, order=order)
-    callbacks: list[pl.Callback] = [AdaptiveBatches(order, batches, test_adaptive.STEPS)]
-    return module, TripleDataModule(batches, test_adaptive.STEPS), callbacks
+    callbacks: list[pl.Callback] = [AdaptiveBatches(order, batches)]
+    return module, StepDataModule(batches), settings, callbacks
 
 
 RUNS: dict[str, Callable[[Path], Run]] = {
@@ -98,11 +98,11 @@ RUNS: dict[str, Callable[[Path], Run]] = {
 
 def made(name: str, folder: Path) -> Run:
     """The run with chunks so small that the share of a process has several."""
-    module, data, callbacks = RUNS[name](folder)
+    module, data, settings, callbacks = RUNS[name](folder)
     batches: Any = data.batches
     if name in ("condenser", "queries"):
         batches.budget //= 2
-    return module, data, callbacks
+    return module, data, settings, callbacks
 
 
 class Seeds(pl.Callback):
@@ -120,9 +120,9 @@ class Seeds(pl.Callback):
 
 def with_dropout(folder: Path, name: str, last: int | None = None) -> tuple[dict[str, Tensor], list[int]]:
     """The weights and seeds of a run with dropout and checkpoints, from what lies in its folder."""
-    module, data = tiny.run("cocondenser", folder)
+    module, data, settings = tiny.run("cocondenser", folder)
     seeds = Seeds(last)
-    fit(module, data, folder / name, name, sample=tiny.sample(folder), callbacks=[seeds])
+    fit(module, data, settings, folder / name, name, sample=tiny.sample(folder), callbacks=[seeds])
     return module.state_dict(), seeds.seeds
 
 
@@ -141,24 +141,24 @@ def child(rank: int, folder: str) -> None:
     distributed.all_reduce = counting  # type: ignore[assignment]
     found: dict[str, Any] = {}
     for name in RUNS:
-        module, data, callbacks = made(name, Path(folder))
+        module, data, settings, callbacks = made(name, Path(folder))
         if rank:  # as if it had started from other weights
             with torch.no_grad():
                 next(module.parameters()).add_(1.0)
         exchanged.clear()
         sample = tiny.sample(Path(folder)) if name in tiny.KINDS else None
-        values = fit(module, data, Path(folder) / f"two {name}", name, sample=sample, callbacks=callbacks)
+        values = fit(module, data, settings, Path(folder) / f"two {name}", name, sample=sample, callbacks=callbacks)
         found[name] = module.state_dict(), values, list(exchanged), sum(map(torch.numel, module.parameters()))
     found["dropout"] = [with_dropout(Path(folder), "whole")]
     try:
         with_dropout(Path(folder), "parts", last=8)  # the checkpoint is of step 5
     except InterruptedError:
         found["dropout"].append(with_dropout(Path(folder), "parts"))
-    module, data, _ = of_kind("cocondenser")(Path(folder))
+    module, data, settings, _ = of_kind("cocondenser")(Path(folder))
     with torch.no_grad():
         next(module.parameters()).fill_(float("inf") if rank == 0 else 0.0)
     try:
-        fit(module, data, Path(folder) / "infinite", "x")
+        fit(module, data, settings, Path(folder) / "infinite", "x")
     except UserError as error:
         found["infinite"] = str(error)
     torch.save(found, f"{folder}/{rank}.pt")
@@ -187,15 +187,15 @@ def curves(folder: Path) -> list[dict[str, float]]:
 @pytest.mark.parametrize("name", RUNS)
 def test_the_losses_and_weights_are_those_of_one_process(name: str, found: tuple[Path, list[dict[str, Any]]]) -> None:
     folder, ranks = found
-    module, data, callbacks = made(name, folder)
+    module, data, settings, callbacks = made(name, folder)
     begin = {key: weight.detach().clone() for key, weight in module.named_parameters()}
     if name != "adaptive":  # whose batches are made while it trains
         chunks = [len(data.batches.batch(step, Share(0, 2)).chunks) for step in range(2)]
         assert max(chunks) > 1, "nothing passes through the cache"
     sample = tiny.sample(folder) if name in tiny.KINDS else None
-    fit(module, data, folder / f"one {name}", name, sample=sample, callbacks=callbacks)
+    fit(module, data, settings, folder / f"one {name}", name, sample=sample, callbacks=callbacks)
     one, two = curves(folder / f"one {name}"), curves(folder / f"two {name}")
-    assert len(one) == len(two) == module.settings.steps
+    assert len(one) == len(two) == settings.steps
     for mine, its in zip(one, two, strict=True):
         assert mine.keys() == its.keys()
         for key, value in mine.items():

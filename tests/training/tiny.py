@@ -20,8 +20,7 @@ from condensery.retrieval.pool import NegativePool
 from condensery.tokens.batches import chunks, text_rows
 from condensery.tokens.spans import RandomWindows
 from condensery.tokens.store import TokenStore
-from condensery.training.callbacks import ValidationSample
-from condensery.training.data import PassageQueryDataModule, SpanPairDataModule, TripleDataModule
+from condensery.training.data import StepDataModule
 from condensery.training.modules import (
     BiEncoderModule,
     CoCondenserModule,
@@ -31,7 +30,7 @@ from condensery.training.modules import (
     QueryAsContextModule,
     TrainingModule,
 )
-from condensery.training.settings import TrainingSettings
+from condensery.training.settings import LoopSettings
 from condensery.training.sources import (
     Asked,
     MixedPairs,
@@ -43,6 +42,7 @@ from condensery.training.sources import (
 )
 from condensery.training.span_batches import ContextMasking, SpanBatches
 from condensery.training.triple_batches import TrainingQueries, TripleBatches
+from condensery.training.validation import ValidationSample
 
 KINDS = ("condenser", "cocondenser", "query_as_context", "cotmae", "retromae", "ict", "biencoder")
 PARTNER = ContextMasking("partner", both=True, rate=0.45)
@@ -156,55 +156,57 @@ def triple_batches(folder: Path, training: TrainingQueries | None = None, **chan
     return TripleBatches(queries, passages, None, textbook.vocabulary(), known, **{**options, **changes})
 
 
-def settings(**changes: Any) -> TrainingSettings:
-    """12 steps; every step is logged, every fifth one is a checkpoint."""
-    values: dict[str, Any] = {
-        "steps": 12,
-        "learning_rate": 1e-3,
-        "warmup": 0.25,
-        "weight_decay": 0.01,
-        "clip": 1.0,
-        "precision": "fp32",
-        "seed": 2,
-        "checkpoint_every": 5,
-        "checkpoint_minutes": 0,
-        "log_every": 1,
-        "validate_every": 4,
-    }
-    return TrainingSettings(**{**values, **changes})
+OPTIMISER = {"learning_rate": 1e-3, "warmup_ratio": 0.25, "weight_decay": 0.01, "max_grad_norm": 1.0, "seed": 2}
+LOOP = {"steps": 12, "precision": "fp32", "checkpoint_every": 5, "log_every": 1, "validate_every": 4}
+
+
+def optimiser(**changes: Any) -> Any:
+    """The keywords of a module; of ``changes`` those that are none are not looked at."""
+    return {name: changes.get(name, value) for name, value in OPTIMISER.items()}
+
+
+def loop(**changes: Any) -> LoopSettings:
+    """12 steps; every step is logged, every fifth one is a checkpoint. Of ``changes`` keywords of modules do not count."""
+    own = {name: value for name, value in changes.items() if name not in OPTIMISER}
+    return LoopSettings(**{**LOOP, **own})
 
 
 def run(
     kind: str, folder: Path, workers: int = 0, dropout: float = 0.1, **changes: Any
-) -> tuple[TrainingModule, SpanPairDataModule | TripleDataModule]:
-    """A module and its batches."""
-    chosen = settings(**changes)
+) -> tuple[TrainingModule, StepDataModule, LoopSettings]:
+    """A module, its batches, and how long it is trained."""
+    chosen, settings = optimiser(**changes), loop(**changes)
     language_model = textbook.language_model(dropout=dropout).float()
-    if kind == "biencoder":
-        model = BiEncoder(Encoder(language_model.base_model))
-        return BiEncoderModule(model, chosen), TripleDataModule(triple_batches(folder), chosen.steps, workers)
+    module: TrainingModule
+    batches: SpanBatches | TripleBatches
     torch.manual_seed(1)
-    if kind == "ict":
-        model = BiEncoder(Encoder(language_model.base_model))
-        data = SpanPairDataModule(sentence_batches(folder), chosen.steps, workers)
-        return InverseClozeModule(model, chosen, temperature=2.0), data
-    if kind in ("cotmae", "retromae"):
+    if kind == "biencoder":
+        module = BiEncoderModule(BiEncoder(Encoder(language_model.base_model)), **chosen)
+        batches = triple_batches(folder)
+    elif kind == "ict":
+        module = InverseClozeModule(BiEncoder(Encoder(language_model.base_model)), temperature=2.0, **chosen)
+        batches = sentence_batches(folder)
+    elif kind in ("cotmae", "retromae"):
         pairs = kind == "cotmae"
         auto_encoder = MaskedAutoEncoder(language_model, decoder_shape("masked" if pairs else "enhanced"))
-        spans = span_batches(folder, pairs, context=PARTNER if pairs else ITSELF)
-        return MaskedAutoEncoderModule(auto_encoder, chosen), SpanPairDataModule(spans, chosen.steps, workers)
-    condenser = Condenser(language_model, CondenserShape(1, 1, True))
-    if kind == "query_as_context":
-        queries = PassageQueryDataModule(mixed_batches(folder), chosen.steps, workers)
-        return QueryAsContextModule(condenser, chosen, temperature=2.0, contrast_weight=0.5), queries
-    module = CoCondenserModule if kind == "cocondenser" else CondenserModule
-    data = SpanPairDataModule(span_batches(folder, pairs=kind == "cocondenser"), chosen.steps, workers)
-    return module(condenser, chosen), data
+        module = MaskedAutoEncoderModule(auto_encoder, **chosen)
+        batches = span_batches(folder, pairs, context=PARTNER if pairs else ITSELF)
+    else:
+        condenser = Condenser(language_model, CondenserShape(1, 1, True))
+        if kind == "query_as_context":
+            module = QueryAsContextModule(condenser, temperature=2.0, contrast_weight=0.5, **chosen)
+            batches = mixed_batches(folder)
+        else:
+            module = (CoCondenserModule if kind == "cocondenser" else CondenserModule)(condenser, **chosen)
+            batches = span_batches(folder, pairs=kind == "cocondenser")
+    return module, StepDataModule(batches, workers), settings
 
 
-def loaded(folder: Path, dropout: float | None = None, **changes: Any) -> tuple[BiEncoderModule, TripleDataModule]:
+def loaded(
+    folder: Path, dropout: float | None = None, **changes: Any
+) -> tuple[BiEncoderModule, StepDataModule, LoopSettings]:
     """Two towers that start from a checkpoint in ``folder``, and batches with negatives from two sources."""
-    chosen, known = settings(**changes), training_queries()
+    known = training_queries()
     checkpoint = folder / "checkpoint"
     if not checkpoint.exists():
         textbook.language_model(dropout=0.1).float().save_pretrained(checkpoint)
@@ -212,7 +214,8 @@ def loaded(folder: Path, dropout: float | None = None, **changes: Any) -> tuple[
     sources = [Negatives(known.rows, pools[:, :4]), Negatives(known.rows[::-1], pools[::-1, 2:])]
     known = replace(known, negatives=NegativePool(sources, known.rows))
     model = load_biencoder(checkpoint, separate=True, dropout=dropout)
-    return BiEncoderModule(model, chosen), TripleDataModule(triple_batches(folder, known), chosen.steps)
+    data = StepDataModule(triple_batches(folder, known))
+    return BiEncoderModule(model, **optimiser(**changes)), data, loop(**changes)
 
 
 def sample(folder: Path) -> ValidationSample:

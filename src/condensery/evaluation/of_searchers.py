@@ -1,9 +1,7 @@
 """Metrics of a retriever of your own program on a data set."""
 
 from collections.abc import Sequence
-from copy import copy
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from condensery.evaluation.names import split_metric
@@ -32,30 +30,21 @@ def evaluate(
     Raises:
         UserError: a metric that does not exist, data that cannot be read, or a split that it does not have.
     """
-    from condensery.text import read_collection
-    from condensery.text.beir import BeirSource
     from condensery.text.collection import Collection
+    from condensery.text.given import collection_of
 
     for name in metrics:
         split_metric(name)
-    if isinstance(data, Collection):
-        return _measured(retriever, data, list(metrics), split)
-    splits = {**dict.fromkeys(("train", "dev", "test")), split: split}
-    source = BeirSource.model_validate(
-        {"root": str(data), "name": None, "splits": splits, "documents": None}
-        | {"empty_passages": "drop", "dev_queries": 0, "unlabelled_queries": 0}
-    )
-    with TemporaryDirectory(prefix="collection-") as folder:
-        return _measured(retriever, read_collection(source, Path(folder)), list(metrics), split)
+    splits = {"train": None, "dev": None, "test": None, split: split}
+    collection = data if isinstance(data, Collection) else collection_of(data, splits)
+    return _measured(retriever, collection, list(metrics), split)
 
 
 def _measured(retriever: "Searcher", collection: "Collection", metrics: list[str], split: str) -> dict[str, float]:
     from condensery.evaluation.metrics import evaluate as evaluate_run
     from condensery.retrieval.runs import Run
+    from condensery.retrieval.searchers import SearcherIndex
 
-    columns = (collection.passages.column(name) for name in ("id", "title", "text"))
-    passages = {name: {"title": title, "text": text} for name, title, text in zip(*columns, strict=True)}
-    queries = collection.questions(split)
-    depth = min(len(passages), max(split_metric(name)[1] or DEPTH for name in metrics))
-    scores, rows = copy(retriever).index(passages).rank(collection.queries.column("text").take(queries), depth)
+    index, queries = SearcherIndex(retriever, collection), collection.questions(split)
+    scores, rows = index.search(queries, min(len(index), max(split_metric(name)[1] or DEPTH for name in metrics)))
     return evaluate_run(Run(queries, rows, scores), collection, split, metrics).metrics

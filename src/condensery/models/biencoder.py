@@ -26,6 +26,11 @@ class BiEncoder(nn.Module):
         """Whether queries and passages go through the same weights."""
         return self.query is self.passage
 
+    @property
+    def hidden_size(self) -> int:
+        """Dimensions d of a vector."""
+        return int(self.passage.model.config.hidden_size)
+
     def vectors(self, chunk: Chunk) -> Tensor:
         """CLS vectors (b, d) by the tower of the chunk."""
         return (self.query if chunk.tower == QUERY else self.passage).cls(chunk)

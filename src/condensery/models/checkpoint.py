@@ -6,6 +6,7 @@
 itself holds the passage encoder). ``condensery.json`` says what the folder is.
 """
 
+import copy
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,20 @@ def load_biencoder(folder: Path, separate: bool | None = None, dropout: float | 
     if not (two if separate is None else separate):
         return BiEncoder(passage_encoder)
     return BiEncoder(load_encoder(query if two else folder, dropout), passage_encoder)
+
+
+def load_towers(source: Path | str, separate: bool, dropout: float | None = None) -> BiEncoder:
+    """Towers that are to be trained: from a checkpoint folder of the BERT family, ours or not, or a hub name.
+
+    Args:
+        source: the checkpoint.
+        separate, dropout: see ``load_biencoder``.
+    """
+    folder = expanded(source)
+    if folder.is_dir():
+        return load_biencoder(folder, separate, dropout)
+    passage = load_encoder(str(source), dropout)
+    return BiEncoder(copy.deepcopy(passage), passage) if separate else BiEncoder(passage)
 
 
 def load_any_retriever(source: Path | str) -> tuple[BiEncoder, tuple[int | None, int | None]]:

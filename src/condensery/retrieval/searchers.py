@@ -5,8 +5,10 @@ They compute what the stages ``encode``, ``bm25`` and ``evaluate`` compute, on p
 Shapes: n texts or queries, m passages, d dimensions, k results.
 """
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Self, overload
@@ -14,12 +16,17 @@ from typing import TYPE_CHECKING, Any, Self, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from condensery.cache import cached
 from condensery.errors import UserError
+from condensery.progress import Task
 from condensery.retrieval.hits import Hit
+from condensery.retrieval.negatives import Negatives, open_negatives
 from condensery.retrieval.ranking import Ranking
+from condensery.text.collection import Collection
 
 if TYPE_CHECKING:
     from condensery.models.biencoder import BiEncoder
+    from condensery.training.modules import EncoderModule
 
 Passages = Sequence[str] | Mapping[str, str | Mapping[str, str]]
 CHUNK_TOKENS = 16_384  # padded tokens that go through the encoder at a time
@@ -95,6 +102,10 @@ class Searcher(ABC):
             raise UserError("search: nothing is indexed yet; call index(passages) first")
         return self._rank(list(queries), k)
 
+    def identity(self) -> str:
+        """What its results depend on besides the passages: what is mined with it is found again by this."""
+        raise NotImplementedError
+
     @abstractmethod
     def _prepare(self, titles: list[str], texts: list[str]) -> None: ...
 
@@ -116,6 +127,10 @@ class BM25(Searcher):
         self._settings = (k1, b, stopwords, stemmer)
         self._folder: Any = None
 
+    def identity(self) -> str:
+        """See ``Searcher``."""
+        return f"bm25 {self._settings}"
+
     def _prepare(self, titles: list[str], texts: list[str]) -> None:
         from condensery.retrieval.bm25 import BM25Index, index_texts
 
@@ -133,7 +148,7 @@ class Retriever(Searcher):
 
     Args:
         source: a folder that this project saved, any folder or hub name of the BERT family whose CLS vectors are compared
-            by inner product, or a ``BiEncoder``.
+            by inner product, a ``BiEncoder``, or a module that trains one, whose weights it then shares.
         query_length, passage_length: longest inputs in tokens, [CLS] and [SEP] included; None = as the folder says, or
             the longest that the encoder reads, 512 at most.
         tokenizer: folder or hub name; None = that of ``source``.
@@ -145,7 +160,7 @@ class Retriever(Searcher):
 
     def __init__(
         self,
-        source: "str | Path | BiEncoder",
+        source: "str | Path | BiEncoder | EncoderModule",
         *,
         query_length: int | None = None,
         passage_length: int | None = None,
@@ -159,18 +174,22 @@ class Retriever(Searcher):
         from condensery.tokens.vocabulary import Vocabulary
 
         super().__init__()
-        if isinstance(source, BiEncoder):
-            self.model = source
-            lengths: tuple[int | None, int | None] = (None, None)
-            if tokenizer is None:
-                raise UserError("Retriever: a BiEncoder does not say its tokenizer; give `tokenizer`")
-        else:
+        lengths: tuple[int | None, int | None] = (None, None)
+        if isinstance(source, str | Path):
             self.model, lengths = load_any_retriever(source)
+            tokenizer = tokenizer if tokenizer is not None else source
+        elif isinstance(source, BiEncoder):
+            self.model = source
+        else:
+            self.model, lengths = source.towers(), source.lengths
+            tokenizer = tokenizer if tokenizer is not None else source.saved_with
+        if tokenizer is None:
+            raise UserError("Retriever: a model does not say its tokenizer; give `tokenizer`")
         longest = min(512, self.model.query.longest, self.model.passage.longest)
         self.query_length = query_length or lengths[0] or longest
         self.passage_length = passage_length or lengths[1] or longest
         self.device = device_of_search(device)
-        self._tokenizer = load_tokenizer(tokenizer if tokenizer is not None else str(source))
+        self._tokenizer = load_tokenizer(tokenizer)
         self._vocabulary = Vocabulary.of(self._tokenizer)
 
     def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -187,6 +206,13 @@ class Retriever(Searcher):
         length = self.passage_length
         rows = [self._ids_of(text, length, title) for title, text in zip(titles, texts, strict=True)]
         return self._encode(rows, PASSAGE)
+
+    def identity(self) -> str:
+        """See ``Searcher``: its weights, its tokenizer, its lengths."""
+        digest = hashlib.blake2b(self._tokenizer.backend_tokenizer.to_str().encode(), digest_size=16)
+        for name, weight in self.model.state_dict().items():
+            digest.update(name.encode() + weight.cpu().numpy().tobytes())
+        return f"{digest.hexdigest()} {self.query_length} {self.passage_length}"
 
     def _prepare(self, titles: list[str], texts: list[str]) -> None:
         self._vectors = self.encode_passages(texts, titles)
@@ -225,6 +251,38 @@ class Retriever(Searcher):
                 found[chunk.rows.numpy()] = vectors
         encoder.train(training)
         return np.empty((0, 0), np.float32) if found is None else found
+
+
+class SearcherIndex:
+    """A searcher as a retriever of one collection; see ``condensery.retrieval.index``."""
+
+    def __init__(self, searcher: Searcher, collection: Collection) -> None:
+        columns = (collection.passages.column(name) for name in ("id", "title", "text"))
+        passages = {name: {"title": title, "text": text} for name, title, text in zip(*columns, strict=True)}
+        self.searcher, self.queries = copy(searcher).index(passages), collection.queries.column("text")
+
+    def __len__(self) -> int:
+        return len(self.searcher)
+
+    def search(self, query_rows: NDArray[np.integer], k: int, progress: Task | None = None) -> Ranking:
+        """See ``condensery.retrieval.index.Retriever``."""
+        return self.searcher.rank(self.queries.take(query_rows), k)
+
+
+def mined(searcher: Searcher, collection: Collection, split: str, depth: int) -> Negatives:
+    """The ``depth`` best passages of each judged query of ``split`` that are not judged relevant to it.
+
+    They are kept (see ``condensery.cache``). Raises ``UserError`` where the split is not there or no query has a positive.
+    """
+    from condensery.retrieval.mining import mine
+
+    content = f"{collection.content_hash} {split} {depth} {searcher.identity()}"
+
+    def make(made: Path) -> None:
+        mine(SearcherIndex(searcher, collection), collection, split, depth, made)
+
+    folder = cached("negatives", content, make)
+    return open_negatives(folder, collection)
 
 
 def _nothing(k: int) -> Ranking:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from condensery.models.encoder import Encoder
-    from condensery.stages.texts import Tokens
+    from condensery.tokens.artifacts import Tokens
     from condensery.tokens.batches import Chunk
     from condensery.tokens.vocabulary import Vocabulary
 
@@ -50,7 +50,7 @@ def attention_entropy(config: AttentionEntropyConfig, context: Context) -> dict[
     import numpy as np
 
     from condensery.files import write_json
-    from condensery.stages.texts import Tokens
+    from condensery.tokens.artifacts import Tokens
     from condensery.tokens.batches import chunks, span_rows
 
     _check_tokenizers(context)

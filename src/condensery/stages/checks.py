@@ -52,9 +52,3 @@ def check_length(key: str, tokens: int, positions: int) -> None:
     """Raise ``ValueError`` where an input of ``tokens`` tokens, set in ``key``, does not fit the backbone."""
     if tokens > positions:
         raise ValueError(f"{key}={tokens} is longer than the backbone's {positions} positions")
-
-
-def check_subset(number: int | None, items: int, key: str, what: str) -> None:
-    """Raise ``UserError`` where a subset of the training set is larger than the set."""
-    if number is not None and number > items:
-        raise UserError(f"{key}={number}: there are only {items:,} {what}; null takes all")

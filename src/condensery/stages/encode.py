@@ -19,7 +19,7 @@ class EncodeConfig(StageConfig):
 
 
 def _several_shards(config: EncodeConfig, context: Context) -> bool:
-    from condensery.stages.texts import Tokens
+    from condensery.tokens.artifacts import Tokens
 
     tokens = Tokens(context.input("tokens"))
     return max(len(tokens.passages), len(tokens.queries)) > config.shard_size
@@ -37,7 +37,7 @@ def encode(config: EncodeConfig, context: Context) -> dict[str, Any]:
     from condensery.retrieval.encoding import Source, encode_queries, encode_store, write_dense_index
     from condensery.stages.devices import autocast, torch_device
     from condensery.stages.sharing import part_of
-    from condensery.stages.texts import Tokens
+    from condensery.tokens.artifacts import Tokens
     from condensery.tokens.batches import Chunk
 
     part, tokens = part_of(context.runtime), Tokens(context.input("tokens"))

@@ -11,7 +11,7 @@ from condensery.stages.checks import Split
 if TYPE_CHECKING:
     import numpy as np
 
-    from condensery.stages.texts import Sentences
+    from condensery.tokens.artifacts import Sentences
 
 
 class EvaluateSentencesConfig(StageConfig):
@@ -30,7 +30,7 @@ def evaluate_sentences(config: EvaluateSentencesConfig, context: Context) -> dic
     from condensery.evaluation.metrics import Evaluation
     from condensery.evaluation.sentences import nearer, spearman
     from condensery.files import write_json
-    from condensery.stages.texts import Sentences
+    from condensery.tokens.artifacts import Sentences
 
     sentences = Sentences(context.input("sentences"))
     rows = sentences.rows(config.split)

@@ -38,9 +38,9 @@ def extract_queries(config: ExtractQueriesConfig, context: Context) -> dict[str,
     from condensery.errors import UserError
     from condensery.progress import progress
     from condensery.stages.queries import write_queries
-    from condensery.stages.texts import Passages, Queries
     from condensery.text.queries import Pair, distinct
     from condensery.text.salience import Salience
+    from condensery.tokens.artifacts import Passages, Queries
     from condensery.tokens.grouping import sentences
 
     passages = Passages(context.input("passages"))

@@ -4,8 +4,9 @@ import shutil
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from condensery.losses.registry import check_name
 from condensery.stages.base import Context, StageConfig, stage
 from condensery.stages.training import TrainingStageConfig, initial_towers, run_training
 from condensery.stages.training_queries import QueriesConfig, training_queries
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from condensery.training.triple_batches import TrainingQueries
 
 
+RENAMED = {"contrastive": "info_nce", "ltr": "learning_to_rank"}  # losses
 SCHEDULE = "schedule"  # what adaptive batches need meanwhile, in the stage's folder
 
 
@@ -34,17 +36,24 @@ class FinetuneConfig(QueriesConfig, TrainingStageConfig):
     passage_length: Annotated[int, Field(ge=4)]
     mask_known_positives: bool
     temperature: Annotated[float, Field(gt=0)]
-    loss: Literal["contrastive", "ltr"]
+    loss: str | dict[str, Any]
     batching: Literal["random", "sequential", "adaptive"]
     adaptive: AdaptiveConfig
+
+    @field_validator("loss")
+    @classmethod
+    def _is_known(cls, loss: str | dict[str, Any]) -> str | dict[str, Any]:
+        if isinstance(loss, str) and loss in RENAMED:
+            raise ValueError(f"{loss} is now called {RENAMED[loss]}")
+        check_name(loss)
+        return loss
 
 
 @stage("finetune", version=3, makes="encoder", cost=10.0, together=True)
 def finetune(config: FinetuneConfig, context: Context) -> dict[str, Any]:
     """Train the retriever and save it as a checkpoint; the last step's weights are the result."""
-    from condensery.models.checkpoint import Retriever, save_retriever
-    from condensery.stages.texts import Tokens
     from condensery.text.collection import Collection
+    from condensery.tokens.artifacts import Tokens
     from condensery.training.adaptive import AdaptiveOrder
     from condensery.training.adaptive_batches import AdaptiveBatches
     from condensery.training.data import TripleDataModule
@@ -53,31 +62,34 @@ def finetune(config: FinetuneConfig, context: Context) -> dict[str, Any]:
 
     collection, tokens = Collection(context.input("corpus")), Tokens(context.input("tokens"))
     training = training_queries(config, context, collection)
-    make = partial(
-        TripleBatches,
-        tokens.queries,
-        tokens.passages,
-        tokens.titles,
-        tokens.vocabulary,
-        training,
+    data = TripleDataModule(
+        tokens,
+        training=training,
+        negatives_per_query=config.negatives_per_query if config.negatives or config.labels else 0,
         batch_size=config.batch_size,
-        negatives=config.negatives_per_query if config.negatives or config.labels else 0,
         query_length=config.query_length,
         passage_length=config.passage_length,
-        budget=config.chunk_tokens,
+        chunk_tokens=config.chunk_tokens,
         seed=config.seed,
+        workers=context.runtime.workers,
     )
-    settings = config.settings(make())  # in any order: the true one may need a process that runs beside the training
-    order = _order(config, context, training)
-    batches = make(order=order)
-    model = initial_towers(config, context, tokens.vocabulary, config.towers == "separate")
-    module = BiEncoderModule(model, settings, config.mask_known_positives, config.temperature, config.loss == "ltr")
-    data = TripleDataModule(batches, settings.steps, context.runtime.workers)
-    callbacks = [AdaptiveBatches(order, batches, settings.steps)] if isinstance(order, AdaptiveOrder) else []
-    values = run_training(module, data, config, context, (config.query_length, config.passage_length), callbacks)
+    data.setup()
+    settings = config.loop(
+        data.batches
+    )  # before the true order, which may need a process that runs beside the training
+    module = BiEncoderModule(
+        initial_towers(config, context, tokens.vocabulary, config.towers == "separate"),
+        loss=config.loss,
+        mask_known_positives=config.mask_known_positives,
+        temperature=config.temperature,
+        **config.optimiser(),
+    )
+    assert isinstance(data.batches, TripleBatches)
+    data.batches.order = order = _order(config, context, training) or data.batches.order
+    callbacks = [AdaptiveBatches(order, data.batches)] if isinstance(order, AdaptiveOrder) else []
+    values = run_training(module, data, settings, config, context, data.lengths, callbacks)
     shutil.rmtree(context.folder / SCHEDULE, ignore_errors=True)
-    retriever = Retriever(model, config.query_length, config.passage_length)
-    save_retriever(retriever, context.folder, context.input("tokenizer"))
+    module.save_pretrained(context.folder, context.input("tokenizer"), data.lengths)
     return {"queries": len(training.rows), **values}
 
 

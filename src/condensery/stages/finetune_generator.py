@@ -70,7 +70,8 @@ def finetune_generator(config: FinetuneGeneratorConfig, context: Context) -> dic
     from condensery.errors import UserError
     from condensery.models.generator import save_generator
     from condensery.text.collection import Collection
-    from condensery.training.generator import GeneratorBatches, GeneratorDataModule, GeneratorModule
+    from condensery.training.data import StepDataModule
+    from condensery.training.generator import GeneratorBatches, GeneratorModule
 
     collection = Collection(context.input("corpus"))
     positives = collection.qrels(config.split).positives()
@@ -91,10 +92,9 @@ def finetune_generator(config: FinetuneGeneratorConfig, context: Context) -> dic
         budget=config.chunk_tokens,
         seed=config.seed,
     )
-    settings = config.settings(batches)
-    module = GeneratorModule(generator.model, settings)
-    data = GeneratorDataModule(batches, settings.steps, context.runtime.workers)
-    values = run_training(module, data, config, context, None)
+    module = GeneratorModule(generator.model, **config.optimiser())
+    data = StepDataModule(batches, context.runtime.workers)
+    values = run_training(module, data, config.loop(batches), config, context, None)
     save_generator(generator, context.folder)
     return {"pairs": len(pairs), **values}
 

@@ -4,8 +4,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from condensery.randomness import check_subset
 from condensery.stages.base import Context, Input, stage
-from condensery.stages.checks import check_subset
 from condensery.stages.training import Count, EncoderStageConfig, initial_towers, run_training
 
 
@@ -21,10 +21,10 @@ class FinetuneSentencesConfig(EncoderStageConfig):
 @stage("finetune_sentences", version=1, makes="encoder", cost=5.0, together=True)
 def finetune_sentences(config: FinetuneSentencesConfig, context: Context) -> dict[str, Any]:
     """Train one encoder for all sentences and save it as a checkpoint; the last step's weights are the result."""
-    from condensery.models.checkpoint import Retriever, save_retriever
     from condensery.randomness import nested_subset
-    from condensery.stages.texts import Sentences
-    from condensery.training.sentences import SentenceBatches, SentenceDataModule, SentenceModule
+    from condensery.tokens.artifacts import Sentences
+    from condensery.training.data import StepDataModule
+    from condensery.training.sentences import SentenceBatches, SentenceModule
 
     sentences = Sentences(context.input("sentences"))
     rows, scores = sentences.rows("train"), sentences.scores("train")
@@ -41,10 +41,9 @@ def finetune_sentences(config: FinetuneSentencesConfig, context: Context) -> dic
         budget=config.chunk_tokens,
         seed=config.seed,
     )
-    settings = config.settings(batches)
     model = initial_towers(config, context, sentences.vocabulary, separate=False)
-    module = SentenceModule(model, settings, config.margin)
-    data = SentenceDataModule(batches, settings.steps, context.runtime.workers)
-    values = run_training(module, data, config, context, None)
-    save_retriever(Retriever(model, config.length, config.length), context.folder, context.input("tokenizer"))
+    module = SentenceModule(model, margin=config.margin, **config.optimiser())
+    data = StepDataModule(batches, context.runtime.workers)
+    values = run_training(module, data, config.loop(batches), config, context, None)
+    module.save_pretrained(context.folder, context.input("tokenizer"), (config.length, config.length))
     return {"examples": len(chosen), **values}

@@ -56,7 +56,7 @@ def _cost(config: GenerateQueriesConfig) -> float:
 
 
 def _several_shards(config: GenerateQueriesConfig, context: Context) -> bool:
-    from condensery.stages.texts import Passages
+    from condensery.tokens.artifacts import Passages
 
     return len(Passages(context.input("passages")).table) > max(config.shard_size, config.batch_size)
 

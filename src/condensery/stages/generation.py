@@ -81,7 +81,7 @@ class Plan:
 
 def generate(plan: Plan, label: str, part: Part = ALONE) -> None:
     """Generate what is not there yet. Raises ``UserError`` where the model cannot be used."""
-    from condensery.stages.texts import Passages
+    from condensery.tokens.artifacts import Passages
 
     order = np.argsort(-Passages(plan.passages).store.lengths, kind="stable")
     with part.shards(lambda: _missing(plan, len(order))) as mine:
@@ -91,7 +91,7 @@ def generate(plan: Plan, label: str, part: Part = ALONE) -> None:
 
 def generated(plan: Plan) -> Iterator[tuple[int, str]]:
     """(row of the passage, query) of all shards."""
-    from condensery.stages.texts import Passages
+    from condensery.tokens.artifacts import Passages
 
     for shard in plan.shards(len(Passages(plan.passages).table)):
         with open_text(plan.path(shard)) as lines:
@@ -144,7 +144,7 @@ def _generate(plan: Plan, shards: Sequence[int], order: np.ndarray, label: str) 
 
 def _write_shard(plan: Plan, generator: "Generator", shard: int, order: np.ndarray, advance: Advance) -> None:
     """Sample the queries of a shard's passages; a line a passage: [row, [query, ...]]."""
-    from condensery.stages.texts import Passages
+    from condensery.tokens.artifacts import Passages
 
     table = Passages(plan.passages).table
     with atomic(plan.path(shard)) as temporary, open(temporary, "w", encoding="utf-8") as lines:

@@ -31,8 +31,8 @@ class PassagesConfig(StageConfig):
 @stage("passages", version=1, makes="passages")
 def passages(config: PassagesConfig, context: Context) -> dict[str, Any]:
     """Write passages.arrow, and the token stores of texts and titles in the same order."""
-    from condensery.stages.texts import Passages, unknown_words
     from condensery.text.collection import Collection
+    from condensery.tokens.artifacts import Passages, unknown_words
     from condensery.tokens.store import tokenise
     from condensery.tokens.tokenizer import load_tokenizer
     from condensery.tokens.vocabulary import Vocabulary
@@ -125,7 +125,7 @@ def _blocks(collection: "Collection", with_titles: bool) -> "Iterator[list[Docum
     """The documents that are pre-trained on, as many at a time as have about ``BLOCK`` texts."""
     import numpy as np
 
-    from condensery.stages.texts import pretraining_texts
+    from condensery.tokens.artifacts import pretraining_texts
     from condensery.tokens.grouping import Document
 
     texts, starts = pretraining_texts(collection)

@@ -15,13 +15,10 @@ if TYPE_CHECKING:
 
     from condensery.models.condenser import Condenser
     from condensery.models.masked_autoencoder import MaskedAutoEncoder
-    from condensery.stages.texts import Tokens
-    from condensery.tokens.spans import SpanSet
     from condensery.tokens.vocabulary import Vocabulary
-    from condensery.training.modules import CondenserModule, TrainingModule
-    from condensery.training.settings import TrainingSettings
-    from condensery.training.sources import Source
-    from condensery.training.span_batches import ContextMasking, SpanBatches
+    from condensery.training.data import SpanPairDataModule, TokenDataModule
+    from condensery.training.modules import CondenserModule, EncoderModule
+    from condensery.training.span_batches import ContextMasking
 
 Rate = Annotated[float, Field(gt=0, le=1)]
 Length = Annotated[int, Field(ge=8)]
@@ -120,8 +117,7 @@ def pretrain_mlm(config: PretrainMlmConfig, context: Context) -> dict[str, Any]:
     """Plain masked language modelling: the baseline."""
     from condensery.training.modules import CondenserModule
 
-    tokens, source = _single_spans(config, context)
-    return _pretrain_condenser(config, context, tokens, source, 0, CondenserModule)
+    return _pretrain_condenser(config, context, _spans(config, context), 0, CondenserModule)
 
 
 @stage("pretrain_condenser", version=3, makes="encoder", cost=30.0, together=True)
@@ -129,53 +125,42 @@ def pretrain_condenser(config: PretrainCondenserConfig, context: Context) -> dic
     """Condenser (C §3); from another stage's weights and with a low rate it is continued training (E §5.4)."""
     from condensery.training.modules import CondenserModule
 
-    tokens, source = _single_spans(config, context)
-    return _pretrain_condenser(config, context, tokens, source, config.head_layers, CondenserModule)
+    return _pretrain_condenser(config, context, _spans(config, context), config.head_layers, CondenserModule)
 
 
 @stage("pretrain_cocondenser", version=4, makes="encoder", cost=30.0, together=True)
 def pretrain_cocondenser(config: PretrainCoCondenserConfig, context: Context) -> dict[str, Any]:
     """coCondenser (CO §3): Condenser plus the contrast of pairs; with ``queries`` query-as-context (Q §3.1)."""
-    from condensery.stages.texts import Tokens
     from condensery.training.modules import CoCondenserModule, QueryAsContextModule
 
-    tokens = Tokens(context.input("tokens"))
     kind = partial(
         QueryAsContextModule if config.queries else CoCondenserModule,
         temperature=config.temperature,
         contrast_weight=config.contrast_weight,
     )
-    return _pretrain_condenser(config, context, tokens, _pairs(config, context, tokens), config.head_layers, kind)
+    return _pretrain_condenser(config, context, _pairs(config, context), config.head_layers, kind)
 
 
 def _pretrain_condenser(
     config: PretrainMlmConfig,
     context: Context,
-    tokens: "Tokens",
-    source: "Source",
+    data: "TokenDataModule",
     head_layers: int,
-    kind: "Callable[[Condenser, TrainingSettings, float], CondenserModule]",
+    kind: "Callable[..., CondenserModule]",
 ) -> dict[str, Any]:
-    from condensery.models.checkpoint import save_condenser
-
-    batches = _batches(config, source, tokens.vocabulary, config.mask_rate, config.whole_word)
-    model = _condenser(config, context, tokens.vocabulary, head_layers)
-    settings = config.settings(batches)
-    values = _fit(kind(model, settings, config.mlm_weight), batches, config, context)
-    save_condenser(model, context.folder, context.input("tokenizer"), config.length)
-    return values
+    model = _condenser(config, context, data.vocabulary, head_layers)
+    return _fit(kind(model, mlm_weight=config.mlm_weight, **config.optimiser()), data, config, context)
 
 
 @stage("pretrain_cotmae", version=1, makes="encoder", cost=30.0, together=True)
 def pretrain_cotmae(config: PretrainCotmaeConfig, context: Context) -> dict[str, Any]:
     """CoT-MAE (Q §2.4): a decoder fills in one text of a pair with the help of the other's vector."""
-    from condensery.stages.texts import Tokens
     from condensery.training.span_batches import ContextMasking
 
-    tokens = Tokens(context.input("tokens"))
     rate = config.decoder_mask_rate if config.decoder == "masked" else None
-    masking = ContextMasking("partner", config.both_directions, rate)
-    return _pretrain_autoencoder(config, context, tokens.vocabulary, _pairs(config, context, tokens), masking)
+    return _pretrain_autoencoder(
+        config, context, _pairs(config, context, ContextMasking("partner", config.both_directions, rate))
+    )
 
 
 @stage("pretrain_retromae", version=1, makes="encoder", cost=25.0, together=True)
@@ -183,85 +168,71 @@ def pretrain_retromae(config: PretrainRetromaeConfig, context: Context) -> dict[
     """RetroMAE (Xiao et al. 2022): a decoder fills in the text itself with the help of its vector."""
     from condensery.training.span_batches import ContextMasking
 
-    tokens, source = _single_spans(config, context)
-    masking = ContextMasking("same", both=True, rate=config.decoder_mask_rate if config.decoder == "masked" else None)
-    return _pretrain_autoencoder(config, context, tokens.vocabulary, source, masking)
+    rate = config.decoder_mask_rate if config.decoder == "masked" else None
+    return _pretrain_autoencoder(config, context, _spans(config, context, decoder=ContextMasking("same", True, rate)))
 
 
 def _pretrain_autoencoder(
-    config: PretrainCotmaeConfig | PretrainRetromaeConfig,
-    context: Context,
-    vocabulary: "Vocabulary",
-    source: "Source",
-    masking: "ContextMasking",
+    config: PretrainCotmaeConfig | PretrainRetromaeConfig, context: Context, data: "TokenDataModule"
 ) -> dict[str, Any]:
-    from condensery.models.checkpoint import save_masked_autoencoder
     from condensery.training.modules import MaskedAutoEncoderModule
 
-    batches = _batches(config, source, vocabulary, config.mask_rate, config.whole_word, masking)
-    model = _autoencoder(config, context, vocabulary)
-    settings = config.settings(batches)
-    values = _fit(MaskedAutoEncoderModule(model, settings, config.mlm_weight), batches, config, context)
-    save_masked_autoencoder(model, context.folder, context.input("tokenizer"), config.length)
-    return values
+    model = _autoencoder(config, context, data.vocabulary)
+    module = MaskedAutoEncoderModule(model, mlm_weight=config.mlm_weight, **config.optimiser())
+    return _fit(module, data, config, context)
 
 
 @stage("pretrain_ict", version=1, makes="encoder", cost=20.0, together=True)
 def pretrain_ict(config: PretrainIctConfig, context: Context) -> dict[str, Any]:
     """The inverse cloze task (Lee et al. 2019, C §4.4): a sentence finds the passage that it was taken from."""
-    from condensery.models.checkpoint import Retriever, save_retriever
-    from condensery.stages.texts import Tokens
     from condensery.stages.training import initial_towers
     from condensery.training.modules import InverseClozeModule
-    from condensery.training.sources import SentencePairs
 
-    tokens = Tokens(context.input("tokens"))
-    spans, draws = _spans(config, tokens), (config.keep_sentence, config.seed)
-    source = SentencePairs(spans, tokens.vocabulary, config.query_length, *draws)
-    batches = _batches(config, source, tokens.vocabulary, None, whole_word=False)
-    model = initial_towers(config, context, tokens.vocabulary, separate=False)
-    settings = config.settings(batches)
-    values = _fit(InverseClozeModule(model, settings, config.temperature), batches, config, context)
-    save_retriever(Retriever(model, config.query_length, config.length), context.folder, context.input("tokenizer"))
-    return values
+    own: dict[str, Any] = {"query_length": config.query_length, "keep_sentence": config.keep_sentence}
+    data = _spans(config, context, pairs="sentence", **own)
+    towers = initial_towers(config, context, data.vocabulary, separate=False)
+    module = InverseClozeModule(towers, temperature=config.temperature, **config.optimiser())
+    return _fit(module, data, config, context)
 
 
-def _spans(config: SpanConfig, tokens: "Tokens") -> "SpanSet":
-    from condensery.tokens.spans import RandomWindows, SentencePacked
-    from condensery.tokens.store import TokenStore
-
-    store = tokens.documents
-    if isinstance(config, PairConfig) and config.pairs_within == "passage":
-        store = TokenStore(store.folder, single_texts=True)
-    if config.spans == "windows":
-        return RandomWindows(store, config.length, config.seed, config.minimum)
-    return SentencePacked(store, config.length, config.short_probability, config.seed, config.minimum)
+def _shared(config: SpanConfig, context: Context) -> dict[str, Any]:
+    """What every data module here is given."""
+    named = ("length", "batch_size", "chunk_tokens", "seed", "mask_rate", "whole_word")
+    found = {name: getattr(config, name) for name in named if hasattr(config, name)}
+    return {**found, "workers": context.runtime.workers}
 
 
-def _single_spans(config: SpanConfig, context: Context) -> tuple["Tokens", "Source"]:
-    """The tokens, and every span of them once an epoch."""
-    from condensery.stages.texts import Tokens
-    from condensery.training.sources import SingleSpans
+def _spans(config: SpanConfig, context: Context, **own: Any) -> "SpanPairDataModule":
+    """Spans of the documents, by default single ones."""
+    from condensery.tokens.artifacts import Tokens
+    from condensery.training.data import SpanPairDataModule
 
-    tokens = Tokens(context.input("tokens"))
-    return tokens, SingleSpans(_spans(config, tokens), tokens.vocabulary)
+    cut = {"spans": config.spans, "short_probability": config.short_probability, "min_length": config.minimum}
+    given = {"pairs": None, **_shared(config, context), **cut, **own}
+    return SpanPairDataModule(Tokens(context.input("tokens")), **given)
 
 
-def _pairs(config: PairConfig, context: Context, tokens: "Tokens") -> "Source":
+def _pairs(config: PairConfig, context: Context, decoder: "ContextMasking | None" = None) -> "TokenDataModule":
     """Spans of the documents, or the passages that ``queries`` was made for with their queries."""
-    from condensery.stages.texts import Passages, Queries
-    from condensery.training.sources import Asked, MixedPairs, PassageQueries, SpanPairs
+    from condensery.tokens.artifacts import Passages, Queries, Tokens
+    from condensery.training.data import PassageQueryDataModule
+    from condensery.training.sources import Asked
 
     if not config.queries:
-        return SpanPairs(_spans(config, tokens), tokens.vocabulary)
+        return _spans(config, context, pairs=config.pairs_within, decoder=decoder)
     made = context.artifact("queries")
     _check_tokenizers(made, context)
     queries, passages = Queries(made.path), Passages(made.input("passages").path)
     hidden = queries.places if made.manifest["config"].get("remove") else None
-    asked = Asked(passages.store, passages.titles, queries.store, queries.first, hidden)
-    lengths = (config.length, config.query_length)
-    pairs = PassageQueries(asked, tokens.vocabulary, *lengths, config.candidates, config.seed)
-    return MixedPairs(pairs, config.mixed_context, config.seed) if config.mixed_context else pairs
+    return PassageQueryDataModule(
+        Tokens(context.input("tokens")),
+        asked=Asked(passages.store, passages.titles, queries.store, queries.first, hidden),
+        query_length=config.query_length,
+        candidates=config.candidates,
+        mixed_context=config.mixed_context,
+        decoder=decoder,
+        **_shared(config, context),
+    )
 
 
 def _check_tokenizers(queries: Artifact, context: Context) -> None:
@@ -275,37 +246,15 @@ def _check_tokenizers(queries: Artifact, context: Context) -> None:
             )
 
 
-def _batches(
-    config: SpanConfig,
-    source: "Source",
-    vocabulary: "Vocabulary",
-    mask_rate: float | None,
-    whole_word: bool,
-    masking: "ContextMasking | None" = None,
-) -> "SpanBatches":
+def _fit(module: "EncoderModule", data: "TokenDataModule", config: SpanConfig, context: Context) -> dict[str, Any]:
+    """Train and save; the manifest also says how many items there are, and what could not be used."""
     from condensery.training.span_batches import SpanBatches
 
-    return SpanBatches(
-        source,
-        vocabulary,
-        batch_size=config.batch_size,
-        mask_rate=mask_rate,
-        whole_word=whole_word,
-        budget=config.chunk_tokens,
-        seed=config.seed,
-        context=masking,
-    )
-
-
-def _fit(module: "TrainingModule", batches: "SpanBatches", config: SpanConfig, context: Context) -> dict[str, Any]:
-    """Train; the manifest also says how many items there are, and what could not be used."""
-    from condensery.training.data import PassageQueryDataModule, SpanPairDataModule
-    from condensery.training.sources import MixedPairs, PassageQueries
-
-    source = batches.source
-    kind = PassageQueryDataModule if isinstance(source, PassageQueries | MixedPairs) else SpanPairDataModule
-    data = kind(batches, module.settings.steps, context.runtime.workers)
-    values = run_training(module, data, config, context, (config.length, config.length))
+    data.setup()
+    assert isinstance(data.batches, SpanBatches)
+    source, longest = data.batches.source, (config.length, config.length)
+    values = run_training(module, data, config.loop(data.batches), config, context, longest)
+    module.save_pretrained(context.folder, context.input("tokenizer"), data.lengths)
     return {"items": source.items, "left_out": source.left_out, **values}
 
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from condensery.errors import UserError
 from condensery.stages.base import Context
-from condensery.stages.texts import Passages, unknown_words
 from condensery.text.queries import Pair, QuerySorter
 from condensery.text.table import TableWriter, TextTable
+from condensery.tokens.artifacts import Passages, unknown_words
 
 if TYPE_CHECKING:
     from condensery.tokens.store import TokenStore
@@ -96,7 +96,7 @@ def _write_examples(context: Context, passages: Passages, counts: np.ndarray) ->
     """Ten passages, spread over the collection, with their queries."""
     from condensery.reporting.formats import escape_markdown
     from condensery.reporting.plain import one_line
-    from condensery.stages.texts import Queries
+    from condensery.tokens.artifacts import Queries
 
     def shown(text: str) -> str:
         return escape_markdown(one_line(text))

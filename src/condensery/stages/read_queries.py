@@ -34,8 +34,8 @@ class ReadQueriesConfig(QueryStageConfig):
 def read_queries(config: ReadQueriesConfig, context: Context) -> dict[str, Any]:
     """Bring the queries into the order of the passages."""
     from condensery.stages.queries import write_queries
-    from condensery.stages.texts import Passages
     from condensery.text.queries import format_of, read_query_files
+    from condensery.tokens.artifacts import Passages
 
     files = list(config.files())
     kind = format_of(files) if config.format == "auto" else config.format

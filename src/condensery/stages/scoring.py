@@ -90,7 +90,7 @@ def _scorer(made: Artifact, collection: "Collection", config: ScoringStageConfig
     """A cross-encoder on the tokens that it was trained with: those of an ensemble may have different tokenizers."""
     from condensery.models.cross_encoder import load_reranker
     from condensery.retrieval.reranking import Scorer
-    from condensery.stages.texts import Tokens, pair_reader
+    from condensery.tokens.artifacts import Tokens, pair_reader
 
     tokens, reranker = Tokens(made.input("tokens").path), load_reranker(made.path)
     if (len(tokens.queries), len(tokens.passages)) != (len(collection.queries), len(collection.passages)):

@@ -19,7 +19,7 @@ def write_sentences(examples: Iterable[Example], context: Context, name: str, ta
 
     Raises ``UserError`` where a split has no example.
     """
-    from condensery.stages.texts import unknown_words
+    from condensery.tokens.artifacts import unknown_words
     from condensery.tokens.store import tokenise
     from condensery.tokens.tokenizer import load_tokenizer
     from condensery.tokens.vocabulary import Vocabulary

@@ -22,7 +22,7 @@ def token_vectors(config: TokenVectorsConfig, context: Context) -> dict[str, Any
     import numpy as np
 
     from condensery.progress import progress
-    from condensery.stages.texts import Tokens
+    from condensery.tokens.artifacts import Tokens
     from condensery.tokens.cooccurrence import cooccurrences, positive_pmi, truncated_svd
 
     tokens = Tokens(context.input("tokens"))

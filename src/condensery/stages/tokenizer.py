@@ -39,8 +39,8 @@ class TokenizerConfig(StageConfig):
 @stage("tokenizer", version=1, makes="tokenizer")
 def tokenizer(config: TokenizerConfig, context: Context) -> dict[str, Any]:
     """Save the tokenizer as a Hugging Face folder."""
-    from condensery.stages.texts import pretraining_texts
     from condensery.text.collection import Collection
+    from condensery.tokens.artifacts import pretraining_texts
     from condensery.tokens.tokenizer import load_tokenizer, train_wordpiece
     from condensery.tokens.vocabulary import Vocabulary
 

@@ -32,11 +32,10 @@ class TrainCrossEncoderConfig(QueriesConfig, CollectionStageConfig):
 @stage("train_cross_encoder", version=1, makes="cross_encoder", cost=10.0, together=True)
 def train_cross_encoder(config: TrainCrossEncoderConfig, context: Context) -> dict[str, Any]:
     """Train the cross-encoder and save it as a checkpoint; the last step's weights are the result."""
-    from condensery.models.cross_encoder import Reranker, pair_separators, save_cross_encoder
-    from condensery.stages.texts import Tokens, pair_reader
     from condensery.text.collection import Collection
-    from condensery.training.cross_encoder import CrossEncoderModule, ListBatches, ListDataModule
-    from condensery.training.triple_batches import TripleBatches
+    from condensery.tokens.artifacts import Tokens
+    from condensery.training.cross_encoder import CrossEncoderModule
+    from condensery.training.data import TripleDataModule
 
     collection, tokens = Collection(context.input("corpus")), Tokens(context.input("tokens"))
     training = training_queries(config, context, collection)
@@ -46,29 +45,24 @@ def train_cross_encoder(config: TrainCrossEncoderConfig, context: Context) -> di
             f"stages.{context.stage_name}: negatives_per_query={config.negatives_per_query}, but the collection has"
             f" {len(collection.passages)} passages; a query needs {needed}"
         )
-    triples = TripleBatches(
-        tokens.queries,
-        tokens.passages,
-        tokens.titles,
-        tokens.vocabulary,
-        training,
+    data = TripleDataModule(
+        tokens,
+        context.input("tokenizer"),
+        pairs=True,
+        training=training,
+        negatives_per_query=config.negatives_per_query,
         batch_size=config.batch_size,
-        negatives=config.negatives_per_query,
         query_length=config.query_length,
         passage_length=config.length,
-        budget=config.chunk_tokens,
+        chunk_tokens=config.chunk_tokens,
         seed=config.seed,
+        workers=context.runtime.workers,
     )
-    separators = pair_separators(context.input("tokenizer"))
-    reader = pair_reader(tokens, config.query_length, config.length, separators)
-    batches = ListBatches(triples, reader)
-    settings = config.settings(batches)
+    data.setup()
     model = _initial(config, context, tokens.vocabulary)
-    data = ListDataModule(batches, settings.steps, context.runtime.workers)
-    module = CrossEncoderModule(model, settings, config.loss)
-    values = run_training(module, data, config, context, None)
-    reranker = Reranker(model, config.query_length, config.length, separators)
-    save_cross_encoder(reranker, context.folder, context.input("tokenizer"))
+    module = CrossEncoderModule(model, loss=config.loss, **config.optimiser())
+    values = run_training(module, data, config.loop(data.batches), config, context, None)
+    module.save_pretrained(context.folder, context.input("tokenizer"), data.lengths)
     return {"queries": len(training.rows), **values}
 
 

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from condensery.models.biencoder import BiEncoder
     from condensery.tokens.vocabulary import Vocabulary
     from condensery.training.batches import Batches
-    from condensery.training.callbacks import ValidationSample
     from condensery.training.data import StepDataModule
     from condensery.training.modules import TrainingModule
-    from condensery.training.settings import TrainingSettings
+    from condensery.training.settings import LoopSettings, Optimiser
     from condensery.training.tracking import Tracked
+    from condensery.training.validation import ValidationSample
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(gt=0)]
@@ -60,10 +60,20 @@ class OptimisedStageConfig(StageConfig):
         """How long inputs are, in tokens, by key."""
         return {key: getattr(self, key) for key in LENGTHS if hasattr(self, key)}
 
-    def settings(self, batches: "Batches") -> "TrainingSettings":
-        """The settings of the training loop, with the number of steps worked out."""
+    def optimiser(self) -> "Optimiser":
+        """The keywords of the module."""
+        return {
+            "learning_rate": self.learning_rate,
+            "warmup_ratio": self.warmup,
+            "weight_decay": self.weight_decay,
+            "max_grad_norm": self.clip,
+            "seed": self.seed,
+        }
+
+    def loop(self, batches: "Batches") -> "LoopSettings":
+        """How long the training is and what is written meanwhile, with the number of steps worked out."""
         from condensery.training.batches import steps_of_epochs, steps_of_tokens
-        from condensery.training.settings import TrainingSettings
+        from condensery.training.settings import LoopSettings
 
         if self.steps is not None:
             steps = self.steps
@@ -71,11 +81,9 @@ class OptimisedStageConfig(StageConfig):
             steps = steps_of_epochs(batches, self.epochs)
         else:
             steps = steps_of_tokens(batches, self.token_budget or 0)
-        shared = TrainingSettings.__dataclass_fields__.keys() - {"steps", "validate_every"}
         validate_every = getattr(self, "validate_every", 0)  # only retrievers are validated on the way
-        return TrainingSettings(
-            steps=steps, validate_every=validate_every, **{name: getattr(self, name) for name in shared}
-        )
+        written = self.checkpoint_every, self.checkpoint_minutes, self.log_every
+        return LoopSettings(steps, self.precision, *written, validate_every)
 
 
 class EncoderStageConfig(OptimisedStageConfig):
@@ -117,6 +125,7 @@ class TrainingStageConfig(CollectionStageConfig):
 def run_training(
     module: "TrainingModule",
     data: "StepDataModule",
+    settings: "LoopSettings",
     config: OptimisedStageConfig,
     context: Context,
     lengths: tuple[int, int] | None,
@@ -129,12 +138,14 @@ def run_training(
     ``lengths``: of queries and passages in tokens, for validation; None where nothing is retrieved.
     Raises ``UserError`` where the backbone has too few positions, or there is no GPU and one is asked for.
     """
-    from condensery.objectives.cross_batch import processes, rank
+    from condensery import memory
+    from condensery.losses.cross_batch import processes, rank
     from condensery.stages.devices import meet, torch_device
     from condensery.training.equipment import check_precision, equipment
     from condensery.training.logs import wandb_logger
     from condensery.training.loop import first_step, fit
 
+    memory.keep_flat()
     device = torch_device(context.runtime.accelerator)
     meet(context.runtime)
     _check_positions(module, config, context.stage_name)
@@ -147,6 +158,7 @@ def run_training(
         fit,
         module,
         data,
+        settings,
         context.folder,
         context.stage_name,
         accelerator=context.runtime.accelerator,
@@ -157,13 +169,14 @@ def run_training(
     if rank() > 0:
         train()
         raise NotTheFirst
-    used, first = equipment(module, device, processes(), context.runtime.compile), first_step(context.folder)
+    used = equipment(module, config.precision, device, processes(), context.runtime.compile)
+    first = first_step(context.folder)
     print(f"[{context.stage_name}] trains on {used}", flush=True)
     if first:
-        print(f"[{context.stage_name}] goes on from step {first:,} of {module.settings.steps:,}", flush=True)
+        print(f"[{context.stage_name}] goes on from step {first:,} of {settings.steps:,}", flush=True)
     with wandb_logger(_tracked(config, context), context.folder, first) as loggers:
         values = train(loggers=loggers)
-    return {"steps": module.settings.steps, "trained_on": used, **values}
+    return {"steps": settings.steps, "trained_on": used, **values}
 
 
 def _tracked(config: OptimisedStageConfig, context: Context) -> "Tracked":
@@ -216,27 +229,12 @@ def _validation_sample(
     config: TrainingStageConfig, context: Context, lengths: tuple[int, int]
 ) -> "ValidationSample | None":
     """Some dev queries, their positives, and passages drawn at random; None where there is no dev split."""
-    import numpy as np
-
-    from condensery.models.biencoder import PASSAGE, QUERY
-    from condensery.randomness import generator
-    from condensery.stages.texts import Tokens
     from condensery.text.collection import Collection
-    from condensery.tokens.batches import chunks, text_rows
-    from condensery.training.callbacks import ValidationSample
+    from condensery.tokens.artifacts import Tokens
+    from condensery.training.validation import sample_of
 
-    collection = Collection(context.input("corpus"))
-    if "dev" not in collection.splits or not config.validation_queries or not config.validate_every:
+    if not config.validation_queries or not config.validate_every:
         return None
-    tokens: Tokens = Tokens(context.input("tokens"))
-    positives = collection.qrels("dev").positives()
-    random = generator("validation")  # the same sample for every stage and seed, so that curves can be compared
-    queries = random.permutation(np.fromiter(positives, np.int64))[: config.validation_queries]
-    relevant_rows = [positives[int(query)] for query in queries]
-    others = random.integers(0, len(collection.passages), config.validation_passages)
-    passages = np.unique(np.concatenate([*relevant_rows, others]).astype(np.int64))
-    relevant = np.stack([np.isin(passages, rows) for rows in relevant_rows])
-    pad, vocabulary = tokens.vocabulary.pad, tokens.vocabulary
-    asked = chunks(*text_rows(tokens.queries, queries, vocabulary, lengths[0]), config.chunk_tokens, pad, tower=QUERY)
-    text = text_rows(tokens.passages, passages, vocabulary, lengths[1], tokens.titles)
-    return ValidationSample(asked, chunks(*text, config.chunk_tokens, pad, tower=PASSAGE), relevant)
+    collection, tokens = Collection(context.input("corpus")), Tokens(context.input("tokens"))
+    sizes = config.validation_queries, config.validation_passages
+    return sample_of(collection, tokens, lengths, *sizes, budget=config.chunk_tokens)

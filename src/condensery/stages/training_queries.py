@@ -8,7 +8,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from condensery.errors import UserError
 from condensery.stages.base import Context, Input, StageConfig
-from condensery.stages.checks import Split, check_subset, missing_split
+from condensery.stages.checks import Split, missing_split
 from condensery.stages.training import Count
 
 if TYPE_CHECKING:
@@ -54,29 +54,14 @@ def training_queries(config: QueriesConfig, context: Context, collection: "Colle
     """
     import numpy as np
 
-    from condensery.randomness import nested_subset
-    from condensery.training.triple_batches import TrainingQueries
+    from condensery.training.triple_batches import TrainingQueries, judged_queries
 
-    qrels = collection.qrels(config.split)
-    positives = qrels.positives()
-    without = [row for row in qrels.query_set.tolist() if row not in positives]
-    if without:
-        name = collection.queries.column("id")[without[0]]
-        raise UserError(
-            f"qrels of the split {config.split!r}: query {name!r} has no positive (no judgement above 0), nor have"
-            f" {len(without) - 1} others; remove them from the qrels"
-        )
-    what = f"judged queries in the split {config.split!r}"
-    check_subset(config.train_queries, len(positives), f"stages.{context.stage_name}.train_queries", what)
-    judged = np.fromiter(positives, np.int64)
-    judged = judged[nested_subset(config.seed, len(judged), config.train_queries)]
+    key = f"stages.{context.stage_name}.train_queries"
+    judged = judged_queries(collection, config.split, config.train_queries, config.seed, key)
     labels = _labels(context)
-    relevant = _labelled(labels, collection) | {row: positives[row] for row in judged.tolist()}
-    relevant = dict(sorted(relevant.items()))
-    rows = np.fromiter(relevant, np.int64)
-    starts = np.concatenate([[0], np.cumsum([len(found) for found in relevant.values()])]).astype(np.int64)
-    pool, weights = _pooled(config, context, collection, rows, labels)
-    return TrainingQueries(rows, np.concatenate(list(relevant.values())).astype(np.int64), starts, pool, weights)
+    relevant = dict(sorted((_labelled(labels, collection) | judged).items()))
+    pool, weights = _pooled(config, context, collection, np.fromiter(relevant, np.int64), labels)
+    return TrainingQueries.of(relevant, pool, weights)
 
 
 def _labels(context: Context) -> list[Path]:

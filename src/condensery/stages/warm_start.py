@@ -65,7 +65,7 @@ def warm_start(config: WarmStartConfig, context: Context) -> dict[str, Any]:
     from condensery.models.checkpoint import save_condenser
     from condensery.models.condenser import Condenser, condenser_shape
     from condensery.models.warm_start import WarmStart, token_vectors, warm_up
-    from condensery.stages.texts import Tokens
+    from condensery.tokens.artifacts import Tokens
     from condensery.tokens.cooccurrence import unigrams
 
     tokens = Tokens(context.input("tokens"))

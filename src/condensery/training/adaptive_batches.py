@@ -10,8 +10,8 @@ import pytorch_lightning as pl
 from condensery.children import Parent
 from condensery.errors import UserError
 from condensery.files import atomic
+from condensery.losses.cross_batch import from_first, rank
 from condensery.models.biencoder import PASSAGE, QUERY
-from condensery.objectives.cross_batch import from_first, rank
 from condensery.signals import deaf_to_ctrl_c
 from condensery.tokens.batches import chunks, text_rows
 from condensery.tokens.store import TokenStore
@@ -27,8 +27,8 @@ _BLOCK = 4096  # texts that are sorted by length together when they are encoded
 class AdaptiveBatches(pl.Callback):
     """Starts the process that makes the batches, and renews the vectors after each epoch; of several trainers, the first."""
 
-    def __init__(self, order: AdaptiveOrder, batches: TripleBatches, steps: int) -> None:
-        self.order, self.batches, self.steps = order, batches, steps
+    def __init__(self, order: AdaptiveOrder, batches: TripleBatches) -> None:
+        self.order, self.batches = order, batches
         self.process: multiprocessing.process.BaseProcess | None = None
         self.watch = threading.Thread(target=self._watch, daemon=True)
 
@@ -44,7 +44,7 @@ class AdaptiveBatches(pl.Callback):
             raise UserError(f"{vectors}: gone, and training is past the step that made it; delete the checkpoints")
         self.order.begin()
         self._encode(trainer, pl_module, epoch)
-        epochs = range(epoch, -(-self.steps // self.batches.steps_an_epoch()))
+        epochs = range(epoch, -(-trainer.max_steps // self.batches.steps_an_epoch()))
         context = multiprocessing.get_context("spawn")
         self.process = context.Process(target=make_all, args=(Parent.here(), self.order, epochs), daemon=True)
         with deaf_to_ctrl_c():
@@ -55,7 +55,7 @@ class AdaptiveBatches(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         epoch, position = divmod(trainer.global_step, self.batches.steps_an_epoch())
-        if position == 0 and trainer.global_step < self.steps and rank() == 0:
+        if position == 0 and trainer.global_step < trainer.max_steps and rank() == 0:
             self._encode(trainer, pl_module, epoch)
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import Dataset, Sampler
+from torch.utils.data import Dataset, DistributedSampler
 
 from condensery.children import Parent
 from condensery.randomness import generator
@@ -103,11 +103,11 @@ def items_in_sequence(step: int, batch_size: int, items: int) -> tuple[int, Ids]
 class StepDataset(Dataset[Batch]):
     """The batches of a training run by step, or this process's share; what PyTorch's loader and its workers read."""
 
-    def __init__(self, batches: Batches, steps: int, share: Share = ALL) -> None:
-        self.batches, self.steps, self.share = batches, steps, share
+    def __init__(self, batches: Batches, share: Share = ALL) -> None:
+        self.batches, self.share = batches, share
 
     def __len__(self) -> int:
-        return self.steps
+        return self.batches.steps_an_epoch()
 
     def __getitem__(self, step: int) -> Batch:
         return self.batches.batch(step, self.share)
@@ -118,17 +118,26 @@ def begin_worker(parent: Parent, number: int) -> None:
     parent.end_with()
 
 
-class StepSampler(Sampler[int]):
-    """Steps ``first``, ``first + 1``, ... ``steps - 1``.
+class StepSampler(DistributedSampler[int]):
+    """The steps from the one at which the trainer stands to the end of the epoch that it is in.
 
-    The length is that of the whole run: Lightning counts the batches of the interrupted part when it resumes.
+    Its length is that of a whole epoch: Lightning counts the batches of the interrupted part when it resumes. It is a
+    ``DistributedSampler``, because in the place of any other Lightning puts one of its own.
+
+    Args:
+        first: gives the step at which the trainer stands.
+        epoch: steps of an epoch.
     """
 
-    def __init__(self, first: int, steps: int) -> None:
-        self.first, self.steps = first, steps
+    def __init__(self, first: Callable[[], int], epoch: int) -> None:
+        self.first, self.epoch_steps = first, epoch
 
     def __iter__(self) -> Iterator[int]:
-        return iter(range(self.first, self.steps))
+        first = self.first()  # asked when the first step is wanted: Lightning may make the iterator before it resumes
+        yield from range(first, (first // self.epoch_steps + 1) * self.epoch_steps)
 
     def __len__(self) -> int:
-        return self.steps
+        return self.epoch_steps
+
+    def set_epoch(self, epoch: int) -> None:
+        """Lightning says which epoch it is; the step says it already."""

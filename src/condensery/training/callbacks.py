@@ -4,22 +4,19 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 from zipfile import BadZipFile, ZipFile
 
-import numpy as np
 import pytorch_lightning as pl
 import torch
 from lightning_fabric.plugins.io import TorchCheckpointIO
-from torch import Tensor
 
 from condensery.errors import UserError
 from condensery.progress import progress
-from condensery.tokens.batches import Chunk
 from condensery.training.modules import TrainingModule
+from condensery.training.validation import ValidationSample, mean_reciprocal_rank
 
 
 class Throughput(pl.Callback):
@@ -76,25 +73,8 @@ def evaluating(trainer: pl.Trainer, module: pl.LightningModule) -> Iterator[None
     module.train(training)
 
 
-@dataclass(frozen=True)
-class ValidationSample:
-    """A few queries and a small corpus that holds their positives.
-
-    Attributes:
-        queries, passages: chunks; ``rows`` are places in the sample.
-        relevant: (q, p) bool.
-    """
-
-    queries: list[Chunk]
-    passages: list[Chunk]
-    relevant: np.ndarray
-
-
 class Validation(pl.Callback):
-    """MRR@10 of the retriever as it stands, on a sampled sub-corpus, every few steps and at the end.
-
-    The sub-corpus is small, so the number is far above that of the whole corpus: it shows the course, no more.
-    """
+    """MRR@10 of the retriever as it stands, on a sampled sub-corpus, every few steps and at the end."""
 
     def __init__(self, sample: ValidationSample, every: int, last: int) -> None:
         self.sample, self.every, self.last = sample, every, last
@@ -104,26 +84,12 @@ class Validation(pl.Callback):
     ) -> None:
         if trainer.global_step % self.every == 0 or trainer.global_step == self.last:
             assert isinstance(pl_module, TrainingModule)
-            value = self.mean_reciprocal_rank(pl_module, trainer)
+            with evaluating(trainer, pl_module):
+                value = mean_reciprocal_rank(pl_module.embed, self.sample.to(pl_module.device))
             pl_module.log("val/mrr@10", value, batch_size=1, logger=False)
             for logger in trainer.loggers:  # now, for Lightning would wait for the next step that it logs
                 logger.log_metrics({"val/mrr@10": value}, trainer.global_step - 1)
                 logger.save()
-
-    def mean_reciprocal_rank(self, module: TrainingModule, trainer: pl.Trainer) -> float:
-        """MRR@10 over the sample, dropout off."""
-        with evaluating(trainer, module):
-            queries, passages = (self._embed(module, part) for part in (self.sample.queries, self.sample.passages))
-        relevant = torch.from_numpy(self.sample.relevant).to(queries.device)
-        best = (queries @ passages.T).topk(min(10, len(passages)), dim=1).indices  # (q, 10)
-        hits = relevant.gather(1, best)
-        first = hits.float().argmax(dim=1)
-        return float((hits.any(dim=1) / (first + 1.0)).mean())
-
-    def _embed(self, module: TrainingModule, parts: list[Chunk]) -> Tensor:
-        rows = torch.cat([chunk.rows for chunk in parts]).to(module.device)
-        vectors = torch.cat([module.embed(chunk.to(module.device)).float() for chunk in parts])
-        return torch.empty_like(vectors).index_copy_(0, rows, vectors)
 
 
 class Checkpoints(pl.callbacks.Checkpoint):

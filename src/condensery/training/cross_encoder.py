@@ -1,89 +1,84 @@
-"""Training of the cross-encoder: queries, each with a positive and negatives, which are scored one pair at a time."""
+"""Training of the cross-encoder."""
 
-from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Unpack
 
-import numpy as np
-import torch
-
-from condensery.models.cross_encoder import CrossEncoder
-from condensery.objectives.contrast import Contrast
-from condensery.objectives.cross_batch import share_of
-from condensery.objectives.gradient_cache import ChunkEncoder
-from condensery.objectives.relevance import Loss, RelevanceOfLists
-from condensery.tokens.batches import Chunk
-from condensery.tokens.pairs import PairReader
-from condensery.training.batches import ALL, Share
-from condensery.training.data import StepDataModule
+from condensery.errors import UserError
+from condensery.files import expanded
+from condensery.losses.contrast import Contrast
+from condensery.losses.cross_batch import share_of
+from condensery.losses.gradient_cache import ChunkEncoder
+from condensery.losses.relevance import Loss, RelevanceOfLists
+from condensery.models.cross_encoder import (
+    CrossEncoder,
+    Reranker,
+    load_cross_encoder,
+    pair_separators,
+    save_cross_encoder,
+)
+from condensery.training.list_batches import ListBatch
 from condensery.training.modules import TrainingModule
-from condensery.training.settings import TrainingSettings
-from condensery.training.triple_batches import TripleBatches
-
-
-@dataclass(frozen=True)
-class ListBatch:
-    """Lists of pairs, one list a query.
-
-    Attributes:
-        chunks: of whole lists. Rows i * size to (i + 1) * size - 1 are those of query i, its positive first.
-        lists, size: queries, and passages of each.
-        tokens: of the whole batch, padding not counted.
-        alone: see ``Batch``.
-    """
-
-    chunks: list[Chunk]
-    lists: int
-    size: int
-    tokens: int
-    alone: bool = False
-
-    def to(self, device: torch.device) -> "ListBatch":
-        """The same batch on ``device``."""
-        return replace(self, chunks=[chunk.to(device, non_blocking=True) for chunk in self.chunks])
-
-
-class ListBatches:
-    """The queries, positives and hard negatives of the bi-encoder's batches, as lists of pairs.
-
-    Args:
-        triples: draws them.
-        reader: writes the pairs.
-    """
-
-    def __init__(self, triples: TripleBatches, reader: PairReader) -> None:
-        self.triples, self.reader = triples, reader
-
-    def steps_an_epoch(self) -> int:
-        """See ``Batches``."""
-        return self.triples.steps_an_epoch()
-
-    def batch(self, step: int, share: Share = ALL) -> ListBatch:
-        """See ``Batches``."""
-        epoch, items = self.triples.order(step)
-        chosen, alone = share.of(items)
-        positive, hard = self.triples.draw(epoch, chosen)
-        passages = np.column_stack([positive, hard])  # (lists, size)
-        queries = np.repeat(self.triples.training.rows[chosen], passages.shape[1])
-        parts = self.reader.chunks(queries, passages.reshape(-1), self.triples.budget, together=passages.shape[1])
-        lists, size = passages.shape
-        return ListBatch(parts, lists, size, sum(int(chunk.lengths.sum()) for chunk in parts), alone)
-
-
-class ListDataModule(StepDataModule):
-    """Queries with a positive and negatives each, for the cross-encoder."""
+from condensery.training.settings import Optimiser
 
 
 class CrossEncoderModule(TrainingModule):
     """Relevance of pairs (RocketQA): every pair for itself, or the positive among the passages of its query.
 
-    A batch larger than a chunk is gradient accumulation.
+    Its data are those of ``TripleDataModule(pairs=True)``. A batch larger than a chunk is gradient accumulation.
+
+    Args:
+        model: folder or hub name of a checkpoint of the BERT family, or a ``CrossEncoder``.
+        loss: pointwise or listwise.
+        dropout: of hidden states and attention; None = as the checkpoint says.
+        optimiser: see ``TrainingModule``.
     """
 
     model: CrossEncoder
 
-    def __init__(self, model: CrossEncoder, settings: TrainingSettings, loss: Loss = "pointwise") -> None:
-        super().__init__(model, settings)
+    def __init__(
+        self,
+        model: str | Path | CrossEncoder,
+        *,
+        loss: Loss = "pointwise",
+        dropout: float | None = None,
+        **optimiser: Unpack[Optimiser],
+    ) -> None:
+        built = model
+        if not isinstance(built, CrossEncoder):
+            folder = expanded(built)
+            source = folder if folder.is_dir() else built
+            built = load_cross_encoder(source, optimiser.get("seed", 42), dropout).train()
+        super().__init__(built, **optimiser)
         self.loss = loss
+        self._remember(model=model)
 
     def objective(self, batch: ListBatch) -> tuple[ChunkEncoder, Contrast | None]:
         """The loss of the lists."""
         return RelevanceOfLists(self.model, share_of(batch.lists), batch.size, self.loss), None
+
+    def save_pretrained(
+        self, folder: str | Path, tokenizer: str | Path | None = None, lengths: tuple[int, int] | None = None
+    ) -> None:
+        """Save it as ``AutoModelForSequenceClassification`` and sentence-transformers' ``CrossEncoder``.
+
+        Args:
+            folder: made where it is not there.
+            tokenizer: saved with it; None = that of the data module that it was trained on.
+            lengths: tokens of the longest query and of the longest pair; None = those of the data module.
+
+        Raises:
+            UserError: one of the two is not known.
+        """
+        data = getattr(self._trainer, "datamodule", None)
+        tokenizer, lengths = (
+            tokenizer or getattr(data, "tokenizer_folder", None),
+            lengths or getattr(data, "lengths", None),
+        )
+        if tokenizer is None or lengths is None:
+            raise UserError(
+                "save_pretrained: give `tokenizer` and `lengths`; the module was trained on no TripleDataModule"
+            )
+        query_length, length = lengths
+        save_cross_encoder(
+            Reranker(self.model, query_length, length, pair_separators(tokenizer)), Path(folder), tokenizer
+        )

@@ -6,7 +6,7 @@ from condensery.errors import UserError
 from condensery.models.encoder import Encoder
 from condensery.models.varlen import best_kernel
 from condensery.training.modules import TrainingModule
-from condensery.training.settings import Precision, TrainingSettings
+from condensery.training.settings import Precision
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -20,11 +20,12 @@ def check_precision(precision: Precision, device: torch.device) -> None:
         raise UserError(f"trainer.precision: a {name} does not compute in bf16; use fp16 or fp32")
 
 
-def equipment(module: TrainingModule, device: torch.device, processes: int = 1, compiled: bool = False) -> str:
+def equipment(
+    module: TrainingModule, precision: Precision, device: torch.device, processes: int = 1, compiled: bool = False
+) -> str:
     """One line: devices, precision, attention, optimiser, and whether layers are compiled."""
-    settings = module.settings
-    parts = [_devices(device, processes), _precision(settings, device), *_attention(module, device)]
-    parts.append(f"{'fused ' if settings.fused else ''}AdamW")
+    parts = [_devices(device, processes), _precision(precision, device), *_attention(module, precision, device)]
+    parts.append("AdamW" if precision == "fp16" else "fused AdamW")
     return ", ".join([*parts, *(["compiled layers"] if compiled else [])])
 
 
@@ -37,19 +38,19 @@ def _devices(device: torch.device, processes: int) -> str:
     return name if processes == 1 else f"{processes} x {name}"
 
 
-def _precision(settings: TrainingSettings, device: torch.device) -> str:
-    if settings.precision != "fp16":
-        return settings.precision
+def _precision(precision: Precision, device: torch.device) -> str:
+    if precision != "fp16":
+        return precision
     return "fp16 with a loss scaler" + ("" if _has_bf16(device) else " (it has no bf16)")
 
 
-def _attention(module: TrainingModule, device: torch.device) -> list[str]:
+def _attention(module: TrainingModule, precision: Precision, device: torch.device) -> list[str]:
     """How packed tokens attend; nothing where the model is no encoder."""
     encoder = next((part for part in module.modules() if isinstance(part, Encoder)), None)
     if encoder is None:
         return []
     config = encoder.model.config
-    kernel = best_kernel(device, _DTYPES[module.settings.precision], config.hidden_size // config.num_attention_heads)
+    kernel = best_kernel(device, _DTYPES[precision], config.hidden_size // config.num_attention_heads)
     return [f"{kernel} without padding" if kernel else "padded attention"]
 
 

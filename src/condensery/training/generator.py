@@ -9,13 +9,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from condensery.objectives.contrast import Contrast
-from condensery.objectives.cross_batch import share_of
-from condensery.objectives.gradient_cache import ChunkEncoder
+from condensery.losses.contrast import Contrast
+from condensery.losses.cross_batch import share_of
+from condensery.losses.gradient_cache import ChunkEncoder
 from condensery.text.table import TextTable
 from condensery.tokens.batches import Chunk
 from condensery.training.batches import ALL, Share, items_of_step
-from condensery.training.data import StepDataModule
 from condensery.training.modules import TrainingModule
 
 IGNORED = -100  # the label of padding
@@ -134,10 +133,6 @@ def _padded(rows: Sequence[Sequence[int]], filler: int) -> Tensor:
     for place, row in enumerate(rows):
         padded[place, : len(row)] = row
     return torch.from_numpy(padded)
-
-
-class GeneratorDataModule(StepDataModule):
-    """Pairs of a passage and a query."""
 
 
 class _Writing:

@@ -14,14 +14,15 @@ from lightning_fabric.plugins.environments import LightningEnvironment
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.loggers import Logger
 
+from condensery.losses.cross_batch import from_first, rank
 from condensery.models.encoder import compiled as compiled_layers
-from condensery.objectives.cross_batch import from_first, rank
-from condensery.training.callbacks import AtomicCheckpointIO, Checkpoints, Throughput, Validation, ValidationSample
+from condensery.training.callbacks import AtomicCheckpointIO, Checkpoints, Throughput, Validation
 from condensery.training.data import StepDataModule
 from condensery.training.equipment import check_precision
 from condensery.training.logs import csv_logger, last_values, merge_parts
 from condensery.training.modules import TrainingModule
-from condensery.training.settings import TrainingSettings
+from condensery.training.settings import LoopSettings
+from condensery.training.validation import ValidationSample
 
 CHECKPOINTS = "checkpoints"
 _PRECISIONS: dict[str, Any] = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
@@ -30,6 +31,7 @@ _PRECISIONS: dict[str, Any] = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": 
 def fit(
     module: TrainingModule,
     data: StepDataModule,
+    settings: LoopSettings,
     folder: Path,
     label: str,
     *,
@@ -39,7 +41,7 @@ def fit(
     sample: ValidationSample | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> dict[str, float]:
-    """Train ``module`` for its settings' number of steps, from the last checkpoint in ``folder`` where there is one.
+    """Train ``module`` for so many steps, from the last checkpoint in ``folder`` where there is one.
 
     Several processes that have met (``torch.distributed``) and all call this share each batch, and end with the weights
     that one process would have. The first alone writes, logs and validates; the others return no values.
@@ -47,6 +49,7 @@ def fit(
     Args:
         module: trained in place.
         data: the batches.
+        settings: how long, and what is written meanwhile.
         folder: gets logs/metrics.csv; checkpoints lie here until the training is complete.
         label: shown beside the progress.
         accelerator: cpu, gpu or auto.
@@ -62,7 +65,7 @@ def fit(
         UserError: a precision that the device does not have, a gradient that is not finite, a checkpoint that cannot be
             read, layers that torch cannot compile.
     """
-    settings, first = module.settings, rank() == 0
+    first = rank() == 0
     gpu = accelerator != "cpu" and torch.cuda.is_available()
     check_precision(settings.precision, torch.device("cuda" if gpu else "cpu"))
     _quieten()
@@ -80,10 +83,11 @@ def fit(
         enable_checkpointing=first and settings.checkpointed,
         enable_progress_bar=False,
         enable_model_summary=False,
-        use_distributed_sampler=False,
+        limit_val_batches=0,  # `Validation` does it, at any step
         default_root_dir=folder,
     )
-    torch.manual_seed(settings.seed)
+    torch.manual_seed(module.seed)
+    data.epoch = settings.steps  # to Lightning a run is one epoch, whose end it makes something of
     module.train()  # models that were loaded have dropout off, and Lightning leaves that as it is
     with compiled_layers() if compiled else nullcontext():
         trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
@@ -97,9 +101,7 @@ def fit(
     return {name: values[name] for name in sorted(values) if "/" in name}
 
 
-def _of_the_first(
-    folder: Path, label: str, settings: TrainingSettings, sample: ValidationSample | None
-) -> list[Callback]:
+def _of_the_first(folder: Path, label: str, settings: LoopSettings, sample: ValidationSample | None) -> list[Callback]:
     """What the first process does besides training."""
     found: list[Callback] = [Throughput(label, settings.steps, max(1, settings.log_every))]
     if settings.checkpointed:

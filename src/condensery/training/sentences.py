@@ -1,24 +1,24 @@
 """Training on sentence tasks: pairs of sentences with a score, or triplets."""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from condensery.losses.contrast import Contrast, weighted
+from condensery.losses.cross_batch import share_of
+from condensery.losses.gradient_cache import ChunkEncoder
+from condensery.losses.sentences import cosine_regression, triplet_margin
 from condensery.models.biencoder import BiEncoder
-from condensery.objectives.contrast import Contrast, weighted
-from condensery.objectives.cross_batch import share_of
-from condensery.objectives.gradient_cache import ChunkEncoder
-from condensery.objectives.sentences import cosine_regression, triplet_margin
 from condensery.tokens.batches import Chunk, chunks, text_rows
 from condensery.tokens.store import TokenStore
 from condensery.tokens.vocabulary import Vocabulary
 from condensery.training.batches import ALL, Share, items_of_step
-from condensery.training.data import StepDataModule
-from condensery.training.modules import TrainingModule
-from condensery.training.settings import TrainingSettings
+from condensery.training.modules import TowersModule
 
 
 @dataclass(frozen=True)
@@ -85,20 +85,17 @@ class SentenceBatches:
         return SentenceBatch(parts, torch.from_numpy(self.scores[chosen]), len(flat), alone)
 
 
-class SentenceDataModule(StepDataModule):
-    """Pairs or triplets of sentences."""
-
-
-class SentenceModule(TrainingModule):
+class SentenceModule(TowersModule):
     """The bi-encoder on pairs (regression on the cosine) or triplets (margin between distances; SPEC §4).
 
-    ``margin`` is that of triplets.
+    Args:
+        model: see ``TowersModule``.
+        margin: that of triplets.
+        others: see ``TowersModule``.
     """
 
-    model: BiEncoder
-
-    def __init__(self, model: BiEncoder, settings: TrainingSettings, margin: float = 1.0) -> None:
-        super().__init__(model, settings)
+    def __init__(self, model: str | Path | BiEncoder, *, margin: float = 1.0, **others: Any) -> None:
+        super().__init__(model, **others)
         self.margin = margin
 
     def objective(self, batch: SentenceBatch) -> tuple[ChunkEncoder, Contrast | None]:
@@ -111,7 +108,3 @@ class SentenceModule(TrainingModule):
             return cosine_regression(first, second, batch.scores.to(vectors.dtype))
 
         return self.model, weighted(loss, len(batch.scores) / share_of(len(batch.scores)))
-
-    def embed(self, chunk: Chunk) -> Tensor:
-        """CLS vectors."""
-        return self.model.vectors(chunk)

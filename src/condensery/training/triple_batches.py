@@ -1,6 +1,7 @@
 """Batches for fine-tuning: queries, a positive each, and hard negatives."""
 
 from bisect import insort
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol, TypeVar
@@ -10,9 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from condensery.errors import UserError
+from condensery.losses.contrast import known_positives
 from condensery.models.biencoder import PASSAGE, QUERY
-from condensery.objectives.contrast import known_positives
-from condensery.randomness import uniforms
+from condensery.randomness import check_subset, nested_subset, uniforms
+from condensery.text.collection import Collection
 from condensery.tokens.batches import Chunk, chunks, text_rows
 from condensery.tokens.ranges import ranges
 from condensery.tokens.store import TokenStore
@@ -76,6 +79,43 @@ class TrainingQueries:
     starts: Ids
     negatives: Pool[np.int32]
     weights: Pool[np.float64] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        positives: Mapping[int, NDArray[np.integer]],
+        negatives: Pool[np.int32],
+        weights: Pool[np.float64] | None = None,
+    ) -> "TrainingQueries":
+        """From the relevant passages of each query row, in ascending order of the rows."""
+        counts = [len(found) for found in positives.values()]
+        starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        flat = np.concatenate(list(positives.values())).astype(np.int64)
+        return cls(np.fromiter(positives, np.int64), flat, starts, negatives, weights)
+
+
+def judged_queries(
+    collection: Collection, split: str, number: int | None, seed: int, key: str = "train_queries"
+) -> dict[int, NDArray[np.integer]]:
+    """The relevant passages of the judged queries of a split, by query row, or of ``number`` of them drawn by ``seed``.
+
+    Raises:
+        UserError: the split is not there, a judged query has no positive, or there are fewer than ``number``, which was set
+            in ``key``.
+    """
+    qrels = collection.qrels(split)
+    positives = qrels.positives()
+    without = [row for row in qrels.query_set.tolist() if row not in positives]
+    if without:
+        name = collection.queries.column("id")[without[0]]
+        raise UserError(
+            f"qrels of the split {split!r}: query {name!r} has no positive (no judgement above 0), nor have"
+            f" {len(without) - 1} others; remove them from the qrels"
+        )
+    check_subset(number, len(positives), key, f"judged queries in the split {split!r}")
+    judged = np.fromiter(positives, np.int64)
+    chosen = judged[nested_subset(seed, len(judged), number)]
+    return {row: positives[row] for row in chosen.tolist()}
 
 
 class TripleBatches:

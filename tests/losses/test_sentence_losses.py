@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from condensery.objectives.sentences import cosine_regression, triplet_margin
+from condensery.losses.sentences import cosine_regression, triplet_margin
 
 
 def _random(seed: int) -> torch.Tensor:

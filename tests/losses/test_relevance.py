@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from condensery.objectives.gradient_cache import backpropagate
-from condensery.objectives.relevance import Loss, RelevanceOfLists, listwise, pointwise
+from condensery.losses.gradient_cache import backpropagate
+from condensery.losses.relevance import Loss, RelevanceOfLists, listwise, pointwise
 from condensery.tokens.batches import Chunk, chunks, flatten
 
 

@@ -1,4 +1,4 @@
-"""Which texts of a collection are pre-trained on, and the token stores made of them."""
+"""A collection in tokens: which of its texts are pre-trained on, and the folders of token stores that stages leave."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,6 +32,48 @@ def pretraining_texts(collection: Collection) -> tuple[Column[str], np.ndarray]:
     passages: pa.ChunkedArray = collection.documents.arrow("passages")
     counts = pc.list_value_length(passages).to_numpy()
     return Column(pc.list_flatten(passages).chunks), np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
+def tokenise_collection(
+    collection: Collection, tokenizer: Path, folder: Path, *, titles: bool, workers: int = 1, label: str = "tokens"
+) -> "dict[str, TokenStore]":
+    """Write ``Tokens``: the token stores of passages, queries, separate documents and, if wanted, titles, by name.
+
+    Args:
+        collection: whose texts are tokenised.
+        tokenizer: folder with ``tokenizer.json``.
+        folder: written into.
+        titles: passages are read as title [SEP] text.
+        workers: processes.
+        label: shown with the progress.
+    """
+    from condensery.tokens.store import tokenise
+    from condensery.tokens.tokenizer import load_tokenizer
+    from condensery.tokens.vocabulary import Vocabulary
+
+    Vocabulary.of(load_tokenizer(tokenizer)).save(folder)
+    texts, documents = pretraining_texts(collection)
+    separate = collection.documents is not None
+    plan: list[tuple[str, Any, bool, Any]] = [
+        ("passages", collection.passages.column("text"), not separate, None if separate else documents),
+        ("queries", collection.queries.column("text"), False, None),
+    ]
+    if separate:
+        plan.append(("documents", texts, True, documents))
+    if titles:
+        plan.append(("titles", collection.passages.column("title"), False, None))
+    return {
+        name: tokenise(
+            column,
+            tokenizer,
+            folder / name,
+            sentences=sentences,
+            documents=starts,
+            workers=workers,
+            label=f"{label}: {name}",
+        )
+        for name, column, sentences, starts in plan
+    }
 
 
 @dataclass(frozen=True)

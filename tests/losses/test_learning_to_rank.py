@@ -7,27 +7,13 @@ import textbook
 import torch
 from torch import Tensor
 
+from condensery.losses.gradient_cache import backpropagate
 from condensery.models.biencoder import QUERY, BiEncoder
 from condensery.models.encoder import Encoder
-from condensery.objectives.gradient_cache import backpropagate
 from condensery.tokens.batches import chunks
 from condensery.training.modules import BiEncoderModule
-from condensery.training.settings import TrainingSettings
 from condensery.training.triple_batches import TripleBatch
 
-SETTINGS = TrainingSettings(
-    steps=3,
-    learning_rate=1e-3,
-    warmup=0.0,
-    weight_decay=0.0,
-    clip=0.0,
-    precision="fp32",
-    seed=4,
-    checkpoint_every=0,
-    checkpoint_minutes=0,
-    log_every=1,
-    validate_every=0,
-)
 QUERIES, PASSAGES = [[7, 8], [9, 10, 11], [12]], [[20, 21], [22], [23, 24, 25], [26], [27, 28]]
 POSITIVE, KNOWN = [1, 0, 4], [[0, 1, 0, 1, 0], [1, 0, 0, 0, 0], [0, 0, 0, 0, 1]]
 
@@ -47,18 +33,16 @@ def module(masked: bool) -> BiEncoderModule:
     torch.manual_seed(3)
     query, passage = (textbook.language_model().base_model for _ in range(2))
     model: Any = BiEncoder(Encoder(query), Encoder(passage))
-    made = BiEncoderModule(model, SETTINGS, masked, learned_score=True).double()
-    assert made.score is not None
+    made = BiEncoderModule(model, loss="learning_to_rank", mask_known_positives=masked, seed=4).double()
     with torch.no_grad():
-        made.score.weight.mul_(20.0)
-        made.score.bias.fill_(0.3)
+        made.loss.weight.mul_(20.0)
+        made.loss.bias.fill_(0.3)
     return made
 
 
 def by_definition(made: BiEncoderModule, masked: bool) -> Tensor:
     """A eq. 14, query by query: W is (W_q, W_d), {q, d} one vector behind the other."""
-    score = made.score
-    assert score is not None
+    score = made.loss
 
     def vectors(encoder: Any, texts: list[list[int]]) -> list[Tensor]:
         rows = [torch.tensor([[textbook.CLS, *text, textbook.SEP]]) for text in texts]
@@ -88,18 +72,17 @@ def test_the_loss_and_its_gradient_are_those_of_equation_14(budget: int, masked:
     expected.backward()
     torch.testing.assert_close(losses["contrast"], expected.detach(), rtol=1e-10, atol=1e-12)
     named = dict(plain.named_parameters())
-    assert {"score.weight", "score.bias"} <= named.keys()
+    assert {"loss.weight", "loss.bias"} <= named.keys()
     for name, parameter in ours.named_parameters():
         wanted = named[name].grad
         if wanted is not None:
             torch.testing.assert_close(parameter.grad, wanted, rtol=1e-7, atol=1e-10, msg=name)
-    assert ours.score is not None
-    assert float(ours.score.weight.grad.abs().sum()) > 0
+    assert float(ours.loss.weight.grad.abs().sum()) > 0
 
 
 def test_all_weights_are_trained_and_retrieval_is_by_the_encoders_vectors() -> None:
     made, chunk = module(True), batch(1000).chunks[0]
-    assert sum(1 for name, _ in made.named_parameters() if name.startswith("score")) == 2
+    assert sum(1 for name, _ in made.named_parameters() if name.startswith("loss")) == 2
     assert len({id(parameter) for parameter in made.parameters()}) == len(list(made.parameters()))
     torch.testing.assert_close(made.embed(chunk), made.model.vectors(chunk))
 
@@ -107,11 +90,11 @@ def test_all_weights_are_trained_and_retrieval_is_by_the_encoders_vectors() -> N
 def test_the_score_is_drawn_from_the_seed_alone() -> None:
     model = module(True).model
     torch.manual_seed(1)
-    one = BiEncoderModule(model, SETTINGS, learned_score=True).score
+    one = BiEncoderModule(model, loss="learning_to_rank", seed=4).loss
     after = torch.rand(1)
     torch.manual_seed(1)
     assert torch.equal(after, torch.rand(1)), "and no other draw is"
-    two = BiEncoderModule(model, SETTINGS, learned_score=True).score
+    two = BiEncoderModule(model, loss="learning_to_rank", seed=4).loss
     assert one is not None
     assert two is not None
     assert torch.equal(one.weight, two.weight)

@@ -6,7 +6,8 @@ import pytest
 import textbook
 import torch
 
-from condensery.objectives.contrast import retrieval_contrast, span_contrast, weighted
+from condensery.losses.contrast import span_contrast, weighted
+from condensery.losses.info_nce import info_nce
 
 
 def _random(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -52,7 +53,7 @@ def test_a_weighted_contrast_and_its_gradient_are_the_contrasts_times_the_weight
 
 @pytest.mark.parametrize("temperature", [1.0, 0.05])
 @pytest.mark.parametrize("masked", [False, True], ids=["all negatives", "without known positives"])
-def test_retrieval_contrast_is_the_likelihood_of_the_positive(masked: bool, temperature: float) -> None:
+def test_info_nce_is_the_likelihood_of_the_positive(masked: bool, temperature: float) -> None:
     queries, passages = _random(4, 5), _random(9, 5, seed=1)
     positive = torch.tensor([3, 0, 8, 3])
     known = torch.zeros(4, 9, dtype=torch.bool)
@@ -66,7 +67,7 @@ def test_retrieval_contrast_is_the_likelihood_of_the_positive(masked: bool, temp
         total -= math.log(
             math.exp(scores[positive[query]]) / sum(math.exp(s) for p, s in enumerate(scores) if p not in left_out)
         )
-    ours = retrieval_contrast(queries, passages, positive, known if masked else None, temperature)
+    ours = info_nce(queries, passages, positive, known if masked else None, temperature)
     assert float(ours) == pytest.approx(total / 4, rel=1e-12)
     assert torch.equal(known, before), "the caller's table was changed"
 
@@ -74,7 +75,7 @@ def test_retrieval_contrast_is_the_likelihood_of_the_positive(masked: bool, temp
 def test_a_masked_known_positive_gets_no_gradient_from_the_query() -> None:
     queries, passages = _random(1, 5), _random(3, 5, seed=1).requires_grad_()
     known = torch.tensor([[True, True, False]])
-    retrieval_contrast(queries, passages, torch.tensor([0]), known).backward()
+    info_nce(queries, passages, torch.tensor([0]), known).backward()
     assert passages.grad is not None
     assert not passages.grad[1].any()
     assert passages.grad[0].any()

@@ -12,12 +12,12 @@ import textbook
 import torch
 from torch import Tensor, distributed, multiprocessing, nn
 
+from condensery.losses.cross_batch import gathered, joined_passages, share_of, to_be_averaged
+from condensery.losses.gradient_cache import backpropagate
+from condensery.losses.info_nce import info_nce
 from condensery.models.biencoder import BiEncoder
 from condensery.models.condenser import Condenser, CondenserShape
 from condensery.models.encoder import Encoder
-from condensery.objectives.contrast import retrieval_contrast
-from condensery.objectives.cross_batch import gathered, joined_passages, share_of, to_be_averaged
-from condensery.objectives.gradient_cache import backpropagate
 from condensery.tokens.batches import Chunk
 from condensery.training.modules import BiEncoderModule, CoCondenserModule, InverseClozeModule, TrainingModule
 from condensery.training.span_batches import SpanBatch
@@ -50,7 +50,7 @@ class Words(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.words = nn.Embedding(textbook.SIZE, 8)
+        self.words, self.hidden_size = nn.Embedding(textbook.SIZE, 8), 8
 
     def vectors(self, chunk: Chunk) -> Tensor:
         return (self.words(chunk.input_ids) * chunk.attention_mask[:, :, None]).sum(dim=1)
@@ -63,15 +63,15 @@ def module_of(kind: str, masked: bool = True) -> TrainingModule:
     """A small model without dropout, the same in every process: ``words`` in float32, the others in float64."""
     torch.manual_seed(1)
     if kind == "words":
-        return BiEncoderModule(Words(), tiny.settings(), masked, temperature=9.0)  # type: ignore[arg-type]
+        return BiEncoderModule(Words(), mask_known_positives=masked, temperature=9.0, **tiny.optimiser())  # type: ignore[arg-type]
     language_model = textbook.language_model()
     if kind == "cocondenser":
         condenser = Condenser(language_model, CondenserShape(1, 1, True)).double()
-        return CoCondenserModule(condenser, tiny.settings(), 0.7, 0.9, 0.8)
+        return CoCondenserModule(condenser, mlm_weight=0.7, temperature=0.9, contrast_weight=0.8, **tiny.optimiser())
     model = BiEncoder(Encoder(language_model.base_model))
     if kind == "ict":
-        return InverseClozeModule(model, tiny.settings())
-    return BiEncoderModule(model, tiny.settings(), masked, temperature=0.5)
+        return InverseClozeModule(model, **tiny.optimiser())
+    return BiEncoderModule(model, mask_known_positives=masked, temperature=0.5, **tiny.optimiser())
 
 
 def gradient_of(module: TrainingModule, batch: SpanBatch | TripleBatch) -> tuple[dict[str, float], Tensor]:
@@ -196,7 +196,7 @@ def test_faults_of_one_rank_would_show(fault: str, found: tuple[Path, list[dict[
         known[:] = False
     words, number = Words(), len(positive)
     words.load_state_dict(module_of("words").model.state_dict())
-    backpropagate(words, joined.chunks, lambda v: retrieval_contrast(v[:number], v[number:], positive, known, 9.0))
+    backpropagate(words, joined.chunks, lambda v: info_nce(v[:number], v[number:], positive, known, 9.0))
     assert words.words.weight.grad is not None
     wrong, right = words.words.weight.grad.flatten(), found[1][0]["words, unequal, 2, True"][1]
     assert float((wrong - right).norm() / right.norm()) > 1e-3

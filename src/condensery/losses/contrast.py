@@ -1,7 +1,4 @@
-"""Contrast between vectors: spans of one document (coCondenser), queries and passages (fine-tuning).
-
-Every loss here is a function of the vectors of the whole batch, in fp32 or wider; the gradient cache calls it once.
-"""
+"""The contrast of spans of one document (coCondenser): a function of the vectors of the whole batch, in fp32 or wider."""
 
 from collections.abc import Callable
 
@@ -30,27 +27,6 @@ def span_contrast(vectors: Tensor, temperature: float = 1.0) -> Tensor:
     similarity = similarity.masked_fill(torch.eye(len(vectors), dtype=torch.bool, device=vectors.device), -torch.inf)
     partner = torch.arange(len(vectors), device=vectors.device) ^ 1
     return nn.functional.cross_entropy(similarity, partner)
-
-
-def retrieval_contrast(
-    queries: Tensor, passages: Tensor, positive: Tensor, known: Tensor | None = None, temperature: float = 1.0
-) -> Tensor:
-    """Negative log-likelihood of the positive among all passages of the batch (InfoNCE; DPR eq. 2, CO §3.4).
-
-    Args:
-        queries: (q, d).
-        passages: (p, d), positives and hard negatives of all queries.
-        positive: (q,) the row in ``passages`` of each query's positive.
-        known: (q, p) True where a passage of the batch is another judged positive of the query: it is not a negative
-            and is left out of the sum; None = keep all, as the papers' code does.
-        temperature: divides the inner products (Q eq. 5).
-    """
-    scores = queries @ passages.T / temperature  # (q, p)
-    if known is not None:
-        others = known.clone()
-        others[torch.arange(len(queries), device=others.device), positive] = False
-        scores = scores.masked_fill(others, -torch.inf)
-    return nn.functional.cross_entropy(scores, positive)
 
 
 def known_positives(judged: Tensor, passages: Tensor, queries: int) -> Tensor:

@@ -7,14 +7,15 @@ import textbook
 import torch
 from torch import Tensor, nn
 
+from condensery.losses import gradient_cache
+from condensery.losses.contrast import Contrast, span_contrast, weighted
+from condensery.losses.gradient_cache import ChunkEncoder, backpropagate
+from condensery.losses.info_nce import info_nce
+from condensery.losses.mlm import MaskedPrediction
 from condensery.models.biencoder import PASSAGE, QUERY, BiEncoder
 from condensery.models.condenser import Condenser, CondenserShape
 from condensery.models.encoder import Encoder
 from condensery.models.masked_autoencoder import Kind, MaskedAutoEncoder, decoder_shape
-from condensery.objectives import gradient_cache
-from condensery.objectives.contrast import Contrast, retrieval_contrast, span_contrast, weighted
-from condensery.objectives.gradient_cache import ChunkEncoder, backpropagate
-from condensery.objectives.mlm import MaskedPrediction
 from condensery.tokens.batches import Chunk, chunks
 
 LENGTHS = [6, 12, 9, 4, 12, 7, 5, 12, 8, 10, 3, 11]
@@ -131,7 +132,7 @@ def test_cached_equals_full_batch_for_a_biencoder_with_dropout(shared: bool, bud
     known[0, 1] = True
 
     def contrast(vectors: Tensor) -> Tensor:
-        return retrieval_contrast(vectors[:3], vectors[3:], torch.tensor([2, 0, 4]), known, 0.5)
+        return info_nce(vectors[:3], vectors[3:], torch.tensor([2, 0, 4]), known, 0.5)
 
     _compare(model, model, parts, contrast)
 
@@ -164,7 +165,7 @@ def test_passages_are_encoded_once_and_the_bits_stay(
         model.zero_grad()
         torch.manual_seed(11)
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
-            losses = backpropagate(model, parts, lambda v: retrieval_contrast(v[:2], v[2:], torch.tensor([3, 0])))
+            losses = backpropagate(model, parts, lambda v: info_nce(v[:2], v[2:], torch.tensor([3, 0])))
         return losses["contrast"], textbook.gradients(model)
 
     loss, found = gradients()
@@ -300,7 +301,7 @@ def test_bf16_gives_each_of_two_towers_its_gradient() -> None:
     parts += chunks(read.flat, read.starts, 10**6, textbook.PAD, tower=PASSAGE, rows=range(3, 6))
 
     def contrast(vectors: Tensor) -> Tensor:
-        return retrieval_contrast(vectors[:3], vectors[3:], torch.arange(3), None, 1.0)
+        return info_nce(vectors[:3], vectors[3:], torch.arange(3), None, 1.0)
 
     with torch.autocast("cpu", torch.bfloat16):
         backpropagate(model, parts, contrast)

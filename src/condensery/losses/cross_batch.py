@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, distributed, nn
 
-from condensery.objectives.contrast import Contrast, known_positives
+from condensery.losses.contrast import Contrast, known_positives
 
 Value = TypeVar("Value")
 _alone: list[bool] = []  # what the blocks ``alone`` say that we are in

@@ -18,13 +18,11 @@ import torch
 from torch import Tensor
 
 from condensery import memory
-from condensery.objectives.contrast import Contrast
+from condensery.losses.contrast import Contrast
 from condensery.tokens.batches import Chunk
 
 _MANY = 16  # chunks; a batch of more gives free memory back twice a chunk, which costs it a tenth of its time
 _FEW = 0.25  # of the tokens of the chunk that waits: the graphs of chunks before it, made beside its own, hold no more
-
-memory.keep_flat()
 
 
 class ChunkEncoder(Protocol):

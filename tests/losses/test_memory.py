@@ -20,9 +20,9 @@ import torch
 from textbook import rows
 from transformers import BertConfig, BertForMaskedLM
 from condensery.models.condenser import Condenser, CondenserShape
-from condensery.objectives.contrast import span_contrast
-from condensery.objectives.gradient_cache import backpropagate
-from condensery.objectives.mlm import MaskedPrediction
+from condensery.losses.contrast import span_contrast
+from condensery.losses.gradient_cache import backpropagate
+from condensery.losses.mlm import MaskedPrediction
 
 def megabytes(field):  # not ru_maxrss, which begins with what the parent process had
     with open("/proc/self/status") as status:

@@ -1,0 +1,99 @@
+"""The gradient cache for a program of one's own: any encoder, any loss (CO §3.3; see ``gradient_cache``)."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from condensery.errors import UserError
+from condensery.losses.gradient_cache import backpropagate
+
+Piece = TypeVar("Piece")
+Part = tuple[Callable[[Any], Tensor], Sequence[Any]]
+
+
+def cached_backward(
+    loss: Callable[..., Tensor], *parts: Part, backward: Callable[[Tensor], None] = Tensor.backward
+) -> Tensor:
+    """Accumulate the gradient of a loss of many vectors in the memory of one chunk, exactly, dropout included.
+
+        loss = cached_backward(contrast, (query_encoder, query_chunks), (passage_encoder, passage_chunks))
+
+    Args:
+        loss: of the vectors of each part, in the order of the parts, (n, d) each in fp32 or wider -> scalar.
+        parts: an encoder and the chunks that it reads. The encoder takes a chunk and gives its vectors (b, d); it may be
+            the same in several parts. A chunk is a tensor or a sequence of length b, or a mapping (or a tokenizer's output)
+            whose first entry is one.
+        backward: called once a chunk with the scalar to back-propagate, such as ``self.manual_backward`` or
+            ``accelerator.backward``.
+
+    Returns:
+        the loss, detached. ``.grad`` of the encoders' weights holds its gradient, added to what was there.
+
+    Raises:
+        UserError: a part has no chunk.
+    """
+    chunks: list[_Chunk] = []
+    sizes, first = [], 0
+    for tower, (_, pieces) in enumerate(parts):
+        if not len(pieces):
+            raise UserError(f"cached_backward: part {tower} has no chunk")
+        before = first
+        for piece in pieces:
+            rows = _rows(piece)
+            chunks.append(_Chunk(piece, tower, torch.arange(first, first + rows)))
+            first += rows
+        sizes.append(first - before)
+    encoders = _Encoders([encode for encode, _ in parts])
+    found = backpropagate(encoders, chunks, lambda vectors: loss(*vectors.split(sizes)), backward)  # type: ignore[arg-type]
+    return found["contrast"]
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """A chunk of a program's own, with what the cache asks of one."""
+
+    piece: Any
+    tower: int
+    rows: Tensor
+
+    @property
+    def input_ids(self) -> Tensor:
+        """Any tensor of the chunk: where it lies, the cache computes."""
+        return next(_tensors(self.piece), self.rows)
+
+    @property
+    def tokens(self) -> int:
+        """A measure of its size."""
+        return self.input_ids.numel()
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+class _Encoders:
+    """The encoder of each part as one ``ChunkEncoder``."""
+
+    def __init__(self, encoders: Sequence[Callable[[Any], Tensor]]) -> None:
+        self.encoders = encoders
+
+    def vectors(self, chunk: _Chunk) -> Tensor:
+        return self.encoders[chunk.tower](chunk.piece)
+
+    def encode(self, chunk: _Chunk) -> tuple[Tensor, dict[str, Tensor]]:
+        return self.vectors(chunk), {}
+
+
+def _first(piece: Any) -> Any:
+    return next(iter(piece.values())) if isinstance(piece, Mapping) or hasattr(piece, "values") else piece
+
+
+def _rows(piece: Any) -> int:
+    return len(_first(piece))
+
+
+def _tensors(piece: Any) -> Any:
+    values = piece.values() if isinstance(piece, Mapping) or hasattr(piece, "keys") else [piece]
+    return (value for value in values if isinstance(value, Tensor))

@@ -1,0 +1,45 @@
+"""InfoNCE (van den Oord et al. 2018; DPR, Karpukhin et al. 2020, eq. 2), the loss of fine-tuning and of ICT."""
+
+import torch
+from torch import Tensor, nn
+
+from condensery.losses.base import RetrievalLoss
+from condensery.losses.registry import register
+
+
+@register("info_nce")
+class InfoNCE(RetrievalLoss):
+    """Negative log-likelihood of the positive among all passages of the batch; see ``info_nce``.
+
+    Args:
+        temperature: divides the inner products.
+    """
+
+    def __init__(self, temperature: float = 1.0) -> None:
+        super().__init__()
+        self.temperature = temperature
+
+    def forward(self, queries: Tensor, passages: Tensor, positive: Tensor, known: Tensor | None = None) -> Tensor:
+        """See ``RetrievalLoss``."""
+        return info_nce(queries, passages, positive, known, self.temperature)
+
+
+def info_nce(
+    queries: Tensor, passages: Tensor, positive: Tensor, known: Tensor | None = None, temperature: float = 1.0
+) -> Tensor:
+    """Negative log-likelihood of the positive among all passages of the batch (DPR eq. 2; CO §3.4).
+
+    Args:
+        queries: (q, d).
+        passages: (p, d), positives and hard negatives of all queries.
+        positive: (q,) the row in ``passages`` of each query's positive.
+        known: (q, p) True where a passage of the batch is another judged positive of the query: it is not a negative
+            and is left out of the sum; None = keep all, as the papers' code does.
+        temperature: divides the inner products (Q eq. 5).
+    """
+    scores = queries @ passages.T / temperature  # (q, p)
+    if known is not None:
+        others = known.clone()
+        others[torch.arange(len(queries), device=others.device), positive] = False
+        scores = scores.masked_fill(others, -torch.inf)
+    return nn.functional.cross_entropy(scores, positive)

@@ -1,0 +1,52 @@
+"""The learning-to-rank loss of A (eq. 14), kept as an ablation of the contrast by inner products.
+
+The score of a query q and a passage d is sigmoid(W [q; d] + b). W [q; d] is W_q q + W_d d, so the loss needs one number of
+each text, and goes through the gradient cache as vectors of one dimension do. It also means that all queries rank the
+passages alike, by W_d d. That is the paper's formula as it is printed; its result is "much worse" (A §4.3).
+
+Letters: q queries and p passages of a batch, d dimensions of a vector, b rows of a chunk.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from condensery.losses.base import RetrievalLoss
+from condensery.losses.info_nce import info_nce
+from condensery.losses.registry import register
+from condensery.models.biencoder import QUERY
+from condensery.randomness import hash64
+
+
+@register("learning_to_rank")
+class LearningToRank(RetrievalLoss):
+    """-log softmax of sigmoid(W [q; d] + b) at the positive, averaged over the queries (A eq. 14).
+
+    Retrieval does not use W and b.
+
+    Args:
+        temperature: divides the scores.
+    """
+
+    weight: nn.Parameter  # (2, d): of passages, of queries
+    bias: nn.Parameter  # (1,)
+
+    def __init__(self, temperature: float = 1.0) -> None:
+        super().__init__()
+        self.temperature = temperature
+
+    def prepare(self, hidden_size: int, seed: int) -> None:
+        """Random weights by ``seed``."""
+        random = torch.Generator().manual_seed(hash64(seed, "learned score") >> 1)
+        self.weight = nn.Parameter(torch.randn(2, hidden_size, generator=random) * 0.02)
+        self.bias = nn.Parameter(torch.zeros(1))
+
+    def features(self, vectors: Tensor, tower: int) -> Tensor:
+        """The numbers (b, 1) that the score is the sum of: W_q q + b of a query, W_d d of a passage."""
+        numbers = (vectors * self.weight[1 if tower == QUERY else 0]).sum(dim=-1, keepdim=True)
+        return numbers + self.bias if tower == QUERY else numbers
+
+    def forward(self, queries: Tensor, passages: Tensor, positive: Tensor, known: Tensor | None = None) -> Tensor:
+        """``queries`` (q, 1) and ``passages`` (p, 1) are those of ``features``; the rest is as in ``RetrievalLoss``."""
+        scores = torch.sigmoid(queries + passages.T)  # (q, p)
+        units = torch.eye(len(passages), dtype=scores.dtype, device=scores.device)  # products with them are the scores
+        return info_nce(scores, units, positive, known, self.temperature)

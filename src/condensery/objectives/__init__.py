@@ -1,1 +1,0 @@
-"""Objectives: what is minimised, and the one gradient cache through which contrastive batches are trained."""

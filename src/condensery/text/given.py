@@ -1,0 +1,74 @@
+"""Texts as a program of one's own gives them: a folder in one of the formats, a list of texts, or a collection."""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from condensery.cache import cached
+from condensery.errors import UserError
+from condensery.files import expanded
+from condensery.inputs import FOLDER, fault, resolve
+from condensery.text import read_collection
+from condensery.text.beir import BeirSource
+from condensery.text.collection import Collection
+from condensery.text.documents import DocumentsSource
+from condensery.text.plain_text import TextSource
+from condensery.text.records import Passage
+from condensery.text.source import FolderSource
+from condensery.text.writer import CollectionWriter
+
+Given = str | Path | Sequence[str] | Collection
+
+
+def collection_of(data: Given, splits: dict[str, str | None] | None = None) -> Collection:
+    """What is given as a collection; a folder, or a list of texts, is read once and then found again by its content.
+
+    Args:
+        data: a folder in the BEIR layout (``corpus.jsonl``, ``queries.jsonl``, ``qrels/``), of documents
+            (``documents.jsonl``) or of plain text (``*.txt``, ``*.md``); a list of texts, each a document; or a
+            ``Collection``.
+        splits: of train, dev and test the file in ``qrels/``, without ``.tsv``; None = those that are there.
+
+    Raises:
+        UserError: the folder is none of these, or cannot be read.
+    """
+    if isinstance(data, Collection):
+        return data
+    if isinstance(data, str | Path):
+        source = _source(expanded(data), splits)
+        return Collection(cached("collection", source.fingerprint(), lambda folder: read_collection(source, folder)))
+    texts = list(data)
+    if wrong := next((text for text in texts if not isinstance(text, str)), None):
+        raise UserError(f"texts: a list of strings is expected, not of {type(wrong).__name__}")
+    digest = hashlib.blake2b(b"\0".join(text.encode() for text in texts), digest_size=16).hexdigest()
+    return Collection(cached("collection", f"texts {len(texts)} {digest}", lambda folder: _write(texts, folder)))
+
+
+def _write(texts: Sequence[str], folder: Path) -> None:
+    with CollectionWriter(folder, "texts", "texts", "drop") as writer:
+        for number, text in enumerate(texts):
+            writer.add_passage(Passage(str(number), "", text), f"texts[{number}]")
+
+
+def _source(folder: Path, splits: dict[str, str | None] | None) -> Any:
+    """The description of a folder, told by its files."""
+    if why := fault(folder, FOLDER):
+        raise UserError(f"{folder}: {why}; a folder of texts is expected")
+    judged = {name: name if resolve(folder / "qrels" / f"{name}.tsv") else None for name in ("train", "dev", "test")}
+    shared: dict[str, Any] = {
+        "root": str(folder),
+        "splits": judged if splits is None else {"train": None, "dev": None, "test": None} | splits,
+        "empty_passages": "drop",
+        "dev_queries": 500 if splits is None else 0,
+        "unlabelled_queries": 0,
+    }
+    kind: type[FolderSource]
+    own: dict[str, Any]
+    if resolve(folder / "corpus.jsonl"):
+        kind, own = BeirSource, {"name": None, "documents": "auto"}
+    elif resolve(folder / "documents.jsonl"):
+        kind, own = DocumentsSource, {"name": folder.absolute().name, "documents": "documents.jsonl", "extra": []}
+    else:
+        kind, own = TextSource, {"name": folder.absolute().name, "minimum_words": 5}
+    return kind.model_validate(shared | own)

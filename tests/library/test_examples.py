@@ -1,0 +1,43 @@
+"""The examples run as they stand, but for the names of model and data, and in fewer steps."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SHORTER = {"google-bert/bert-base-uncased": "bert", "max_steps=1000": "max_steps=4", "max_epochs=3": "max_epochs=1"}
+
+
+@pytest.fixture(scope="module")
+def ran(world: Path) -> dict[str, str]:
+    """What each of them prints; the first makes what the second starts from."""
+    printed = {}
+    sources = {path.stem: path for path in EXAMPLES.glob("*.py")}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    for name in ("pretrain", *sorted(sources.keys() - {"pretrain"})):
+        text = sources[name].read_text()
+        for before, after in SHORTER.items():
+            text = text.replace(before, after)
+        done = subprocess.run(
+            [sys.executable, "-c", text], cwd=world, env=environment, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, f"{name}: {done.stderr[-3000:]}"
+        printed[name] = done.stdout
+    return printed
+
+
+def test_what_was_trained_opens_elsewhere(ran: dict[str, str], world: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+    from transformers import AutoModelForMaskedLM
+
+    assert AutoModelForMaskedLM.from_pretrained(world / "cocondenser").config.hidden_size == 32
+    assert SentenceTransformer(str(world / "cocondenser"), device="cpu").encode(["rain"]).shape == (1, 32)
+
+
+def test_what_they_print(ran: dict[str, str]) -> None:
+    assert re.search(r"^(rain falls|iron rusts).*\n\{'NDCG@10': [01]\.\d+\}$", ran["finetune"], re.M)
+    assert re.search(r"^loss \d+\.\d{3}$", ran["gradient_cache"], re.M)

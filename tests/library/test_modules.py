@@ -1,0 +1,299 @@
+"""Every public module in a plain ``pl.Trainer``: as Lightning's users expect it."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytorch_lightning as pl
+import torch
+from conftest import SENTENCES
+from torch import Tensor
+
+import condensery
+from condensery import (
+    BM25,
+    BiEncoderModule,
+    CoCondenserModule,
+    CondenserModule,
+    CrossEncoderModule,
+    InverseClozeModule,
+    MaskedAutoEncoderModule,
+    PassageQueryDataModule,
+    QueryAsContextModule,
+    RetrievalLoss,
+    Retriever,
+    SpanPairDataModule,
+    TripleDataModule,
+    UserError,
+    evaluate,
+)
+from condensery.losses.registry import register
+from condensery.training.span_batches import ContextMasking
+
+SPANS: dict[str, Any] = {"length": 32, "min_length": 4, "batch_size": 6, "chunk_tokens": 256}
+TRIPLES: dict[str, Any] = {"negatives": BM25, "negatives_per_query": 2, "mining_depth": 6, "batch_size": 4}
+QUERIES = [{"text": text, "queries": [text.split()[0], text[:20]]} for text in SENTENCES * 3]
+AUTOENCODER = ContextMasking("partner", both=True, rate=0.45)
+RATE = {"learning_rate": 1e-3}
+
+
+@dataclass
+class Kind:
+    """A module and its data, made from the folder ``world``."""
+
+    module: Callable[..., Any]
+    data: Callable[[Path], Any]
+
+
+def spans(**changes: Any) -> Callable[[Path], SpanPairDataModule]:
+    return lambda world: SpanPairDataModule(world / "notes", world / "bert", **{**SPANS, **changes})
+
+
+def triples(**changes: Any) -> Callable[[Path], TripleDataModule]:
+    lengths = {"query_length": 16, "passage_length": 40}
+    return lambda world: TripleDataModule(world / "scifact", world / "bert", **{**TRIPLES, **lengths, **changes})
+
+
+KINDS = {
+    "condenser": Kind(CondenserModule, spans(pairs=None)),
+    "cocondenser": Kind(CoCondenserModule, spans()),
+    "query as context": Kind(
+        QueryAsContextModule, lambda world: PassageQueryDataModule(QUERIES, world / "bert", length=40, batch_size=6)
+    ),
+    "auto-encoder": Kind(MaskedAutoEncoderModule, spans(decoder=AUTOENCODER)),
+    "inverse cloze": Kind(InverseClozeModule, spans(pairs="sentence", query_length=20)),
+    "bi-encoder": Kind(BiEncoderModule, triples()),
+    "cross-encoder": Kind(CrossEncoderModule, triples(pairs=True)),
+}
+each = pytest.mark.parametrize("kind", KINDS)
+
+
+def trainer(folder: Path, **options: Any) -> pl.Trainer:
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False, "accelerator": "cpu"}
+    return pl.Trainer(**{**quiet, "default_root_dir": folder, "enable_checkpointing": False, **options})
+
+
+def weights(module: pl.LightningModule) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in module.state_dict().items()}
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+class Stops(pl.Callback):
+    """A user's callback: counts the steps, keeps a checkpoint of one, and stops there."""
+
+    def __init__(self, at: int | None = None, path: Path | None = None) -> None:
+        self.at, self.path, self.steps = at, path, 0
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        self.steps += 1
+        if trainer.global_step == self.at:
+            trainer.save_checkpoint(self.path)
+            trainer.should_stop = True
+
+
+@each
+def test_it_trains_saves_resumes_and_loads(kind: str, world: Path, tmp_path: Path) -> None:
+    """With the user's callback; in the middle of the second epoch it is stopped, and ends with the same bits."""
+    made = KINDS[kind]
+    data = made.data(world)
+    data.prepare_data()
+    data.setup()
+    epoch = data.batches.steps_an_epoch()
+    assert epoch > 1
+    whole, counted = made.module(world / "bert", **RATE), Stops()
+    before = weights(whole)
+    trainer(tmp_path, max_epochs=2, callbacks=[counted]).fit(whole, made.data(world))
+    assert counted.steps == 2 * epoch
+    assert not same(before, weights(whole))
+    path = tmp_path / "middle.ckpt"
+    halved = trainer(tmp_path, max_epochs=2, callbacks=[Stops(epoch + 1, path)])
+    halved.fit(made.module(world / "bert", **RATE), made.data(world))
+    resumed = made.module(world / "bert", **RATE)
+    trainer(tmp_path, max_epochs=2).fit(resumed, made.data(world), ckpt_path=str(path), weights_only=True)
+    assert same(weights(whole), weights(resumed))
+    loaded = type(whole).load_from_checkpoint(path, weights_only=True)
+    assert loaded.hparams["learning_rate"] == 1e-3
+    assert not same(before, weights(loaded))
+    whole.save_pretrained(tmp_path / "saved")
+    assert (tmp_path / "saved" / "tokenizer.json").exists()
+    again = made.module(tmp_path / "saved")
+    shared = [name for name in weights(again) if not name.startswith("model.decoder")]
+    assert shared
+    assert all(torch.equal(weights(whole)[name], weights(again)[name]) for name in shared)
+
+
+@each
+def test_fast_dev_run_and_a_profiler(kind: str, world: Path, tmp_path: Path) -> None:
+    made = KINDS[kind]
+    run = trainer(tmp_path, fast_dev_run=True, profiler="simple")
+    run.fit(made.module(world / "bert"), made.data(world))
+    assert run.global_step == 1
+    assert "run_training_epoch" in run.profiler.summary()
+
+
+def test_one_pass_reads_everything_and_the_next_in_another_order(world: Path) -> None:
+    data = triples(seed=3)(world)
+    data.prepare_data()
+    data.setup()
+    batches = data.batches
+    epoch = batches.steps_an_epoch()
+    first, second = (
+        [item for step in range(start, start + epoch) for item in batches.order(step)[1].tolist()]
+        for start in (0, epoch)
+    )
+    assert sorted(first) == sorted(second) == list(range(10))
+    assert first != second
+
+
+def test_dev_queries_are_validated_on(world: Path, tmp_path: Path) -> None:
+    run = trainer(tmp_path, max_epochs=1, num_sanity_val_steps=0)
+    module = BiEncoderModule(world / "bert", **RATE)
+    run.fit(module, triples()(world))
+    value = float(run.callback_metrics["val/mrr@10"])
+    retriever = Retriever(module)
+    dev = evaluate(retriever, condensery.text.given.collection_of(world / "scifact"), ["MRR@10"], split="dev")
+    assert value == pytest.approx(dev["MRR@10"], abs=1e-6), "the sample holds all passages of so small a collection"
+    assert retriever.query_length == 16
+    run = trainer(tmp_path, max_epochs=1)
+    run.fit(CoCondenserModule(world / "bert", **RATE), spans()(world))
+    assert not any(name.startswith("val") for name in run.callback_metrics), "plain text has none"
+
+
+DDP = """
+import sys
+import pytorch_lightning as pl
+import torch
+from condensery import CoCondenserModule, SpanPairDataModule
+
+world, out, devices = sys.argv[1], sys.argv[2], int(sys.argv[3])
+options = dict(length=32, min_length=4, batch_size=6, chunk_tokens=128)
+data = SpanPairDataModule(f"{world}/notes", tokenizer=f"{world}/bert", **options)
+module = CoCondenserModule(f"{world}/bert", learning_rate=1e-3, dropout=0.0)
+quiet = dict(enable_progress_bar=False, enable_model_summary=False, logger=False, enable_checkpointing=False)
+strategy = "ddp" if devices > 1 else "auto"
+trainer = pl.Trainer(max_steps=7, devices=devices, accelerator="cpu", strategy=strategy, **quiet)
+trainer.fit(module, data)
+if trainer.is_global_zero:
+    torch.save((module.state_dict(), dict(trainer.callback_metrics)), out)
+"""
+
+
+def test_two_processes_of_lightning_end_with_the_weights_of_one(world: Path, tmp_path: Path) -> None:
+    found = []
+    for devices in (1, 2):
+        out = tmp_path / f"{devices}.pt"
+        script = tmp_path / "train.py"
+        script.write_text(DDP)
+        path = ":".join(sys.path)
+        done = subprocess.run(
+            ["env", f"PYTHONPATH={path}", "OMP_NUM_THREADS=1", sys.executable, script, world, out, str(devices)],
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        found.append(torch.load(out))
+    (one, losses), (two, others) = found
+    assert losses.keys() == others.keys()
+    for name, value in losses.items():
+        assert float(others[name]) == pytest.approx(float(value), rel=1e-4), name
+    for name, value in one.items():
+        assert (two[name] - value).norm() <= 1e-3 * value.norm() + 1e-6, name
+
+
+def test_a_loss_of_ones_own_by_object_and_by_name(world: Path, tmp_path: Path) -> None:
+    @register("margin")
+    class Margin(RetrievalLoss):
+        def __init__(self, margin: float = 1.0, temperature: float = 1.0) -> None:
+            super().__init__()
+            self.margin, self.temperature = margin, temperature
+
+        def forward(self, queries: Tensor, passages: Tensor, positive: Tensor, known: Tensor | None = None) -> Tensor:
+            scores = queries @ passages.T / self.temperature
+            wanted = scores.gather(1, positive[:, None])
+            return (scores - wanted + self.margin).clamp(min=0).mean()
+
+    results = []
+    for loss in (Margin(0.5, 2.0), {"name": "margin", "margin": 0.5}):
+        module = BiEncoderModule(world / "bert", loss=loss, temperature=2.0, **RATE)
+        run = trainer(tmp_path, max_steps=3)
+        run.fit(module, triples()(world))
+        results.append((float(run.callback_metrics["train/contrast"]), weights(module)))
+    assert results[0][0] == results[1][0] > 0
+    assert same(results[0][1], results[1][1])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda world: BiEncoderModule(world / "bert", loss="info_nze"), "there is no loss 'info_nze' .did you mean"),
+        (lambda world: BiEncoderModule(world / "bert", loss={"name": "info_nce", "speed": 3}), "info_nce: .*speed"),
+        (lambda world: CoCondenserModule(world / "nothing"), "no such folder"),
+        (lambda world: SpanPairDataModule(world / "notes"), "give `tokenizer`"),
+        (lambda world: SpanPairDataModule(world / "notes", world / "bert").batches, "call prepare_data"),
+        (lambda world: SpanPairDataModule(world / "nowhere", world / "bert").prepare_data(), "no such folder"),
+        (lambda world: SpanPairDataModule(["a", 3], world / "bert").prepare_data(), "a list of strings"),
+        (lambda world: PassageQueryDataModule([{"text": "x"}], world / "bert"), r"data\[0\]"),
+        (lambda world: CoCondenserModule(world / "bert").objective(None), None),
+    ],
+)
+def test_what_is_wrong_is_one_line(wrong: Any, message: str | None, world: Path) -> None:
+    if message is not None:
+        with pytest.raises(UserError, match=message):
+            wrong(world)
+
+
+def test_what_a_trainer_cannot_do_is_said(world: Path, tmp_path: Path) -> None:
+    def fit(module: Any = None, data: Any = None, **options: Any) -> None:
+        made = module or CoCondenserModule(world / "bert")
+        trainer(tmp_path, **{"max_steps": 1, **options}).fit(made, data or spans()(world))
+
+    with pytest.raises(UserError, match="max_steps or max_epochs"):
+        fit(max_steps=-1, max_epochs=-1)
+    with pytest.raises(Exception, match="manual optimization"):
+        fit(accumulate_grad_batches=2)
+    with pytest.raises(Exception, match="manual optimization"):
+        fit(gradient_clip_val=1.0)
+    with pytest.raises(UserError, match="longer than the encoder's 512 positions"):
+        fit(data=spans(length=600)(world))
+    with pytest.raises(UserError, match="lower learning_rate, raise warmup_ratio or set max_grad_norm"):
+        fit(module=_infinite(world))
+
+
+def _infinite(world: Path) -> CoCondenserModule:
+    module = CoCondenserModule(world / "bert")
+    with torch.no_grad():
+        next(module.parameters()).fill_(float("inf"))
+    return module
+
+
+def test_data_and_encoder_have_one_tokenizer(world: Path, tmp_path: Path) -> None:
+    from condensery.tokens.tokenizer import train_wordpiece
+
+    train_wordpiece(["other words are here and there"] * 3, 120, tmp_path / "other")
+    data = SpanPairDataModule(world / "notes", tmp_path / "other", **SPANS)
+    with pytest.raises(UserError, match="the tokenizer of the data module is not that of"):
+        trainer(tmp_path, max_steps=1).fit(CoCondenserModule(world / "bert"), data)
+
+
+def test_another_runs_checkpoint_is_refused(world: Path, tmp_path: Path) -> None:
+    path = tmp_path / "one.ckpt"
+    trainer(tmp_path, max_epochs=1, callbacks=[Stops(1, path)]).fit(CoCondenserModule(world / "bert"), spans()(world))
+    with pytest.raises(UserError, match="written with other data"):
+        trainer(tmp_path, max_epochs=1).fit(
+            CoCondenserModule(world / "bert"), spans(batch_size=3)(world), ckpt_path=str(path), weights_only=True
+        )
+
+
+def test_texts_are_tokenised_once(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = spans()(world)
+    data.prepare_data()
+    monkeypatch.setattr("condensery.training.data.tokenise_collection", lambda **_: pytest.fail("read again"))
+    spans(seed=9)(world).prepare_data()
