@@ -332,7 +332,7 @@ def test_msmarco_in_gzip_with_web_documents_and_the_official_triples(tmp_path: P
         f"data.root={marco}",
         "data.documents=msmarco-docs.tsv",
         f"data.triples={triples.name}",
-        f"stages.triples={{stage: triples, file: {triples}}}",
+        f"stages.triples={{stage: read_negatives, file: {triples}}}",
         "stages.round1.negatives=[bm25_negatives,triples]",
         f"output_root={tmp_path / 'out'}",
         "logger=csv",
@@ -610,8 +610,8 @@ def test_a_split_without_judgements_or_answers_is_told_at_once(roots: dict[str, 
     for given, said in (
         (["table.split=dl19"], "dl19, but the collection msmarco has no such split: set data.splits.dl19"),
         (
-            ["stages.x={stage: triples}"],
-            "stage.triples.file: needs a file of triples; the files of the collection msmarco",
+            ["stages.x={stage: read_negatives}"],
+            "stage.read_negatives.file: needs a file of triples; the files of the collection msmarco",
         ),
         (["stages.bm25_negatives.without_answers=true"], "the split train of the collection msmarco has no answers"),
     ):
@@ -677,7 +677,7 @@ def test_a_retriever_is_measured_on_a_list_of_beir_folders(roots: dict[str, Path
 def test_tevatron_lines_run_to_a_table(tmp_path: Path) -> None:
     root = write_tevatron(tmp_path / "tevatron", TEXT)
     given = ["experiment=cocondenser_squad", "data=tevatron", f"data.root={root}", "data.splits.test=test.jsonl"]
-    given += ["stages.given={stage: triples}", f"output_root={tmp_path / 'out'}", "logger=csv"]
+    given += ["stages.given={stage: read_negatives}", f"output_root={tmp_path / 'out'}", "logger=csv"]
     given += [f"stages.{name}.negatives=[given]" for name in ("warm_tuned", "round1")]
     given += ["stages.round2.negatives=[given,mined]"]
     left_out = ("mlm", "condenser", "cocondenser", "mlm_tuned", "condenser_tuned", "fused")
@@ -724,8 +724,8 @@ def test_rocketqa_on_msmarco_runs_to_its_table(marco: list[str], roots: dict[str
     small = ["stage.finetune.batch_size=8", "stages.cross_batch.batch_size=8", "stages.cross_batch.epochs=null"]
     sure = [
         "stage.denoise.below=1",
-        "stage.augment.positive=0.01",
-        "stage.augment.negative=0",
+        "stage.pseudo_label.positive=0.01",
+        "stage.pseudo_label.negative=0",
         "stage.train_cross_encoder.length=100",
     ]
     done = door("experiment=rocketqa_msmarco", *marco, f"data.root={root}", *small, *sure, *CROSS).sound()

@@ -68,9 +68,25 @@ def said_within(error: BaseException) -> UserError | None:
     return found
 
 
+RENAMED = {  # what recipes of before call it -> what it is called now
+    "approximate": "ann_index",
+    "augment": "pseudo_label",
+    "breadth": "ef_search",
+    "clip": "max_grad_norm",
+    "contrastive": "info_nce",
+    "ltr": "learning_to_rank",
+    "minimum": "min_length",
+    "probes": "nprobe",
+    "triples": "read_negatives",
+    "warmup": "warmup_ratio",
+}
+
+
 def close_to(word: str, known: Iterable[str]) -> str:
-    """The hint `` (did you mean 'x'?)`` where a known word is near, otherwise the known words."""
+    """The hint `` (did you mean 'x'?)`` where a known word is near or is the new name, otherwise the known words."""
     words = sorted(known)
+    if RENAMED.get(word) in words:
+        return f" (it is now called {RENAMED[word]!r})"
     near = difflib.get_close_matches(word, words, 1)
     if near:
         return f" (did you mean {near[0]!r}?)"

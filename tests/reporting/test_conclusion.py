@@ -14,7 +14,7 @@ from condensery.reporting.results import Row
 from condensery.reporting.table import Comparison, Significance, build_table
 
 QUERIES = 1_200
-KINDS = {"BM25": "bm25", "sparse": "bm25", "fused": "fuse", "reranked": "rerank", "near": "approximate"}
+KINDS = {"BM25": "bm25", "sparse": "bm25", "fused": "fuse", "reranked": "rerank", "near": "ann_index"}
 
 
 def row(name: str, mean: float, seed: int | None = 1, noise: float = 0.2, **changes: Any) -> Row:

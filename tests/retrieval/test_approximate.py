@@ -30,12 +30,12 @@ def exact(write_dense: WriteDense) -> DenseIndex:
 
 
 def built(
-    exact: DenseIndex, folder: Path, factory: str, probes: int = 4, compared: int = 20, gpu: bool = False
+    exact: DenseIndex, folder: Path, factory: str, nprobe: int = 4, compared: int = 20, gpu: bool = False
 ) -> ApproximateIndex:
     folder.mkdir()
     with progress("build", len(exact), "vectors") as task:
         build_approximate(exact, folder, factory, 1_500, 1, 1, task, gpu)
-    write_approximate(folder, exact, "encode/x", {"probes": probes, "breadth": 32}, compared)
+    write_approximate(folder, exact, "encode/x", {"nprobe": nprobe, "ef_search": 32}, compared)
     return ApproximateIndex(folder, exact)
 
 
@@ -54,7 +54,7 @@ def test_it_says_how_much_of_the_exact_results_it_finds(factory: str, exact: Den
 
 
 def test_more_effort_finds_more_and_only_exact_scores_are_equal(exact: DenseIndex, tmp_path: Path) -> None:
-    little, much = (built(exact, tmp_path / str(probes), "IVF40,Flat", probes) for probes in (1, 40))
+    little, much = (built(exact, tmp_path / str(nprobe), "IVF40,Flat", nprobe) for nprobe in (1, 40))
     for index in (little, much):
         index.search(np.arange(QUERIES), 50)
     assert little.recall is not None
@@ -69,7 +69,7 @@ def test_a_passage_of_the_same_score_is_as_good_as_the_exact_one(write_dense: Wr
     draw = np.random.default_rng(0)
     few = draw.integers(-2, 3, (300, 4))  # whole numbers: every score is exact, and most are shared by many
     tied = DenseIndex(write_dense(np.concatenate([few, few]), draw.integers(-2, 3, (QUERIES, 4)), 250), device="cpu")
-    index = built(tied, tmp_path / "index", "IVF8,Flat", probes=8, compared=QUERIES)
+    index = built(tied, tmp_path / "index", "IVF8,Flat", nprobe=8, compared=QUERIES)
     rows = index.search(np.arange(QUERIES), 10)[1]
     assert (rows != tied.search(np.arange(QUERIES), 10)[1]).any(), "of those of one score it finds others"
     assert index.recall == 1.0
@@ -114,7 +114,7 @@ def test_rounding_is_measured_by_the_lengths_of_the_vectors(less: float, equal: 
 
 
 def test_where_fewer_are_found_than_asked_for_the_rest_is_empty(exact: DenseIndex, tmp_path: Path) -> None:
-    scores, rows = built(exact, tmp_path / "index", "IVF40,Flat", probes=1).search(np.arange(2), 1_000)
+    scores, rows = built(exact, tmp_path / "index", "IVF40,Flat", nprobe=1).search(np.arange(2), 1_000)
     assert (rows[:, -1] == -1).all()
     assert np.isneginf(scores[:, -1]).all()
 

@@ -8,7 +8,7 @@ from small import Done, door, metrics_of
 
 from condensery.files import read_json
 
-NEAR = "stages.near={stage: approximate, vectors: round1, sample: 100, factory: 'IVF6,Flat', probes: %d}"
+NEAR = "stages.near={stage: ann_index, vectors: round1, sample: 100, factory: 'IVF6,Flat', nprobe: %d}"
 
 
 @pytest.fixture
@@ -37,13 +37,13 @@ def test_a_row_of_its_own_says_how_much_of_exact_search_it_finds(on_beir: list[s
 @pytest.mark.parametrize(
     ("stage", "message"),
     [
-        ("{stage: approximate, vectors: bm25}", "stages.near.vectors: bm25 is no index of vectors"),
+        ("{stage: ann_index, vectors: bm25}", "stages.near.vectors: bm25 is no index of vectors"),
         (
-            "{stage: approximate, vectors: round1, factory: 'IVF1q00,Flat'}",
+            "{stage: ann_index, vectors: round1, factory: 'IVF1q00,Flat'}",
             "stages.near.factory: 'IVF1q00,Flat' is none that FAISS's index_factory knows, such as 'IVF1024,Flat'",
         ),
         (
-            "{stage: approximate, vectors: round1, factory: 'IVF9999,Flat'}",
+            "{stage: ann_index, vectors: round1, factory: 'IVF9999,Flat'}",
             "stages.near.factory: FAISS cannot make 'IVF9999,Flat' of these vectors (Number of training points",
         ),
     ],

@@ -12,7 +12,7 @@ from condensery.models.checkpoint import load_encoder
 from condensery.tokens.artifacts import Tokens
 from condensery.tokens.batches import chunks, span_rows
 
-ENTROPY = "{stage: attention_entropy, encoders: [backbone, condenser, round1], number: 20, length: 24, minimum: 4}"
+ENTROPY = "{stage: attention_entropy, encoders: [backbone, condenser, round1], number: 20, length: 24, min_length: 4}"
 FIGURE = (
     "{kind: attention_entropy, stage: entropy, models: {random: [backbone, round1], Condenser: [condenser, round1]}}"
 )
@@ -70,12 +70,12 @@ def test_another_seed_draws_other_texts_and_whole_documents_are_fewer(recipe: li
     ("stage", "said"),
     {
         "no text is so long": (
-            ENTROPY.replace("minimum: 4", "minimum: 1000").replace("length: 24", "length: 1000"),
-            "error: stages.entropy.minimum: no text has 1000 tokens; lower it",
+            ENTROPY.replace("min_length: 4", "min_length: 1000").replace("length: 24", "length: 1000"),
+            "error: stages.entropy.min_length: no text has 1000 tokens; lower it",
         ),
         "the shortest is longer than the longest": (
-            ENTROPY.replace("minimum: 4", "minimum: 32"),
-            "error: stages.entropy: minimum=32 is longer than length=24",
+            ENTROPY.replace("min_length: 4", "min_length: 32"),
+            "error: stages.entropy: min_length=32 is longer than length=24",
         ),
         "no encoder": (ENTROPY.replace("backbone, condenser, round1", ""), "error: stages.entropy.encoders: must have"),
         "not an encoder": (ENTROPY.replace("round1", "bm25"), "error: stages.entropy.encoders: the stage 'bm25' makes"),
@@ -87,7 +87,7 @@ def test_what_cannot_be_measured_is_said_in_one_line(stage: str, said: str, reci
 
 def test_an_encoder_with_another_tokenizer_is_refused(recipe: list[str], measured: Done) -> None:
     other = ["stages.words={stage: tokenizer, vocab_size: 500}", "stages.other={stage: tokens, tokenizer: words}"]
-    stage = "{stage: attention_entropy, encoders: [condenser], tokens: other, minimum: 4, length: 24}"
+    stage = "{stage: attention_entropy, encoders: [condenser], tokens: other, min_length: 4, length: 24}"
     said = one_line(
         door(*recipe, *other, f"stages.entropy={stage}"), "condenser reads another tokenizer than the texts"
     )

@@ -110,5 +110,5 @@ def test_a_checkpoint_with_too_few_positions_is_refused_before_training(small: l
     for make in (bert_folder, roberta_folder):
         folder = make(tmp_path / make.__name__)
         named = [f"backbone.name={folder}", f"backbone.tokenizer={folder}"]
-        done = door(*small, *named, "stages.condenser.length=65", "stages.condenser.minimum=8")
+        done = door(*small, *named, "stages.condenser.length=65", "stages.condenser.min_length=8")
         assert done.err == "error: stages.condenser: length=65 is longer than the backbone's 64 positions\n"

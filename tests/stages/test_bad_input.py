@@ -397,7 +397,23 @@ BAD_CONFIGS: dict[str, tuple[list[str], list[str]]] = {
     "type: null": (["jobs=null"], ["jobs: must be a whole number, got null"]),
     "type: NaN": (["stage.finetune.learning_rate=nan"], ["stage.finetune.learning_rate: must be a finite number"]),
     "range: jobs": (["jobs=0"], ["jobs: must be > 0, got 0"]),
-    "range: warm-up": (["stages.round1.warmup=2"], ["stages.round1.warmup: must be <= 1, got 2"]),
+    "an old key, for one stage": (
+        ["stages.round1.clip=2"],
+        ["stages.round1.clip: unknown key (it is now called 'max_grad_norm')"],
+    ),
+    "an old key, for a kind": (
+        ["+stage.finetune.warmup=0.2"],
+        ["stage.finetune.warmup: unknown key (it is now called 'warmup_ratio')"],
+    ),
+    "an old kind": (
+        ["+stages.near={stage: approximate}"],
+        ["stages.near.stage: ", "'approximate' (it is now called 'ann_index')"],
+    ),
+    "an old loss": (
+        ["stages.round1.loss=ltr"],
+        ["stages.round1.loss: there is no loss 'ltr' (it is now called 'learning_to_rank')"],
+    ),
+    "range: warm-up": (["stages.round1.warmup_ratio=2"], ["stages.round1.warmup_ratio: must be <= 1, got 2"]),
     "range: heads": (["backbone.heads=3"], ["backbone: hidden (32) must be a multiple of heads (3)"]),
     "a group with null": (["data=null"], ["data=null"]),
     "a stage with a number": (["stages.round1=3"], ["stages.round1: must be a mapping"]),
@@ -438,7 +454,10 @@ BAD_CONFIGS: dict[str, tuple[list[str], list[str]]] = {
     "a weight of nothing": (["stages.round1.negative_weights=[0]"], ["stages.round1.negative_weights", "must be > 0"]),
     "no queries": (["stage.finetune.train_queries=0"], ["stage.finetune.train_queries: must be > 0, got 0"]),
     "split of mining": (["stages.mined.split=valid"], ["stages.mined.split", "valid"]),
-    "triples: no file": (["stages.x={stage: triples, file: /nix/triples.tsv}"], ["/nix/triples.tsv: no such file"]),
+    "triples: no file": (
+        ["stages.x={stage: read_negatives, file: /nix/triples.tsv}"],
+        ["/nix/triples.tsv: no such file"],
+    ),
     "tokenizer: a folder that is not there": (
         ["backbone.tokenizer=./nix/words"],
         ["backbone.tokenizer: ./nix/words", "no such folder"],
@@ -458,9 +477,9 @@ LATE: dict[str, tuple[list[str], list[str]]] = {
     # faults that show when the collection, the tokens or a checkpoint is at hand
     "skip_from too large": (["stages.condenser.skip_from=3"], ["skip_from"]),
     "a head of another shape": (["stages.cocondenser.head_layers=1"], ["head of another shape; set head_layers"]),
-    "minimum too large": (["stages.condenser.minimum=20"], ["minimum=20 does not fit length=32"]),
+    "min_length too large": (["stages.condenser.min_length=20"], ["min_length=20 does not fit length=32"]),
     "no document is long enough": (
-        ["backbone.max_positions=512", "stages.condenser.length=512", "stages.condenser.minimum=250"],
+        ["backbone.max_positions=512", "stages.condenser.length=512", "stages.condenser.min_length=250"],
         ["no document has 500 tokens"],
     ),
     "an unknown tokenizer": (
@@ -509,7 +528,7 @@ def test_a_broken_triple_is_named_with_its_line(finished: Done, on_beir: list[st
         ("", "triples.tsv"),
     ):
         (tmp_path / "triples.tsv").write_text(content)
-        stage = f"stages.triples={{stage: triples, file: {tmp_path / 'triples.tsv'}}}"
+        stage = f"stages.triples={{stage: read_negatives, file: {tmp_path / 'triples.tsv'}}}"
         one_line(door("experiment=short", *on_beir, f"output_root={root}", stage), "triples.tsv", message)
     assert not list(root.glob("artifacts/triples/*/manifest.json"))
 

@@ -115,7 +115,7 @@ def test_a_rerank_that_was_interrupted_goes_on_and_ends_with_the_same_bits(
 ) -> None:
     root, score, shards = tmp_path / "out", reranking._score, 0
     shutil.copytree(done.folder.parents[1], root, symlinks=True)
-    for kind in ("rerank", "denoise", "augment"):
+    for kind in ("rerank", "denoise", "pseudo_label"):
         shutil.rmtree(root / "artifacts" / kind)
 
     def stopping(*arguments: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Fine-tuning reads the queries that the stage augment has labelled besides the judged ones."""
+"""Fine-tuning reads the queries that the stage pseudo_label has labelled besides the judged ones."""
 
 import json
 from pathlib import Path

@@ -34,7 +34,7 @@ def read(made: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> 
 
 def pretrain(kind: str, folder: Path, read: Mapping[str, Path], **changes: Any) -> dict[str, Any]:
     """Two steps of 4 pairs; what the manifest would say of them."""
-    few = {"length": LENGTH, "minimum": MINIMUM, "short_probability": SHORT, "steps": 2, "epochs": None}
+    few = {"length": LENGTH, "min_length": MINIMUM, "short_probability": SHORT, "steps": 2, "epochs": None}
     few |= {"batch_size": 4, "backbone": BACKBONE, "validate_every": 0}
     return run_stage(kind, folder, read, **{**few, **changes})
 

@@ -17,8 +17,8 @@ from condensery.tokens.artifacts import Passages, Queries
 ROWS = ["BM25", "coCondenser", "two towers"]
 # kinds that tests/test_recipes.py, test_cross_encoder_stages.py, test_approximate_stage.py, test_fuse_stage.py and
 # test_warm_start_stage.py run
-ELSEWHERE = {"retriever", "train_cross_encoder", "rerank", "denoise", "augment", "attention_entropy"}
-ELSEWHERE |= {"approximate", "fuse", "token_vectors", "warm_start"}
+ELSEWHERE = {"retriever", "train_cross_encoder", "rerank", "denoise", "pseudo_label", "attention_entropy"}
+ELSEWHERE |= {"ann_index", "fuse", "token_vectors", "warm_start"}
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     queries, passages = collection.queries.ids, collection.passages.ids
     positives = list(collection.qrels("train").positives().items())[:300]
     lines = (f"{queries[q]}\t{passages[rows[0]]}\t{passages[rows[0] - 1]}" for q, rows in positives)
-    triples = f"stages.triples={{stage: triples, file: {write(folder / 'triples.tsv', lines)}}}"
+    triples = f"stages.triples={{stage: read_negatives, file: {write(folder / 'triples.tsv', lines)}}}"
     return ["experiment=tiny", triples, "stages.round2.negatives=[bm25_negatives,mined,triples]", root]
 
 

@@ -16,7 +16,7 @@ SHARED = [
     "encode",
     "rerank",
     "denoise",
-    "augment",
+    "pseudo_label",
     "generate_queries",
 ]  # mine and evaluate have one shard of queries here
 TWO = ["trainer.devices=2", "trainer.threads=2"]

@@ -172,7 +172,7 @@ def assert_starts_from(start: Path, trained: Path) -> None:
 def test_pretraining_starts_from_its_weights(
     kind: str, plain: Path, made: Mapping[str, Path], read: dict[str, Path], tmp_path: Path
 ) -> None:
-    sizes = {"length": 32, "minimum": 8, "batch_size": 8, "chunk_tokens": 256, "validate_every": 0, "log_every": 1}
+    sizes = {"length": 32, "min_length": 8, "batch_size": 8, "chunk_tokens": 256, "validate_every": 0, "log_every": 1}
     inputs = {**read, "corpus": made["corpus"], "init": plain}
     run_stage(kind, tmp_path / "trained", inputs, init="warm", backbone=BACKBONE, **sizes, **AT_REST)
     assert_starts_from(plain, tmp_path / "trained")

@@ -13,10 +13,10 @@ import pytest
 
 from condensery.errors import UserError
 from condensery.inputs import resolve
+from condensery.stages.read_negatives import TriplesConfig
 from condensery.stages.read_queries import ReadQueriesConfig
 from condensery.stages.read_sts import ReadStsConfig
 from condensery.stages.section_triplets import SectionTripletsConfig
-from condensery.stages.triples import TriplesConfig
 from condensery.text import read_collection
 from condensery.text.collection import Collection
 from condensery.text.lines import decimal

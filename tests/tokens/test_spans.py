@@ -223,7 +223,7 @@ def test_what_cannot_give_spans_is_refused(wordpiece: Path, tmp_path: Path) -> N
     store = of_sizes([np.array([5]), np.array([4, 4])])
     with pytest.raises(UserError, match="no document has 12 tokens"):
         packed(store)
-    with pytest.raises(UserError, match="minimum=20 does not fit length=32"):
+    with pytest.raises(UserError, match="min_length=20 does not fit length=32"):
         RandomWindows(corpus(0), 32, 0, 20)
     queries = tokenise(["the river stone of the encoder passage"], wordpiece, tmp_path, sentences=False)
     with pytest.raises(UserError, match="has no sentences"):

@@ -31,8 +31,8 @@ def framed(ids: list[int], length: int = LENGTH) -> list[int]:
 def spans_of(folder: Path, kind: str, length: int = LENGTH) -> SpanSet:
     store = tiny.sentences(folder)
     if kind == "windows":
-        return RandomWindows(store, length, seed=3, minimum=4)
-    return SentencePacked(store, length, short_probability=0.2, seed=3, minimum=4)
+        return RandomWindows(store, length, seed=3, min_length=4)
+    return SentencePacked(store, length, short_probability=0.2, seed=3, min_length=4)
 
 
 def every(source: Source, epoch: int, step: int = 0) -> Rows:
@@ -163,12 +163,12 @@ def test_every_sentence_of_every_span_is_drawn_over_the_epochs(kind: str, tmp_pa
 
 
 def test_the_inverse_cloze_task_needs_sentences_and_spans_of_two(tmp_path: Path) -> None:
-    without = RandomWindows(tiny.documents(tmp_path), LENGTH, seed=3, minimum=4)
+    without = RandomWindows(tiny.documents(tmp_path), LENGTH, seed=3, min_length=4)
     with pytest.raises(UserError, match="has no sentences; the inverse cloze task needs them"):
         SentencePairs(without, VOCABULARY, SHORT, 0.0, seed=3)
     one = tiny.store(tmp_path / "one", [30, 30], sentences=[0, 30])
     with pytest.raises(UserError, match=r"no span has two sentences; raise length"):
-        SentencePairs(RandomWindows(one, LENGTH, seed=3, minimum=4), VOCABULARY, SHORT, 0.0, seed=3)
+        SentencePairs(RandomWindows(one, LENGTH, seed=3, min_length=4), VOCABULARY, SHORT, 0.0, seed=3)
 
 
 def plain_passage(source: PassageQueries, passage: int, query: int | None = None) -> list[int]:

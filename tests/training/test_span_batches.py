@@ -111,7 +111,7 @@ def test_what_a_worker_process_is_sent_gives_the_same_batches(tmp_path: Path) ->
 def test_a_worker_process_draws_pairs_within_the_same_texts(single_texts: bool, tmp_path: Path) -> None:
     tiny.store(tmp_path / "grouped", [20 + 3 * (n % 7) for n in range(22)], documents=[0, 4, 5, 12, 22])
     store = TokenStore(tmp_path / "grouped", single_texts)
-    spans = RandomWindows(store, length=16, seed=3, minimum=4)
+    spans = RandomWindows(store, length=16, seed=3, min_length=4)
     batches = tiny.batches(SpanPairs(spans, textbook.vocabulary()))
     assert batches.source.items == (22 if single_texts else 4)
     sent = pickle.loads(pickle.dumps(batches))

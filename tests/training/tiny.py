@@ -108,7 +108,7 @@ def documents(folder: Path) -> TokenStore:
 
 def span_batches(folder: Path, pairs: bool = True, seed: int = 3, **changes: Any) -> SpanBatches:
     """4 documents (or spans) a batch, in chunks of at most 40 padded tokens."""
-    spans = RandomWindows(documents(folder), length=16, seed=seed, minimum=4)
+    spans = RandomWindows(documents(folder), length=16, seed=seed, min_length=4)
     source = SpanPairs(spans, textbook.vocabulary()) if pairs else SingleSpans(spans, textbook.vocabulary())
     return batches(source, seed=seed, **changes)
 
@@ -127,7 +127,7 @@ def mixed_batches(folder: Path, share: float = 0.5, **changes: Any) -> SpanBatch
 
 def sentence_batches(folder: Path, **changes: Any) -> SpanBatches:
     """Windows without one of their sentences, and the sentence."""
-    spans = RandomWindows(sentences(folder), length=20, seed=3, minimum=4)
+    spans = RandomWindows(sentences(folder), length=20, seed=3, min_length=4)
     source = SentencePairs(spans, textbook.vocabulary(), length=10, keep=0.1, seed=3)
     return batches(source, mask_rate=None, **changes)
 

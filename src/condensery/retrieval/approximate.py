@@ -23,7 +23,7 @@ from condensery.retrieval.ranking import EMPTY, Ranking, pack, top, unpack
 
 FILE = "passages.faiss"
 BLOCK = 65_536  # vectors added at a time, at most
-EFFORT = {"probes": "nprobe", "breadth": "efSearch"}  # ours -> FAISS's; an index takes those that it knows
+EFFORT = {"nprobe": "nprobe", "ef_search": "efSearch"}  # ours -> FAISS's; an index takes those that it knows
 
 
 def build_approximate(

@@ -213,7 +213,9 @@ def from_collection(collection: Collection, depth: int, split: str = "train") ->
     """
     given = collection.given_negatives
     if given is None:
-        raise UserError(f"collection '{collection.name}' gives no negatives; set stage.triples.file to a file of them")
+        raise UserError(
+            f"collection '{collection.name}' gives no negatives; set stage.read_negatives.file to a file of them"
+        )
     pairs = (given[:, 0].astype(np.int64) << 32) + given[:, 1]
     found = _Distinct(len(collection.queries), depth)
     wanted = np.isin(given[:, 0], collection.questions(split))

@@ -32,14 +32,14 @@ class AttentionEntropyConfig(StageConfig):
     texts: Literal["passages", "documents"]
     number: Annotated[int, Field(gt=0)]
     length: Annotated[int, Field(ge=8)]
-    minimum: Annotated[int, Field(ge=2)]
+    min_length: Annotated[int, Field(ge=2)]
     chunk_tokens: Annotated[int, Field(gt=0)]
     seed: Annotated[int, Field(ge=0)]
 
     @model_validator(mode="after")
     def _some_fit(self) -> Self:
-        if self.minimum > self.length:
-            raise ValueError(f"minimum={self.minimum} is longer than length={self.length}")
+        if self.min_length > self.length:
+            raise ValueError(f"min_length={self.min_length} is longer than length={self.length}")
         return self
 
 
@@ -77,9 +77,9 @@ def _spans(config: AttentionEntropyConfig, context: Context, tokens: "Tokens") -
     store = tokens.documents
     starts = store.starts[store.documents] if config.texts == "documents" else store.starts
     lengths = np.diff(starts)
-    fitting = np.flatnonzero(lengths >= config.minimum - 2)
+    fitting = np.flatnonzero(lengths >= config.min_length - 2)
     if not len(fitting):
-        raise UserError(f"stages.{context.stage_name}.minimum: no text has {config.minimum} tokens; lower it")
+        raise UserError(f"stages.{context.stage_name}.min_length: no text has {config.min_length} tokens; lower it")
     chosen = np.sort(generator(config.seed, "entropy").permutation(fitting)[: config.number])
     return np.stack([starts[chosen], np.minimum(lengths[chosen], config.length - 2)], axis=1)
 

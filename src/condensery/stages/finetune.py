@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from condensery.training.triple_batches import TrainingQueries
 
 
-RENAMED = {"contrastive": "info_nce", "ltr": "learning_to_rank"}  # losses
 SCHEDULE = "schedule"  # what adaptive batches need meanwhile, in the stage's folder
 
 
@@ -43,8 +42,6 @@ class FinetuneConfig(QueriesConfig, TrainingStageConfig):
     @field_validator("loss")
     @classmethod
     def _is_known(cls, loss: str | dict[str, Any]) -> str | dict[str, Any]:
-        if isinstance(loss, str) and loss in RENAMED:
-            raise ValueError(f"{loss} is now called {RENAMED[loss]}")
         check_name(loss)
         return loss
 

@@ -30,7 +30,7 @@ class SpanConfig(TrainingStageConfig):
     spans: Literal["sentences", "windows"]
     length: Length
     short_probability: Share
-    minimum: Count
+    min_length: Count
 
 
 class PretrainMlmConfig(SpanConfig):
@@ -207,7 +207,7 @@ def _spans(config: SpanConfig, context: Context, **own: Any) -> "SpanPairDataMod
     from condensery.tokens.artifacts import Tokens
     from condensery.training.data import SpanPairDataModule
 
-    cut = {"spans": config.spans, "short_probability": config.short_probability, "min_length": config.minimum}
+    cut = {"spans": config.spans, "short_probability": config.short_probability, "min_length": config.min_length}
     given = {"pairs": None, **_shared(config, context), **cut, **own}
     return SpanPairDataModule(Tokens(context.input("tokens")), **given)
 

@@ -1,4 +1,4 @@
-"""What the stages rerank, denoise and augment share: candidates of queries are scored by cross-encoders."""
+"""What the stages rerank, denoise and pseudo_label share: candidates of queries are scored by cross-encoders."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal

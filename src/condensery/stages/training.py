@@ -39,9 +39,9 @@ class OptimisedStageConfig(StageConfig):
     epochs: Annotated[float, Field(gt=0)] | None
     token_budget: Count | None
     learning_rate: Annotated[float, Field(gt=0)]
-    warmup: Share
+    warmup_ratio: Share
     weight_decay: Annotated[float, Field(ge=0)]
-    clip: Annotated[float, Field(ge=0)]
+    max_grad_norm: Annotated[float, Field(ge=0)]
     precision: Literal["fp32", "bf16", "fp16"]
     seed: Annotated[int, Field(ge=0)]
     checkpoint_every: Annotated[int, Field(ge=0), Operational()]
@@ -64,9 +64,9 @@ class OptimisedStageConfig(StageConfig):
         """The keywords of the module."""
         return {
             "learning_rate": self.learning_rate,
-            "warmup_ratio": self.warmup,
+            "warmup_ratio": self.warmup_ratio,
             "weight_decay": self.weight_decay,
-            "max_grad_norm": self.clip,
+            "max_grad_norm": self.max_grad_norm,
             "seed": self.seed,
         }
 

@@ -25,13 +25,13 @@ Span = tuple[int, int]
 class SpanSet(ABC):
     """The spans of a store, as a function of (seed, epoch, document).
 
-    A document with fewer than ``2 * minimum`` tokens cannot give two spans; it is left out and counted.
+    A document with fewer than ``2 * min_length`` tokens cannot give two spans; it is left out and counted.
 
     Args:
         store: the tokens, with sentences where the kind of span needs them.
         length: tokens of the longest input, with [CLS] and [SEP]; a span has at most ``length - 2``.
         seed: of every draw.
-        minimum: tokens of the shortest span.
+        min_length: tokens of the shortest span.
 
     Attributes:
         limit: tokens of the longest span, ``length - 2``.
@@ -41,26 +41,26 @@ class SpanSet(ABC):
         dropped_tokens: tokens that ``spans`` never shows because their document is too short.
 
     Raises:
-        UserError: when ``minimum`` does not leave room in ``length``, or no document is long enough.
+        UserError: when ``min_length`` does not leave room in ``length``, or no document is long enough.
     """
 
-    def __init__(self, store: TokenStore, length: int, seed: int, minimum: int) -> None:
+    def __init__(self, store: TokenStore, length: int, seed: int, min_length: int) -> None:
         self.limit = length - SPECIAL_TOKENS
-        if not 1 <= minimum <= self.limit // 2:
+        if not 1 <= min_length <= self.limit // 2:
             raise UserError(
-                f"minimum={minimum} does not fit length={length}: a span has at most length - {SPECIAL_TOKENS} tokens, "
-                "and `minimum` must be at least 1 and at most half of that"
+                f"min_length={min_length} does not fit length={length}: a span has at most length - {SPECIAL_TOKENS} tokens, "
+                "and `min_length` must be at least 1 and at most half of that"
             )
-        self.store, self.seed, self.minimum = store, seed, minimum
+        self.store, self.seed, self.min_length = store, seed, min_length
         lengths = store.document_lengths
-        self.usable: Ids = np.flatnonzero(lengths >= 2 * minimum)
+        self.usable: Ids = np.flatnonzero(lengths >= 2 * min_length)
         self.documents = len(self.usable)
         self.dropped = len(lengths) - self.documents
         self.dropped_tokens = int(lengths.sum() - lengths[self.usable].sum())
         if not self.documents:
             raise UserError(
-                f"{Path(store.folder)}: no document has {2 * minimum} tokens, so none gives two spans of {minimum}; "
-                "lower `minimum` or use longer documents"
+                f"{Path(store.folder)}: no document has {2 * min_length} tokens, so none gives two spans of {min_length}; "
+                "lower `min_length` or use longer documents"
             )
         self._first: Ids = store.document_starts[self.usable]
         self._size: Ids = lengths[self.usable]
@@ -98,7 +98,7 @@ class RandomWindows(SpanSet):
         return np.stack([starts.T, np.broadcast_to(width[:, None], (len(chosen), 2))], axis=-1)
 
     def spans(self, epoch: int) -> Ids:
-        """Each document cut into windows from a random phase; a rest shorter than ``minimum`` is left out."""
+        """Each document cut into windows from a random phase; a rest shorter than ``min_length`` is left out."""
         every = np.arange(self.documents)
         phase = (self._draw("phase", epoch, every) * self.limit).astype(np.int64)
         phase = np.where(self._size <= self.limit, self.limit, np.maximum(phase, 1))
@@ -108,15 +108,15 @@ class RandomWindows(SpanSet):
         begin = np.maximum(0, phase[document] + (step - 1) * self.limit)
         end = np.minimum(self._size[document], phase[document] + step * self.limit)
         found = np.stack([self._first[document] + begin, end - begin], axis=-1)
-        return found[found[:, 1] >= self.minimum]
+        return found[found[:, 1] >= self.min_length]
 
 
 class SentencePacked(SpanSet):
     """Sentences packed greedily into spans of at most ``length - 2`` tokens, the same spans in every epoch.
 
     A sentence that does not fit into a span by itself is cut. A share ``short_probability`` of the spans aims at a
-    shorter target, drawn uniformly between ``minimum`` and the limit, so that the encoder also sees short inputs (the
-    data scripts of Condenser and coCondenser do so with 0.1). What remains shorter than ``minimum``, mostly ends of
+    shorter target, drawn uniformly between ``min_length`` and the limit, so that the encoder also sees short inputs (the
+    data scripts of Condenser and coCondenser do so with 0.1). What remains shorter than ``min_length``, mostly ends of
     documents, is left out and counted in ``dropped_tokens``.
 
     A document that was packed into fewer than two spans gives a pair by splitting it near its middle, at a sentence
@@ -126,15 +126,15 @@ class SentencePacked(SpanSet):
         UserError: also when the store has no sentences.
     """
 
-    def __init__(self, store: TokenStore, length: int, short_probability: float, seed: int, minimum: int) -> None:
-        super().__init__(store, length, seed, minimum)
+    def __init__(self, store: TokenStore, length: int, short_probability: float, seed: int, min_length: int) -> None:
+        super().__init__(store, length, seed, min_length)
         if store.sentences is None:
             raise UserError(f"{Path(store.folder)}: has no sentences; sentence-packed spans need a store of passages")
         self.short_probability = short_probability
         found = np.concatenate([self._pack(store.sentences, *block) for block in self._blocks(store.sentences)])
         document = np.searchsorted(self._first, found[:, 0], side="right") - 1
         usable = (document >= 0) & (found[:, 0] < self._first[document] + self._size[document])
-        kept = usable & (found[:, 1] >= minimum)
+        kept = usable & (found[:, 1] >= min_length)
         self.dropped_tokens += int(found[usable & ~kept, 1].sum())
         self._spans: Ids = found[kept]
         self._number: Ids = np.bincount(document[kept], minlength=self.documents)
@@ -187,14 +187,14 @@ class SentencePacked(SpanSet):
     def _targets(self, begin: Ids) -> Ids:
         """The number of tokens that a span beginning at each place may hold at most."""
         draws = [uniforms(self.seed, "spans", what, index=begin) for what in ("short", "target")]
-        shorter = self.minimum + (draws[1] * (self.limit - self.minimum + 1)).astype(np.int64)
+        shorter = self.min_length + (draws[1] * (self.limit - self.min_length + 1)).astype(np.int64)
         return np.where(draws[0] < self.short_probability, shorter, self.limit)
 
     def _split(self, sentences: Ids, documents: Ids) -> Ids:
         """Two neighbouring spans of each of these usable documents (n,), cut near the middle: (n, 2, 2)."""
         first, size = self._first[documents], np.minimum(self._size[documents], 2 * self.limit)
         middle = first + size // 2
-        slack = np.minimum(size // 4, size // 2 - np.maximum(self.minimum, size - self.limit))
+        slack = np.minimum(size // 4, size // 2 - np.maximum(self.min_length, size - self.limit))
         after = np.searchsorted(sentences, middle)
         near = np.stack([sentences[np.clip(after + step, 0, len(sentences) - 1)] for step in (-1, 0)])
         distance = np.abs(near - middle)

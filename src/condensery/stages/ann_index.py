@@ -10,14 +10,14 @@ from condensery.stages.encode import EncodeConfig
 
 
 class ApproximateConfig(StageConfig):
-    """``factory`` and ``sample``: what is built, and of how many vectors it learns; ``probes`` and ``breadth``: how long it
+    """``factory`` and ``sample``: what is built, and of how many vectors it learns; ``nprobe`` and ``ef_search``: how long it
     searches. ``compared`` queries of each use are searched exactly as well."""
 
     vectors: Annotated[str, Input("index")]
     factory: Annotated[str, Field(min_length=1)]
     sample: Annotated[int, Field(gt=0)]
-    probes: Annotated[int, Field(gt=0)]
-    breadth: Annotated[int, Field(gt=0)]
+    nprobe: Annotated[int, Field(gt=0)]
+    ef_search: Annotated[int, Field(gt=0)]
     compared: Annotated[int, Field(gt=0)]
     seed: Annotated[int, Field(ge=0)]
 
@@ -40,8 +40,8 @@ class ApproximateConfig(StageConfig):
         return "vectors", f"{self.vectors} is no index of vectors; name a trained encoder, or a stage of kind encode"
 
 
-@stage("approximate", version=1, makes="index")
-def approximate(config: ApproximateConfig, context: Context) -> dict[str, Any]:
+@stage("ann_index", version=1, makes="index")
+def ann_index(config: ApproximateConfig, context: Context) -> dict[str, Any]:
     """Write passages.faiss and index.json."""
     from condensery.errors import UserError
     from condensery.progress import progress
@@ -58,6 +58,6 @@ def approximate(config: ApproximateConfig, context: Context) -> dict[str, Any]:
             )
         except UserError as error:
             raise UserError(f"stages.{context.stage_name}.{error}") from None
-    effort = {"probes": config.probes, "breadth": config.breadth}
+    effort = {"nprobe": config.nprobe, "ef_search": config.ef_search}
     write_approximate(context.folder, exact, f"{found.kind}/{found.id}", effort, config.compared)
     return {"passages": len(exact), "bytes": (context.folder / FILE).stat().st_size}

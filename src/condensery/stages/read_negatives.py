@@ -27,7 +27,7 @@ class TriplesConfig(StageConfig):
         """The content of the file. Raises ``UserError`` where there is none to read, before anything is computed."""
         if self.file is None:
             return []
-        named = InputFile("file of triples of ids", self.file, "; stage.triples.file names it", exact=True)
+        named = InputFile("file of triples of ids", self.file, "; stage.read_negatives.file names it", exact=True)
         return content_hashes([named.look()])
 
     def misfit(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
@@ -38,8 +38,8 @@ class TriplesConfig(StageConfig):
         return missing_split(self.split, inputs["corpus"])
 
 
-@stage("triples", version=2, makes="negatives")
-def triples(config: TriplesConfig, context: Context) -> dict[str, Any]:
+@stage("read_negatives", version=2, makes="negatives")
+def read_negatives(config: TriplesConfig, context: Context) -> dict[str, Any]:
     """Write the negatives as arrays and negatives.jsonl."""
     from condensery.retrieval.negatives import from_collection, from_triples, save_negatives
     from condensery.text.collection import Collection

@@ -41,8 +41,8 @@ def _several_shards(config: AugmentConfig, context: Context) -> bool:
     return len(Collection(context.input("corpus")).unjudged()) > config.shard_size
 
 
-@stage("augment", version=1, makes="labels", cost=5.0, together=_several_shards)
-def augment(config: AugmentConfig, context: Context) -> dict[str, Any]:
+@stage("pseudo_label", version=1, makes="labels", cost=5.0, together=_several_shards)
+def pseudo_label(config: AugmentConfig, context: Context) -> dict[str, Any]:
     """Write labels.jsonl for the queries of the collection that no split judges."""
     from condensery.retrieval.labelling import write_labels
     from condensery.text.collection import Collection
