@@ -95,7 +95,7 @@ class Steps:
 def loading_batches(folder: Path) -> None:
     from condensery.training.data import StepDataModule
 
-    loader = iter(StepDataModule(Steps(), 10**6, workers=1).train_dataloader())
+    loader = iter(StepDataModule(Steps(), workers=1).train_dataloader())
     assert next(loader) == 0
     ready()
 
@@ -120,9 +120,9 @@ def scheduling_batches(folder: Path) -> None:
     """The process that makes adaptive batches."""
     from condensery.training.adaptive_batches import AdaptiveBatches
 
-    callback = AdaptiveBatches(Waiting(folder), Steps(), 10)  # type: ignore[arg-type]
+    callback = AdaptiveBatches(Waiting(folder), Steps())  # type: ignore[arg-type]
     callback._encode = lambda *_: None  # type: ignore[method-assign,assignment]
-    callback.on_train_start(SimpleNamespace(global_step=0), None)  # type: ignore[arg-type]
+    callback.on_train_start(SimpleNamespace(global_step=0, max_steps=10), None)  # type: ignore[arg-type]
     time.sleep(600)
 
 

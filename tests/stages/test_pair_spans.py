@@ -13,7 +13,7 @@ from small import Done, door
 from condensery.tokens.artifacts import Tokens
 from condensery.tokens.spans import RandomWindows, SentencePacked
 from condensery.tokens.store import TokenStore
-from condensery.training import sources
+from condensery.training import data
 from condensery.training.sources import SpanPairs
 
 BACKBONE: dict[str, Any] = {
@@ -55,7 +55,7 @@ def trained_on(monkeypatch: pytest.MonkeyPatch) -> list[SpanPairs]:
             super().__init__(*given)
             found.append(self)
 
-    monkeypatch.setattr(sources, "SpanPairs", Noted)
+    monkeypatch.setattr(data, "SpanPairs", Noted)
     return found
 
 

@@ -10,7 +10,7 @@ from small import MODEL, Done, door, half_written, some_text, write, write_beir
 from small_t5 import save_small_t5
 
 from condensery.tokens.artifacts import Passages, Queries
-from condensery.training import sources
+from condensery.training import data
 
 TEXT = some_text(documents=6)
 STAGES = [
@@ -192,7 +192,7 @@ def test_a_sentence_that_is_removed_is_hidden_from_its_passage_in_training(
             super().__init__(*arguments)
             made.append(self)
 
-    monkeypatch.setattr(sources, "PassageQueries", Kept)
+    monkeypatch.setattr(data, "PassageQueries", Kept)
     for remove in (True, False):
         queries = queries_stage("extract_queries", number=2, remove=remove)
         done = door(*given, TOKENS, queries, pretraining(queries="queries")).sound()

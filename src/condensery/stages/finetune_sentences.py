@@ -4,7 +4,6 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from condensery.randomness import check_subset
 from condensery.stages.base import Context, Input, stage
 from condensery.stages.training import Count, EncoderStageConfig, initial_towers, run_training
 
@@ -21,7 +20,7 @@ class FinetuneSentencesConfig(EncoderStageConfig):
 @stage("finetune_sentences", version=1, makes="encoder", cost=5.0, together=True)
 def finetune_sentences(config: FinetuneSentencesConfig, context: Context) -> dict[str, Any]:
     """Train one encoder for all sentences and save it as a checkpoint; the last step's weights are the result."""
-    from condensery.randomness import nested_subset
+    from condensery.randomness import check_subset, nested_subset
     from condensery.tokens.artifacts import Sentences
     from condensery.training.data import StepDataModule
     from condensery.training.sentences import SentenceBatches, SentenceModule
