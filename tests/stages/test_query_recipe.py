@@ -185,9 +185,9 @@ def test_the_length_of_queries_does_not_count_without_queries(given: list[str], 
 def test_a_sentence_that_is_removed_is_hidden_from_its_passage_in_training(
     given: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[sources.PassageQueries] = []
+    made: list[data.PassageQueries] = []
 
-    class Kept(sources.PassageQueries):
+    class Kept(data.PassageQueries):
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments)
             made.append(self)
