@@ -1,7 +1,6 @@
 """What the tests of whole recipes share: the command line in this process, and small inputs in every format."""
 
 import gzip
-import importlib.util
 import io
 import json
 import os
@@ -14,6 +13,8 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import hydra
 
 from condensery import cli
 from condensery.files import read_json
@@ -62,7 +63,7 @@ class Done:
 
 def door(*arguments: str | Path) -> Done:
     """``python run.py ...`` in this process, with the recipes of the tests beside the project's own."""
-    program = _run_py()
+    program = hydra.main(version_base="1.3", config_path=str(PROJECT / "conf"), config_name="config")(cli.main)
     out, err = io.StringIO(), io.StringIO()
     with _as_it_was(), redirect_stdout(out), redirect_stderr(err):
         sys.argv = ["run.py", "--config-dir", str(CONF), *map(str, arguments)]
@@ -70,16 +71,6 @@ def door(*arguments: str | Path) -> Done:
         sweep.failed.clear()
         code = cli.door(program, PROJECT)
     return Done(code, out.getvalue(), err.getvalue())
-
-
-def _run_py() -> Any:
-    spec = importlib.util.spec_from_file_location("run", PROJECT / "run.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.run.__wrapped__.__module__ = "__main__"  # so that Hydra looks for conf/ beside the file
-    return module.run
 
 
 @contextmanager

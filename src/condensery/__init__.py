@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from condensery.evaluation.of_searchers import evaluate
     from condensery.losses.base import RetrievalLoss
     from condensery.losses.cached import cached_backward
+    from condensery.losses.registry import register
+    from condensery.results import run
     from condensery.retrieval.hits import Hit
     from condensery.retrieval.searchers import BM25, Retriever
     from condensery.training.cross_encoder import CrossEncoderModule
@@ -44,6 +46,8 @@ __all__ = [
     "UserError",
     "cached_backward",
     "evaluate",
+    "register",
+    "run",
 ]
 
 _MODULES = {
@@ -64,6 +68,8 @@ _MODULES = {
     "UserError": "errors",
     "cached_backward": "losses.cached",
     "evaluate": "evaluation.of_searchers",
+    "register": "losses.registry",
+    "run": "results",
 }
 
 

@@ -23,6 +23,7 @@ from condensery.errors import UserError, of_the_disk, said_within
 from condensery.pipeline import recipe_guard
 from condensery.pipeline.study import typed
 
+TOLD = "CONDENSERY_TOLD"  # environment variable: a file that gets the run's folder
 GROUPS = re.compile(r"^(stages?|data|backbone|trainer|launcher|logger|table|figures)\.[^=]+=")
 
 
@@ -39,9 +40,18 @@ def main(cfg: DictConfig) -> None:
         gc.enable()
     multirun = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
     try:
-        sweep.run_job(cfg) if multirun else run.run(cfg)
+        if multirun:
+            sweep.run_job(cfg)
+        else:
+            _tell(run.run(cfg).folder)
     except Exception as error:
         raise Stopped from error
+
+
+def _tell(folder: Path | None) -> None:
+    """Leave the run's folder where a program that called the command looks for it; see ``condensery.results``."""
+    if told := os.environ.get(TOLD):
+        Path(told).write_text(str(folder or ""), encoding="utf-8")
 
 
 def door(program: Callable[[], Any], home: Path) -> int:

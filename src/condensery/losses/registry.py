@@ -9,20 +9,23 @@ from condensery.errors import UserError, close_to
 if TYPE_CHECKING:
     from condensery.losses.base import RetrievalLoss
 
-Kind = TypeVar("Kind", bound="type[RetrievalLoss]")
+Maker = TypeVar("Maker", bound="Callable[..., RetrievalLoss]")
 Named = str | Mapping[str, Any]
-_LOSSES: "dict[str, type[RetrievalLoss]]" = {}
+_LOSSES: "dict[str, Callable[..., RetrievalLoss]]" = {}
 _OURS = {"info_nce": "info_nce", "learning_to_rank": "learning_to_rank"}  # name -> the file in this folder
 
 
-def register(name: str) -> Callable[[Kind], Kind]:
-    """Let recipes and ``BiEncoderModule`` know a loss by ``name``. Raises ``ValueError`` where another has it."""
+def register(name: str) -> Callable[[Maker], Maker]:
+    """Let recipes and ``BiEncoderModule`` know a loss by ``name``: its class, or a function that makes it.
 
-    def known(kind: Kind) -> Kind:
-        if _LOSSES.get(name, kind) is not kind:
-            raise ValueError(f"there are two losses called {name!r}: {_LOSSES[name]} and {kind}")
-        _LOSSES[name] = kind
-        return kind
+    Raises ``ValueError`` where another has the name.
+    """
+
+    def known(make: Maker) -> Maker:
+        if _LOSSES.get(name, make) is not make:
+            raise ValueError(f"there are two losses called {name!r}: {_LOSSES[name]} and {make}")
+        _LOSSES[name] = make
+        return make
 
     return known
 

@@ -23,6 +23,7 @@ from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
 from omegaconf import Container, DictConfig, Node, OmegaConf
 
+from condensery.command import RECIPES
 from condensery.errors import UserError
 from condensery.pipeline.recipe_files import check_file, environment
 from condensery.pipeline.sweep import JoinedTable
@@ -63,8 +64,9 @@ def install() -> None:
 
 
 def _own(folder: str) -> bool:
-    """Whether it is the folder ``conf`` beside ``run.py``."""
-    return os.path.realpath(folder) == os.path.realpath(Path(os.environ.get("CONDENSERY_HOME", ".")) / "conf")
+    """Whether it is the folder ``conf`` beside ``run.py``, or that of the installed package."""
+    own = (Path(os.environ.get("CONDENSERY_HOME", ".")) / "conf", RECIPES)
+    return os.path.realpath(folder) in map(os.path.realpath, own)
 
 
 def _checked_file(self: ConfigRepository, config_path: str) -> Any:

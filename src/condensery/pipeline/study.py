@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from hydra.core.hydra_config import HydraConfig
 
+from condensery.command import INSTALLED, PROGRAM
 from condensery.reporting.plain import one_line
 
 if TYPE_CHECKING:
@@ -46,19 +47,28 @@ def command(overrides: Sequence[str] | None = None) -> str:
         options = [one for one in given if ("=" not in one or one.startswith("-")) and not one.startswith("~")]
         given = [*(one for one in options if one not in MULTIRUN), *overrides]
     given = [one for one in given if not one.lstrip("+").startswith(ONCE)]
-    return shlex.join(["python", "run.py", *given]) if given else ""
+    called = ["python", "run.py"] if _by_file() else ["condensery"]
+    return shlex.join([*called, *given]) if given else ""
+
+
+def _by_file() -> bool:
+    """Whether the command is ``python run.py``, not the installed one."""
+    return os.environ.get(PROGRAM) != INSTALLED
 
 
 def going_on(lines: Sequence[str]) -> list[str]:
-    """How to go on, as the recipe has it: ``{command}`` is this process's command, ``{python}`` how its Python is called.
+    """How to go on, as the recipe has it: ``{command}`` is this process's command, ``{python} run.py`` how the
+    program is called.
 
     A line with ``{command}`` is left out where no command was typed.
     """
-    called = shlex.quote(_python())
-    own = command()
-    typed_so = called + own.removeprefix("python") if own else ""
+    own, called = command(), "condensery"
+    typed_so = own
+    if _by_file():
+        called = f"{shlex.quote(_python())} run.py"
+        typed_so = called + own.removeprefix("python run.py") if own else ""
     return [
-        line.replace("{command}", typed_so).replace("{python}", called)
+        line.replace("{command}", typed_so).replace("{python} run.py", called)
         for line in lines
         if own or "{command}" not in line
     ]

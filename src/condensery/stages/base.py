@@ -31,7 +31,7 @@ from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 from condensery.files import inside, read_json
 from condensery.stages.launcher import Launcher, LocalLauncher
 
-PLUGINS = "CONDENSERY_STAGES"  # environment variable: comma-separated modules or packages that hold further stages
+PLUGINS = "CONDENSERY_STAGES"  # environment variable: comma-separated modules with further stages, losses and formats
 
 
 @dataclass(frozen=True)
@@ -318,7 +318,7 @@ def stage(
 
 @cache
 def _import_all(plugins: str) -> None:
-    for name in ["condensery.stages", *filter(None, plugins.split(","))]:
+    for name in [*filter(None, plugins.split(",")), "condensery.stages"]:  # ours read what others have registered
         module = importlib.import_module(name.strip())
         for found in pkgutil.iter_modules(getattr(module, "__path__", []), f"{module.__name__}."):
             spec = importlib.util.find_spec(found.name)

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 def read_collection(config: "DataConfig", folder: Path) -> "Collection":
     """Read the input that ``config`` describes into ``folder`` and open it. Raises ``UserError`` for bad input."""
     from condensery.text.collection import Collection
+    from condensery.text.formats import ADDED
     from condensery.text.readers import READERS
     from condensery.text.writer import CollectionWriter
 
@@ -18,5 +19,6 @@ def read_collection(config: "DataConfig", folder: Path) -> "Collection":
     source = getattr(config, "root", config.name)
     settings = (config.empty_passages, config.dev_queries, config.unlabelled_queries)
     with CollectionWriter(folder, config.name, source, *settings) as writer:
-        READERS[config.format](config, writer)
+        read = READERS[config.format] if config.format in READERS else ADDED[config.format][1]
+        read(config, writer)
     return Collection(folder)

@@ -1,25 +1,31 @@
 """The description of an input, of whichever format: what ``conf/data/`` composes."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Union
 
 from pydantic import Field
 
 from condensery.text.beir import BeirSource
 from condensery.text.documents import DocumentsSource
 from condensery.text.dpr import DprSource
+from condensery.text.formats import ADDED
 from condensery.text.msmarco import MarcoDocumentsSource, MarcoSource
 from condensery.text.plain_text import TextSource
 from condensery.text.pydocs import PydocsSource
+from condensery.text.source import Source
 from condensery.text.tevatron import TevatronSource
 
-DataConfig = Annotated[
-    BeirSource
-    | MarcoSource
-    | MarcoDocumentsSource
-    | DprSource
-    | TevatronSource
-    | DocumentsSource
-    | TextSource
-    | PydocsSource,
-    Field(discriminator="format"),
-]
+_OURS = (
+    BeirSource,
+    MarcoSource,
+    MarcoDocumentsSource,
+    DprSource,
+    TevatronSource,
+    DocumentsSource,
+    TextSource,
+    PydocsSource,
+)
+if TYPE_CHECKING:
+    DataConfig = Source
+else:
+    _ALL = (*_OURS, *(source for source, _ in ADDED.values()))
+    DataConfig = Annotated[Union[_ALL], Field(discriminator="format")]  # noqa: UP007  (their number is not known)

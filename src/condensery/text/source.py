@@ -97,6 +97,7 @@ class Source(BaseModel):
     # fields that say where the input lies or how it is read: they do not enter the fingerprint
     outside_identity: ClassVar[set[str]] = {"root"}
 
+    format: str
     name: str = Field(min_length=1)
     empty_passages: Literal["error", "drop"]
     dev_queries: int = Field(ge=0)

@@ -1,0 +1,38 @@
+"""The start of the command line, whether by ``python run.py`` or by the installed command ``condensery``."""
+
+import gc
+import os
+import signal
+from pathlib import Path
+
+from condensery.memory import restart_flat
+
+RECIPES = Path(__file__).parent / "conf"
+PROGRAM = "CONDENSERY_PROGRAM"  # environment variable: what the program is called, where that is not ``python run.py``
+INSTALLED = "condensery"
+
+
+def start(home: Path, recipes: Path, called: str = "") -> int:
+    """Run the command line and return the exit code.
+
+    Args:
+        home: the folder of ``outputs``.
+        recipes: the folder ``conf``.
+        called: what the command is called where it tells how to go on; empty: ``python run.py``.
+    """
+    os.environ[PROGRAM] = called
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # while libraries are imported, Ctrl-C ends it without a word
+    restart_flat()  # before anything else is imported, so that nothing is imported twice
+    gc.disable()  # there is no garbage to find while libraries are imported; `main` switches it on
+
+    import hydra
+
+    from condensery.cli import door, main
+
+    return door(hydra.main(version_base="1.3", config_path=str(recipes), config_name="config")(main), home)
+
+
+def installed() -> int:
+    """The command ``condensery``: outputs lie in the folder where it is called."""
+    return start(Path.cwd(), RECIPES, INSTALLED)

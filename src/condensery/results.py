@@ -1,0 +1,88 @@
+"""A recipe from a program of one's own: run, and its table."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any
+
+from condensery.cli import TOLD
+from condensery.errors import UserError
+from condensery.reporting.results import Row, read_results
+
+
+@dataclass(frozen=True)
+class Results(Sequence[Row]):
+    """What a run measured, row by row.
+
+    Attributes:
+        folder: of the run: its tables, its page, links to the artifacts.
+        rows: one for each row of its table.
+    """
+
+    folder: Path
+    rows: list[Row]
+
+    def __getitem__(self, at: Any) -> Any:
+        """A row by its place; by the name of a system its metrics, from 0 to 1."""
+        if isinstance(at, str):
+            return dict(next(row.metrics for row in self.rows if row.name == at))
+        return self.rows[at]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+    def records(self) -> list[dict[str, Any]]:
+        """One flat mapping a row: ``pandas.DataFrame(results.records())`` is the table."""
+        named = ("name", "collection", "split", "seed")
+        return [{**{key: getattr(row, key) for key in named}, **row.metrics} for row in self.rows]
+
+    def __str__(self) -> str:
+        metrics = list(dict.fromkeys(metric for row in self.rows for metric in row.metrics))
+        width = max([len(row.name) for row in self.rows], default=0)
+        lines = [" " * width + "".join(f"{metric:>12}" for metric in metrics)]
+        for row in self.rows:
+            values = (f"{100 * row.metrics[metric]:12.1f}" if metric in row.metrics else " " * 12 for metric in metrics)
+            lines.append(f"{row.name:<{width}}" + "".join(values))
+        return "\n".join(lines)
+
+
+def run(
+    experiment: str,
+    overrides: Sequence[str] = (),
+    *,
+    recipes: str | Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Results:
+    """Run a recipe in a process of its own, as ``condensery experiment=NAME ...`` does; what is at hand is reused.
+
+    Args:
+        experiment: its name, such as ``quickstart``.
+        overrides: as on the command line: ``["seed=2", "output_root=DIR"]``.
+        recipes: a folder with recipes of your own, searched besides ours (``--config-dir``).
+        environment: variables set for it besides this program's own.
+
+    Returns:
+        the rows of its table.
+
+    Raises:
+        UserError: the run failed, for the reason that it printed; or ``overrides`` ask for a sweep.
+    """
+    if wrong := [one for one in overrides if one.startswith("-")]:
+        raise UserError(f"run: {wrong[0]}: one run with key=value overrides; a sweep is `condensery -m experiment=...`")
+    with NamedTemporaryFile("r", prefix="condensery-", encoding="utf-8") as told:
+        command = [sys.executable, "-m", "condensery", f"experiment={experiment}", *overrides]
+        command += ["--config-dir", str(recipes)] if recipes else []
+        given = {**os.environ, **(environment or {}), TOLD: told.name}
+        done = subprocess.run(command, env=given, stderr=subprocess.PIPE, text=True)
+        folder = told.read()
+    if done.returncode or not folder:
+        said = done.stderr.strip().splitlines() or [f"the run ended with code {done.returncode}"]
+        raise UserError(f"run: {said[-1]}")
+    return Results(Path(folder), read_results(Path(folder) / "results.json"))

@@ -1,0 +1,35 @@
+"""Formats of other packages, beside those of ``condensery.text``: a description, and what reads it."""
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from condensery.text.source import Source
+
+if TYPE_CHECKING:
+    from condensery.text.writer import CollectionWriter
+
+Reader = Callable[[Any, "CollectionWriter"], None]
+ADDED: dict[str, tuple[type[Source], Reader]] = {}
+
+
+def register_format(source: type[Source], read: Reader) -> None:
+    """Let ``data.format`` have one more value: that of the field ``format`` of ``source``.
+
+    A module named in ``CONDENSERY_STAGES`` calls it when it is imported.
+
+    Args:
+        source: the description, a pydantic model with ``format: Literal["name"] = "name"``.
+        read: adds the passages, queries and judgements of a description to a ``CollectionWriter``.
+
+    Raises:
+        ValueError: the name is taken, or it is too late: recipes were read already.
+    """
+    name = str(source.model_fields["format"].default)
+    if name in ADDED and ADDED[name] != (source, read):
+        raise ValueError(f"there are two formats called {name!r}")
+    if name not in ADDED and "condensery.text.config" in sys.modules:
+        raise ValueError(
+            f"format {name!r}: register it before recipes are read, in a module named in CONDENSERY_STAGES"
+        )
+    ADDED[name] = (source, read)
