@@ -1,8 +1,8 @@
 """The gradient cache for a program of one's own: any encoder, any loss (CO §3.3; see ``gradient_cache``)."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,7 +10,6 @@ from torch import Tensor
 from condensery.errors import UserError
 from condensery.losses.gradient_cache import backpropagate
 
-Piece = TypeVar("Piece")
 Part = tuple[Callable[[Any], Tensor], Sequence[Any]]
 
 
@@ -42,7 +41,7 @@ def cached_backward(
             raise UserError(f"cached_backward: part {tower} has no chunk")
         before = first
         for piece in pieces:
-            rows = _rows(piece)
+            rows = len(_values(piece)[0])
             chunks.append(_Chunk(piece, tower, torch.arange(first, first + rows)))
             first += rows
         sizes.append(first - before)
@@ -62,7 +61,7 @@ class _Chunk:
     @property
     def input_ids(self) -> Tensor:
         """Any tensor of the chunk: where it lies, the cache computes."""
-        return next(_tensors(self.piece), self.rows)
+        return next((value for value in _values(self.piece) if isinstance(value, Tensor)), self.rows)
 
     @property
     def tokens(self) -> int:
@@ -86,14 +85,6 @@ class _Encoders:
         return self.vectors(chunk), {}
 
 
-def _first(piece: Any) -> Any:
-    return next(iter(piece.values())) if isinstance(piece, Mapping) or hasattr(piece, "values") else piece
-
-
-def _rows(piece: Any) -> int:
-    return len(_first(piece))
-
-
-def _tensors(piece: Any) -> Any:
-    values = piece.values() if isinstance(piece, Mapping) or hasattr(piece, "keys") else [piece]
-    return (value for value in values if isinstance(value, Tensor))
+def _values(piece: Any) -> list[Any]:
+    """The entries of a mapping or of a tokenizer's output; anything else is its own only entry."""
+    return list(piece.values()) if hasattr(piece, "keys") else [piece]
