@@ -23,10 +23,11 @@ test: .venv/.installed-dev ## all tests but the slow ones, a process a core
 test-slow: .venv/.installed-dev ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow
 
-check: .venv/.installed-dev ## lint and types
+check: .venv/.installed-dev ## lint, types, import cycles
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
 
 clean: ## remove .venv and caches; outputs/ stays
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache

@@ -10,8 +10,9 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
-from condensery.cli import in_one_line, prepared
+from condensery.cli import prepared
 from condensery.errors import UserError
+from condensery.pipeline.complaints import in_one_line
 
 TOYS = Path(__file__).parent / "pipeline"
 HEAVY = {

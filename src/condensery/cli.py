@@ -12,23 +12,16 @@ from typing import Any
 import yaml
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
-from yaml import MarkedYAMLError
 
 from condensery import signals
-from condensery.errors import UserError, of_the_disk, said_within
 from condensery.pipeline import recipe_guard
+from condensery.pipeline.complaints import Stopped, in_one_line
 from condensery.pipeline.study import typed
 
 TOLD = "CONDENSERY_TOLD"  # environment variable: a file that gets the run's folder
 GROUPS = re.compile(r"^(stages?|data|backbone|trainer|launcher|logger|table|figures)\.[^=]+=")
-
-
-class Stopped(BaseException):
-    """Carries a run's exception (its cause) past Hydra, which would print lines of its own around it."""
 
 
 def main(cfg: DictConfig) -> None:
@@ -136,76 +129,3 @@ def _verbatim(text: str) -> str:
         return text
     plain = re.sub(r"(\\*)\$\{", r"\1\1\\${", text)  # OmegaConf's escape of ${
     return QuotedString(plain, Quote.single).with_quotes()
-
-
-def in_one_line(error: BaseException) -> str | None:
-    """What is said about a foreseeable fault, or about stages that failed; ``None`` about anything else."""
-    from condensery.pipeline.workers import StageError
-
-    error = of_the_disk(error) or error
-    if isinstance(error, UserError):
-        return "error: " + shortened(" ".join(str(error).split()))
-    if isinstance(error, StageError):
-        return str(error)
-    if isinstance(error, HydraException | OmegaConfBaseException) and (said := said_within(error)):
-        return in_one_line(said)
-    if isinstance(error, HydraException | OmegaConfBaseException) or _raised_in_hydra(error):
-        return "error: " + shortened(_of_hydra(error))
-    if isinstance(error, MarkedYAMLError):
-        mark = error.problem_mark
-        return f"error: {f'{mark.name}:{mark.line + 1}: ' if mark else ''}not valid YAML ({error.problem})"
-    if isinstance(error, FileNotFoundError) and _raised_in(error)[0] == "mkdir":
-        return f"error: {error.filename}: no folder can be made here; choose another output_root"
-    return None
-
-
-def shortened(text: str) -> str:
-    """A message without the middle of numbers and words that nobody reads; no file's name is as long."""
-    text = re.sub(r"\d{101,}", lambda found: f"{found[0][:20]}… ({len(found[0]):,} digits)", text)
-    return re.sub(r"[^\s/]{256,}", lambda found: f"{found[0][:40]}… ({len(found[0]):,} characters)", text)
-
-
-def _raised_in(error: BaseException) -> tuple[str, str]:
-    """The function and the module that raised it."""
-    trace = error.__traceback__
-    while trace and trace.tb_next:
-        trace = trace.tb_next
-    return (trace.tb_frame.f_code.co_name, trace.tb_frame.f_globals["__name__"]) if trace else ("", "")
-
-
-def _raised_in_hydra(error: BaseException) -> bool:
-    """Whether it is one of the plain exceptions with which Hydra meets ``data=null`` or a launcher that is none."""
-    return isinstance(error, ValueError | RuntimeError) and _raised_in(error)[1].startswith("hydra.")
-
-
-def _of_hydra(error: BaseException) -> str:
-    text = str(error) or str(error.__cause__ or type(error).__name__)
-    unknown = re.match(r"Could not override '([^']*)'", text)
-    if unknown:
-        from condensery.errors import close_to
-        from condensery.pipeline.config import RootConfig
-
-        first = unknown[1].partition(".")[0]  # what follows is known to the stage or group alone
-        hint = "" if first in RootConfig.model_fields else close_to(first, RootConfig.model_fields)
-        return f"{unknown[1]}: unknown key{hint}"
-    merged = re.match(r"Error merging override \+*([^=]*)=", text)
-    if merged and "Cannot merge" in str(error.__cause__ or error.__context__):
-        return f"{merged[1]}: is a list or a mapping where the other is needed"
-    if text.startswith("Config group override must be"):  # it does not say which
-        groups = [argument for argument in sys.argv[1:] if re.match(r"[+~]*\w+=", argument)]
-        text = f"{' or '.join(groups)}: a group takes the name of one of its options"
-    if isinstance(error, OverrideParseException):
-        word = (error.override or "").lstrip("+")
-        return (
-            f"{word}: not of the form key=value; is a bracket or quote left open, or a comma the last? "
-            "(a value with special characters is quoted: 'key=\"a, b\"')"
-        )
-    option = re.match(
-        r"In '[^']*': Could not find '([^']*)/([^'/]*)'\s*Available options in '[^']*':(.*?)Config s", text, re.S
-    )
-    if option:
-        from condensery.errors import close_to
-
-        return f"{option[1]}={option[2]}: there is no such option{close_to(option[2], option[3].split())}"
-    text = text.partition("Config search path:")[0]
-    return " ".join(text.split())

@@ -6,10 +6,7 @@ import signal
 from pathlib import Path
 
 from condensery.memory import restart_flat
-
-RECIPES = Path(__file__).parent / "conf"
-PROGRAM = "CONDENSERY_PROGRAM"  # environment variable: what the program is called, where that is not ``python run.py``
-INSTALLED = "condensery"
+from condensery.recipes import INSTALLED, PROGRAM, RECIPES
 
 
 def start(home: Path, recipes: Path, called: str = "") -> int:

@@ -12,7 +12,7 @@ from condensery.errors import UserError
 from condensery.progress import progress
 from condensery.retrieval.approximate import FILE, ApproximateIndex, build_approximate, stand_ins, write_approximate
 from condensery.retrieval.dense import DenseIndex
-from condensery.retrieval.index import recall_of
+from condensery.retrieval.retriever import recall_of
 
 WriteDense = Callable[..., Path]
 PASSAGES, QUERIES, DIM = 2_000, 30, 16

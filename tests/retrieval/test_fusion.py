@@ -16,8 +16,9 @@ from condensery.retrieval import fusion
 from condensery.retrieval.bm25 import BM25Index, build_bm25
 from condensery.retrieval.dense import DenseIndex
 from condensery.retrieval.fusion import FusedIndex, best_point, grid_points, measure_grid, min_max, weight_grid
-from condensery.retrieval.index import open_index, recall_of
+from condensery.retrieval.index import open_index
 from condensery.retrieval.ranking import Ranking
+from condensery.retrieval.retriever import recall_of
 from condensery.text.collection import Collection
 
 PASSAGES = 50

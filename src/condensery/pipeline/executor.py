@@ -4,7 +4,6 @@ A stage that fails takes along those that read it; all others go on.
 """
 
 import os
-import sys
 import time
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -12,31 +11,12 @@ from pathlib import Path
 from condensery.errors import DiskError
 from condensery.pipeline.graph import Graph, Node
 from condensery.pipeline.store import Store
+from condensery.pipeline.threads import THREADS, limit_threads
 from condensery.pipeline.workers import Failure, Worker, attempt
 from condensery.progress import clock
 from condensery.reporting.plain import one_line
 from condensery.signals import leave_if_asked
 from condensery.stages.base import Runtime, registry
-
-THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-_ASKED = os.environ.get("OMP_NUM_THREADS", "")
-
-
-def threads_of_a_stage(threads: int | str, jobs: int) -> int:
-    """How many threads each stage gets: as asked, or the cores shared among ``jobs`` (at most ``OMP_NUM_THREADS``)."""
-    if isinstance(threads, int):
-        return threads
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    share = max(1, cores // jobs)
-    return min(share, int(_ASKED)) if _ASKED.isdigit() and int(_ASKED) else share
-
-
-def limit_threads(threads: int) -> None:
-    """Give the numeric libraries of this process ``threads`` threads, whether or not they are imported yet."""
-    for variable in THREADS:
-        os.environ[variable] = str(threads)
-    if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(threads)
 
 
 def execute(graph: Graph, store: Store, runtime: Runtime) -> dict[str, Failure]:

@@ -18,8 +18,8 @@ from pathlib import Path
 from condensery.children import alive, end_group
 from condensery.errors import DiskError, UserError, of_the_disk
 from condensery.files import write_json
-from condensery.pipeline.executor import limit_threads
-from condensery.pipeline.processes import DONE, FAILED, OUTPUT, PATIENCE, STOP, Task, about_machine
+from condensery.pipeline.task import DONE, FAILED, OUTPUT, PATIENCE, STOP, Task, about_machine
+from condensery.pipeline.threads import limit_threads
 from condensery.sharing import NotTheFirst
 from condensery.signals import leave_if_asked, leave_upon
 from condensery.stages.base import Member, registry

@@ -16,25 +16,21 @@ import socket
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from condensery.children import Parent
 from condensery.errors import DiskError, UserError
-from condensery.files import read_json, write_json
-from condensery.pipeline.hardware import gpus, machine
+from condensery.files import read_json
 from condensery.pipeline.launchers import Started, start
-from condensery.stages.base import Context, Runtime, Stage, StageConfig, registry
+from condensery.pipeline.task import DONE, FAILED, PATIENCE, STOP, Task, about_machine
+from condensery.stages.base import Context, Runtime, Stage, StageConfig
 from condensery.stages.launcher import SlurmLauncher
 
-TASK, DONE, FAILED, OUTPUT, STOP = "task.json", "done.json", "failed-{}.json", "output-{}.txt", "stop"
 _PREFIX = "processes-"
 _PAUSE = 0.1  # seconds between two looks
 _LAST_WORDS = 0.5  # seconds in which the others may say why they failed as well
-PATIENCE = 4.0  # seconds between asking the processes to end and making them
 
 
 class ProcessError(Exception):
@@ -47,32 +43,6 @@ class _EndedError(UserError):
     def __init__(self, name: str, fate: str) -> None:
         super().__init__(f"stage {name}: {fate}; run the same command to go on")
         self.fate = fate
-
-
-@dataclass(frozen=True)
-class Task:
-    """What the processes do, and the pipeline that waits for them."""
-
-    kind: str
-    config: StageConfig
-    context: Context
-    host: str
-    pipeline: Parent
-
-    def write(self, folder: Path) -> None:
-        """Write it into ``folder``, as JSON."""
-        context = TypeAdapter(Context).dump_python(self.context, mode="json")
-        config = self.config.model_dump(mode="json")
-        task = {"kind": self.kind, "config": config, "context": context, "host": self.host}
-        write_json(folder / TASK, {**task, "pipeline": asdict(self.pipeline)})
-
-    @classmethod
-    def read(cls, folder: Path) -> "Task":
-        """Read what ``write`` wrote."""
-        task = read_json(folder / TASK)
-        config = registry()[task["kind"]].config.model_validate(task.pop("config"))
-        context, pipeline = TypeAdapter(Context).validate_python(task.pop("context")), Parent(**task.pop("pipeline"))
-        return cls(config=config, context=context, pipeline=pipeline, **task)
 
 
 def compute(stage: Stage, config: StageConfig, context: Context) -> tuple[Mapping[str, Any], dict[str, str]]:
@@ -92,11 +62,6 @@ def compute(stage: Stage, config: StageConfig, context: Context) -> tuple[Mappin
         threads = max(1, runtime.threads // number)
     context = replace(context, runtime=replace(runtime, devices=1, threads=threads))
     return _in_processes(stage, config, context, number)
-
-
-def about_machine(runtime: Runtime) -> dict[str, str]:
-    """What a stage was computed on, for its manifest."""
-    return {**machine(), "threads": str(runtime.threads), "gpu": gpus()}
 
 
 def processes_a_node(runtime: Runtime) -> int:

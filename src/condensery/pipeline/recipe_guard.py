@@ -23,10 +23,10 @@ from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
 from omegaconf import Container, DictConfig, Node, OmegaConf
 
-from condensery.command import RECIPES
 from condensery.errors import UserError
 from condensery.pipeline.recipe_files import check_file, environment
 from condensery.pipeline.sweep import JoinedTable
+from condensery.recipes import RECIPES
 
 ROOT = "config"  # the name of the root config
 GROUPS = ("data", "backbone", "trainer", "launcher", "logger", "stage", "stages", "table", "figures")  # all mappings

@@ -11,11 +11,12 @@ from omegaconf import DictConfig, OmegaConf
 from condensery.errors import UserError
 from condensery.files import atomic, write_json
 from condensery.pipeline import asking, report, study, tables
-from condensery.pipeline.executor import execute, threads_of_a_stage, warn
+from condensery.pipeline.executor import execute, warn
 from condensery.pipeline.graph import Graph, build
 from condensery.pipeline.hardware import check_devices
 from condensery.pipeline.page import write_study
 from condensery.pipeline.store import Store
+from condensery.pipeline.threads import threads_of_a_stage
 from condensery.pipeline.workers import Failure, StageError
 from condensery.stages.base import Runtime
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from hydra.core.hydra_config import HydraConfig
 
-from condensery.command import INSTALLED, PROGRAM
+from condensery.recipes import INSTALLED, PROGRAM
 from condensery.reporting.plain import one_line
 
 if TYPE_CHECKING:

@@ -31,8 +31,8 @@ failed: list[str] = []  # of the last sweep in this process: the labels of the j
 
 def run_job(cfg: DictConfig) -> None:
     """Run one job of a sweep and record its results, or its error, which is printed at once."""
-    from condensery.cli import in_one_line
     from condensery.files import write_json
+    from condensery.pipeline.complaints import in_one_line
     from condensery.pipeline.run import run_all
     from condensery.pipeline.study import Job
 
@@ -58,7 +58,7 @@ class JoinedTable(Callback):
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Say where the records go; through the environment, so that a launcher's processes know it too."""
-        from condensery.cli import Stopped
+        from condensery.pipeline.complaints import Stopped
         from condensery.pipeline.config import STUDY
 
         if not re.fullmatch(STUDY, str(config.get("name"))):  # before anything in a folder of that name is touched

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from condensery.files import load_array, read_json
 from condensery.progress import Task
-from condensery.retrieval.index import MEMORY
 from condensery.retrieval.ranking import EMPTY, LAST_ROW, SIGN_FLIP, Keys, Ranking, pack, top, unpack
+from condensery.retrieval.retriever import MEMORY
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from condensery.progress import Task
 from condensery.randomness import uniforms
-from condensery.retrieval.index import Retriever
 from condensery.retrieval.ranking import EMPTY, Ranking, pack, top, unpack
+from condensery.retrieval.retriever import Retriever
 
 
 class Scorer(Retriever, Protocol):

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from condensery.progress import Task
-    from condensery.retrieval.index import Retriever
     from condensery.retrieval.ranking import Ranking
+    from condensery.retrieval.retriever import Retriever
     from condensery.text.collection import Collection
 
 
@@ -76,7 +76,8 @@ def evaluate(config: EvaluateConfig, context: Context) -> dict[str, Any]:
 
     from condensery.evaluation.metrics import evaluate as evaluate_run
     from condensery.files import write_json
-    from condensery.retrieval.index import open_index, recall_of
+    from condensery.retrieval.index import open_index
+    from condensery.retrieval.retriever import recall_of
     from condensery.retrieval.runs import write_run
     from condensery.retrieval.shards import open_ranking, padded, rank_in_shards, without
     from condensery.text.collection import Collection

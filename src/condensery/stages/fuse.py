@@ -98,7 +98,8 @@ class FuseConfig(StageConfig):
 def fuse(config: FuseConfig, context: Context) -> dict[str, Any]:
     """Write index.json, which names the retrievers and how they are joined."""
     from condensery.retrieval.fusion import FusedIndex, write_fused
-    from condensery.retrieval.index import open_index, recall_of
+    from condensery.retrieval.index import open_index
+    from condensery.retrieval.retriever import recall_of
     from condensery.text.collection import Collection
 
     runtime, collection = context.runtime, Collection(context.input("corpus"))

@@ -44,8 +44,9 @@ def _together(config: MineConfig, context: Context) -> bool:
 @stage("mine", version=2, makes="negatives", together=_together)
 def mine(config: MineConfig, context: Context) -> dict[str, Any]:
     """Write the negatives as arrays, negatives.jsonl, and negatives.json, which names the retriever."""
-    from condensery.retrieval.index import open_index, recall_of
+    from condensery.retrieval.index import open_index
     from condensery.retrieval.mining import mine as mine_negatives
+    from condensery.retrieval.retriever import recall_of
     from condensery.text.collection import Collection
 
     runtime, collection = context.runtime, Collection(context.input("corpus"))

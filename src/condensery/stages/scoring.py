@@ -47,8 +47,9 @@ def searched(
     What several processes do not share (``searched_together``) the first does with the threads of all on its machine.
     """
     from condensery.files import load_array
-    from condensery.retrieval.index import open_index, recall_of
+    from condensery.retrieval.index import open_index
     from condensery.retrieval.reranking import search_candidates
+    from condensery.retrieval.retriever import recall_of
 
     index, path = context.input("retriever"), context.folder / "candidates.npy"
     member, threads = context.runtime.member, context.runtime.threads

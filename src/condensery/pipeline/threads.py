@@ -1,0 +1,24 @@
+"""How many threads the numeric libraries get."""
+
+import os
+import sys
+
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+_ASKED = os.environ.get("OMP_NUM_THREADS", "")
+
+
+def threads_of_a_stage(threads: int | str, jobs: int) -> int:
+    """How many threads each stage gets: as asked, or the cores shared among ``jobs`` (at most ``OMP_NUM_THREADS``)."""
+    if isinstance(threads, int):
+        return threads
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    share = max(1, cores // jobs)
+    return min(share, int(_ASKED)) if _ASKED.isdigit() and int(_ASKED) else share
+
+
+def limit_threads(threads: int) -> None:
+    """Give the numeric libraries of this process ``threads`` threads, whether or not they are imported yet."""
+    for variable in THREADS:
+        os.environ[variable] = str(threads)
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(threads)

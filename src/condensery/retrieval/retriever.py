@@ -1,0 +1,34 @@
+"""What every retriever of a collection can do."""
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condensery.progress import Task
+from condensery.retrieval.ranking import Ranking
+
+MEMORY = 2 * 2**30  # bytes that a dense search may hold at a time beside its result
+
+
+class Retriever(Protocol):
+    """Ranks the passages of one collection."""
+
+    def __len__(self) -> int:
+        """The number of passages."""
+
+    def search(self, query_rows: NDArray[np.integer], k: int, progress: Task | None = None) -> Ranking:
+        """The k best passages of queries of the collection.
+
+        Returns scores (n, k) float32 and passage rows (n, k) int64, best first, ties by row; where fewer than k are
+        found the row is -1 and the score -inf.
+        """
+
+
+def recall_of(retriever: Retriever, label: str) -> dict[str, float]:
+    """What an approximate retriever found of the exact results so far: printed, and for a manifest; of another nothing."""
+    recall: float | None = getattr(retriever, "recall", None)
+    if recall is None:
+        return {}
+    print(f"[{label}] approximate search found {100 * recall:.1f} % of what exact search finds", flush=True)
+    return {"recall_of_exact": recall}
