@@ -105,4 +105,5 @@ def main(shape: str, precision: str, queries: str, chunks: str, steps: str, thre
 
 if __name__ == "__main__":
     memory.restart_flat()  # as run.py does
+    memory.keep_flat()  # as the stages that train do
     main(**given(__doc__, shape="B", precision="fp32", queries="32", chunks="4", steps="5", threads="1", device="cpu"))

@@ -56,4 +56,5 @@ def main(shape: str, precision: str, spans: str, times: str, threads: str) -> No
 
 if __name__ == "__main__":
     memory.restart_flat()  # as run.py does
+    memory.keep_flat()  # as the stages that train do
     main(**given(__doc__, shape="B", precision="fp32", spans="64", times="16", threads="1"))

@@ -306,6 +306,7 @@ def main(shape: str = "B", precision: str = "fp32", threads: str = "1", steps: s
 
 if __name__ == "__main__":
     memory.restart_flat()  # as run.py does
+    memory.keep_flat()  # as the stages that train do
     try:
         options = dict(argument.split("=", 1) for argument in sys.argv[1:])
         if options.get("shape", "B") not in SHAPES or options.get("precision", "fp32") not in PRECISIONS:

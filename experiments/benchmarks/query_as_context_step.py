@@ -130,6 +130,7 @@ def main(shape: str = "B", precision: str = "fp32", pairs: str = "", threads: st
 
 if __name__ == "__main__":
     memory.restart_flat()  # as run.py does
+    memory.keep_flat()  # as the stages that train do
     try:
         options = dict(argument.split("=", 1) for argument in sys.argv[1:])
         known = {"shape", "precision", "pairs", "threads", "steps"}

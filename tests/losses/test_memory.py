@@ -19,6 +19,8 @@ import numpy as np
 import torch
 from textbook import rows
 from transformers import BertConfig, BertForMaskedLM
+from condensery import memory
+memory.keep_flat()  # as the stages that train do
 from condensery.models.condenser import Condenser, CondenserShape
 from condensery.losses.contrast import span_contrast
 from condensery.losses.gradient_cache import backpropagate

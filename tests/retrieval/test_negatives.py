@@ -161,7 +161,7 @@ def test_what_the_files_of_a_collection_give_becomes_negatives(tmp_path: Path, c
     found, counts = from_collection(Collection(tmp_path / "c"), depth=2)
     assert (found.query_rows.tolist(), found.passage_rows.tolist()) == ([1], [[5, 3]])
     assert counts == {"queries": 1, "negatives": 2}
-    with pytest.raises(UserError, match=r"'woods' gives no negatives; set stage\.triples\.file"):
+    with pytest.raises(UserError, match=r"'woods' gives no negatives; set stage\.read_negatives\.file"):
         from_collection(collection, depth=2)
     with pytest.raises(UserError, match="no split"):
         from_collection(Collection(tmp_path / "c"), depth=2, split="test")
