@@ -178,7 +178,7 @@ def condenser(
     late_mlm: bool,
     padded: tuple[Tensor, Tensor, Tensor],
 ) -> Output:
-    """Condenser (Gao and Callan 2021, equations 3 to 11) with logits at all positions."""
+    """Condenser (Gao and Callan 2021a, equations 3 to 11) with logits at all positions."""
     ids, attention, labels = padded
     states = model(input_ids=ids, attention_mask=attention, output_hidden_states=True).hidden_states
     project = model.cls if hasattr(model, "cls") else model.lm_head
@@ -212,7 +212,7 @@ def autoencoder(
     context: tuple[Tensor, Tensor, Tensor],
     sets: Tensor | None = None,
 ) -> Filled:
-    """CoT-MAE (Q eq. 7-11), its causal variant, or RetroMAE (Xiao et al. 2022, §3.3), whose tokens see ``sets``.
+    """CoT-MAE (Wu et al. 2023, eq. 7-11), its causal variant, or RetroMAE (Xiao et al. 2022, §3.3) with ``sets``.
 
     ``sets``: (n, t, t) True where token i of a row sees token j; None = not RetroMAE.
     """
@@ -272,7 +272,7 @@ def _enhanced(
 
 
 def span_contrast(vectors: Tensor, temperature: float = 1.0) -> Tensor:
-    """coCondenser (Gao and Callan 2022), equation 6, averaged over the spans."""
+    """coCondenser (Gao and Callan 2021b), equation 6, averaged over the spans."""
     total = vectors.new_zeros(())
     for i in range(len(vectors)):
         others = [torch.exp(vectors[i] @ vectors[j] / temperature) for j in range(len(vectors)) if j != i]

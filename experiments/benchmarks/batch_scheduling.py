@@ -1,4 +1,4 @@
-"""How hard the batches of adaptive scheduling are, and what they cost (A §3.2).
+"""How hard the batches of adaptive scheduling are, and what they cost (Zhao et al., §3.2).
 
     python experiments/benchmarks/batch_scheduling.py root=DIR [batch=32] [beam=5] [queries=N]
     python experiments/benchmarks/batch_scheduling.py synthetic=100000 [batch=64] [beam=5]

@@ -1,4 +1,4 @@
-"""The learning-to-rank loss is A's equation 14, in value and gradient, in chunks and at once."""
+"""The learning-to-rank loss is equation 14 of Zhao et al., in value and gradient, in chunks and at once."""
 
 from typing import Any
 
@@ -41,7 +41,7 @@ def module(masked: bool) -> BiEncoderModule:
 
 
 def by_definition(made: BiEncoderModule, masked: bool) -> Tensor:
-    """A eq. 14, query by query: W is (W_q, W_d), {q, d} one vector behind the other."""
+    """Zhao et al., eq. 14, query by query: W is (W_q, W_d), {q, d} one vector behind the other."""
     score = made.loss
 
     def vectors(encoder: Any, texts: list[list[int]]) -> list[Tensor]:

@@ -23,12 +23,12 @@ def similarities(pairs: int = 23, share: float = 0.4, seed: int = 0) -> np.ndarr
 
 
 def h(similarity: np.ndarray, batch: list[int]) -> float:
-    """A eq. 1, word by word."""
+    """Zhao et al., eq. 1, word by word."""
     return sum(similarity[i, j] + similarity[j, i] for i, j in combinations(batch, 2))
 
 
 def by_definition(similarity: np.ndarray, size: int, beam: int) -> list[list[int]]:
-    """A §3.2: ``beam`` ** 2 replacements a step, every hardness computed anew, every unused pair looked at."""
+    """Zhao et al., §3.2: ``beam`` ** 2 replacements a step, every hardness computed anew, every unused pair looked at."""
     unused, batches = list(range(len(similarity))), []
     while unused:
         random = generator(SEED, "schedule", EPOCH, len(batches))

@@ -1,6 +1,6 @@
 """Pairs of a passage and its context, drawn to be looked at: another passage of its document, or one of its queries.
 
-Drawn as in the appendix of query-as-context pre-training (Wu et al. 2023, A): a document at random, a passage of it at
+Drawn as in appendix A of query-as-context pre-training (Wu et al. 2023): a document at random, a passage of it at
 random, and for this passage a context. No document comes twice before all have come once, and no pair comes twice.
 """
 

@@ -1,4 +1,4 @@
-"""Sentence tasks to numbers (SPEC §8): Spearman's correlation for pairs with scores, accuracy for triplets."""
+"""Sentence tasks to numbers: Spearman's correlation for pairs with scores, accuracy for triplets."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -1,7 +1,7 @@
 """Sheets for annotators: one CSV file each, written blind, and read back as spreadsheet programs save it.
 
 A sheet does not say of what kind a pair is; the key is kept apart. Of several groups of annotators each judges its own
-share of the pairs, as in the appendix of query-as-context pre-training (Wu et al. 2023, A: two groups of three).
+share of the pairs, as in appendix A of query-as-context pre-training (Wu et al. 2023: two groups of three).
 """
 
 import csv

@@ -1,4 +1,4 @@
-"""The gradient cache for a program of one's own: any encoder, any loss (CO §3.3; see ``gradient_cache``)."""
+"""The gradient cache (``gradient_cache``; Gao and Callan 2021b, §3.3) for one's own program: any encoder, any loss."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -14,11 +14,11 @@ def weighted(contrast: Contrast, weight: float) -> Contrast:
 
 
 def span_contrast(vectors: Tensor, temperature: float = 1.0) -> Tensor:
-    """The contrastive loss of coCondenser (CO eq. 6; Q eq. 5), averaged over the spans (CO eq. 7).
+    """The contrastive loss of coCondenser (Gao and Callan 2021b, eq. 6-7; Wu et al. 2023, eq. 5), averaged over spans.
 
     Args:
         vectors: (2n, d); rows 2i and 2i + 1 are the two spans of document i, or a passage and its query.
-        temperature: divides the inner products (Q's tau); CO has none (1).
+        temperature: divides the inner products (tau of Wu et al. 2023); Gao and Callan 2021b have none (1).
 
     Returns:
         mean over spans of -log exp<h_i1, h_i2> / sum over all other spans exp<h_ij, h_kl>; zero for a single pair.

@@ -1,4 +1,4 @@
-"""Cross-batch negatives (RocketQA §4.1, Qu et al. 2021; SPEC §6): a contrast over the vectors of all processes.
+"""Cross-batch negatives (RocketQA §4.1, Qu et al. 2021): a contrast over the vectors of all processes.
 
 Each process computes the loss of the joined batch from everybody's vectors, of which its own alone have a graph. The
 sum over the processes of what they back-propagate is the gradient of the joined batch.

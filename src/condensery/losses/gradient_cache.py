@@ -1,4 +1,6 @@
-"""The one gradient cache: the gradient of a large contrastive batch in the memory of one chunk (CO §3.3, eq. 8-12).
+"""The one gradient cache: the gradient of a large contrastive batch in the memory of one chunk.
+
+The steps are those of Gao and Callan 2021b, §3.3, eq. 8-12:
 
 1. One chunk, of queries or passages, is encoded with a graph, which waits; every other one without, by the backbone alone.
    The vectors are kept.

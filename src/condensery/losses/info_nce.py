@@ -27,7 +27,7 @@ class InfoNCE(RetrievalLoss):
 def info_nce(
     queries: Tensor, passages: Tensor, positive: Tensor, known: Tensor | None = None, temperature: float = 1.0
 ) -> Tensor:
-    """Negative log-likelihood of the positive among all passages of the batch (DPR eq. 2; CO §3.4).
+    """Negative log-likelihood of the positive among all passages of the batch (DPR eq. 2; Gao and Callan 2021b, §3.4).
 
     Args:
         queries: (q, d).
@@ -35,7 +35,7 @@ def info_nce(
         positive: (q,) the row in ``passages`` of each query's positive.
         known: (q, p) True where a passage of the batch is another judged positive of the query: it is not a negative
             and is left out of the sum; None = keep all, as the papers' code does.
-        temperature: divides the inner products (Q eq. 5).
+        temperature: divides the inner products (Wu et al. 2023, eq. 5).
     """
     scores = queries @ passages.T / temperature  # (q, p)
     if known is not None:

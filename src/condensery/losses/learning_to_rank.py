@@ -1,8 +1,8 @@
-"""The learning-to-rank loss of A (eq. 14), kept as an ablation of the contrast by inner products.
+"""The learning-to-rank loss of Zhao et al. (eq. 14), kept as an ablation of the contrast by inner products.
 
 The score of a query q and a passage d is sigmoid(W [q; d] + b). W [q; d] is W_q q + W_d d, so the loss needs one number of
 each text, and goes through the gradient cache as vectors of one dimension do. It also means that all queries rank the
-passages alike, by W_d d. That is the paper's formula as it is printed; its result is "much worse" (A §4.3).
+passages alike, by W_d d. That is the paper's formula as it is printed; its result is "much worse" (Zhao et al., §4.3).
 
 Letters: q queries and p passages of a batch, d dimensions of a vector, b rows of a chunk.
 """
@@ -19,7 +19,7 @@ from condensery.randomness import hash64
 
 @register("learning_to_rank")
 class LearningToRank(RetrievalLoss):
-    """-log softmax of sigmoid(W [q; d] + b) at the positive, averaged over the queries (A eq. 14).
+    """-log softmax of sigmoid(W [q; d] + b) at the positive, averaged over the queries (Zhao et al., eq. 14).
 
     Retrieval does not use W and b.
 

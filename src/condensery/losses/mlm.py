@@ -11,7 +11,8 @@ from condensery.tokens.batches import Chunk
 class MaskedPrediction:
     """A model for pre-training as the gradient cache sees it: CLS vectors, and losses that add up to the batch's means.
 
-    The mean of each loss is over its predicted tokens in the whole batch, whatever the chunking (C eq. 11, CO eq. 7).
+    The mean of each loss is over its predicted tokens in the whole batch, whatever the chunking (Gao and Callan
+    2021a, eq. 11; 2021b, eq. 7).
     """
 
     def __init__(

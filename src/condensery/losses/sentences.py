@@ -1,4 +1,4 @@
-"""Losses of sentence tasks (Reimers and Gurevych 2019; C §4.2), functions of the vectors of a whole batch."""
+"""Losses of sentence tasks (Reimers and Gurevych 2019; Gao and Callan 2021a, §4.2), functions of a batch's vectors."""
 
 from torch import Tensor, nn
 

@@ -1,4 +1,4 @@
-"""How broadly CLS attends: the entropy of its attention, layer by layer (C §5, after Clark et al. 2019).
+"""How broadly CLS attends: the entropy of its attention by layer (Gao and Callan 2021a, §5, after Clark et al. 2019).
 
 Letters: b rows of a chunk, t its width, n packed tokens, d hidden size, h heads, e = d / h.
 """

@@ -1,4 +1,4 @@
-"""The bi-encoder: s(q, p) = <f_q(q), f_p(p)>, CLS vectors of one shared encoder or of two (SPEC §4)."""
+"""The bi-encoder: s(q, p) = <f_q(q), f_p(p)>, CLS vectors of one shared encoder or of two (Karpukhin et al. 2020)."""
 
 from torch import Tensor, nn
 

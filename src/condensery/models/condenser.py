@@ -1,4 +1,4 @@
-"""Condenser (Gao and Callan 2021): a head that can only fill in masked tokens with the help of the late CLS state."""
+"""Condenser (Gao and Callan 2021a): a head that can only fill in masked tokens with the help of the late CLS state."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ class CondenserShape:
     Attributes:
         head_layers: transformer layers in the head (L^h); 0 = no head: plain masked language modelling.
         skip_from: the backbone layer whose token states the head reads (L^e); the output of that many layers.
-        late_mlm: also train the backbone's last layer to fill in the masked tokens (C eq. 10).
+        late_mlm: also train the backbone's last layer to fill in the masked tokens (Gao and Callan 2021a, eq. 10).
     """
 
     head_layers: int
@@ -43,7 +43,7 @@ def condenser_shape(
 
 
 class Condenser(PretrainingModel):
-    """A masked language model with a Condenser head (C §3, eq. 3-11), or without one.
+    """A masked language model with a Condenser head (Gao and Callan 2021a, §3, eq. 3-11), or without one.
 
     The head reads [late CLS ; early token states]; its output and, with ``late_mlm``, the backbone's go through the
     same vocabulary projection (transform and tied decoder).
@@ -59,7 +59,8 @@ class Condenser(PretrainingModel):
     def predict(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
         """Late CLS vectors (b, d) and the cross-entropy (k,) at each of the chunk's k masked tokens, by loss.
 
-        ``mlm_head`` is the head's (C eq. 9), ``mlm_late`` the backbone's (C eq. 10; the only one without a head).
+        ``mlm_head`` is the head's (Gao and Callan 2021a, eq. 9), ``mlm_late`` the backbone's (eq. 10; the only one
+        without a head).
         """
         if chunk.targets is None:
             raise ValueError("a chunk for pre-training needs masked positions and targets")

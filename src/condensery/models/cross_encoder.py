@@ -1,4 +1,4 @@
-"""The cross-encoder: a query and a passage are read together and give one score (RocketQA; reranking, CO §4.3).
+"""The cross-encoder: query and passage are read together for one score (Qu et al. 2021; Gao and Callan 2021b, §4.3).
 
 What is saved is a Hugging Face checkpoint for sequence classification with one label, which sentence-transformers' class
 ``CrossEncoder`` reads as well; ``condensery.json`` says how long its inputs are.

@@ -213,6 +213,6 @@ class Encoder(nn.Module):
         )[0]
 
     def cls(self, chunk: Chunk) -> Tensor:
-        """The vector of each span: its CLS state after the last layer, (b, d). No pooling layer (SPEC §4)."""
+        """The vector of each span: its CLS state after the last layer, (b, d). No pooling layer."""
         layout = Layout(chunk)
         return self(layout, layout.cls)[0]

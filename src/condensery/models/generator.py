@@ -1,4 +1,4 @@
-"""A sequence-to-sequence model that writes queries for passages (doc2query: Nogueira and Lin 2019; Q §3.1).
+"""A sequence-to-sequence model that writes queries (doc2query: Nogueira and Lin 2019; Wu et al. 2023, §3.1).
 
 Sampling is top-k, then nucleus (Holtzman et al. 2020), then one draw. The draw of each token is a function of (seed,
 row of the passage, number of the query, place in the query), so a query does not depend on the batch that it is made

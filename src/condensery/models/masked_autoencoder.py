@@ -28,7 +28,8 @@ class DecoderShape:
 
     Attributes:
         kind: what it reads and predicts.
-            ``masked``: [h ; masked tokens], each sees all; the masked ones are predicted (CoT-MAE, Q eq. 8-10).
+            ``masked``: [h ; masked tokens], each sees all; the masked ones are predicted (CoT-MAE, Wu et al.
+            2023, eq. 8-10).
             ``causal``: [h ; tokens], each sees what stands before it and predicts the next (what the released code of
             query-as-context trained, there in GPT-2 blocks, here in layers like the backbone's).
             ``enhanced``: every predicted token asks with h and its position alone, and sees h and a random sample of
@@ -58,7 +59,10 @@ def decoder_shape(kind: Kind, layers: int | None = None, mask_rate: float = 0.5)
 
 
 class MaskedAutoEncoder(PretrainingModel):
-    """A masked language model whose late CLS vector helps a decoder to fill in the context of each row (Q eq. 7-11)."""
+    """A masked language model whose late CLS vector helps a decoder to fill in the context of each row.
+
+    See Wu et al. 2023, eq. 7-11.
+    """
 
     def __init__(self, language_model: PreTrainedModel, shape: DecoderShape, init: Init = "random") -> None:
         """Wrap a ``BertForMaskedLM`` or ``RobertaForMaskedLM``.
@@ -79,8 +83,8 @@ class MaskedAutoEncoder(PretrainingModel):
     def predict(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
         """Late CLS vectors (b, d) and the cross-entropy of each predicted token, by loss.
 
-        ``mlm_late`` is the encoder's at the chunk's masked tokens (Q eq. 4), ``mlm_context`` the decoder's at those of its
-        context (Q eq. 10), of which none may be the first of its row.
+        ``mlm_late`` is the encoder's at the chunk's masked tokens (Wu et al. 2023, eq. 4), ``mlm_context`` the
+        decoder's at those of its context (eq. 10), of which none may be the first of its row.
 
         Raises:
             ValueError: the chunk or its context does not say what is predicted, or it has no context.

@@ -29,7 +29,7 @@ class _Figure(BaseModel):
 
 
 class AttentionEntropyFigure(_Figure):
-    """CLS attention entropy by layer (C §5, figure 2): of each model a panel, before and after fine-tuning.
+    """CLS attention entropy by layer (Gao and Callan 2021a, figure 2): of each model a panel, before and after tuning.
 
     ``stage``: of kind ``attention_entropy``; ``models``: what the figure calls it -> the encoders [before, after].
     """
@@ -54,7 +54,10 @@ class _ScoreFigure(_Figure):
 
 
 class ScoreBySizeFigure(_ScoreFigure):
-    """A metric against the number of training queries or examples, over the jobs of a sweep (E figures 2 to 4)."""
+    """A metric against the number of training queries or examples, over the jobs of a sweep.
+
+    Figures 2 to 4 of the early version of Gao and Callan 2021a.
+    """
 
     kind: Literal["score_by_size"]
 
@@ -67,7 +70,10 @@ class ScoreByStepsFigure(_ScoreFigure):
 
 
 class FirstEpochsFigure(_Figure):
-    """Training losses of several stages on a log scale (E figure 5), up to so many epochs or steps; null = all."""
+    """Training losses of several stages on a log scale, up to so many epochs or steps; null = all.
+
+    Figure 5 of the early version of Gao and Callan 2021a.
+    """
 
     kind: Literal["first_epochs"]
     stages: Stages
@@ -90,7 +96,7 @@ class FirstEpochsFigure(_Figure):
 
 
 class TrainingFigure(_Figure):
-    """Training loss and validation MRR@10 of several stages by step (A figures 3 to 5)."""
+    """Training loss and validation MRR@10 of several stages by step (Zhao et al., figures 3 to 5)."""
 
     kind: Literal["training"]
     stages: Stages

@@ -1,9 +1,9 @@
 """How similar queries and passages are, as far as they are near each other: sparse, from lists of nearest neighbours.
 
-A pair is listed where the passage is among the k best of the query or the query among the k best of the passage (A §3.2).
-The similarity of every other pair is taken to be the usual one, and written as 0: BM25 is 0 where no term is shared, and
-of inner products their mean over all pairs is taken off, which makes all batches of one size harder by the same number.
-What is below the usual one is 0 as well, so that nothing is negative.
+A pair is listed where the passage is among the k best of the query or the query among the k best of the passage (Zhao
+2022, §3.2). The similarity of every other pair is taken to be the usual one, and written as 0: BM25 is 0 where no term
+is shared, and of inner products their mean over all pairs is taken off, which makes all batches of one size harder by
+the same number. What is below the usual one is 0 as well, so that nothing is negative.
 
 Letters: t queries, u passages, k neighbours, d dimensions.
 """

@@ -1,4 +1,4 @@
-"""The development protocol of A (§4.1): one positive among passages drawn from the best 1,000 of a first retriever.
+"""The development protocol of Zhao et al. (§4.1): one positive among passages drawn from the best 1,000 of a retriever.
 
 Far cheaper than a ranking of all passages, and its numbers are far higher: it shows which model is better, no more.
 

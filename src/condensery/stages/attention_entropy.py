@@ -1,4 +1,4 @@
-"""Stage ``attention_entropy``: how broadly the CLS token of encoders attends, layer by layer (C §5, figure 2)."""
+"""Stage ``attention_entropy``: how broadly CLS attends, layer by layer (Gao and Callan 2021a, §5, figure 2)."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self

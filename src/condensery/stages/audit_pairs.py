@@ -1,4 +1,4 @@
-"""Stage ``audit_pairs``: are the contexts of pre-training related to their passages (SPEC §3, appendix A, table 5)?"""
+"""Stage ``audit_pairs``: are the contexts of pre-training related to their passages (Wu et al. 2023, appendix A)?"""
 
 import json
 from collections.abc import Mapping, Sequence

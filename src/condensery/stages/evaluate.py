@@ -25,7 +25,7 @@ class EvaluateConfig(StageConfig):
     """``depth``: passages ranked for each query; at least the largest cutoff of ``metrics``.
 
     ``candidates``: whose ``candidates_depth`` best passages ``candidates_number`` are drawn from, to be ranked with one
-    positive instead of all passages (A §4.1).
+    positive instead of all passages (Zhao et al., §4.1).
     ``ignore_identical_ids``: a passage that has the id of the query is not ranked, as in BEIR's own evaluation.
     """
 

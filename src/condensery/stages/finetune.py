@@ -1,4 +1,4 @@
-"""Stage ``finetune``: the bi-encoder on judged queries (SPEC §4), with hard negatives from any number of sources."""
+"""Stage ``finetune``: the bi-encoder on judged queries (Karpukhin et al. 2020), with hard negatives of any sources."""
 
 import shutil
 from functools import partial
@@ -20,7 +20,7 @@ SCHEDULE = "schedule"  # what adaptive batches need meanwhile, in the stage's fo
 
 
 class AdaptiveConfig(StageConfig):
-    """How ``batching: adaptive`` finds pairs that are hard to tell apart (A §3.2); see ``Scheduler``."""
+    """How ``batching: adaptive`` finds pairs that are hard to tell apart (Zhao et al., §3.2); see ``Scheduler``."""
 
     similarity: Literal["bm25", "encoder", "bm25_then_encoder"]
     neighbours: Annotated[int, Field(ge=1)]

@@ -1,4 +1,4 @@
-"""Stage ``finetune_sentences``: the bi-encoder on STS-b or on Wikipedia's sections (C §4.2, SPEC §4)."""
+"""Stage ``finetune_sentences``: the bi-encoder on STS-b or on Wikipedia's sections (Gao and Callan 2021a, §4.2)."""
 
 from typing import Annotated, Any
 

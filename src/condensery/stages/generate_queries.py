@@ -1,4 +1,4 @@
-"""Stage ``generate_queries``: queries that a sequence-to-sequence model writes for each passage (Q §3.1)."""
+"""Stage ``generate_queries``: queries that a sequence-to-sequence model writes for passages (Wu et al. 2023, §3.1)."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self

@@ -1,4 +1,4 @@
-"""Stage ``mine``: hard negatives from a retriever (SPEC §4, round 2), judged positives excluded."""
+"""Stage ``mine``: hard negatives from a retriever, for the second round; judged positives are excluded."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any

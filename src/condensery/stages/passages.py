@@ -1,4 +1,4 @@
-"""Stage ``passages``: what query-as-context pre-training reads, documents cut into passages (Q §3.1, 4.1)."""
+"""Stage ``passages``: documents cut into passages for query-as-context pre-training (Wu et al. 2023, §3.1, 4.1)."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal

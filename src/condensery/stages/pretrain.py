@@ -122,7 +122,10 @@ def pretrain_mlm(config: PretrainMlmConfig, context: Context) -> dict[str, Any]:
 
 @stage("pretrain_condenser", version=3, makes="encoder", cost=30.0, together=True)
 def pretrain_condenser(config: PretrainCondenserConfig, context: Context) -> dict[str, Any]:
-    """Condenser (C §3); from another stage's weights and with a low rate it is continued training (E §5.4)."""
+    """Condenser (Gao and Callan 2021a, §3).
+
+    From another stage's weights and with a low rate it is continued training (§5.4 of the paper's early version).
+    """
     from condensery.training.modules import CondenserModule
 
     return _pretrain_condenser(config, context, _spans(config, context), config.head_layers, CondenserModule)
@@ -130,7 +133,10 @@ def pretrain_condenser(config: PretrainCondenserConfig, context: Context) -> dic
 
 @stage("pretrain_cocondenser", version=4, makes="encoder", cost=30.0, together=True)
 def pretrain_cocondenser(config: PretrainCoCondenserConfig, context: Context) -> dict[str, Any]:
-    """coCondenser (CO §3): Condenser plus the contrast of pairs; with ``queries`` query-as-context (Q §3.1)."""
+    """coCondenser (Gao and Callan 2021b, §3): Condenser plus the contrast of pairs.
+
+    With ``queries`` query-as-context (Wu et al. 2023, §3.1).
+    """
     from condensery.training.modules import CoCondenserModule, QueryAsContextModule
 
     kind = partial(
@@ -154,7 +160,7 @@ def _pretrain_condenser(
 
 @stage("pretrain_cotmae", version=1, makes="encoder", cost=30.0, together=True)
 def pretrain_cotmae(config: PretrainCotmaeConfig, context: Context) -> dict[str, Any]:
-    """CoT-MAE (Q §2.4): a decoder fills in one text of a pair with the help of the other's vector."""
+    """CoT-MAE (Wu et al. 2023, §2.4): a decoder fills in one text of a pair with the help of the other's vector."""
     from condensery.training.span_batches import ContextMasking
 
     rate = config.decoder_mask_rate if config.decoder == "masked" else None
@@ -184,7 +190,7 @@ def _pretrain_autoencoder(
 
 @stage("pretrain_ict", version=1, makes="encoder", cost=20.0, together=True)
 def pretrain_ict(config: PretrainIctConfig, context: Context) -> dict[str, Any]:
-    """The inverse cloze task (Lee et al. 2019, C §4.4): a sentence finds the passage that it was taken from."""
+    """The inverse cloze task (Lee et al. 2019; Gao and Callan 2021a, §4.4): a sentence finds its own passage."""
     from condensery.stages.training import initial_towers
     from condensery.training.modules import InverseClozeModule
 

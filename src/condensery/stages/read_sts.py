@@ -1,4 +1,4 @@
-"""Stage ``read_sts``: the pairs and scores of the STS benchmark (C §4.2)."""
+"""Stage ``read_sts``: the pairs and scores of the STS benchmark (Gao and Callan 2021a, §4.2)."""
 
 from pathlib import Path
 from typing import Annotated, Any

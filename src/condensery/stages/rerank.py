@@ -1,4 +1,7 @@
-"""Stage ``rerank``: the best passages of a retriever in the order of cross-encoders (CO §4.3). An index of its own."""
+"""Stage ``rerank``: the best passages of a retriever in the order of cross-encoders (Gao and Callan 2021b, §4.3).
+
+An index of its own.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any

@@ -1,4 +1,4 @@
-"""Stage ``section_triplets``: which of two sentences is of the same section of an article as a third? (C §4.2)."""
+"""Stage ``section_triplets``: which of two sentences is of the section of a third? (Gao and Callan 2021a, §4.2)."""
 
 from collections.abc import Iterator
 from pathlib import Path

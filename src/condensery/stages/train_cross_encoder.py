@@ -1,4 +1,7 @@
-"""Stage ``train_cross_encoder``: the model that reads query and passage together (RocketQA, SPEC §6; CO §4.3)."""
+"""Stage ``train_cross_encoder``: the model that reads query and passage together.
+
+As in RocketQA (Qu et al. 2021) and in Gao and Callan 2021b, §4.3.
+"""
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 

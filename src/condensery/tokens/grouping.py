@@ -1,4 +1,4 @@
-"""Sentences grouped into passages that an encoder reads whole (Q §4.1): real text, cut from the documents.
+"""Sentences grouped into passages that an encoder reads whole (Wu et al. 2023, §4.1): real text, cut from documents.
 
 Every limit is in tokens of the finished passage, tokenised by itself, so that no reader of the passages cuts any off.
 """

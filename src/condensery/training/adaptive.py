@@ -1,4 +1,4 @@
-"""Adaptive batches while training runs (A §3.2): a process of its own makes them. It need not import torch.
+"""Adaptive batches while training runs (Zhao et al., §3.2): a process of its own makes them. It need not import torch.
 
 All goes through files in the stage's folder, so that whoever wants a batch only waits for it, and a run that is killed
 goes on with what lies there:

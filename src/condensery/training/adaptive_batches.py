@@ -1,4 +1,4 @@
-"""The trainer's part in adaptive batches (A §3.2): it starts the process that makes them, and renews the vectors."""
+"""The trainer's part in adaptive batches (Zhao et al., §3.2): starts the process that makes them, renews the vectors."""
 
 import multiprocessing
 import threading

@@ -210,8 +210,8 @@ class SpanPairDataModule(TokenDataModule):
         data, tokenizer, workers: see ``TokenDataModule``.
         length: longest span in tokens, [CLS] and [SEP] included.
         batch_size: documents (spans, where ``pairs`` is None) a step.
-        pairs: ``document`` or ``passage``: two spans of each (CO §3.2); ``sentence``: a span and a sentence taken out of it
-            (ICT); None: single spans.
+        pairs: ``document`` or ``passage``: two spans of each (Gao and Callan 2021b, §3.2); ``sentence``: a span and a
+            sentence taken out of it (ICT); None: single spans.
         spans: ``sentences`` packed to the length, as the papers' scripts do; or ``windows``: cut anywhere.
         short_probability: share of spans that aim at a shorter length (of ``sentences``).
         min_length: tokens of the shortest span; a document needs twice that.
@@ -277,7 +277,7 @@ class SpanPairDataModule(TokenDataModule):
 
 
 class PassageQueryDataModule(TokenDataModule):
-    """Passages with one of their queries each, for query-as-context pre-training (Q §3.1).
+    """Passages with one of their queries each, for query-as-context pre-training (Wu et al. 2023, §3.1).
 
     Args:
         data: passages with the queries that were made for them: mappings with ``text`` and ``queries`` (a list of
@@ -286,7 +286,7 @@ class PassageQueryDataModule(TokenDataModule):
         asked: passages and queries in tokens; None = those of ``data``.
         length, query_length: longest passage and query in tokens, [CLS] and [SEP] included.
         candidates: how many of a passage's queries are drawn from, one a step.
-        mixed_context: probability that a step pairs passages of a document instead (Q §5.2).
+        mixed_context: probability that a step pairs passages of a document instead (Wu et al. 2023, §5.2).
         batch_size: passages a step.
         mask_rate, whole_word, decoder, chunk_tokens, seed: see ``SpanPairDataModule``.
     """

@@ -303,7 +303,7 @@ class EncoderModule(TrainingModule):
 
 
 class CondenserModule(EncoderModule):
-    """Condenser pre-training (C §3), and plain MLM where the model has no head.
+    """Condenser pre-training (Gao and Callan 2021a, §3), and plain MLM where the model has no head.
 
     A batch larger than a chunk is gradient accumulation; the MLM means are over the masked tokens of the whole batch,
     that of all processes.
@@ -358,11 +358,11 @@ class CondenserModule(EncoderModule):
 
 
 class CoCondenserModule(CondenserModule):
-    """coCondenser pre-training (CO eq. 7): MLM plus the contrast of the two texts of each pair, of all processes.
+    """coCondenser (Gao and Callan 2021b, eq. 7): MLM plus the contrast of the two texts of each pair, of all processes.
 
     Args:
         model, mlm_weight: see ``CondenserModule``.
-        temperature: divides the inner products (tau of Q eq. 5; the paper of coCondenser has none: 1).
+        temperature: divides the inner products (tau of Wu et al. 2023, eq. 5; the paper of coCondenser has none: 1).
         contrast_weight: of the contrast against MLM (1 in the papers).
         others: see ``CondenserModule``.
     """
@@ -387,7 +387,7 @@ class CoCondenserModule(CondenserModule):
 
 
 class QueryAsContextModule(CoCondenserModule):
-    """Query-as-context pre-training (Q §3.1): coCondenser whose pairs are a passage and one of its queries.
+    """Query-as-context pre-training (Wu et al. 2023, §3.1): coCondenser on pairs of a passage and one of its queries.
 
     The objective is coCondenser's; what makes it another method is its data, ``PassageQueryDataModule``. Arguments are
     those of ``CoCondenserModule``; the paper's temperature is 1.
@@ -395,7 +395,7 @@ class QueryAsContextModule(CoCondenserModule):
 
 
 class MaskedAutoEncoderModule(EncoderModule):
-    """CoT-MAE (Q eq. 11) and RetroMAE: MLM of the encoder plus that of a decoder that leans on the encoder's vector.
+    """CoT-MAE (Wu et al. 2023, eq. 11) and RetroMAE: MLM of the encoder and of a decoder that leans on its vector.
 
     Args:
         model: folder or hub name of a checkpoint of the BERT family; or a ``MaskedAutoEncoder``, and then the arguments of
@@ -483,7 +483,7 @@ class TowersModule(EncoderModule):
 
 
 class InverseClozeModule(TowersModule):
-    """ICT (Lee et al. 2019, C §4.4): find the passage of a sentence among the passages of the batch.
+    """ICT (Lee et al. 2019; Gao and Callan 2021a, §4.4): find the passage of a sentence among those of the batch.
 
     Rows 2i of a batch are the passages, 2i + 1 the sentences, as ``SpanPairDataModule(pairs="sentence")`` makes them.
 
@@ -508,7 +508,7 @@ class InverseClozeModule(TowersModule):
 
 
 class BiEncoderModule(TowersModule):
-    """Fine-tuning of the bi-encoder (SPEC §4), by default with the negative log-likelihood of the positive.
+    """Fine-tuning of a bi-encoder (Karpukhin et al. 2020), by default with the negative log-likelihood of the positive.
 
     With several processes the passages of all are the negatives (RocketQA's cross-batch negatives).
 

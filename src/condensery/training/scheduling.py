@@ -1,11 +1,11 @@
-"""Adaptive batch scheduling (A §3.2): training pairs that are hard to tell apart are put into one batch.
+"""Adaptive batch scheduling (Zhao et al., §3.2): training pairs that are hard to tell apart are put into one batch.
 
 A training pair i is a query and its positive passage. Its weight beside a pair j is w_ij = s_ij + s_ji, where
-s_ij = sim(query i, passage j). The hardness of a batch is h(B) = sum over i != j in B of s_ij (A eq. 1), which is half
-of the sum of the members' gains g_i = sum over j in B of w_ij. Hence, with the gains of all pairs at hand:
+s_ij = sim(query i, passage j). The hardness of a batch is h(B) = sum over i != j in B of s_ij (Zhao et al., eq. 1), which
+is half of the sum of the members' gains g_i = sum over j in B of w_ij. Hence, with the gains of all pairs at hand:
 
-    argmax h(B - r)     is the member r with the smallest gain                                     (A eq. 3)
-    argmax h(B - r + a) is the pair a with the largest g_a - w_ra, and h grows by that less g_r    (A eq. 4)
+    argmax h(B - r)     is the member r with the smallest gain                                     (Zhao et al., eq. 3)
+    argmax h(B - r + a) is the pair a with the largest g_a - w_ra, and h grows by that less g_r    (Zhao et al., eq. 4)
 
 and a swap changes only the gains of the neighbours of the two pairs. Similarities are sparse: what is not listed counts
 as 0. So a pair that is no neighbour of a member has the gain 0, and the search looks at neighbours alone. As long as no
@@ -41,7 +41,7 @@ def drawn_positives(positives: Ids, starts: Ids, chosen: Ids, seed: int, epoch: 
 
 
 def hardness(similarity: sparse.csr_matrix, passage: Ids, batch: Ids) -> float:
-    """h(B), A eq. 1: the sum of the similarities (t, u) of each query of ``batch`` (n,) and the others' passages."""
+    """h(B) (Zhao et al., eq. 1): the sum of similarities (t, u) of each query of ``batch`` (n,) and the others' passages."""
     among = similarity[batch][:, passage[batch]]
     return float(among.sum() - among.diagonal().sum())
 
@@ -58,8 +58,8 @@ class Scheduler:
         passage: (t,) the positive of each pair, as a column of ``similarity``.
         batch_size: pairs of a batch.
         beam: members that are tried in turn as the one to leave, those with the smallest gains; the best swap is made.
-            1 is the greedy search. A's beam search looks at the ``beam`` best pairs to enter for each of them; the best
-            swap is always with the first of these, so the others need not be looked at.
+            1 is the greedy search. Zhao's beam search looks at the ``beam`` best pairs to enter for each of them; the
+            best swap is always with the first of these, so the others need not be looked at.
         seed, epoch: of the random pairs that each batch begins with.
     """
 

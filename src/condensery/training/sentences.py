@@ -86,7 +86,7 @@ class SentenceBatches:
 
 
 class SentenceModule(TowersModule):
-    """The bi-encoder on pairs (regression on the cosine) or triplets (margin between distances; SPEC §4).
+    """The bi-encoder on pairs (regression on the cosine) or triplets (margin between distances).
 
     Args:
         model: see ``TowersModule``.

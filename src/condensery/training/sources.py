@@ -82,7 +82,7 @@ class SingleSpans:
 
 
 class SpanPairs:
-    """Two spans of every document once an epoch (coCondenser, CO §3.2; CoT-MAE on passages)."""
+    """Two spans of every document once an epoch (coCondenser, Gao and Callan 2021b, §3.2; CoT-MAE on passages)."""
 
     def __init__(self, spans: SpanSet, vocabulary: Vocabulary) -> None:
         self.spans, self.vocabulary = spans, vocabulary
@@ -95,7 +95,7 @@ class SpanPairs:
 
 
 class SentencePairs:
-    """A passage without one of its sentences, and the sentence: the inverse cloze task (Lee et al. 2019, C §4.4).
+    """A passage without one of its sentences, and that sentence: ICT (Lee et al. 2019; Gao and Callan 2021a, §4.4).
 
     Args:
         spans: spans of a store with sentences; a span of one sentence gives no pair and is left out.
@@ -167,7 +167,7 @@ class Asked:
 
 
 class PassageQueries:
-    """A passage and one of its queries, drawn anew each epoch (query-as-context, Q §3.1).
+    """A passage and one of its queries, drawn anew each epoch (query-as-context, Wu et al. 2023, §3.1).
 
     Passages without query are left out.
 
@@ -205,7 +205,7 @@ class PassageQueries:
 
 
 class MixedPairs:
-    """Each step a passage with one of its queries, or with another passage of its document (mixed context, Q §5.2).
+    """Mixed context (Wu et al. 2023, §5.2): each step a passage with one of its queries, or another of its document.
 
     A passage that is alone in its document keeps its query. Where a passage meets another one, nothing is hidden of it.
 
