@@ -61,6 +61,7 @@ def average(weights: Iterable[nn.Parameter], values: Mapping[str, Tensor]) -> di
         return dict(values)
     weights = list(weights)
     present = torch.tensor([weight.grad is not None for weight in weights], dtype=torch.int32)
+    present = present.to(_for_numbers())
     distributed.all_reduce(present)
     given = [weight for weight, number in zip(weights, present.tolist(), strict=True) if number]
     parts = [(torch.zeros_like(w) if w.grad is None else w.grad).flatten() for w in given]
@@ -78,6 +79,15 @@ def _world() -> int:
     return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
 
 
+def _for_numbers() -> torch.device:
+    """Where single numbers are exchanged: on the CPU, so that no GPU is waited for, unless the processes met on GPUs alone.
+
+    Those of a stage have both; Lightning's ``ddp`` on GPUs has NCCL alone.
+    """
+    gpus_alone = distributed.get_backend() == "nccl"
+    return torch.device("cuda", torch.cuda.current_device()) if gpus_alone else torch.device("cpu")
+
+
 def gathered(rows: Tensor) -> Tensor:
     """The rows of all processes one behind the other, by rank: (n, ...) of each -> (sum of n, ...).
 
@@ -85,7 +95,7 @@ def gathered(rows: Tensor) -> Tensor:
     """
     if processes() == 1:
         return rows
-    number = torch.tensor([len(rows)])  # on the CPU, so that no GPU is waited for
+    number = torch.tensor([len(rows)], device=_for_numbers())
     numbers = [torch.empty_like(number) for _ in range(processes())]
     distributed.all_gather(numbers, number)
     sizes = torch.cat(numbers).tolist()
@@ -102,7 +112,7 @@ def sum_of(count: int) -> int:
     """The sum of a count over the processes."""
     if processes() == 1:
         return count
-    total = torch.tensor(count)
+    total = torch.tensor(count, device=_for_numbers())
     distributed.all_reduce(total)
     return int(total)
 
