@@ -88,7 +88,7 @@ def test_a_run_ends_with_how_to_go_on(
     whole = 'Ask it:  bin/py run.py experiment=toy stages.plain.steps=1 seed=1 ask="what you look for"'
     assert capsys.readouterr().out.endswith(f"\n\n{whole}\n\n{finished.folder}\n")
     own = composed()
-    own.next = ["Again:  {command}", "Other:  {python} run.py experiment=x"]
+    own.next = ["Again:  {command}", "Other:  {program} experiment=x"]
     again = run(own)
     assert again.folder == finished.folder, "it changes no artifact and no run"
     lines = "Again:  bin/py run.py experiment=toy stages.plain.steps=1 seed=1\nOther:  bin/py run.py experiment=x"
@@ -125,8 +125,11 @@ def test_python_is_called_as_a_shell_finds_it(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "my venv" / "python"))
     monkeypatch.setattr("shutil.which", lambda name: str(tmp_path / "my venv" / name))
-    assert study.going_on(["{python}"]) == ["python"]
+    assert study.going_on(["{program}"]) == ["python run.py"]
     monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/python")
-    assert study.going_on(["{python}"]) == ["'my venv/python'"]
+    assert study.going_on(["{program}"]) == ["'my venv/python' run.py"]
     monkeypatch.setattr(sys, "executable", "/opt/python3")
-    assert study.going_on(["{python}"]) == ["/opt/python3"]
+    assert study.going_on(["{program}"]) == ["/opt/python3 run.py"]
+    monkeypatch.setenv("CONDENSERY_PROGRAM", "condensery")
+    monkeypatch.setenv(study.COMMAND, "experiment=x")
+    assert study.going_on(["{program} a=b", "{command}"]) == ["condensery a=b", "condensery experiment=x"]

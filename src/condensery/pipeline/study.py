@@ -57,7 +57,7 @@ def _by_file() -> bool:
 
 
 def going_on(lines: Sequence[str]) -> list[str]:
-    """How to go on, as the recipe has it: ``{command}`` is this process's command, ``{python} run.py`` how the
+    """How to go on, as the recipe has it: ``{command}`` is this process's command, ``{program}`` how the
     program is called.
 
     A line with ``{command}`` is left out where no command was typed.
@@ -68,7 +68,7 @@ def going_on(lines: Sequence[str]) -> list[str]:
         called = f"{shlex.quote(_python())} run.py"
         typed_so = called + own.removeprefix("python run.py") if own else ""
     return [
-        line.replace("{command}", typed_so).replace("{python} run.py", called)
+        line.replace("{command}", typed_so).replace("{program}", called)
         for line in lines
         if own or "{command}" not in line
     ]
