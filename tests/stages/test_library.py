@@ -128,8 +128,18 @@ assert before == after
 assert not {"torch", "numpy", "hydra", "pytorch_lightning"} & sys.modules.keys()
 assert set(condensery.__all__) <= set(dir(condensery))
 """
+    all_of_it = """
+import csv, gc, os, signal
+before = csv.field_size_limit(), gc.isenabled(), signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+import condensery
+assert all(getattr(condensery, name) for name in condensery.__all__)
+after = csv.field_size_limit(), gc.isenabled(), signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+assert before == after, after
+assert not {"ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"} & os.environ.keys(), "the allocator is left alone"
+"""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run([sys.executable, "-c", program], check=True, env=environment)
+    for code in (program, all_of_it):
+        subprocess.run([sys.executable, "-c", code], check=True, env=environment)
     assert all(getattr(condensery, name) for name in condensery.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = condensery.nothing

@@ -21,6 +21,7 @@ from condensery.evaluation.pairs import Pair
 from condensery.files import atomic, expanded
 from condensery.inputs import fault
 from condensery.randomness import generator
+from condensery.text.lines import csv_rows
 
 COLUMNS = ("number", "first text", "second text", "judgement")
 JUDGEMENTS = {"high": True, "low": False}
@@ -167,7 +168,7 @@ def _rows(path: Path) -> Iterator[tuple[str, str, str, str, str]]:
     text = _decoded(path)
     heading = next((line for line in text.splitlines() if line.strip()), "")
     separator = max(SEPARATORS, key=heading.count)  # the names of the columns hold none of them
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+    reader = csv_rows(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     columns: list[int] = []
     while True:
         place = f"{path}:{reader.line_num + 1}"

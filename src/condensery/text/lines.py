@@ -5,7 +5,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -17,8 +17,6 @@ from condensery.progress import progress
 
 BOM = b"\xef\xbb\xbf"
 LONGEST = 256 * MEGABYTE  # bytes of a line, characters of a field or an entry; beyond it a file is taken to be broken
-
-csv.field_size_limit(LONGEST)  # its own is 131,072
 
 SHOW_FROM = 32 * MEGABYTE  # smaller files are read before a person would look at a bar
 
@@ -103,6 +101,12 @@ def read_columns(path: Path, names: Sequence[str], separator: str | None = "\t")
         yield place, fields
 
 
+def csv_rows(lines: Iterable[str], **how: Any) -> Any:
+    """A ``csv.reader`` whose fields may be as long as a line; ``how`` as for ``csv.reader``."""
+    csv.field_size_limit(LONGEST)  # of the whole process, so not before such a file is read; by default 131,072
+    return csv.reader(lines, **how)
+
+
 def read_quoted(path: Path, names: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
     """Yield (place, fields) for every line of a file of columns between tabs, in which a field may be "quoted".
 
@@ -113,7 +117,7 @@ def read_quoted(path: Path, names: Sequence[str]) -> Iterator[tuple[str, list[st
         if not line:
             continue
         try:
-            fields = next(csv.reader([line], delimiter="\t"))
+            fields = next(csv_rows([line], delimiter="\t"))
         except csv.Error as error:
             raise UserError(f"{place}: not columns between tabs ({error})") from None
         if len(fields) != len(names):

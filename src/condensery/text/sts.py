@@ -6,7 +6,7 @@ from pathlib import Path
 
 from condensery.errors import UserError, shown
 from condensery.text.blank import is_blank
-from condensery.text.lines import decimal, read_lines
+from condensery.text.lines import csv_rows, decimal, read_lines
 from condensery.text.source import InputFile
 
 HEADER = ["sentence1", "sentence2", "score"]
@@ -32,7 +32,7 @@ def read_sts(path: Path) -> Iterator[ScoredPair]:
     is no number from 0 to 5, a quotation that does not end; and for a file without pairs.
     """
     number, begin = 0, 1
-    rows = csv.reader((line + "\n" for _, line in read_lines(path)), strict=True)
+    rows = csv_rows((line + "\n" for _, line in read_lines(path)), strict=True)
     try:
         for row in rows:
             place, begin = f"{path}:{begin}", rows.line_num + 1
