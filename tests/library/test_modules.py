@@ -11,6 +11,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 from conftest import SENTENCES
+from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import Tensor
 
 import condensery
@@ -153,10 +154,13 @@ def test_one_pass_reads_everything_and_the_next_in_another_order(world: Path) ->
 
 
 def test_dev_queries_are_validated_on(world: Path, tmp_path: Path) -> None:
-    run = trainer(tmp_path, max_epochs=1, num_sanity_val_steps=0)
+    best = ModelCheckpoint(tmp_path / "best", monitor="val/mrr@10", mode="max")
+    options: dict[str, Any] = {"enable_checkpointing": True, "callbacks": [best]}
+    run = trainer(tmp_path, max_epochs=1, num_sanity_val_steps=0, **options)
     module = BiEncoderModule(world / "bert", **RATE)
     run.fit(module, triples()(world))
     value = float(run.callback_metrics["val/mrr@10"])
+    assert float(best.best_model_score) == value
     retriever = Retriever(module)
     dev = evaluate(retriever, condensery.text.given.collection_of(world / "scifact"), ["MRR@10"], split="dev")
     assert value == pytest.approx(dev["MRR@10"], abs=1e-6), "the sample holds all passages of so small a collection"

@@ -177,7 +177,7 @@ class TrainingModule(pl.LightningModule):
 
     def validation_step(self, batch: ValidationSample, batch_idx: int) -> None:
         """MRR@10 over the sample, logged as ``val/mrr@10``."""
-        self.log("val/mrr@10", mean_reciprocal_rank(self.embed, batch), batch_size=1, rank_zero_only=True)
+        self.log("val/mrr@10", mean_reciprocal_rank(self.embed, batch), batch_size=1, sync_dist=True)
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Clip the gradient; its norm before clipping is logged."""
