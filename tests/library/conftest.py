@@ -6,18 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from notes import SENTENCES
 from transformers import BertConfig, BertForMaskedLM
 
 from condensery.tokens.tokenizer import train_wordpiece
-
-SENTENCES = [
-    "Rain falls when the drops in a cloud grow too heavy to float.",
-    "Iron rusts in water and air, and the rust takes more room than the iron.",
-    "A prime number has no divisors but one and itself.",
-    "The moon goes around the earth in a little less than a month.",
-    "Bread rises because yeast makes gas out of sugar.",
-    "A river is fast where it is narrow and slow where it is wide.",
-]
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import pytorch_lightning as pl
 import torch
-from conftest import SENTENCES
+from notes import SENTENCES
 from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import Tensor
 
