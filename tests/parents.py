@@ -15,10 +15,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from condensery import children
-from condensery.children import Parent, guarded
 from condensery.sharing import NotTheFirst
 from condensery.stages.base import Context, StageConfig, stage
+from condensery.system import children
+from condensery.system.children import Parent, guarded
 
 # Environment variable. `watch`: without the help of the kernel; `kernel`: without watching; `nothing`: without both
 ALONE = "TEST_ENDS_BY"
@@ -93,7 +93,7 @@ class Steps:
 
 
 def loading_batches(folder: Path) -> None:
-    from condensery.training.data import StepDataModule
+    from condensery.training.datamodules.base import StepDataModule
 
     loader = iter(StepDataModule(Steps(), workers=1).train_dataloader())
     assert next(loader) == 0
@@ -174,7 +174,7 @@ if __name__ == "parents":  # the plug-in of stages that this is for the other pr
 
 
 def several(folder: Path, launcher: Any) -> None:
-    from condensery.pipeline.processes import compute
+    from condensery.pipeline.launch.processes import compute
     from condensery.stages.base import Runtime, Wandb, registry
 
     os.environ["CONDENSERY_STAGES"] = "parents"

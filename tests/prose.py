@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from condensery.files import write_json
+from condensery.system.files import write_json
 from condensery.tokens.store import TokenStore
 
 MODULES = (

@@ -17,8 +17,8 @@ from typing import Any
 import hydra
 
 from condensery import cli
-from condensery.files import read_json
 from condensery.pipeline import sweep
+from condensery.system.files import read_json
 
 PROJECT = Path(__file__).resolve().parent.parent
 CONF = Path(__file__).parent / "stages" / "conf"

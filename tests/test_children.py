@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from kills import alive, begin, kill
 
-from condensery.children import guarded
+from condensery.system.children import guarded
 
 ALONE = "TEST_ENDS_BY"  # see parents.py, which is not for import: it would add a stage to those of all tests
 PARENTS = Path(__file__).with_name("parents.py")
@@ -96,7 +96,7 @@ def test_what_other_libraries_start_ends_as_well(kind: str, processes: int, tmp_
 
 @needs_proc
 def test_a_process_whose_parent_is_gone_before_it_begins_ends_at_once(tmp_path: Path) -> None:
-    code = "from condensery.children import Parent; Parent(1234567, True).end_with(); print('goes on')"
+    code = "from condensery.system.children import Parent; Parent(1234567, True).end_with(); print('goes on')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stdout) == (-signal.SIGKILL, "")
 

@@ -10,7 +10,7 @@ import pytest
 from accidents import refused_as_a_pipe
 
 from condensery.errors import UserError
-from condensery.files import expanded, inside, load_array, load_arrays, read_json
+from condensery.system.files import expanded, inside, load_array, load_arrays, read_json
 
 
 class Poison:

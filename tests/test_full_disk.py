@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from condensery.errors import DiskError, of_the_disk
-from condensery.files import new_array, write_json
+from condensery.system.files import new_array, write_json
 
 SIZE = "64k"
 

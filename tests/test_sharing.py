@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from parts import in_parts
 
-from condensery.files import atomic
 from condensery.sharing import ALONE, NotTheFirst, Part
+from condensery.system.files import atomic
 
 SHARDS = 7
 

@@ -11,7 +11,7 @@ from multiprocessing import resource_tracker
 
 import pytest
 
-from condensery.signals import deaf_to_ctrl_c, leave_upon
+from condensery.system.signals import deaf_to_ctrl_c, leave_upon
 
 HIT = "import os, signal, subprocess, sys; os.kill(os.getpid(), signal.SIGINT)"
 PRINT = "print('alive')"

@@ -6,9 +6,9 @@
 
 from typing import Annotated, Any, Literal
 
-from condensery.files import write_json
 from condensery.losses.registry import register
 from condensery.stages.base import Context, Input, StageConfig, stage
+from condensery.system.files import write_json
 from condensery.text.formats import register_format
 from condensery.text.lines import read_lines
 from condensery.text.records import Passage, Query

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from condensery.randomness import generator
 from condensery.retrieval.neighbours import dense_neighbours, lexical_neighbours
-from condensery.training.scheduling import Ids, Scheduler
+from condensery.training.batches.scheduling import Ids, Scheduler
 
 NEIGHBOURS, MEASURED, SEED = 100, 200, 1
 USAGE = "usage: batch_scheduling.py root=DIR | synthetic=PAIRS [batch=N] [beam=N] [queries=N]"

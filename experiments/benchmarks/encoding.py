@@ -23,10 +23,10 @@ import torch
 from sizes import SHAPES, VOCABULARY, given, in_turn, language_model, mixed
 from torch import Tensor
 
-from condensery.files import write_json
 from condensery.models.encoder import Encoder
 from condensery.retrieval.dense import shard_path
 from condensery.retrieval.encoding import Source, encode_store
+from condensery.system.files import write_json
 from condensery.tokens.batches import Chunk
 from condensery.tokens.store import TokenStore
 from condensery.tokens.vocabulary import Vocabulary

@@ -23,11 +23,11 @@ import torch
 from sizes import SHAPES, VOCABULARY, given, in_turn, language_model, mixed
 from torch import Tensor, nn
 
-from condensery import memory
 from condensery.losses.gradient_cache import backpropagate
 from condensery.losses.info_nce import info_nce
 from condensery.models.biencoder import PASSAGE, QUERY, BiEncoder
 from condensery.models.encoder import Encoder
+from condensery.system import memory
 from condensery.tokens.batches import Chunk, chunks
 
 QUERY_LENGTHS, PASSAGE_LENGTHS = (6, 25), (40, 129)

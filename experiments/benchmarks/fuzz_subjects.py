@@ -715,7 +715,7 @@ def _listed() -> list[Subject]:
             *("artifacts", write_artifacts, read_artifacts),
             files=("artifacts/**/*",),
             all_told=True,
-            imports=(*PIPELINE, "condensery.stages.bm25"),
+            imports=(*PIPELINE, "condensery.stages.retrieval.bm25"),
         ),
         Subject(
             *("recipe", write_recipe, read_recipe),
@@ -733,7 +733,7 @@ def _listed() -> list[Subject]:
             told={"no_utf8": ("conf/**/*.yaml",), "no_file": ("conf/**/*.yaml",)},
             named=False,
             twice=False,
-            imports=(*PIPELINE, "condensery.pipeline.tables"),
+            imports=(*PIPELINE, "condensery.pipeline.reports.tables"),
         ),
     ]
 

@@ -18,7 +18,7 @@ import torch
 from pretraining_step import make_batch, make_model, our_gradients
 from sizes import SHAPES, given
 
-from condensery import memory
+from condensery.system import memory
 
 
 def peak(shape: str, precision: str, spans: int, threads: int) -> float:

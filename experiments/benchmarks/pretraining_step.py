@@ -53,11 +53,11 @@ from sizes import (
 )
 from torch import Tensor, nn
 
-from condensery import memory
 from condensery.losses.contrast import span_contrast
 from condensery.losses.mlm import MaskedPrediction
 from condensery.models.condenser import Condenser, CondenserShape
 from condensery.models.encoder import compiled
+from condensery.system import memory
 from condensery.tokens.batches import chunks
 
 LENGTH, MASK_RATE, MASK = 128, 0.15, 103

@@ -27,14 +27,14 @@ import torch
 from sizes import SHAPES, VOCABULARY, Shape, cpu_seconds, language_model
 from torch import nn
 
-from condensery import memory
 from condensery.models.condenser import Condenser, CondenserShape
 from condensery.models.masked_autoencoder import MaskedAutoEncoder, decoder_shape
 from condensery.randomness import generator
+from condensery.system import memory
 from condensery.tokens.batches import framed
 from condensery.tokens.vocabulary import Vocabulary
-from condensery.training.sources import Ids, Rows
-from condensery.training.span_batches import ContextMasking, SpanBatches
+from condensery.training.batches.sources import Ids, Rows
+from condensery.training.batches.spans import ContextMasking, SpanBatches
 
 PASSAGE, QUERY = (72, 144), (4, 16)  # tokens; a passage's with [CLS] and [SEP]
 CHUNK = 2048
@@ -76,7 +76,7 @@ def batches(model: str, pairs: int, second: tuple[int, int]) -> SpanBatches:
 
 def module_of(model: str, shape: Shape) -> nn.Module:
     """The LightningModule that run.py trains."""
-    from condensery.training.modules import CoCondenserModule, MaskedAutoEncoderModule
+    from condensery.training.modules.base import CoCondenserModule, MaskedAutoEncoderModule
 
     backbone = language_model(shape, 0.1, "eager")
     if model == "coCondenser":

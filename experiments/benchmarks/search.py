@@ -18,9 +18,9 @@ import faiss
 import numpy as np
 from sizes import given, in_turn
 
-from condensery.files import write_json
 from condensery.retrieval.dense import DenseIndex, shard_path
 from condensery.retrieval.encoding import shard_ranges
+from condensery.system.files import write_json
 
 SHARD = 50_000
 

@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from condensery.results import run
     from condensery.retrieval.hits import Hit
     from condensery.retrieval.searchers import BM25, Retriever
-    from condensery.training.cross_encoder import CrossEncoderModule
-    from condensery.training.data import PassageQueryDataModule, SpanPairDataModule, TripleDataModule
-    from condensery.training.modules import (
+    from condensery.training.datamodules.base import PassageQueryDataModule, SpanPairDataModule, TripleDataModule
+    from condensery.training.modules.base import (
         BiEncoderModule,
         CoCondenserModule,
         CondenserModule,
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
         MaskedAutoEncoderModule,
         QueryAsContextModule,
     )
+    from condensery.training.modules.cross_encoder import CrossEncoderModule
 
 __version__ = "0.1.0"
 __all__ = [
@@ -52,19 +52,19 @@ __all__ = [
 
 _MODULES = {
     "BM25": "retrieval.searchers",
-    "BiEncoderModule": "training.modules",
-    "CoCondenserModule": "training.modules",
-    "CondenserModule": "training.modules",
-    "CrossEncoderModule": "training.cross_encoder",
+    "BiEncoderModule": "training.modules.base",
+    "CoCondenserModule": "training.modules.base",
+    "CondenserModule": "training.modules.base",
+    "CrossEncoderModule": "training.modules.cross_encoder",
     "Hit": "retrieval.hits",
-    "InverseClozeModule": "training.modules",
-    "MaskedAutoEncoderModule": "training.modules",
-    "PassageQueryDataModule": "training.data",
-    "QueryAsContextModule": "training.modules",
+    "InverseClozeModule": "training.modules.base",
+    "MaskedAutoEncoderModule": "training.modules.base",
+    "PassageQueryDataModule": "training.datamodules.base",
+    "QueryAsContextModule": "training.modules.base",
     "RetrievalLoss": "losses.base",
     "Retriever": "retrieval.searchers",
-    "SpanPairDataModule": "training.data",
-    "TripleDataModule": "training.data",
+    "SpanPairDataModule": "training.datamodules.base",
+    "TripleDataModule": "training.datamodules.base",
     "UserError": "errors",
     "cached_backward": "losses.cached",
     "evaluate": "evaluation.of_searchers",

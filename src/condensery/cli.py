@@ -15,10 +15,10 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from condensery import signals
 from condensery.pipeline import recipe_guard
 from condensery.pipeline.complaints import Stopped, in_one_line
-from condensery.pipeline.study import typed
+from condensery.pipeline.reports.study import typed
+from condensery.system import signals
 
 TOLD = "CONDENSERY_TOLD"  # environment variable: a file that gets the run's folder
 GROUPS = re.compile(r"^(stages?|data|backbone|trainer|launcher|logger|table|figures)\.[^=]+=")

@@ -5,8 +5,8 @@ import os
 import signal
 from pathlib import Path
 
-from condensery.memory import restart_flat
 from condensery.recipes import INSTALLED, PROGRAM, RECIPES
+from condensery.system.memory import restart_flat
 
 
 def start(home: Path, recipes: Path, called: str = "") -> int:

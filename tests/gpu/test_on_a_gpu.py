@@ -9,7 +9,6 @@ import textbook
 import torch
 from torch import Tensor
 
-from condensery.files import write_json
 from condensery.losses.contrast import span_contrast
 from condensery.losses.gradient_cache import ChunkEncoder, backpropagate
 from condensery.losses.info_nce import info_nce
@@ -20,6 +19,7 @@ from condensery.models.encoder import Encoder, compiled
 from condensery.models.masked_autoencoder import MaskedAutoEncoder, decoder_shape
 from condensery.models.varlen import KERNELS, best_kernel
 from condensery.retrieval.dense import DenseIndex, shard_path
+from condensery.system.files import write_json
 from condensery.tokens.batches import Chunk, chunks
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch sees")

@@ -33,7 +33,7 @@ from condensery import (
     evaluate,
 )
 from condensery.losses.registry import register
-from condensery.training.span_batches import ContextMasking
+from condensery.training.batches.spans import ContextMasking
 
 SPANS: dict[str, Any] = {"length": 32, "min_length": 4, "batch_size": 6, "chunk_tokens": 256}
 TRIPLES: dict[str, Any] = {"negatives": BM25, "negatives_per_query": 2, "mining_depth": 6, "batch_size": 4}
@@ -299,5 +299,5 @@ def test_another_runs_checkpoint_is_refused(world: Path, tmp_path: Path) -> None
 def test_texts_are_tokenised_once(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = spans()(world)
     data.prepare_data()
-    monkeypatch.setattr("condensery.training.data.tokenise_collection", lambda **_: pytest.fail("read again"))
+    monkeypatch.setattr("condensery.training.datamodules.base.tokenise_collection", lambda **_: pytest.fail("read again"))
     spans(seed=9)(world).prepare_data()

@@ -19,9 +19,9 @@ from condensery.models.biencoder import BiEncoder
 from condensery.models.condenser import Condenser, CondenserShape
 from condensery.models.encoder import Encoder
 from condensery.tokens.batches import Chunk
-from condensery.training.modules import BiEncoderModule, CoCondenserModule, InverseClozeModule, TrainingModule
-from condensery.training.span_batches import SpanBatch
-from condensery.training.triple_batches import TrainingQueries, TripleBatch, TripleBatches
+from condensery.training.batches.spans import SpanBatch
+from condensery.training.batches.triples import TrainingQueries, TripleBatch, TripleBatches
+from condensery.training.modules.base import BiEncoderModule, CoCondenserModule, InverseClozeModule, TrainingModule
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 import tiny

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from condensery import memory
-from condensery.pipeline.hardware import quick_precision
+from condensery.pipeline.launch.hardware import quick_precision
+from condensery.system import memory
 
 BF16 = pytest.param(
     "bf16", marks=pytest.mark.skipif(quick_precision("cpu") != "bf16", reason="this CPU takes hours in bf16")
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from textbook import rows
 from transformers import BertConfig, BertForMaskedLM
-from condensery import memory
+from condensery.system import memory
 memory.keep_flat()  # as the stages that train do
 from condensery.models.condenser import Condenser, CondenserShape
 from condensery.losses.contrast import span_contrast

@@ -9,12 +9,12 @@ import pytest
 from toy_commands import Command, Compose
 
 from condensery.errors import UserError
-from condensery.files import read_json, write_json
 from condensery.pipeline.figure_config import FigureConfig
-from condensery.pipeline.figures import Job, by_setting, draw, draw_figures, read_figures
 from condensery.pipeline.graph import build
-from condensery.pipeline.page import page_of_run, read_study, write_study
+from condensery.pipeline.reports.figures import Job, by_setting, draw, draw_figures, read_figures
+from condensery.pipeline.reports.page import page_of_run, read_study, write_study
 from condensery.pipeline.run import run
+from condensery.system.files import read_json, write_json
 
 SEEDS = (1, 2)
 

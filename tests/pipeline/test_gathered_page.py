@@ -7,11 +7,11 @@ import pytest
 from toy_commands import Compose
 
 from condensery.evaluation.metrics import evaluate
-from condensery.files import read_json, write_json
-from condensery.pipeline.page import page_of_run, page_of_sweep
+from condensery.pipeline.reports.page import page_of_run, page_of_sweep
 from condensery.pipeline.run import run
 from condensery.reporting.results import Row, read_results, write_results
 from condensery.retrieval.runs import Run, write_run
+from condensery.system.files import read_json, write_json
 from condensery.text.collection import Collection
 from condensery.text.records import Passage, Query
 from condensery.text.writer import CollectionWriter

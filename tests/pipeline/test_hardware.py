@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from condensery.errors import UserError
-from condensery.pipeline import hardware
-from condensery.pipeline.hardware import check_devices, quick_precision
+from condensery.pipeline.launch import hardware
+from condensery.pipeline.launch.hardware import check_devices, quick_precision
 
 
 @pytest.fixture

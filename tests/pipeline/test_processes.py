@@ -14,7 +14,7 @@ from toy_commands import Compose
 
 from condensery.errors import UserError
 from condensery.pipeline.graph import build
-from condensery.pipeline.processes import ProcessError, compute, processes_a_node
+from condensery.pipeline.launch.processes import ProcessError, compute, processes_a_node
 from condensery.retrieval import shards as shards_module
 from condensery.stages.base import Context, Runtime, Wandb, registry
 from condensery.stages.launcher import Launcher, LocalLauncher, SlurmLauncher, TorchrunLauncher

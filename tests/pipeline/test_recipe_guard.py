@@ -100,10 +100,10 @@ def test_the_lists_name_what_there_is() -> None:
     "entry",
     [
         "{_target_: os.system, command: touch x}",
-        "{_target_: condensery.files.Path.write_text}",
-        "{_target_: condensery.files.shutil.copyfile}",
+        "{_target_: condensery.system.files.Path.write_text}",
+        "{_target_: condensery.system.files.shutil.copyfile}",
         "{_target_: condensery.pipeline.sweep.shutil.rmtree}",
-        "{_target_: condensery.files.write_json}",
+        "{_target_: condensery.system.files.write_json}",
         "{_target_: condenserything.x}",
         "{_target_: hydra.utils.call}",
         "{_target_: hydra_plugins.nix.Launcher}",

@@ -10,13 +10,13 @@ import pytest
 from omegaconf import OmegaConf
 from toy_commands import Compose
 
-from condensery.files import write_json
-from condensery.pipeline import study
 from condensery.pipeline.asking import can_answer
 from condensery.pipeline.graph import build
-from condensery.pipeline.page import kinds_of_indexes
+from condensery.pipeline.reports import study
+from condensery.pipeline.reports.page import kinds_of_indexes
 from condensery.pipeline.run import run, run_all
 from condensery.reporting.results import Row
+from condensery.system.files import write_json
 
 
 def test_a_run_folder_holds_table_results_config_graph_and_curves(
@@ -83,7 +83,7 @@ def test_a_run_ends_with_how_to_go_on(
     composed: Compose, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(study.COMMAND, "experiment=toy 'stages.plain.steps=1' seed=1")
-    monkeypatch.setattr("condensery.pipeline.study._python", lambda: "bin/py")
+    monkeypatch.setattr("condensery.pipeline.reports.study._python", lambda: "bin/py")
     finished = run(composed())
     whole = 'Ask it:  bin/py run.py experiment=toy stages.plain.steps=1 seed=1 ask="what you look for"'
     assert capsys.readouterr().out.endswith(f"\n\n{whole}\n\n{finished.folder}\n")

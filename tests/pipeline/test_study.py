@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from toy_commands import Command, Compose
 
-from condensery.pipeline import study
 from condensery.pipeline.graph import build
+from condensery.pipeline.reports import study
 from condensery.pipeline.run import run, run_all
 
 COMMENT = """# @package _global_

@@ -11,8 +11,8 @@ import pytest
 from toy_commands import Command, Compose
 
 from condensery.errors import UserError
-from condensery.pipeline import tables
 from condensery.pipeline.graph import build
+from condensery.pipeline.reports import tables
 from condensery.pipeline.run import run
 
 OWN = {

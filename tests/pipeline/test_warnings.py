@@ -9,7 +9,7 @@ import pytest
 from toy_commands import Command, Compose
 
 from condensery.errors import UserError
-from condensery.pipeline import hardware
+from condensery.pipeline.launch import hardware
 from condensery.pipeline.run import run
 
 SAID = "107 queries of the split test are also in an earlier split"

@@ -10,10 +10,10 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 
 from condensery.errors import UserError
-from condensery.files import content_hash, read_json, write_json
 from condensery.randomness import hash64
 from condensery.sharing import NotTheFirst
 from condensery.stages.base import Context, Input, Operational, StageConfig, stage
+from condensery.system.files import content_hash, read_json, write_json
 
 RAN = "TOY_LOG"  # environment variable: a file that gets a line each time a stage function starts
 STOP = "TOY_STOP"  # environment variable: the stages that fail, or `stage:step`

@@ -9,11 +9,11 @@ import pytest
 from rich.console import Console
 
 from condensery.errors import UserError
-from condensery.files import write_json
 from condensery.reporting.ask import ask, printable, searcher, show
 from condensery.retrieval.bm25 import build_bm25
 from condensery.retrieval.hits import Hit
 from condensery.retrieval.index import open_index
+from condensery.system.files import write_json
 from condensery.text.collection import Collection
 from condensery.text.records import Passage
 from condensery.text.writer import CollectionWriter

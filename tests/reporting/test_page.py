@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from condensery.files import write_json
 from condensery.reporting.curves import Curve
 from condensery.reporting.drawing import Figure
 from condensery.reporting.examples import CLOSE, LOST, WON, Example, Examples, Finding, Shown
@@ -22,6 +21,7 @@ from condensery.reporting.page import Job, Made, Page, html, results_table, writ
 from condensery.reporting.panels import nice_ticks, panel
 from condensery.reporting.results import Row
 from condensery.reporting.table import Block, Cell, Comparison, Table
+from condensery.system.files import write_json
 
 EVIL = "<script>alert('x')</script>\"&amp;"
 VOID = {"meta", "img", "line", "polyline", "circle"}

@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from condensery.errors import UserError
-from condensery.files import read_json, write_json
 from condensery.reporting.results import Row, read_results, write_results
 from condensery.reporting.table import Significance, build_table
+from condensery.system.files import read_json, write_json
 
 QUERIES = 400
 

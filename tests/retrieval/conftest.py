@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from condensery.files import write_json
+from condensery.system.files import write_json
 from condensery.text.collection import Collection
 from condensery.text.records import Passage, Query
 from condensery.text.writer import CollectionWriter

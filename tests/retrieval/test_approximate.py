@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from condensery.errors import UserError
-from condensery.progress import progress
 from condensery.retrieval.approximate import FILE, ApproximateIndex, build_approximate, stand_ins, write_approximate
 from condensery.retrieval.dense import DenseIndex
 from condensery.retrieval.retriever import recall_of
+from condensery.system.progress import progress
 
 WriteDense = Callable[..., Path]
 PASSAGES, QUERIES, DIM = 2_000, 30, 16

@@ -10,8 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from condensery.errors import UserError
-from condensery.files import read_json, write_json
-from condensery.progress import Task, progress
 from condensery.retrieval import fusion
 from condensery.retrieval.bm25 import BM25Index, build_bm25
 from condensery.retrieval.dense import DenseIndex
@@ -19,6 +17,8 @@ from condensery.retrieval.fusion import FusedIndex, best_point, grid_points, mea
 from condensery.retrieval.index import open_index
 from condensery.retrieval.ranking import Ranking
 from condensery.retrieval.retriever import recall_of
+from condensery.system.files import read_json, write_json
+from condensery.system.progress import Task, progress
 from condensery.text.collection import Collection
 
 PASSAGES = 50

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from parts import in_parts
 
-from condensery.progress import Task
 from condensery.retrieval import negatives
 from condensery.retrieval.bm25 import build_bm25
 from condensery.retrieval.index import open_index
@@ -17,6 +16,7 @@ from condensery.retrieval.mining import mine
 from condensery.retrieval.negatives import open_negatives, read_negatives
 from condensery.retrieval.ranking import Ranking
 from condensery.retrieval.retriever import Retriever
+from condensery.system.progress import Task
 from condensery.text.collection import Collection
 from condensery.text.records import Passage, Query
 from condensery.text.writer import CollectionWriter

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from small import Done, door, metrics_of
 
-from condensery.files import read_json
+from condensery.system.files import read_json
 
 NEAR = "stages.near={stage: ann_index, vectors: round1, sample: 100, factory: 'IVF6,Flat', nprobe: %d}"
 

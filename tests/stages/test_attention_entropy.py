@@ -6,9 +6,9 @@ import torch
 from small import Done, door
 from test_bad_input import one_line
 
-from condensery.files import read_json
 from condensery.models.attention import cls_entropy
 from condensery.models.checkpoint import load_encoder
+from condensery.system.files import read_json
 from condensery.tokens.artifacts import Tokens
 from condensery.tokens.batches import chunks, span_rows
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from small import Text, door, some_text, write_beir
 
-from condensery.files import read_json
+from condensery.system.files import read_json
 
 TEXT = some_text(documents=20, seed=3)
 

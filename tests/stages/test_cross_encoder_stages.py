@@ -12,12 +12,12 @@ import pytest
 from small import CONF, PROJECT, Done, artifact_files, door, half_written, metrics_of
 
 from condensery.errors import DiskError, UserError
-from condensery.files import read_json
 from condensery.retrieval import reranking
 from condensery.retrieval.labelling import probabilities
 from condensery.retrieval.negatives import read_negatives
 from condensery.retrieval.runs import read_run
 from condensery.stages.base import Artifact
+from condensery.system.files import read_json
 from condensery.text.collection import Collection
 
 ALONE = [  # the members of the ensemble by themselves

@@ -10,9 +10,9 @@ import pytest
 from small import Done, artifact_files, door, half_written, metrics_of, some_text, write_beir, write_text_files
 
 from condensery.errors import DiskError
-from condensery.files import read_json
 from condensery.retrieval import fusion
 from condensery.stages.base import Artifact, retriever_name
+from condensery.system.files import read_json
 
 FUSED = "stages.fused={stage: fuse, retrievers: [bm25, round1]}"
 ROW = "+table.rows.fused=fused"

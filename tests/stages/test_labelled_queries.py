@@ -8,7 +8,7 @@ import pytest
 
 from condensery.errors import UserError
 from condensery.stages.base import Artifact, Context, Runtime, Wandb
-from condensery.stages.training_queries import QueriesConfig, training_queries
+from condensery.stages.finetuning.training_queries import QueriesConfig, training_queries
 from condensery.text.collection import Collection
 from condensery.text.records import Passage, Query
 from condensery.text.writer import CollectionWriter

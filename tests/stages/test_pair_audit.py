@@ -15,8 +15,8 @@ from small import Done, door
 from condensery.evaluation import proxy
 from condensery.evaluation.agreement import fleiss_kappa, wilson
 from condensery.evaluation.proxy import index_passages
-from condensery.files import read_json
 from condensery.retrieval.bm25 import BM25Index, index_texts
+from condensery.system.files import read_json
 from condensery.text.table import TextTable
 
 KINDS = ["passage-passage", "passage-query"]

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from small import write
 
 from condensery.errors import UserError
-from condensery.stages.finetune_generator import FinetuneGeneratorConfig
+from condensery.stages.finetuning.finetune_generator import FinetuneGeneratorConfig
 from condensery.tokens.artifacts import Passages, Queries
 from condensery.tokens.workers import read_tokenizer
 

@@ -10,7 +10,7 @@ from small import PROJECT, Done, artifact_files, door, half_written, metrics_of,
 from test_query_recipe import KINDS as OF_QUERIES  # kinds that the recipe there runs
 from test_sentence_stages import KINDS as OF_SENTENCES
 
-from condensery.files import read_json
+from condensery.system.files import read_json
 from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Passages, Queries
 

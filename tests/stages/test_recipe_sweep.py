@@ -6,7 +6,7 @@ import pytest
 from small import door
 from wandb_files import offline_runs
 
-from condensery.files import read_json
+from condensery.system.files import read_json
 
 
 def test_a_sweep_over_fine_tuning_shares_the_pretraining(

@@ -8,9 +8,9 @@ from alone import inputs, run_stage
 from transformers import AutoModel, BertConfig, BertModel
 
 from condensery.errors import UserError
-from condensery.files import write_json
 from condensery.models.checkpoint import load_retriever
-from condensery.stages.retriever import RetrieverConfig
+from condensery.stages.retrieval.retriever import RetrieverConfig
+from condensery.system.files import write_json
 from condensery.tokens.tokenizer import load_tokenizer
 
 

@@ -6,7 +6,7 @@ import pytest
 from kills import checkpoints, kill, same_results, start, wait
 from small import Done, door, metrics_of
 
-from condensery.files import read_json
+from condensery.system.files import read_json
 
 pytestmark = pytest.mark.slow  # tests/training and tests/pipeline have its parts
 

@@ -9,8 +9,8 @@ import pytest
 from kills import alive, kill, start, wait
 from small import Done, artifact_files, door
 
-from condensery.files import read_json, write_json
 from condensery.stages.sharing import searched_together
+from condensery.system.files import read_json, write_json
 
 SHARED = [
     "encode",

@@ -16,10 +16,10 @@ from small import PROJECT
 from condensery.errors import UserError
 from condensery.randomness import nested_subset
 from condensery.stages.base import Artifact, Context, Runtime, Wandb
-from condensery.stages.finetune import FinetuneConfig
-from condensery.stages.training_queries import training_queries
+from condensery.stages.finetuning.finetune import FinetuneConfig
+from condensery.stages.finetuning.training_queries import training_queries
 from condensery.text.collection import Collection
-from condensery.training.triple_batches import TrainingQueries
+from condensery.training.batches.triples import TrainingQueries
 
 SOURCES = {  # for every query the passages of these rows, best first
     "lexical": [1, 3, 5, 7],

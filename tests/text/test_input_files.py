@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from condensery.errors import UserError
-from condensery.inputs import resolve
-from condensery.stages.read_negatives import TriplesConfig
-from condensery.stages.read_queries import ReadQueriesConfig
-from condensery.stages.read_sts import ReadStsConfig
-from condensery.stages.section_triplets import SectionTripletsConfig
+from condensery.stages.corpus.read_queries import ReadQueriesConfig
+from condensery.stages.corpus.read_sts import ReadStsConfig
+from condensery.stages.corpus.section_triplets import SectionTripletsConfig
+from condensery.stages.retrieval.read_negatives import TriplesConfig
+from condensery.system.inputs import resolve
 from condensery.text import read_collection
 from condensery.text.collection import Collection
 from condensery.text.lines import decimal

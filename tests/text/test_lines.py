@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from condensery.errors import UserError
-from condensery.inputs import resolve
+from condensery.system.inputs import resolve
 from condensery.text.lines import integer, read_columns, read_lines, read_objects
 
 

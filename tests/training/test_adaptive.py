@@ -23,13 +23,13 @@ from condensery.models.biencoder import PASSAGE, QUERY, BiEncoder
 from condensery.models.encoder import Encoder
 from condensery.retrieval.neighbours import dense_neighbours
 from condensery.tokens.batches import chunks, text_rows
-from condensery.training.adaptive import AdaptiveOrder
 from condensery.training.adaptive_batches import AdaptiveBatches
-from condensery.training.data import StepDataModule
+from condensery.training.batches.adaptive import AdaptiveOrder
+from condensery.training.batches.scheduling import Scheduler, drawn_positives
+from condensery.training.batches.triples import TripleBatches
+from condensery.training.datamodules.base import StepDataModule
 from condensery.training.loop import fit
-from condensery.training.modules import BiEncoderModule
-from condensery.training.scheduling import Scheduler, drawn_positives
-from condensery.training.triple_batches import TripleBatches
+from condensery.training.modules.base import BiEncoderModule
 
 STEPS, EPOCH = 11, 3  # 13 queries, 5 a batch; the last epoch is cut short
 SETTINGS = tiny.loop(steps=STEPS, checkpoint_every=4)

@@ -12,7 +12,7 @@ import tiny
 import torch
 
 from condensery.tokens.batches import Chunk
-from condensery.training.span_batches import ContextMasking, SpanBatch, SpanBatches
+from condensery.training.batches.spans import ContextMasking, SpanBatch, SpanBatches
 
 Make = Callable[..., SpanBatches]
 SPECIAL = range(5)

@@ -11,10 +11,10 @@ from pytorch_lightning.loggers import CSVLogger
 
 from condensery.models.cross_encoder import new_cross_encoder
 from condensery.tokens.pairs import PairReader
-from condensery.training.cross_encoder import CrossEncoderModule
-from condensery.training.data import StepDataModule
-from condensery.training.list_batches import ListBatches
+from condensery.training.batches.lists import ListBatches
+from condensery.training.datamodules.base import StepDataModule
 from condensery.training.loop import fit, last_checkpoint
+from condensery.training.modules.cross_encoder import CrossEncoderModule
 from condensery.training.settings import LoopSettings
 
 

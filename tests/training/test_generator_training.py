@@ -14,9 +14,9 @@ from condensery.losses.gradient_cache import backpropagate
 from condensery.models.generator import Generator, Sampling, load_generator, save_generator, small_generator
 from condensery.text.table import TableWriter, TextTable
 from condensery.tokens.tokenizer import train_wordpiece
-from condensery.training.data import StepDataModule
-from condensery.training.generator import IGNORED, GeneratorBatches, GeneratorModule, PairBatch
+from condensery.training.datamodules.base import StepDataModule
 from condensery.training.loop import fit
+from condensery.training.modules.generator import IGNORED, GeneratorBatches, GeneratorModule, PairBatch
 
 PASSAGES = [f"{word} is known near the {other}" for word, other in zip(["stone", "river", "water"], "abc", strict=True)]
 QUERIES = [f"what is {word}" for word in ["stone", "river", "water"]]

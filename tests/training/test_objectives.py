@@ -21,7 +21,8 @@ from condensery.models.condenser import Condenser, CondenserShape
 from condensery.models.encoder import Encoder
 from condensery.models.masked_autoencoder import Kind, MaskedAutoEncoder, decoder_shape
 from condensery.tokens.batches import Chunk
-from condensery.training.modules import (
+from condensery.training.batches.spans import ContextMasking, SpanBatch, SpanBatches
+from condensery.training.modules.base import (
     CoCondenserModule,
     CondenserModule,
     InverseClozeModule,
@@ -29,7 +30,6 @@ from condensery.training.modules import (
     QueryAsContextModule,
     TrainingModule,
 )
-from condensery.training.span_batches import ContextMasking, SpanBatch, SpanBatches
 
 Padded = tuple[Tensor, Tensor, Tensor]
 Losses = dict[str, Tensor]

@@ -19,11 +19,11 @@ from torch import Tensor, distributed, multiprocessing
 from condensery.errors import UserError
 from condensery.tokens.tokenizer import train_wordpiece
 from condensery.training.adaptive_batches import AdaptiveBatches
-from condensery.training.batches import Share
-from condensery.training.data import StepDataModule
-from condensery.training.generator import GeneratorModule
+from condensery.training.batches.base import Share
+from condensery.training.datamodules.base import StepDataModule
 from condensery.training.loop import fit
-from condensery.training.modules import BiEncoderModule, TrainingModule
+from condensery.training.modules.base import BiEncoderModule, TrainingModule
+from condensery.training.modules.generator import GeneratorModule
 from condensery.training.settings import LoopSettings
 
 PROCESSES, STEPS = 2, 20

@@ -12,7 +12,15 @@ import tiny
 from condensery.errors import UserError
 from condensery.tokens.spans import RandomWindows, SentencePacked, SpanSet
 from condensery.tokens.vocabulary import with_special
-from condensery.training.sources import MixedPairs, PassageQueries, Rows, SentencePairs, SingleSpans, Source, SpanPairs
+from condensery.training.batches.sources import (
+    MixedPairs,
+    PassageQueries,
+    Rows,
+    SentencePairs,
+    SingleSpans,
+    Source,
+    SpanPairs,
+)
 
 VOCABULARY = textbook.vocabulary()
 LENGTH, SHORT = 20, 10  # of passages and of queries or sentences, in tokens

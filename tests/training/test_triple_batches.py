@@ -9,8 +9,8 @@ import tiny
 import torch
 
 from condensery.models.biencoder import PASSAGE, QUERY
-from condensery.training.batches import items_in_sequence, items_of_step
-from condensery.training.triple_batches import TrainingQueries, TripleBatch, TripleBatches
+from condensery.training.batches.base import items_in_sequence, items_of_step
+from condensery.training.batches.triples import TrainingQueries, TripleBatch, TripleBatches
 
 NEGATIVES = 3
 

@@ -9,7 +9,6 @@ import numpy as np
 import textbook
 import torch
 
-from condensery.files import write_json
 from condensery.models.biencoder import PASSAGE, QUERY, BiEncoder
 from condensery.models.checkpoint import load_biencoder
 from condensery.models.condenser import Condenser, CondenserShape
@@ -17,11 +16,23 @@ from condensery.models.encoder import Encoder
 from condensery.models.masked_autoencoder import MaskedAutoEncoder, decoder_shape
 from condensery.retrieval.negatives import Negatives
 from condensery.retrieval.pool import NegativePool
+from condensery.system.files import write_json
 from condensery.tokens.batches import chunks, text_rows
 from condensery.tokens.spans import RandomWindows
 from condensery.tokens.store import TokenStore
-from condensery.training.data import StepDataModule
-from condensery.training.modules import (
+from condensery.training.batches.sources import (
+    Asked,
+    MixedPairs,
+    PassageQueries,
+    SentencePairs,
+    SingleSpans,
+    Source,
+    SpanPairs,
+)
+from condensery.training.batches.spans import ContextMasking, SpanBatches
+from condensery.training.batches.triples import TrainingQueries, TripleBatches
+from condensery.training.datamodules.base import StepDataModule
+from condensery.training.modules.base import (
     BiEncoderModule,
     CoCondenserModule,
     CondenserModule,
@@ -31,17 +42,6 @@ from condensery.training.modules import (
     TrainingModule,
 )
 from condensery.training.settings import LoopSettings
-from condensery.training.sources import (
-    Asked,
-    MixedPairs,
-    PassageQueries,
-    SentencePairs,
-    SingleSpans,
-    Source,
-    SpanPairs,
-)
-from condensery.training.span_batches import ContextMasking, SpanBatches
-from condensery.training.triple_batches import TrainingQueries, TripleBatches
 from condensery.training.validation import ValidationSample
 
 KINDS = ("condenser", "cocondenser", "query_as_context", "cotmae", "retromae", "ict", "biencoder")

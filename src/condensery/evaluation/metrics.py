@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from condensery.errors import UserError
 from condensery.evaluation.names import HIT, split_metric
-from condensery.files import RECOMPUTE, atomic, load_arrays
 from condensery.retrieval.runs import Run
+from condensery.system.files import RECOMPUTE, atomic, load_arrays
 from condensery.text.answers import AnswerMatcher
 from condensery.text.collection import Collection, Qrels
 

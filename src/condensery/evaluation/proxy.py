@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.evaluation.pairs import Pair
-from condensery.progress import Task
 from condensery.retrieval.bm25 import BM25Index, index_texts
+from condensery.system.progress import Task
 from condensery.text.table import TextTable
 
 CUTOFFS = (1, 10, 100)

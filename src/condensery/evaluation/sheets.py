@@ -14,13 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
-from condensery.cells import FORMULA
 from condensery.errors import UserError
 from condensery.evaluation.agreement import Votes
 from condensery.evaluation.pairs import Pair
-from condensery.files import atomic, expanded
-from condensery.inputs import fault
 from condensery.randomness import generator
+from condensery.system.cells import FORMULA
+from condensery.system.files import atomic, expanded
+from condensery.system.inputs import fault
 from condensery.text.lines import csv_rows
 
 COLUMNS = ("number", "first text", "second text", "judgement")

@@ -19,8 +19,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from condensery import memory
 from condensery.losses.contrast import Contrast
+from condensery.system import memory
 from condensery.tokens.batches import Chunk
 
 _MANY = 16  # chunks; a batch of more gives free memory back twice a chunk, which costs it a tenth of its time

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from condensery.errors import UserError
-from condensery.files import read_json
+from condensery.system.files import read_json
 
 ABOUT = "condensery.json"
 QUERY_ENCODER = "query_encoder"  # the folder of the second tower, where the towers are separate

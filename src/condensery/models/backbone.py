@@ -16,10 +16,10 @@ from transformers import (
 )
 
 from condensery.errors import UserError
-from condensery.files import read_json
 from condensery.models.config import BackboneConfig
 from condensery.models.config_file import check_config, check_encoder, shown
 from condensery.models.loading import Allowed, load_weights, readable
+from condensery.system.files import read_json
 from condensery.tokens.vocabulary import Vocabulary
 
 FAMILIES: dict[str, type[PreTrainedModel]] = {

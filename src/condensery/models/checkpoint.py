@@ -17,7 +17,6 @@ from torch import nn
 from transformers import AutoModel, PreTrainedModel
 
 from condensery.errors import UserError
-from condensery.files import expanded, write_json
 from condensery.models.about import ABOUT, QUERY_ENCODER, read_about, two_towers
 from condensery.models.backbone import (
     OF_ENCODERS,
@@ -33,6 +32,7 @@ from condensery.models.encoder import Encoder
 from condensery.models.loading import load_weights, quiet, readable
 from condensery.models.masked_autoencoder import DecoderShape, Init, MaskedAutoEncoder
 from condensery.models.sentence_transformers import check_modules, longest_input, write_modules
+from condensery.system.files import expanded, write_json
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
 

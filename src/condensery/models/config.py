@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from condensery.files import content_hash
+from condensery.system.files import content_hash
 
 WEIGHTS_AND_WORDS = {".json", ".safetensors", ".bin", ".txt", ".model"}  # files that make a checkpoint what it is
 

@@ -17,11 +17,11 @@ from transformers import (
     XLMRobertaForSequenceClassification,
 )
 
-from condensery.files import write_json
 from condensery.models.about import ABOUT, read_about
 from condensery.models.backbone import LM_HEADS, checkpoint_config
 from condensery.models.encoder import Encoder
 from condensery.models.loading import Allowed, load_weights, quiet, readable
+from condensery.system.files import write_json
 from condensery.tokens.batches import Chunk
 from condensery.tokens.tokenizer import load_tokenizer
 

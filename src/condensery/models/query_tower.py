@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from condensery.errors import UserError
-from condensery.files import read_json
 from condensery.models.about import QUERY_ENCODER, read_about, two_towers
+from condensery.system.files import read_json
 
 WEIGHTS = "model.safetensors"
 FAMILIES = ("bert", "roberta", "xlm-roberta")

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from condensery.errors import UserError
-from condensery.files import read_json, write_json
+from condensery.system.files import read_json, write_json
 
 MODULES = "modules.json"
 POOLING = "1_Pooling"

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from condensery.errors import UserError
-from condensery.files import content_hash, read_json, write_json
 from condensery.pipeline.graph import Graph
 from condensery.pipeline.store import Store
 from condensery.stages.base import Artifact, registry
+from condensery.system.files import content_hash, read_json, write_json
 
 if TYPE_CHECKING:
     from condensery.reporting.ask import Search

@@ -6,12 +6,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 from condensery.errors import close_to
-from condensery.files import expanded
 from condensery.pipeline.figure_config import FigureConfig
 from condensery.reporting.layout import AS_TEXT, Layout, Text
 from condensery.stages.base import Wandb, no_bool_as_number
 from condensery.stages.checks import Split
 from condensery.stages.launcher import Launcher
+from condensery.system.files import expanded
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"  # names of stages and figures: a dot is kept for stages added automatically
 STUDY = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"  # names of runs and sweeps, which become folders as those do

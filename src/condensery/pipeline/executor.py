@@ -10,13 +10,13 @@ from pathlib import Path
 
 from condensery.errors import DiskError
 from condensery.pipeline.graph import Graph, Node
+from condensery.pipeline.launch.threads import THREADS, limit_threads
 from condensery.pipeline.store import Store
-from condensery.pipeline.threads import THREADS, limit_threads
 from condensery.pipeline.workers import Failure, Worker, attempt
-from condensery.progress import clock
 from condensery.reporting.plain import one_line
-from condensery.signals import leave_if_asked
 from condensery.stages.base import Runtime, registry
+from condensery.system.progress import clock
+from condensery.system.signals import leave_if_asked
 
 
 def execute(graph: Graph, store: Store, runtime: Runtime) -> dict[str, Failure]:

@@ -15,7 +15,7 @@ from condensery.errors import UserError, close_to, said_within
 from condensery.pipeline.config import RootConfig
 from condensery.pipeline.faults import Place, checked, follow, needs_value
 from condensery.pipeline.figure_config import check as check_figure
-from condensery.pipeline.hardware import quick_precision
+from condensery.pipeline.launch.hardware import quick_precision
 from condensery.stages.base import Stage, StageConfig, operational, references, registry
 
 

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING
 from omegaconf import DictConfig, OmegaConf
 
 from condensery.errors import UserError
-from condensery.files import atomic, write_json
-from condensery.pipeline import asking, report, study, tables
+from condensery.pipeline import asking
 from condensery.pipeline.executor import execute, warn
 from condensery.pipeline.graph import Graph, build
-from condensery.pipeline.hardware import check_devices
-from condensery.pipeline.page import write_study
+from condensery.pipeline.launch.hardware import check_devices
+from condensery.pipeline.launch.threads import threads_of_a_stage
+from condensery.pipeline.reports import report, study, tables
+from condensery.pipeline.reports.page import write_study
 from condensery.pipeline.store import Store
-from condensery.pipeline.threads import threads_of_a_stage
 from condensery.pipeline.workers import Failure, StageError
 from condensery.stages.base import Runtime
+from condensery.system.files import atomic, write_json
 
 if TYPE_CHECKING:
     from condensery.reporting.results import Row

@@ -27,10 +27,10 @@ from typing import Any, Literal
 from filelock import FileLock, Timeout
 
 from condensery.errors import UserError
-from condensery.files import content_hash, inside, read_json, write_json
 from condensery.pipeline.graph import Graph, Node
-from condensery.pipeline.processes import compute
+from condensery.pipeline.launch.processes import compute
 from condensery.stages.base import Artifact, Context, Runtime, Stage, registry
+from condensery.system.files import content_hash, inside, read_json, write_json
 
 SCHEMA = 1
 SMALL = 1 << 18  # bytes: a file up to here is read for its digest each time

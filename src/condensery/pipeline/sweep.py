@@ -17,9 +17,9 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
 from condensery.errors import UserError
-from condensery.files import expanded
-from condensery.pipeline.study import SWEPT, swept_keys
-from condensery.signals import leave_if_asked
+from condensery.pipeline.reports.study import SWEPT, swept_keys
+from condensery.system.files import expanded
+from condensery.system.signals import leave_if_asked
 
 if TYPE_CHECKING:
     from condensery.reporting.drawing import Figure
@@ -31,10 +31,10 @@ failed: list[str] = []  # of the last sweep in this process: the labels of the j
 
 def run_job(cfg: DictConfig) -> None:
     """Run one job of a sweep and record its results, or its error, which is printed at once."""
-    from condensery.files import write_json
     from condensery.pipeline.complaints import in_one_line
+    from condensery.pipeline.reports.study import Job
     from condensery.pipeline.run import run_all
-    from condensery.pipeline.study import Job
+    from condensery.system.files import write_json
 
     hydra = HydraConfig.get()
     overrides = [override.lstrip("+") for override in hydra.overrides.task]
@@ -73,7 +73,7 @@ class JoinedTable(Callback):
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         """Write ``results.json``, the table, the figures and the page over all jobs, and print the table."""
-        from condensery.files import read_json
+        from condensery.system.files import read_json
 
         folder = Path(os.environ[FOLDER])
         records = [read_json(path) for path in sorted((folder / "jobs").glob("*.json"))]
@@ -122,9 +122,9 @@ def _join(folder: Path, runs: list[SweptRun], nothing_left: list[tuple[str, str]
     Draws the figures as well, and writes the page; returns why figures could not be drawn.
     """
     from condensery.pipeline.config import TableConfig, WandbConfig
-    from condensery.pipeline.page import page_of_sweep
-    from condensery.pipeline.report import joined, remove_tables, track, with_values
-    from condensery.pipeline.study import command
+    from condensery.pipeline.reports.page import page_of_sweep
+    from condensery.pipeline.reports.report import joined, remove_tables, track, with_values
+    from condensery.pipeline.reports.study import command
     from condensery.reporting.results import read_results
 
     root = runs[0].folder.parents[1]
@@ -153,7 +153,7 @@ def _draw(folder: Path, runs: list[SweptRun], config: DictConfig) -> "tuple[list
     figures = OmegaConf.select(config, "figures")
     if not figures or not runs:
         return [], []
-    from condensery.pipeline.figures import Job, draw_figures, read_figures
+    from condensery.pipeline.reports.figures import Job, draw_figures, read_figures
 
     jobs = [Job(run.folder, without_seed(run.label)) for run in runs]
     return draw_figures(read_figures(OmegaConf.to_container(figures, resolve=True)), jobs, folder)

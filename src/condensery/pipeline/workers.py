@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
-from condensery.children import Parent
 from condensery.errors import DiskError, UserError, of_the_disk
 from condensery.pipeline.graph import Node
 from condensery.pipeline.store import Store
-from condensery.signals import deaf_to_ctrl_c, leave_if_asked, leave_upon
 from condensery.stages.base import Runtime
+from condensery.system.children import Parent
+from condensery.system.signals import deaf_to_ctrl_c, leave_if_asked, leave_upon
 
 PATIENCE = 5.0  # seconds between asking a worker to end and making it
 

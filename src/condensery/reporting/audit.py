@@ -10,9 +10,9 @@ import numpy as np
 from condensery.evaluation.agreement import Votes, fleiss_kappa, majority, wilson
 from condensery.evaluation.pairs import PASSAGES, QUERIES
 from condensery.evaluation.proxy import CUTOFFS
-from condensery.files import atomic, read_json
 from condensery.reporting.comparison import published_cell
 from condensery.reporting.table import MISSING, Cell, Table
+from condensery.system.files import atomic, read_json
 
 # the rows of the published numbers; as printed, though 56.6 is no multiple of half a percent
 PUBLISHED = {PASSAGES: "Q/5/passage-passage", QUERIES: "Q/5/passage-query"}

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError
-from condensery.files import open_text
 from condensery.reporting.drawing import STYLES, Figure, canvas, legend, save
+from condensery.system.files import open_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

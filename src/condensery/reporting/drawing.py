@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from condensery.files import atomic
+from condensery.system.files import atomic
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

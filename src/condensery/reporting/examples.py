@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from condensery.errors import UserError
 from condensery.evaluation.metrics import Evaluation
 from condensery.evaluation.names import HIT, split_metric
-from condensery.files import RECOMPUTE
 from condensery.randomness import hash64
 from condensery.reporting.plain import one_line
 from condensery.retrieval.runs import rankings_of
+from condensery.system.files import RECOMPUTE
 from condensery.text.answers import AnswerMatcher
 from condensery.text.collection import Collection
 

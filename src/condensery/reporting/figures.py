@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from condensery.cells import harmless
 from condensery.errors import UserError
-from condensery.files import atomic
 from condensery.reporting.curves import Curve, smoothed
 from condensery.reporting.drawing import STYLES, WIDTH, Figure, canvas, compact, legend, save, separate_ticks
 from condensery.reporting.plain import one_line
+from condensery.system.cells import harmless
+from condensery.system.files import atomic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

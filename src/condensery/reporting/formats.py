@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from condensery.cells import NUMBER, harmless
 from condensery.reporting.plain import one_line
+from condensery.system.cells import NUMBER, harmless
 
 if TYPE_CHECKING:
     from condensery.reporting.table import Cell, Table

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import dedent
 
-from condensery.files import atomic
-from condensery.progress import clock
 from condensery.reporting.curves import Curve
 from condensery.reporting.drawing import Figure
 from condensery.reporting.examples import Example, Examples, Finding, Shown, by_kind
@@ -19,6 +17,8 @@ from condensery.reporting.markup import Markup, joined, tag
 from condensery.reporting.panels import panel
 from condensery.reporting.results import Row
 from condensery.reporting.table import MARK, MISSING, Block, Table
+from condensery.system.files import atomic
+from condensery.system.progress import clock
 
 STYLE = Path(__file__).with_name("page.css")
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError, shown
-from condensery.files import inside, read_json, write_json
+from condensery.system.files import inside, read_json, write_json
 
 MOST = 1e6  # of any metric; those of rankings are from 0 to 1, correlations from -1
 AVERAGE = "average"  # the collection of a mean over collections

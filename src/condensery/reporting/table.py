@@ -14,9 +14,9 @@ from rich.console import Console
 from condensery.errors import UserError
 from condensery.evaluation.metrics import Evaluation
 from condensery.evaluation.significance import PERMUTATIONS, Test, compare, holm
-from condensery.files import atomic
 from condensery.reporting import formats
 from condensery.reporting.results import Row, averages
+from condensery.system.files import atomic
 
 WIDE = 10  # columns; a table of more is turned
 IN_BOLD = "In percent; the best of each {} in bold."

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError
-from condensery.files import atomic, read_json, write_json
-from condensery.progress import Task
 from condensery.randomness import generator
 from condensery.retrieval.dense import DenseIndex, Vectors
 from condensery.retrieval.ranking import EMPTY, Ranking, pack, top, unpack
+from condensery.system.files import atomic, read_json, write_json
+from condensery.system.progress import Task
 
 FILE = "passages.faiss"
 BLOCK = 65_536  # vectors added at a time, at most

@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError
-from condensery.files import load_array, read_json, write_json
-from condensery.progress import Task, progress
 from condensery.retrieval.ranking import EMPTY, Keys, Ranking, pack, top, unpack
+from condensery.system.files import load_array, read_json, write_json
+from condensery.system.progress import Task, progress
 from condensery.text.collection import Collection
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from condensery.files import load_array, read_json
-from condensery.progress import Task
 from condensery.retrieval.ranking import EMPTY, LAST_ROW, SIGN_FLIP, Keys, Ranking, pack, top, unpack
 from condensery.retrieval.retriever import MEMORY
+from condensery.system.files import load_array, read_json
+from condensery.system.progress import Task
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from condensery.errors import UserError
-from condensery.files import atomic, load_array, new_array, read_json, write_json
-from condensery.progress import Task, progress
 from condensery.retrieval.dense import shard_path
 from condensery.sharing import ALONE, Part
+from condensery.system.files import atomic, load_array, new_array, read_json, write_json
+from condensery.system.progress import Task, progress
 from condensery.tokens.batches import Chunk, chunks, text_rows
 from condensery.tokens.store import TokenStore
 from condensery.tokens.vocabulary import Vocabulary

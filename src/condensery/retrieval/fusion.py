@@ -24,10 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError
-from condensery.files import RECOMPUTE, inside, read_json, write_json
-from condensery.progress import Task
 from condensery.retrieval.ranking import EMPTY, Ranking, pack, top, unpack
 from condensery.retrieval.retriever import Retriever
+from condensery.system.files import RECOMPUTE, inside, read_json, write_json
+from condensery.system.progress import Task
 
 WEIGHTED, RECIPROCAL_RANK = "weighted", "reciprocal_rank"
 QUERIES = 4_096  # searched at a time: 50 MB of results from each retriever at a depth of 1,000

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from condensery.errors import UserError
-from condensery.files import read_json
 from condensery.retrieval.retriever import MEMORY, Retriever
+from condensery.system.files import read_json
 from condensery.text.collection import Collection
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from condensery.files import atomic
 from condensery.retrieval.negatives import format_line
+from condensery.system.files import atomic
 from condensery.text.collection import Collection
 
 Rows = NDArray[np.integer]

@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError
-from condensery.progress import Task
 from condensery.retrieval.negatives import Negatives, save_negatives
 from condensery.retrieval.ranking import Ranking
 from condensery.retrieval.retriever import Retriever
 from condensery.retrieval.shards import SHARD, open_ranking, padded, rank_in_shards, without
 from condensery.sharing import ALONE, Part
+from condensery.system.progress import Task
 from condensery.text.answers import AnswerMatcher
 from condensery.text.collection import Collection
 

@@ -17,10 +17,10 @@ import pyarrow.csv as csv
 from numpy.typing import NDArray
 
 from condensery.errors import UserError, shown
-from condensery.files import atomic, load_array, write_json
-from condensery.inputs import look
-from condensery.progress import progress
 from condensery.retrieval.lookup import rows_of
+from condensery.system.files import atomic, load_array, write_json
+from condensery.system.inputs import look
+from condensery.system.progress import progress
 from condensery.text.collection import Collection
 from condensery.text.lines import check_whole, json_fault, read_lines
 

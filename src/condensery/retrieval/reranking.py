@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from condensery.errors import UserError
-from condensery.files import atomic, load_array, read_json, write_json
-from condensery.progress import Task, progress
 from condensery.retrieval.dense import shard_path
 from condensery.retrieval.encoding import join_shards, missing, shard_ranges
 from condensery.retrieval.ranking import EMPTY, Ranking, pack, top, unpack
 from condensery.retrieval.retriever import Retriever
 from condensery.retrieval.shards import rank_in_shards
 from condensery.sharing import ALONE, Part
+from condensery.system.files import atomic, load_array, read_json, write_json
+from condensery.system.progress import Task, progress
 from condensery.text.collection import Collection
 from condensery.tokens.batches import Chunk
 from condensery.tokens.pairs import PairReader

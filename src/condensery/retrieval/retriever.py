@@ -5,8 +5,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from condensery.progress import Task
 from condensery.retrieval.ranking import Ranking
+from condensery.system.progress import Task
 
 MEMORY = 2 * 2**30  # bytes that a dense search may hold at a time beside its result
 

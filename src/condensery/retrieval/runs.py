@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError, shown
-from condensery.files import atomic
-from condensery.inputs import readable
 from condensery.retrieval.lookup import rows_of
+from condensery.system.files import atomic
+from condensery.system.inputs import readable
 from condensery.text.collection import Collection
 from condensery.text.lines import decimal, integer, read_lines
 

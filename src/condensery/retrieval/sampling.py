@@ -11,10 +11,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from condensery.progress import Task
 from condensery.randomness import uniforms
 from condensery.retrieval.ranking import EMPTY, Ranking, pack, top, unpack
 from condensery.retrieval.retriever import Retriever
+from condensery.system.progress import Task
 
 
 class Scorer(Retriever, Protocol):

@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any, Self, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from condensery.cache import cached
 from condensery.errors import UserError
-from condensery.progress import Task
 from condensery.retrieval.hits import Hit
 from condensery.retrieval.negatives import Negatives, open_negatives
 from condensery.retrieval.ranking import Ranking
+from condensery.system.cache import cached
+from condensery.system.progress import Task
 from condensery.text.collection import Collection
 
 if TYPE_CHECKING:
     from condensery.models.biencoder import BiEncoder
-    from condensery.training.modules import EncoderModule
+    from condensery.training.modules.base import EncoderModule
 
 Passages = Sequence[str] | Mapping[str, str | Mapping[str, str]]
 CHUNK_TOKENS = 16_384  # padded tokens that go through the encoder at a time
@@ -272,7 +272,8 @@ class SearcherIndex:
 def mined(searcher: Searcher, collection: Collection, split: str, depth: int) -> Negatives:
     """The ``depth`` best passages of each judged query of ``split`` that are not judged relevant to it.
 
-    They are kept (see ``condensery.cache``). Raises ``UserError`` where the split is not there or no query has a positive.
+    They are kept (see ``condensery.system.cache``). Raises ``UserError`` where the split is not there or no query has a
+    positive.
     """
     from condensery.retrieval.mining import mine
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from condensery.files import atomic, load_array, load_arrays, new_array
-from condensery.progress import Task, progress
 from condensery.retrieval.ranking import Ranking
 from condensery.retrieval.runs import Run
 from condensery.sharing import ALONE, Part
+from condensery.system.files import atomic, load_array, load_arrays, new_array
+from condensery.system.progress import Task, progress
 
 SHARD = 16_384  # queries ranked at a time; part of the result's last bits (a matrix product rounds by its shape)
 PARTS, QUERIES = "shards", "queries.npy"  # the folder of what is done so far; the file that is written last

@@ -28,8 +28,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
-from condensery.files import inside, read_json
 from condensery.stages.launcher import Launcher, LocalLauncher
+from condensery.system.files import inside, read_json
 
 PLUGINS = "CONDENSERY_STAGES"  # environment variable: comma-separated modules with further stages, losses and formats
 
@@ -320,7 +320,7 @@ def stage(
 def _import_all(plugins: str) -> None:
     for name in [*filter(None, plugins.split(",")), "condensery.stages"]:  # ours read what others have registered
         module = importlib.import_module(name.strip())
-        for found in pkgutil.iter_modules(getattr(module, "__path__", []), f"{module.__name__}."):
+        for found in pkgutil.walk_packages(getattr(module, "__path__", []), f"{module.__name__}."):
             spec = importlib.util.find_spec(found.name)
             if spec and spec.origin and "@stage(" in Path(spec.origin).read_text(encoding="utf-8"):
                 importlib.import_module(found.name)

@@ -5,8 +5,8 @@ from typing import Literal
 
 from condensery.errors import UserError
 from condensery.evaluation.names import HIT, split_metric
-from condensery.files import expanded
 from condensery.stages.base import StageConfig
+from condensery.system.files import expanded
 
 Split = Literal["train", "dev", "test", "dl19", "dl20"]
 

@@ -7,9 +7,9 @@ all together anyway, such as BM25 and approximate search, stays in one process.
 from pathlib import Path
 from typing import Any
 
-from condensery.files import read_json
 from condensery.sharing import ALONE, Part
 from condensery.stages.base import Runtime
+from condensery.system.files import read_json
 
 
 def part_of(runtime: Runtime) -> Part:

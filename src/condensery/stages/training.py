@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from condensery.models.biencoder import BiEncoder
     from condensery.tokens.vocabulary import Vocabulary
-    from condensery.training.batches import Batches
-    from condensery.training.data import StepDataModule
-    from condensery.training.modules import TrainingModule
+    from condensery.training.batches.base import Batches
+    from condensery.training.datamodules.base import StepDataModule
+    from condensery.training.modules.base import TrainingModule
     from condensery.training.settings import LoopSettings, Optimiser
     from condensery.training.tracking import Tracked
     from condensery.training.validation import ValidationSample
@@ -72,7 +72,7 @@ class OptimisedStageConfig(StageConfig):
 
     def loop(self, batches: "Batches") -> "LoopSettings":
         """How long the training is and what is written meanwhile, with the number of steps worked out."""
-        from condensery.training.batches import steps_of_epochs, steps_of_tokens
+        from condensery.training.batches.base import steps_of_epochs, steps_of_tokens
         from condensery.training.settings import LoopSettings
 
         if self.steps is not None:
@@ -138,9 +138,9 @@ def run_training(
     ``lengths``: of queries and passages in tokens, for validation; None where nothing is retrieved.
     Raises ``UserError`` where the backbone has too few positions, or there is no GPU and one is asked for.
     """
-    from condensery import memory
     from condensery.losses.cross_batch import processes, rank
     from condensery.stages.devices import meet, torch_device
+    from condensery.system import memory
     from condensery.training.equipment import check_precision, equipment
     from condensery.training.logs import wandb_logger
     from condensery.training.loop import first_step, fit

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from condensery.errors import UserError
-from condensery.inputs import MEGABYTE, opened
-from condensery.progress import progress
+from condensery.system.inputs import MEGABYTE, opened
+from condensery.system.progress import progress
 from condensery.text.lines import LONGEST, SHOW_FROM, json_fault
 
 BLOCK = MEGABYTE  # characters read at a time

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import model_validator
 
 from condensery.errors import UserError
-from condensery.files import expanded
-from condensery.inputs import anything
+from condensery.system.files import expanded
+from condensery.system.inputs import anything
 from condensery.text.lines import field, integer, read_columns, read_objects
 from condensery.text.records import Document, Passage, Query
 from condensery.text.source import FolderSource, InputFile, Splits, at_least_one

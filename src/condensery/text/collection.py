@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError
-from condensery.files import load_array, read_json
+from condensery.system.files import load_array, read_json
 from condensery.text.table import Column, TextTable
 
 SPLITS = ("train", "dev", "test", "dl19", "dl20")

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from condensery.files import expanded
+from condensery.system.files import expanded
 from condensery.text.beir import document_of, question_files, read_questions
 from condensery.text.blank import is_blank
 from condensery.text.lines import read_objects

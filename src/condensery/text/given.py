@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from condensery.cache import cached
 from condensery.errors import UserError
-from condensery.files import expanded
-from condensery.inputs import FOLDER, fault, resolve
+from condensery.system.cache import cached
+from condensery.system.files import expanded
+from condensery.system.inputs import FOLDER, fault, resolve
 from condensery.text import read_collection
 from condensery.text.beir import BeirSource
 from condensery.text.collection import Collection

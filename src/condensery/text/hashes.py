@@ -6,7 +6,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from condensery.files import content_hash
+from condensery.system.files import content_hash
 
 SETTLED = 2.0  # seconds: a file changed more recently may change again without its time stamp showing it
 

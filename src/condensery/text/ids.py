@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import shown
-from condensery.files import load_array
+from condensery.system.files import load_array
 
 SUFFIX = ".rows.npy"
 MOST = 255  # bytes that are kept of an id

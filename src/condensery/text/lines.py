@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from condensery.errors import UserError, shown
-from condensery.inputs import MEGABYTE, opened
-from condensery.progress import progress
+from condensery.system.inputs import MEGABYTE, opened
+from condensery.system.progress import progress
 
 BOM = b"\xef\xbb\xbf"
 LONGEST = 256 * MEGABYTE  # bytes of a line, characters of a field or an entry; beyond it a file is taken to be broken

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict
 
 from condensery.errors import UserError
-from condensery.inputs import anything
+from condensery.system.inputs import anything
 from condensery.text.beir import NO_DOCUMENTS
 from condensery.text.lines import integer, read_columns
 from condensery.text.records import Document, Passage, Query

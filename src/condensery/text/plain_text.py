@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from condensery.errors import UserError
-from condensery.inputs import FOLDER, standing
+from condensery.system.inputs import FOLDER, standing
 from condensery.text.beir import question_files, read_questions
 from condensery.text.blank import is_blank
 from condensery.text.lines import read_lines

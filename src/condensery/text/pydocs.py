@@ -33,10 +33,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
-from condensery.children import Parent
 from condensery.errors import UserError
-from condensery.progress import progress
-from condensery.signals import deaf_to_ctrl_c
+from condensery.system.children import Parent
+from condensery.system.progress import progress
+from condensery.system.signals import deaf_to_ctrl_c
 from condensery.text.docstrings import read_files
 from condensery.text.duplicates import contained, first_of_each, sketches, words
 from condensery.text.records import Passage, Query

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError, shown
-from condensery.files import expanded
-from condensery.inputs import FOLDER, fault, standing
-from condensery.progress import progress
+from condensery.system.files import expanded
+from condensery.system.inputs import FOLDER, fault, standing
+from condensery.system.progress import progress
 from condensery.text.lines import check_whole, read_columns, read_lines, read_objects
 from condensery.text.table import TableWriter, TextTable
 

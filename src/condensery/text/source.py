@@ -10,8 +10,8 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from condensery.errors import UserError
-from condensery.files import expanded
-from condensery.inputs import FOLDER, fault, fault_of_either, opened, resolve, standing
+from condensery.system.files import expanded
+from condensery.system.inputs import FOLDER, fault, fault_of_either, opened, resolve, standing
 from condensery.text.hashes import content_hashes
 
 Item = TypeVar("Item")

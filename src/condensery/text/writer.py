@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError, shown
-from condensery.files import write_json
 from condensery.randomness import hash64
+from condensery.system.files import write_json
 from condensery.text.blank import is_blank
 from condensery.text.collection import DESCRIPTION, SPLITS
 from condensery.text.ids import SUFFIX, IdIndex, id_hash

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from condensery.files import load_array, read_json
+from condensery.system.files import load_array, read_json
 from condensery.text.collection import Collection
 from condensery.text.table import Column, TextTable
 

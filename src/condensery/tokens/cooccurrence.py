@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from condensery.progress import Task
 from condensery.randomness import generator
+from condensery.system.progress import Task
 from condensery.tokens.store import TokenStore
 
 BLOCK = 1 << 22  # tokens, or pairs of them, that are counted together

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from condensery.errors import UserError
-from condensery.files import read_json
+from condensery.system.files import read_json
 
 
 @dataclass(frozen=True)

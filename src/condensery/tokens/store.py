@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from condensery.errors import UserError
-from condensery.files import read_json, write_json
-from condensery.progress import progress
+from condensery.system.files import read_json, write_json
+from condensery.system.progress import progress
 from condensery.tokens.workers import Piece, read_tokenizer, tokenised, vocabulary_size
 
 Ids = NDArray[np.int64]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from condensery.errors import UserError
-from condensery.files import expanded
-from condensery.progress import Task, progress
+from condensery.system.files import expanded
+from condensery.system.progress import Task, progress
 from condensery.tokens.store import Texts
 from condensery.tokens.vocabulary import Vocabulary
 

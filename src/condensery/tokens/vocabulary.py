@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from condensery.errors import UserError
-from condensery.files import atomic, read_json, write_json
+from condensery.system.files import atomic, read_json, write_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

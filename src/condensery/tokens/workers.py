@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from sentencex import get_sentence_boundaries
 from tokenizers import Tokenizer
 
-from condensery.children import Parent
 from condensery.errors import UserError
-from condensery.signals import deaf_to_ctrl_c
+from condensery.system.children import Parent
+from condensery.system.signals import deaf_to_ctrl_c
 
 AHEAD = 2  # batches that wait for each worker: enough to keep it busy, few enough to keep memory small
 _LANGUAGE = "en"  # of the sentence splitter

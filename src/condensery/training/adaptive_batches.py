@@ -7,19 +7,19 @@ from typing import Any
 import numpy as np
 import pytorch_lightning as pl
 
-from condensery.children import Parent
 from condensery.errors import UserError
-from condensery.files import atomic
 from condensery.losses.cross_batch import from_first, rank
 from condensery.models.biencoder import PASSAGE, QUERY
-from condensery.signals import deaf_to_ctrl_c
+from condensery.system.children import Parent
+from condensery.system.files import atomic
+from condensery.system.signals import deaf_to_ctrl_c
 from condensery.tokens.batches import chunks, text_rows
 from condensery.tokens.store import TokenStore
-from condensery.training.adaptive import AdaptiveOrder, Vectors, make_all
-from condensery.training.batches import Ids
+from condensery.training.batches.adaptive import AdaptiveOrder, Vectors, make_all
+from condensery.training.batches.base import Ids
+from condensery.training.batches.triples import TripleBatches
 from condensery.training.callbacks import evaluating
-from condensery.training.modules import TrainingModule
-from condensery.training.triple_batches import TripleBatches
+from condensery.training.modules.base import TrainingModule
 
 _BLOCK = 4096  # texts that are sorted by length together when they are encoded
 

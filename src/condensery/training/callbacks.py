@@ -14,8 +14,8 @@ import torch
 from lightning_fabric.plugins.io import TorchCheckpointIO
 
 from condensery.errors import UserError
-from condensery.progress import progress
-from condensery.training.modules import TrainingModule
+from condensery.system.progress import progress
+from condensery.training.modules.base import TrainingModule
 from condensery.training.validation import ValidationSample, mean_reciprocal_rank
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pytorch_lightning.loggers import CSVLogger, Logger, WandbLogger
 
-from condensery.files import atomic
+from condensery.system.files import atomic
 from condensery.training.tracking import Tracked, close, start
 
 LOGS, CURVES = "logs", "metrics.csv"

@@ -17,10 +17,10 @@ from pytorch_lightning.loggers import Logger
 from condensery.losses.cross_batch import from_first, rank
 from condensery.models.encoder import compiled as compiled_layers
 from condensery.training.callbacks import AtomicCheckpointIO, Checkpoints, Throughput, Validation
-from condensery.training.data import StepDataModule
+from condensery.training.datamodules.base import StepDataModule
 from condensery.training.equipment import check_precision
 from condensery.training.logs import csv_logger, last_values, merge_parts
-from condensery.training.modules import TrainingModule
+from condensery.training.modules.base import TrainingModule
 from condensery.training.settings import LoopSettings
 from condensery.training.validation import ValidationSample
 

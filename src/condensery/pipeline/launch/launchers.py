@@ -1,0 +1,164 @@
+"""Starts the processes that compute a stage together: by itself, through torchrun, or as a SLURM job."""
+
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from condensery.errors import UserError
+from condensery.stages.launcher import Launcher, SlurmLauncher, TorchrunLauncher
+from condensery.system.children import guarded
+
+MEMBER = "condensery.pipeline.launch.member"
+
+
+class Started(Protocol):
+    """Processes at work."""
+
+    def fate(self) -> str | None:
+        """None while they run, empty when all ended well, otherwise what became of one."""
+
+    def end(self, patience: float) -> None:
+        """Wait ``patience`` seconds for their end, and then make it."""
+
+
+def start(launcher: Launcher, folder: Path, name: str, number: int, gpus: bool) -> Started:
+    """Start ``number`` processes a node for the task in ``folder``, each with a GPU where ``gpus``.
+
+    Raises ``UserError`` where that cannot be.
+    """
+    if isinstance(launcher, SlurmLauncher):
+        return _Job(launcher, folder, name, number, gpus)
+    if isinstance(launcher, TorchrunLauncher):
+        command = _torchrun(launcher, folder, number)
+        if launcher.nodes > 1 and not launcher.before:
+            print(f"[{name}] waits for {launcher.nodes - 1} more nodes; on each: {shlex.join(command)}", flush=True)
+        if not shutil.which(command[0]):
+            raise UserError(f"launcher.before: {command[0]}: no such command")
+        return _Commands([(guarded(command), {})])
+    return _Commands([([sys.executable, "-m", MEMBER, str(folder)], part) for part in _environments(number)])
+
+
+def _environments(number: int) -> list[dict[str, str]]:
+    """What ``torch.distributed`` wants to know, for each process of this machine."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": number, "LOCAL_WORLD_SIZE": number}
+    return [
+        {name: str(value) for name, value in {**shared, "RANK": rank, "LOCAL_RANK": rank}.items()}
+        for rank in range(number)
+    ]
+
+
+def _torchrun(launcher: TorchrunLauncher, folder: Path, number: int) -> list[str]:
+    meeting = ["--standalone"]
+    if launcher.endpoint:
+        meeting = ["--rdzv-backend=c10d", f"--rdzv-endpoint={launcher.endpoint}", f"--rdzv-id={folder.name}"]
+    nodes = [f"--nnodes={launcher.nodes}", f"--nproc-per-node={number}", "--max-restarts=0"]
+    return [
+        *launcher.before,
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        *nodes,
+        *meeting,
+        "-m",
+        MEMBER,
+        str(folder),
+    ]
+
+
+class _Commands:
+    """Processes of this machine, each in a session of its own: Ctrl-C reaches the pipeline alone."""
+
+    def __init__(self, commands: Sequence[tuple[list[str], dict[str, str]]]) -> None:
+        self.running: list[subprocess.Popen[bytes]] = []
+        shared = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        }  # modules come from where ours do
+        for command, environment in commands:
+            whole = {**shared, **environment}
+            self.running.append(subprocess.Popen(command, env=whole, start_new_session=True))
+
+    def fate(self) -> str | None:
+        codes = [process.poll() for process in self.running]
+        for rank, code in enumerate(codes):
+            if code:
+                why = f"killed by signal {-code}, perhaps for want of memory" if code < 0 else f"exit code {code}"
+                which = f"process {rank} of {len(codes)}" if len(codes) > 1 else "torchrun"
+                return f"{which} died ({why})"
+        return None if None in codes else ""
+
+    def end(self, patience: float) -> None:
+        until = time.monotonic() + patience
+        for process in self.running:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, until - time.monotonic()))
+        for process in self.running:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # and what it has left behind
+            process.wait()
+
+
+class _Job:
+    """One SLURM job."""
+
+    def __init__(self, launcher: SlurmLauncher, folder: Path, name: str, number: int, gpus: bool) -> None:
+        try:
+            import submitit
+        except ImportError:
+            raise UserError("launcher: slurm needs submitit; pip install submitit") from None
+        from condensery.pipeline.launch.member import take_part
+
+        try:
+            executor = submitit.AutoExecutor(folder / "job", cluster=launcher.cluster)
+            executor.update_parameters(**_parameters(launcher, name, number, gpus))
+            self.job: Any = executor.submit(take_part, folder)
+        except (RuntimeError, ValueError, subprocess.CalledProcessError, OSError) as error:
+            raise UserError(f"launcher: the job cannot be submitted ({' '.join(str(error).split())})") from None
+        self.log = self.job.paths.stdout
+        print(f"[{name}] job {self.job.job_id}; its log: {self.log}", flush=True)
+
+    def fate(self) -> str | None:
+        if not self.job.done():
+            return None
+        with suppress(Exception):
+            self.job.results()
+            return ""
+        return f"job {self.job.job_id} ended ({self.job.state}); its log: {self.log}"
+
+    def end(self, patience: float) -> None:
+        until = time.monotonic() + patience
+        while not self.job.done() and time.monotonic() < until:
+            time.sleep(0.1)
+        if not self.job.done():
+            self.job.cancel(check=False)
+
+
+def _parameters(launcher: SlurmLauncher, name: str, number: int, gpus: bool) -> dict[str, Any]:
+    """Of submitit's ``AutoExecutor``."""
+    found = {
+        "name": f"condensery-{name}",
+        "nodes": launcher.nodes,
+        "tasks_per_node": number,
+        "gpus_per_node": number if gpus else None,
+        "cpus_per_task": launcher.cpus_per_process,
+        "timeout_min": max(1, round(60 * launcher.hours)),  # 0 would be no limit
+        "stderr_to_stdout": True,
+        "mem_gb": launcher.memory,
+        "slurm_partition": launcher.partition,
+        "slurm_account": launcher.account,
+        "slurm_setup": launcher.setup or None,
+        "slurm_additional_parameters": launcher.options or None,
+    }
+    return {key: value for key, value in found.items() if value is not None}

@@ -1,0 +1,109 @@
+"""One of the processes that compute a stage together: ``python -m condensery.pipeline.launch.member FOLDER``.
+
+Who started it, be it the pipeline, torchrun or SLURM, has set the variables that ``torch.distributed`` reads. What goes
+wrong is left in the folder and not in the exit code, on which torchrun and SLURM would have more to say than one line.
+"""
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from condensery.errors import DiskError, UserError, of_the_disk
+from condensery.pipeline.launch.task import DONE, FAILED, OUTPUT, PATIENCE, STOP, Task, about_machine
+from condensery.pipeline.launch.threads import limit_threads
+from condensery.sharing import NotTheFirst
+from condensery.stages.base import Member, registry
+from condensery.system.children import alive, end_group
+from condensery.system.files import write_json
+from condensery.system.signals import leave_if_asked, leave_upon
+
+_PAUSE = 0.3  # seconds between two looks at the pipeline
+
+
+def main(folder: Path) -> None:
+    """Take part in the task of ``folder``."""
+    task = Task.read(folder)
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    member = Member(*(int(os.environ[name]) for name in names))
+    leave_upon([signal.SIGTERM], lambda number: SystemExit(0))
+    if task.host == socket.gethostname() and not task.pipeline.gone():
+        task.pipeline.end_with()
+    threading.Thread(target=_end_with_pipeline, args=(folder, task), daemon=True).start()
+    if member.rank:
+        os.environ["CONDENSERY_PROGRESS"] = "off"
+        _print_into(folder / OUTPUT.format(member.rank))
+    try:
+        _compute(folder, task, member)
+    except NotTheFirst:
+        pass
+    except Exception as error:
+        leave_if_asked()
+        _report(folder, member, of_the_disk(error) or error)
+
+
+def take_part(folder: Path) -> None:
+    """The same as a task of a job that submitit started.
+
+    It leaves when SLURM says that the time is nearly up; the pipeline, which sees how far it came, starts another job.
+    """
+    from submitit.helpers import TorchDistributedEnvironment
+
+    TorchDistributedEnvironment().export(set_cuda_visible_devices=False, overwrite=True)
+    leave_upon([signal.SIGUSR2], lambda number: SystemExit(0))
+    main(folder)
+
+
+def _compute(folder: Path, task: Task, member: Member) -> None:
+    runtime = replace(task.context.runtime, member=member)
+    limit_threads(runtime.threads)
+    summary = registry()[task.kind].function(task.config, replace(task.context, runtime=runtime))
+    if member.rank:
+        raise NotTheFirst
+    done = {"summary": dict(summary or {}), "machine": about_machine(runtime), "processes": member.processes}
+    write_json(folder / DONE, done)
+
+
+def _report(folder: Path, member: Member, error: Exception) -> None:
+    kind = "disk" if isinstance(error, DiskError) else "user" if isinstance(error, UserError) else "bug"
+    text = traceback.format_exc() if kind == "bug" else str(error)
+    reason = " ".join("".join(traceback.format_exception_only(error)).split())
+    about = {"process": f"{member.rank} of {member.processes}", "time": time.time(), "reason": reason}
+    with suppress(FileNotFoundError):  # the pipeline has given up
+        write_json(folder / FAILED.format(member.rank), {"kind": kind, "text": text, **about})
+
+
+def _print_into(path: Path) -> None:
+    """All that this process prints, libraries' messages included, goes into a file."""
+    with open(path, "ab") as stream:
+        for output in (sys.stdout, sys.stderr):
+            output.flush()
+            os.dup2(stream.fileno(), output.fileno())
+
+
+def _end_with_pipeline(folder: Path, task: Task) -> None:
+    """End this process when the pipeline wants no more of it, by ``finally`` blocks and after a while by force."""
+    while folder.exists() and not (folder / STOP).exists() and _wanted(task):
+        time.sleep(_PAUSE)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0.7 * PATIENCE)
+    end_group()
+
+
+def _wanted(task: Task) -> bool:
+    """Whether the pipeline lives, as far as can be seen from here."""
+    return task.host != socket.gethostname() or alive(task.pipeline.process)
+
+
+if __name__ == "__main__":
+    with suppress(SystemExit):
+        main(Path(sys.argv[1]))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # libraries that wait for the other processes at their end have nothing left to do

@@ -1,0 +1,45 @@
+"""What the processes that compute a stage together are told, by files in a folder, and what they leave there."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from condensery.pipeline.launch.hardware import gpus, machine
+from condensery.stages.base import Context, Runtime, StageConfig, registry
+from condensery.system.children import Parent
+from condensery.system.files import read_json, write_json
+
+TASK, DONE, FAILED, OUTPUT, STOP = "task.json", "done.json", "failed-{}.json", "output-{}.txt", "stop"
+PATIENCE = 4.0  # seconds between asking the processes to end and making them
+
+
+@dataclass(frozen=True)
+class Task:
+    """What the processes do, and the pipeline that waits for them."""
+
+    kind: str
+    config: StageConfig
+    context: Context
+    host: str
+    pipeline: Parent
+
+    def write(self, folder: Path) -> None:
+        """Write it into ``folder``, as JSON."""
+        context = TypeAdapter(Context).dump_python(self.context, mode="json")
+        config = self.config.model_dump(mode="json")
+        task = {"kind": self.kind, "config": config, "context": context, "host": self.host}
+        write_json(folder / TASK, {**task, "pipeline": asdict(self.pipeline)})
+
+    @classmethod
+    def read(cls, folder: Path) -> "Task":
+        """Read what ``write`` wrote."""
+        task = read_json(folder / TASK)
+        config = registry()[task["kind"]].config.model_validate(task.pop("config"))
+        context, pipeline = TypeAdapter(Context).validate_python(task.pop("context")), Parent(**task.pop("pipeline"))
+        return cls(config=config, context=context, pipeline=pipeline, **task)
+
+
+def about_machine(runtime: Runtime) -> dict[str, str]:
+    """What a stage was computed on, for its manifest."""
+    return {**machine(), "threads": str(runtime.threads), "gpu": gpus()}

@@ -1,0 +1,1 @@
+"""What a run or a sweep leaves for people: tables, figures, pages, curves."""

@@ -1,0 +1,330 @@
+"""The figures of a run or a sweep: what they show is read from the folders of the finished runs."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import TypeAdapter
+
+from condensery.errors import UserError
+from condensery.pipeline.figure_config import (
+    AttentionEntropyFigure,
+    FigureConfig,
+    FirstEpochsFigure,
+    ScoreBySizeFigure,
+    ScoreByStepsFigure,
+    TrainingFigure,
+)
+from condensery.pipeline.reports.page import read_graph
+from condensery.stages.base import Artifact
+from condensery.system.files import inside, read_json
+
+if TYPE_CHECKING:
+    from condensery.reporting.drawing import Figure
+    from condensery.reporting.figures import Line
+    from condensery.reporting.results import Row
+
+Value = TypeVar("Value")
+Found = list[tuple[str, str, Value]]  # (setting, artifact, value)
+FOLDER = "figures"  # in that of the run or sweep
+LOG = "logs/metrics.csv"
+BEFORE, AFTER = "before fine-tuning", "after fine-tuning"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A finished run, and what it is called among the jobs of a sweep, its seed apart."""
+
+    folder: Path
+    setting: str = ""
+
+    @cached_property
+    def stages(self) -> dict[str, Artifact]:
+        """The artifacts of its stages by name."""
+        store = self.folder.parents[1] / "artifacts"
+        path = self.folder / "graph.json"
+        return {
+            name: Artifact(inside(store, f"{n['kind']}/{n['id']}", path)) for name, n in read_graph(self.folder).items()
+        }
+
+    @cached_property
+    def rows(self) -> "list[Row]":
+        """The rows of its table."""
+        from condensery.reporting.results import read_results
+
+        return read_results(self.folder / "results.json")
+
+    def measured(self, row: "Row") -> Artifact:
+        """The evaluation behind a row."""
+        return Artifact(self.folder.parents[1] / "artifacts" / row.artifact)
+
+
+def read_figures(value: Any) -> dict[str, FigureConfig | None]:
+    """``figures`` of a composed config that was checked before."""
+    return TypeAdapter(dict[str, FigureConfig | None]).validate_python(value or {})
+
+
+def draw_figures(
+    figures: Mapping[str, FigureConfig | None], jobs: Sequence[Job], folder: Path, swept: bool = True
+) -> "tuple[list[Figure], list[str]]":
+    """Draw all figures of a sweep, or of one run, into ``folder``/figures; those drawn, and of each other why not.
+
+    A figure that compares the jobs of a sweep is not drawn for one run, and says so; that is no fault.
+    """
+    drawn, faults = [], []
+    for name, figure in figures.items():
+        if figure is None:
+            continue
+        if not swept and isinstance(figure, ScoreBySizeFigure | ScoreByStepsFigure):
+            print(f"figures.{name}: drawn over a sweep (-m), not over one run", flush=True)
+            continue
+        try:
+            drawn.append(draw(name, figure, jobs, folder / FOLDER / name))
+            shown = f"\n{drawn[-1].table}" if drawn[-1].table else ""
+            print(f"figures/{name}.png, .svg: {drawn[-1].title}. {drawn[-1].caption}{shown}", flush=True)
+        except UserError as error:
+            faults.append(f"figures.{name}: {error}")
+    return drawn, faults
+
+
+def draw(name: str, figure: FigureConfig, jobs: Sequence[Job], stem: Path) -> "Figure":
+    """Draw one figure. Raises ``UserError`` where no line of it has any number."""
+    from condensery.reporting import figures as pictures
+
+    if isinstance(figure, AttentionEntropyFigure):
+        panels, even, texts = _entropy(figure, jobs)
+        title = figure.title or "CLS attention entropy by layer"
+        about = f"Mean over heads and {texts:,} texts{_over([line for lines in panels.values() for line in lines])}."
+        return pictures.draw_entropy(stem, title, about, panels, even)
+    if isinstance(figure, ScoreBySizeFigure | ScoreByStepsFigure):
+        return _draw_scores(figure, jobs, stem)
+    if isinstance(figure, FirstEpochsFigure):
+        lines, missing = _losses(figure, jobs)
+        title = figure.title or "Training loss at the beginning"
+        x_label = "optimisation step" if figure.epochs is None else "epoch"
+        about = f"Training loss by {x_label}, log scale{_over(lines)}.{_without(missing)}"
+        return pictures.draw_losses(stem, title, about, lines, x_label)
+    return _draw_training(figure, jobs, stem)
+
+
+def by_setting(found: Found[Value]) -> dict[str, list[Value]]:
+    """Values by setting, those of an artifact once; under one empty name where the settings make no difference."""
+    settings: dict[str, dict[str, Value]] = {}
+    for setting, artifact, value in found:
+        settings.setdefault(setting, {}).setdefault(artifact, value)
+    every = {artifact: value for values in settings.values() for artifact, value in values.items()}
+    if len(settings) > 1 and len(every) == sum(map(len, settings.values())):
+        return {setting: list(values.values()) for setting, values in settings.items()}
+    return {"": list(every.values())}
+
+
+# Scores
+
+
+def _draw_scores(figure: ScoreBySizeFigure | ScoreByStepsFigure, jobs: Sequence[Job], stem: Path) -> "Figure":
+    from condensery.reporting.figures import draw_scores
+
+    by_size = isinstance(figure, ScoreBySizeFigure)
+    units: set[str] = set()
+    amount = _amount(figure, units)
+    rows = [(job, row) for job in jobs for row in job.rows]
+    metric = figure.metric or next((name for _, row in rows for name in row.metrics), "")
+    names = figure.rows or list(dict.fromkeys(row.name for _, row in rows))
+    places = {(row.collection, row.split) for _, row in rows}
+    lines, missing = [], []
+    for name in names:
+        own = [(job, row) for job, row in rows if row.name == name and metric in row.metrics]
+        for place in dict.fromkeys((row.collection, row.split) for _, row in own):
+            label = f"{name}, {place[0]} {place[1]}" if len(places) > 1 else name
+            here = [(job, row) for job, row in own if (row.collection, row.split) == place]
+            lines.append(_score_line(label, here, metric, amount))
+        missing += [] if own else [name]
+    if not lines:
+        measured = sorted({one for _, row in rows for one in row.metrics})
+        raise UserError(f"no row has {metric or 'a metric'} (measured: {', '.join(measured) or 'nothing'})")
+    unit = " and ".join(sorted(units)) or ("queries" if by_size else figure.kind)
+    x_label = f"training {unit}" if by_size else f"{unit} of pre-training, of all stages behind the row"
+    x_label += " (log scale)"
+    title = figure.title or (f"{metric} by size of the training set" if by_size else f"{metric} by pre-training")
+    where = f" on {', '.join(map(' '.join, sorted(places)))}" if places else ""
+    levels = " Lines across: no such amount." if any(not line.x for line in lines) else ""
+    about = f"{metric}{where} against {x_label}{_over(lines)}.{levels}{_without(missing)}"
+    return draw_scores(stem, title, about, lines, x_label, f"{metric} ({'× 100' if metric == 'Spearman' else '%'})")
+
+
+def _score_line(
+    label: str, rows: "Sequence[tuple[Job, Row]]", metric: str, amount: Callable[[Artifact], float | None]
+) -> "Line":
+    """One system: a point a setting, at the mean amount of its seeds; level where it has none."""
+    from condensery.reporting.figures import Line
+
+    found = [(job.setting, row.artifact, (amount(job.measured(row)), 100 * row.metrics[metric])) for job, row in rows]
+    points: list[tuple[float, list[float]]] = []
+    for values in by_setting(found).values():
+        scores = [score for _, score in values]
+        amounts = [one for one, _ in values if one]
+        if not amounts:
+            return Line(label, (), [scores])
+        points.append((sum(amounts) / len(amounts), scores))
+    points.sort()
+    return Line(label, [x for x, _ in points], [scores for _, scores in points])
+
+
+def _amount(figure: ScoreBySizeFigure | ScoreByStepsFigure, units: set[str]) -> Callable[[Artifact], float | None]:
+    """From an evaluation to its place on the x axis, None where it has none; the unit is added to ``units``."""
+
+    def size(evaluation: Artifact) -> float | None:
+        encoder = evaluation.ancestor("encoder")
+        known = encoder.manifest["metrics"] if encoder else {}
+        unit = next((key for key in ("queries", "examples") if key in known), None)
+        if unit is None:
+            return None
+        units.add(unit)
+        return float(known[unit])
+
+    def pretraining(evaluation: Artifact) -> float | None:
+        wanted = figure.amount if isinstance(figure, ScoreByStepsFigure) else ""
+        units.add(wanted)
+        total, level = 0.0, [found for found in [evaluation.ancestor("encoder")] if found]
+        while level:
+            artifact = level.pop()
+            if artifact.kind.startswith("pretrain_"):
+                total += artifact.manifest["metrics"]["steps" if wanted == "steps" else "train/tokens"]
+            level += artifact.inputs("init")
+        return total or None
+
+    return size if isinstance(figure, ScoreBySizeFigure) else pretraining
+
+
+# Curves
+
+
+def _curves(stages: Mapping[str, str], jobs: Sequence[Job], column: str) -> "dict[str, tuple[list[Any], Artifact]]":
+    """By label of a stage, with the setting where a sweep made a difference: its curves, and one of its artifacts."""
+    from condensery.reporting.curves import read_curves
+
+    found: dict[str, tuple[list[Any], Artifact]] = {}
+    for label, stage in stages.items():
+        own: Found[Artifact] = []
+        for job in jobs:
+            artifact = job.stages.get(stage)
+            if artifact and (artifact.path / LOG).exists():
+                own.append((job.setting, str(artifact.path), artifact))
+        for setting, artifacts in by_setting(own).items():
+            logs = [(read_curves(artifact.path / LOG), artifact) for artifact in artifacts]
+            curves = [(curves[column], artifact) for curves, artifact in logs if column in curves]
+            if curves:
+                name = " · ".join(part for part in (setting, label) if part)
+                found[name] = [curve for curve, _ in curves], curves[0][1]
+    return found
+
+
+def _losses(figure: FirstEpochsFigure, jobs: Sequence[Job]) -> "tuple[list[Line], list[str]]":
+    """The losses up to the end that is asked for, and the labels of stages without any."""
+    from condensery.reporting.curves import LOSS
+    from condensery.reporting.figures import Line, line_of_curves
+
+    found = _curves(figure.stages, jobs, LOSS)
+    lines = []
+    for label, (curves, artifact) in found.items():
+        line = line_of_curves(label, curves, 1.0 if figure.epochs is None else 1.0 / _steps_an_epoch(artifact))
+        kept = [i for i, x in enumerate(line.x) if x <= (figure.epochs or figure.steps or x)]
+        if kept:
+            lines.append(Line(label, [line.x[i] for i in kept], [line.values[i] for i in kept]))
+    if not lines:
+        raise UserError(f"no stage of `stages` logged {LOSS}" + (" so early" if found else ""))
+    return lines, _labels_without(figure.stages, [line.label for line in lines])
+
+
+def _steps_an_epoch(artifact: Artifact) -> float:
+    """Steps in which a training sees all its queries, examples or texts once."""
+    known = artifact.manifest["metrics"]
+    items = next((known[key] for key in ("queries", "examples", "items") if key in known), None)
+    if items is None:
+        raise UserError(f"epochs: the stage {artifact.manifest['name']!r} has none; give steps")
+    return float(max(1.0, items / artifact.manifest["config"]["batch_size"]))
+
+
+def _draw_training(figure: TrainingFigure, jobs: Sequence[Job], stem: Path) -> "Figure":
+    from condensery.reporting.curves import LOSS, SCORE
+    from condensery.reporting.figures import draw_training, line_of_curves
+
+    panels = {}
+    columns = ((LOSS, "training loss (nats)", 1.0), (SCORE, "validation MRR@10 (%)", 100.0))
+    for column, y_label, scale in columns:
+        found = _curves(figure.stages, jobs, column)
+        lines = [
+            line_of_curves(label, [curve.times(scale) for curve in curves]) for label, (curves, _) in found.items()
+        ]
+        if lines:
+            panels[y_label] = lines
+    if not panels:
+        raise UserError(f"no stage of `stages` logged {LOSS} or {SCORE}")
+    title = figure.title or "Training"
+    every = [line for lines in panels.values() for line in lines]
+    what = " and ".join(panels)
+    missing = _labels_without(figure.stages, [line.label for line in every])
+    sample = "; validation is on a sample of the corpus" if len(panels) == len(columns) else ""
+    about = f"By optimisation step: {what}{_over(every)}{sample}.{_without(missing)}"
+    return draw_training(stem, title, about, panels)
+
+
+def _labels_without(stages: Mapping[str, str], drawn: Sequence[str]) -> list[str]:
+    return [label for label in stages if not any(name == label or name.endswith(f" · {label}") for name in drawn)]
+
+
+# Entropy
+
+
+def _entropy(figure: AttentionEntropyFigure, jobs: Sequence[Job]) -> "tuple[dict[str, list[Line]], float, int]":
+    """The panels, the entropy of even attention, and the number of texts."""
+    panels: dict[str, list[Line]] = {}
+    measured = {str(job.stages[figure.stage].path): job for job in jobs if figure.stage in job.stages}
+    abouts = [read_json(Path(path) / "entropy.json") for path in measured]
+    if not abouts:
+        raise UserError(f"stage: no job has {figure.stage!r}")
+    for model, pair in figure.models.items():
+        panels[model] = []
+        for label, encoder in zip((BEFORE, AFTER), pair, strict=True):
+            found: Found[list[float]] = []
+            for (path, job), about in zip(measured.items(), abouts, strict=True):
+                key = encoder if encoder == "backbone" else _reference(job, encoder)
+                if key not in about["encoders"]:
+                    raise UserError(
+                        f"models: the stage {figure.stage!r} does not measure {encoder!r}; add it to `encoders`"
+                    )
+                found.append((job.setting, path, about["encoders"][key]["mean"]))
+            panels[model] += _layers(label, found)
+    return panels, sum(about["even"] for about in abouts) / len(abouts), abouts[0]["texts"]
+
+
+def _reference(job: Job, stage: str) -> str:
+    return f"{job.stages[stage].kind}/{job.stages[stage].id}"
+
+
+def _layers(label: str, found: Found[list[float]]) -> "list[Line]":
+    """A line a setting: the entropy by layer, counted from 1."""
+    from condensery.reporting.figures import Line
+
+    lines = []
+    for setting, means in by_setting(found).items():
+        name = " · ".join(part for part in (setting, label) if part)
+        lines.append(Line(name, range(1, len(means[0]) + 1), list(zip(*means, strict=True))))
+    return lines
+
+
+# Captions
+
+
+def _over(lines: "Sequence[Line]") -> str:
+    runs = sorted({len(values) for line in lines for values in line.values})
+    if runs[-1] == 1:
+        return ""
+    number = str(runs[-1]) if len(runs) == 1 else f"{runs[0]} to {runs[-1]}"
+    return f"; mean and standard deviation over {number} seeds"
+
+
+def _without(missing: Sequence[str]) -> str:
+    return f" Without numbers: {', '.join(missing)}." if missing else ""

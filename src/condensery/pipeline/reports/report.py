@@ -1,0 +1,241 @@
+"""What a run shows at its end: its table, its curves, its audits."""
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from condensery.errors import UserError
+from condensery.pipeline.config import TableConfig
+from condensery.pipeline.executor import causes
+from condensery.pipeline.graph import Graph
+from condensery.pipeline.reports.page import kinds_of_indexes, page_of_run
+from condensery.pipeline.store import Store
+from condensery.pipeline.workers import Failure
+from condensery.stages.base import Artifact, Wandb, registry
+from condensery.system.files import content_hash, read_json, write_json
+
+if TYPE_CHECKING:
+    from condensery.reporting.drawing import Figure
+    from condensery.reporting.results import Row
+    from condensery.reporting.table import Table
+
+
+def write(
+    graph: Graph, store: Store, folder: Path, failures: Mapping[str, Failure], swept: bool = False
+) -> "tuple[list[Row], list[str]]":
+    """Write ``results.json``, the table, curves, figures and the page into ``folder``; print the table and those of audits.
+
+    A recipe without rows has no table, nor has one of whose rows none could be measured; one without training has no
+    curves. ``swept``: figures, W&B's results and the words on what the table shows are left to the sweep. Returns the rows,
+    and why figures were not drawn.
+    """
+    from condensery.reporting.results import write_results
+
+    rows, tables = rows_of(graph, store, failures), []
+    write_results(folder / "results.json", rows)
+    if any(not row.failed for row in rows):
+        table = table_of(graph.root.table, rows, graph.root.name)
+        table = concluded(table, rows, graph.root.table, graph.root.output_root)
+        tables.append(show_table(table, folder, in_words=not swept))
+    else:
+        remove_tables(folder)
+    _show_audits(graph, store)
+    logs = {name: store.path(node) / "logs" / "metrics.csv" for name, node in graph.nodes.items()}
+    logs = {name: path for name, path in logs.items() if path.exists()}
+    draw_logs(logs, folder)
+    drawn, faults = ([], []) if swept else draw(graph, folder)
+    page_of_run(folder, graph.root.output_root, tables, drawn)
+    if not swept:
+        track(graph.root.logger.wandb.settings(), graph.root.output_root, folder, tables, drawn, rows)
+    return rows, faults
+
+
+def draw(graph: Graph, folder: Path) -> "tuple[list[Figure], list[str]]":
+    """Draw the figures of a run: those drawn, and of each that cannot be drawn, why."""
+    if not graph.root.figures:
+        return [], []
+    from condensery.pipeline.reports.figures import Job, draw_figures
+
+    return draw_figures(graph.root.figures, [Job(folder)], folder, swept=False)
+
+
+def track(
+    settings: Wandb,
+    root: Path,
+    folder: Path,
+    tables: "Sequence[Table]",
+    figures: "Sequence[Figure]",
+    rows: "Sequence[Row]",
+) -> None:
+    """Log the results in ``folder``, of a run or a sweep, to W&B, in the group of its stages."""
+    from condensery.reporting.tracked import log_results
+    from condensery.training.tracking import Tracked
+
+    pictures = [path for path in (folder / "curves.png", *(figure.paths["png"] for figure in figures)) if path.exists()]
+    about = {"results": folder.name}
+    where = (settings.enabled, settings.project, settings.entity, folder.name)
+    log_results(Tracked(*where, "results", "results", "results", about, root), tables, pictures, rows)
+
+
+def lost(graph: Graph, store: Store, failures: Mapping[str, Failure]) -> dict[str, dict[str, str]]:
+    """For each stage without an artifact the stage that failed, itself or what it reads, and why."""
+    return {
+        name: {"stage": cause, "reason": failures[cause].reason}
+        for name, cause in causes(graph, failures).items()
+        if not store.sound(graph.nodes[name])
+    }
+
+
+def draw_logs(logs: Mapping[str, Path], folder: Path) -> None:
+    """Draw the curves, unless they are there and of these very logs; ``curves.json`` tells which were drawn."""
+    drawn, pictures = folder / "curves.json", [folder / f"curves.{kind}" for kind in ("png", "svg")]
+    wanted = {name: content_hash(path) for name, path in logs.items()}
+    with suppress(UserError):
+        if all(path.exists() for path in pictures) and read_json(drawn) == wanted:
+            return
+    if logs:
+        from condensery.reporting.curves import draw_curves
+
+        draw_curves(logs, folder / "curves")
+        write_json(drawn, wanted)
+
+
+def rows_of(graph: Graph, store: Store, failures: Mapping[str, Failure]) -> "list[Row]":
+    """The rows of the table; one that has no evaluation after ``failures`` says why."""
+    from condensery.reporting.results import Row
+
+    cause, rows = causes(graph, failures), []
+    for label, name in graph.rows.items():
+        node = graph.nodes[name]
+        if name in cause and not store.sound(node):
+            why = f"the stage {cause[name]} failed: {failures[cause[name]].reason}"
+            corpus = next(
+                (n for n in graph.nodes.values() if registry()[n.kind].makes == "corpus" and store.sound(n)), None
+            )
+            searched = read_json(store.path(corpus) / "collection.json")["name"] if corpus else ""
+            row = Row(
+                label, searched, graph.root.table.split, {}, seed=graph.root.seed, artifact=node.reference, failed=why
+            )
+            rows.append(row)
+        else:
+            rows.append(row_of(graph, label, store.artifact(node)))
+    return rows
+
+
+def _show_audits(graph: Graph, store: Store) -> None:
+    """Print the tables of each audit, computed or reused, and where its sheets lie."""
+    for name, node in graph.nodes.items():
+        if registry()[node.kind].makes == "audit" and store.sound(node):
+            from condensery.reporting.audit import show_audit
+
+            print(flush=True)
+            show_audit(store.path(node))
+            print(f"[{name}] audit.md, pairs.jsonl and sheets in {store.path(node)}", flush=True)
+
+
+def row_of(graph: Graph, label: str, evaluation: Artifact) -> "Row":
+    """One row of the table, from the artifact of a stage that evaluates; it may say what was measured on."""
+    from condensery.reporting.results import Row
+
+    found, corpus = read_json(evaluation.path / "metrics.json"), evaluation.ancestor("corpus")
+    searched = read_json(corpus.path / "collection.json")["name"] if corpus else ""
+    return with_queries(
+        Row(
+            name=label,
+            collection=found.get("collection", searched),
+            split=graph.root.table.split,
+            metrics=found["metrics"],
+            seed=graph.root.seed,
+            artifact=f"{evaluation.kind}/{evaluation.id}",
+            warnings=evaluation.all_warnings(),
+        ),
+        evaluation.path,
+    )
+
+
+def with_queries(row: "Row", folder: Path) -> "Row":
+    """The row with the values of each query, which lie in the folder of its evaluation, if it is still there."""
+    from dataclasses import replace
+
+    from condensery.evaluation.metrics import Evaluation
+
+    if not (folder / "evaluation.npz").is_file():
+        return row
+    found = Evaluation.load(folder / "evaluation.npz")
+    return replace(row, per_query=found.per_query, query_ids=found.query_ids)
+
+
+def with_values(rows: "Sequence[Row]", root: Path) -> "list[Row]":
+    """The rows with the values of each query, out of the artifacts under ``root``; one that failed has none.
+
+    Raises ``UserError`` where a row says something else than its queries.
+    """
+    found = [row if row.failed else with_queries(row, root / "artifacts" / row.artifact) for row in rows]
+    for row in found:
+        for metric, values in row.per_query.items():
+            if not math.isclose(row.metrics.get(metric, math.nan), values.mean(), abs_tol=1e-9):
+                raise UserError(
+                    f"results.json: {row.name}: its {metric} is not the mean over the queries of {row.artifact}; run the"
+                    " study again"
+                )
+    return found
+
+
+def table_of(config: TableConfig, rows: "Sequence[Row]", title: str) -> "Table":
+    """The table of measured rows, beside published ones where the config has columns.
+
+    The others are tested against the baseline where a row is it; one that the jobs of a sweep made each for itself, within
+    each job.
+    """
+    from condensery.reporting.comparison import comparison
+    from condensery.reporting.table import Significance, build_table
+
+    if config.columns:
+        return comparison(config, rows, config.split, config.baseline, title)
+    known = config.baseline is not None and any(
+        config.baseline in (row.name, row.system) and not row.failed for row in rows
+    )
+    significance = Significance(str(config.baseline), config.test, level=config.level) if known else None
+    return build_table(rows, None, significance, config.title or title)
+
+
+def concluded(table: "Table", rows: "Sequence[Row]", config: TableConfig, root: Path) -> "Table":
+    """The table with what it shows, in words, where its rows were retrieved. ``root`` is the output root."""
+    from dataclasses import replace
+
+    from condensery.reporting.conclusion import conclusion
+
+    kinds = kinds_of_indexes(rows, root)
+    return replace(
+        table, conclusion=conclusion(rows, kinds, config.baseline, table.comparisons, config.test, config.level)
+    )
+
+
+def remove_tables(folder: Path) -> None:
+    """Remove what ``show_table`` wrote: nothing is left of the rows that it showed."""
+    for path in folder.glob("table.*"):
+        path.unlink()
+
+
+def show_table(table: "Table", folder: Path | None, in_words: bool = True) -> "Table":
+    """Print a table, with what it shows ``in_words`` or without, write it into ``folder``, and return it."""
+    from dataclasses import replace
+
+    if folder:
+        table.write_all(folder)
+    print(flush=True)
+    (table if in_words else replace(table, conclusion="")).show()
+    return table
+
+
+def joined(rows: "Sequence[Row]", folder: Path, title: str, config: TableConfig, root: Path) -> "Table":
+    """Write, print and return one table over the jobs of a sweep; its rows go into ``results.json`` in ``folder``.
+
+    ``root`` is the output root.
+    """
+    from condensery.reporting.results import write_results
+
+    write_results(folder / "results.json", rows)
+    return show_table(concluded(table_of(config, rows, title), rows, config, root), folder)

@@ -1,0 +1,73 @@
+"""A table without a recipe: published rows, and beside them what runs and sweeps of its studies have measured so far."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hydra.core.hydra_config import HydraConfig
+
+from condensery.errors import UserError, close_to
+from condensery.pipeline.config import RootConfig
+from condensery.pipeline.reports import report
+from condensery.pipeline.reports.page import turn_of
+
+if TYPE_CHECKING:
+    from condensery.reporting.results import Row
+
+
+def write(root: RootConfig) -> Path | None:
+    """Print the table and write it into ``outputs/tables/NAME``, which is returned; a dry run writes nothing.
+
+    Raises ``UserError`` where the config describes no table that could be shown without a recipe.
+    """
+    config = root.table
+    found = {study: measured(root.output_root, study) for study in config.studies}
+    rows = [row for own in found.values() for row in own]
+    if config.rows:  # a choice among them
+        rows = [row for label in config.rows for row in rows if (row.system or row.name) == label]
+    if not rows and not config.columns:
+        near = close_to(config.studies[0], _studies(root.output_root)) if len(config.studies) == 1 else ""
+        raise UserError(
+            f"table.studies: nothing is measured yet of {', '.join(config.studies)} in {root.output_root}{near}"
+        )
+    folder = None if root.dry_run else root.output_root / "tables" / _name()
+    report.show_table(report.table_of(config, rows, _name()), folder)
+    if all(row.failed for row in rows) and config.command:
+        print(f"nothing is measured yet; to do so: {config.command}", flush=True)
+    elif missing := [study for study, own in found.items() if not own]:
+        print(f"nothing is measured yet of {', '.join(missing)} in {root.output_root}", flush=True)
+    if folder:
+        print(f"\n{folder}", flush=True)
+    return folder
+
+
+def measured(output_root: Path, study: str) -> "list[Row]":
+    """The rows of the sweep or run whose folder is called ``study``, otherwise of the last run of that name; or none."""
+    from condensery.reporting.results import read_results
+
+    runs = (path for path in output_root.glob(f"runs/{study}-*/results.json") if _of_study(path.parent.name, study))
+    found = [output_root / kind / study / "results.json" for kind in ("sweeps", "runs")]
+    found = [path for path in found if path.is_file()][:1] or sorted(
+        runs, key=lambda path: (turn_of(path.parent), path.stat().st_mtime)
+    )[-1:]
+    rows = [row for path in found for row in read_results(path)]
+    return report.with_values(rows, output_root)
+
+
+def _studies(output_root: Path) -> list[str]:
+    """The names of the sweeps and runs that are there."""
+    runs = (path.name for path in output_root.glob("runs/*-????????"))
+    return sorted({*(path.name for path in output_root.glob("sweeps/*")), *(name[:-9] for name in runs)})
+
+
+def _of_study(folder: str, study: str) -> bool:
+    """Whether a folder is of runs called ``study``, and not of others whose name only begins so."""
+    digits = folder.removeprefix(f"{study}-")
+    return len(digits) == 8 and set(digits) <= set("0123456789abcdef")
+
+
+def _name() -> str:
+    """What was chosen with ``table=``."""
+    chosen = HydraConfig.get().runtime.choices.get("table") if HydraConfig.initialized() else None
+    if ".." in Path(chosen or "").parts:
+        raise UserError(f"table={chosen}: must be the name of an option, as in conf/table")
+    return str(chosen or "table")

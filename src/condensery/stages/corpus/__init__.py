@@ -1,0 +1,1 @@
+"""Stages from the user's files to tokens, passages, queries and sentences."""

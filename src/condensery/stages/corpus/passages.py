@@ -1,0 +1,151 @@
+"""Stage ``passages``: documents cut into passages for query-as-context pre-training (Wu et al. 2023, §3.1, 4.1)."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from condensery.stages.base import Context, Input, Operational, StageConfig, stage
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from condensery.text.collection import Collection
+    from condensery.tokens.grouping import Document
+
+BLOCK = 256  # texts that are grouped, or copied, at a time
+Row = tuple[str, str, str, str]  # id, document, title, text
+
+
+class PassagesConfig(StageConfig):
+    """``length`` is in tokens, [CLS], [SEP] and the title with its [SEP] included."""
+
+    corpus: Annotated[str, Input("corpus")]
+    tokenizer: Annotated[str, Input("tokenizer")]
+    grouping: Literal["sentences", "collection"]
+    length: Annotated[int, Field(ge=16)]
+    titles: bool
+    workers: Annotated[int, Field(ge=1), Operational()]
+
+
+@stage("passages", version=1, makes="passages")
+def passages(config: PassagesConfig, context: Context) -> dict[str, Any]:
+    """Write passages.arrow, and the token stores of texts and titles in the same order."""
+    from condensery.text.collection import Collection
+    from condensery.tokens.artifacts import Passages, unknown_words
+    from condensery.tokens.store import tokenise
+    from condensery.tokens.tokenizer import load_tokenizer
+    from condensery.tokens.vocabulary import Vocabulary
+
+    collection, folder = Collection(context.input("corpus")), context.input("tokenizer")
+    vocabulary = Vocabulary.of(load_tokenizer(folder))
+    vocabulary.save(context.folder)
+    starts, empty = _write(config, context, collection)
+    made = Passages(context.folder)
+    plan: list[tuple[str, str, bool]] = [("texts", "text", True)]
+    if config.titles:
+        plan.append(("titles", "title", False))
+    stores = {}
+    for name, column, sentences in plan:
+        stores[name] = tokenise(
+            made.table.column(column),
+            folder,
+            context.folder / name,
+            sentences=sentences,
+            documents=starts,
+            workers=config.workers,
+            label=f"{context.stage_name}: {name}",
+        )
+    tokens = {f"tokens_of_{name}": store.token_count for name, store in stores.items()}
+    counts = {"passages": len(made.table), "documents": len(starts) - 1, "empty_documents": empty, **tokens}
+    return {**counts, **unknown_words(stores, vocabulary.unk)}
+
+
+def _write(config: PassagesConfig, context: Context, collection: "Collection") -> "tuple[np.ndarray, int]":
+    """Write the table and the index of its ids; the first row of each document (documents + 1,), and how many are empty.
+
+    Raises ``UserError`` where no document has a word.
+    """
+    from array import array
+
+    import numpy as np
+
+    from condensery.errors import UserError
+    from condensery.text.ids import SUFFIX, IdIndex, id_hash
+    from condensery.text.table import TableWriter
+
+    path = context.folder / "passages.arrow"
+    own = config.grouping == "collection"
+    rows = _as_they_are(collection, config.titles) if own else _grouped(config, context, collection)
+    starts, hashes, empty = array("q", [0]), array("Q"), 0
+    with TableWriter(path, ("id", "document", "title", "text")) as table:
+        for document in rows:
+            for row in document:
+                table.add(row, len(row[2]) + len(row[3]))
+                hashes.append(id_hash(row[0]))
+            if document:
+                starts.append(table.count)
+            else:
+                empty += 1
+    if not hashes:
+        raise UserError(f"stages.{context.stage_name}: the collection {collection.name} has no document with words")
+    IdIndex.of(np.frombuffer(hashes, np.uint64)).save(path.with_suffix(SUFFIX))
+    return np.frombuffer(starts, np.int64), empty
+
+
+def _as_they_are(collection: "Collection", with_titles: bool) -> Iterator[list[Row]]:
+    """The rows of each document, as the collection has them."""
+    from itertools import pairwise
+
+    table, starts = collection.passages, collection.document_starts
+    columns = [table.column(name) for name in ("id", "document", "title", "text")]
+    for first, last in pairwise(starts.tolist()):
+        ids, documents, titles, texts = (column[first:last] for column in columns)
+        yield list(zip(ids, documents, titles if with_titles else [""] * len(ids), texts, strict=True))
+
+
+def _grouped(config: PassagesConfig, context: Context, collection: "Collection") -> Iterator[list[Row]]:
+    """The rows of each document, its sentences grouped; a worker process groups a block of documents."""
+    from functools import partial
+
+    from condensery.system.progress import progress
+    from condensery.tokens.grouping import group_documents
+    from condensery.tokens.workers import in_order
+
+    number = len(collection.document_starts) - 1 if collection.documents is None else len(collection.documents)
+    work, blocks = partial(group_documents, length=config.length), _blocks(collection, config.titles)
+    with progress(f"{context.stage_name}: group", number, "documents") as task:
+        for grouped in in_order(work, blocks, context.input("tokenizer"), config.workers):
+            for name, found in grouped:
+                yield [(f"{name}#{at}", name, one.title, one.text) for at, one in enumerate(found)]
+            task.advance(len(grouped))
+
+
+def _blocks(collection: "Collection", with_titles: bool) -> "Iterator[list[Document]]":
+    """The documents that are pre-trained on, as many at a time as have about ``BLOCK`` texts."""
+    import numpy as np
+
+    from condensery.tokens.artifacts import pretraining_texts
+    from condensery.tokens.grouping import Document
+
+    texts, starts = pretraining_texts(collection)
+    separate = collection.documents
+    documents = len(starts) - 1
+    first = 0
+    while first < documents:
+        last = max(first + 1, int(np.searchsorted(starts, starts[first] + BLOCK, side="right")) - 1)
+        edges = (starts[first : last + 1] - starts[first]).tolist()
+        found = texts[int(starts[first]) : int(starts[last])]
+        if separate is None:
+            rows = slice(int(starts[first]), int(starts[last]))
+            ids = collection.passages.column("document")[rows]
+            titles = collection.passages.column("title")[rows]
+            names = [ids[edge] for edge in edges[:-1]]
+        else:
+            names = separate.column("id")[first:last]
+            of_documents = separate.column("title")[first:last]
+            titles = [title for title, size in zip(of_documents, np.diff(edges), strict=True) for _ in range(size)]
+        if not with_titles:
+            titles = [""] * len(found)
+        yield [Document(n, found[a:b], titles[a:b]) for n, a, b in zip(names, edges[:-1], edges[1:], strict=True)]
+        first = last

@@ -1,0 +1,53 @@
+"""Stage ``tokenizer``: a named tokenizer, or a WordPiece trained on the collection."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from condensery.stages.base import Context, Input, StageConfig, stage
+from condensery.stages.checks import check_folder
+from condensery.system.files import expanded
+from condensery.text.hashes import content_hashes
+
+
+class TokenizerConfig(StageConfig):
+    """``name`` is a hub name or a folder; null trains a WordPiece of ``vocab_size`` entries."""
+
+    corpus: Annotated[str, Input("corpus")]
+    name: str | None
+    vocab_size: Annotated[int, Field(ge=100)]
+    lowercase: bool
+
+    def _folder(self) -> Path | None:
+        folder = expanded(self.name) if self.name else None
+        return folder if folder is not None and folder.is_dir() else None
+
+    def by_content(self) -> set[str]:
+        """The name, where it is a folder."""
+        return {"name"} if self._folder() else set()
+
+    def identity(self) -> list[str]:
+        """A tokenizer in a folder counts by content, wherever it lies. ``UserError`` where it is not there."""
+        check_folder(self.name, "backbone.tokenizer")
+        folder = self._folder()
+        if folder is None:
+            return []
+        return content_hashes(sorted(path for path in folder.iterdir() if path.suffix in {".json", ".txt", ".model"}))
+
+
+@stage("tokenizer", version=1, makes="tokenizer")
+def tokenizer(config: TokenizerConfig, context: Context) -> dict[str, Any]:
+    """Save the tokenizer as a Hugging Face folder."""
+    from condensery.text.collection import Collection
+    from condensery.tokens.artifacts import pretraining_texts
+    from condensery.tokens.tokenizer import load_tokenizer, train_wordpiece
+    from condensery.tokens.vocabulary import Vocabulary
+
+    if config.name is None:
+        texts, _ = pretraining_texts(Collection(context.input("corpus")))
+        made = train_wordpiece(texts, config.vocab_size, context.folder, config.lowercase)
+    else:
+        made = load_tokenizer(config.name)
+        made.save_pretrained(context.folder)
+    return {"size": Vocabulary.of(made).size}

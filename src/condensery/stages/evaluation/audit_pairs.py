@@ -1,0 +1,151 @@
+"""Stage ``audit_pairs``: are the contexts of pre-training related to their passages (Wu et al. 2023, appendix A)?"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from condensery.errors import UserError
+from condensery.stages.base import Context, Input, StageConfig, stage
+from condensery.text.hashes import content_hashes
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from condensery.evaluation.agreement import Votes
+    from condensery.evaluation.pairs import Pair, Pairs
+    from condensery.evaluation.sheets import Item
+
+Count = Annotated[int, Field(gt=0)]
+
+
+class AuditPairsConfig(StageConfig):
+    """``pairs`` of each kind are judged by people, ``proxy_pairs`` by BM25; of the two samples one begins the other."""
+
+    passages: Annotated[str, Input("passages")]
+    queries: Annotated[str | None, Input("queries")]
+    pairs: Count
+    annotators: Count
+    groups: Count
+    sheets: Path | Annotated[list[Path], Field(min_length=1)] | None
+    proxy_pairs: Annotated[int, Field(ge=0)]
+    context_words: Count
+    k1: Annotated[float, Field(ge=0)]
+    b: Annotated[float, Field(ge=0, le=1)]
+    stopwords: str
+    stemmer: str
+    seed: Annotated[int, Field(ge=0)]
+
+    @field_validator("groups")
+    @classmethod
+    def _a_pair_for_each(cls, groups: int, info: ValidationInfo) -> int:
+        if groups > info.data.get("pairs", groups):
+            raise ValueError(f"{groups} groups are more than there are pairs of each kind")
+        return groups
+
+    def _filled(self) -> list[Path]:
+        from condensery.evaluation.sheets import filled_sheets
+
+        return [] if self.sheets is None else filled_sheets(self.sheets)
+
+    def by_content(self) -> set[str]:
+        """The filled sheets."""
+        return {"sheets"}
+
+    def identity(self) -> list[str]:
+        """What the sheets hold, in any order, wherever they lie. ``UserError`` where they are missing."""
+        return sorted(content_hashes(self._filled()))
+
+
+@stage("audit_pairs", version=1, makes="audit")
+def audit_pairs(config: AuditPairsConfig, context: Context) -> dict[str, Any]:
+    """Write sheet-1.csv ..., their key pairs.jsonl, and what is known of the pairs: audit.json and audit.md."""
+    from condensery.evaluation.pairs import Pairs
+    from condensery.evaluation.proxy import summary
+    from condensery.evaluation.sheets import items_of, read_sheets, write_sheets
+    from condensery.reporting.audit import judged, write_tables
+    from condensery.system.files import write_json
+    from condensery.text.table import TextTable
+
+    passages = TextTable(context.input("passages") / "passages.arrow")
+    queries = next((folder / "queries.jsonl" for folder in context.inputs("queries")), None)
+    drawn = _draw(Pairs(passages, queries, config.seed), config, f"stages.{context.stage_name}.pairs")
+    items = items_of([pairs[: config.pairs] for pairs in drawn.values()], config.groups, config.seed)
+    sheets = write_sheets(items, context.folder, config.annotators, config.groups)
+    votes = read_sheets(config._filled(), items, config.annotators, config.groups) if config.sheets else None
+    ranks = _ranks(passages, drawn, config, context) if config.proxy_pairs else {}
+    kinds: dict[str, dict[str, Any]] = {}
+    for kind in drawn:
+        kinds[kind] = {}
+        if votes is not None:
+            kinds[kind]["judged"] = judged(votes[[item.pair.kind == kind for item in items]])
+        if ranks:
+            kinds[kind]["proxy"] = summary(ranks[kind])
+    audit = {"kinds": kinds, "passages": len(passages), "sheets": [path.name for path in sheets]}
+    _write_key(context.folder / "pairs.jsonl", items, votes, drawn, ranks)
+    write_json(context.folder / "audit.json", audit)
+    write_tables(audit, context.folder / "audit.md")
+    return {kind: found["judged"]["share"] if votes is not None else None for kind, found in kinds.items()}
+
+
+def _draw(pairs: "Pairs", config: AuditPairsConfig, key: str) -> "dict[str, list[Pair]]":
+    for kind in pairs.kinds:
+        available = pairs.available(kind)
+        if available < config.pairs:
+            raise UserError(
+                f"{key}: {config.pairs:,} {kind} pairs are wanted, but the passages make only {available:,};"
+                f" set {key}={available} or less"
+            )
+    return {kind: pairs.draw(kind, max(config.pairs, config.proxy_pairs)) for kind in pairs.kinds}
+
+
+def _ranks(
+    passages: Any, drawn: "Mapping[str, list[Pair]]", config: AuditPairsConfig, context: Context
+) -> "dict[str, NDArray[Any]]":
+    import shutil
+
+    from condensery.evaluation.proxy import index_passages, ranks
+    from condensery.retrieval.bm25 import BM25Index
+    from condensery.system.progress import progress
+
+    scratch = context.folder / ".bm25.tmp"  # named as what an interrupted stage may leave and the store removes
+    try:
+        index_passages(passages, scratch, config.k1, config.b, config.stopwords, config.stemmer)
+        index = BM25Index(scratch, threads=context.runtime.threads)
+        sample = {kind: pairs[: config.proxy_pairs] for kind, pairs in drawn.items()}
+        with progress(context.stage_name, sum(map(len, sample.values())), "pairs") as task:
+            return {kind: ranks(pairs, index, config.context_words, task) for kind, pairs in sample.items()}
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _write_key(
+    path: Path,
+    items: "Sequence[Item]",
+    votes: "Votes | None",
+    drawn: "Mapping[str, list[Pair]]",
+    ranks: "Mapping[str, NDArray[Any]]",
+) -> None:
+    """One line a pair of the sheets: what the numbers stand for, how many say high, and BM25's rank (null: none)."""
+    from condensery.evaluation.proxy import NOT_FOUND
+    from condensery.system.files import atomic
+
+    rank_of = {pair: int(rank) for kind, found in ranks.items() for pair, rank in zip(drawn[kind], found, strict=False)}
+    with atomic(path) as temporary, open(temporary, "w", encoding="utf-8", errors="replace") as stream:
+        for at, item in enumerate(items):
+            pair = item.pair
+            rank = rank_of.get(pair, NOT_FOUND)
+            record = {
+                "number": item.number,
+                "group": item.group + 1,
+                "kind": pair.kind,
+                "passage": pair.id,
+                "context": pair.context_id or None,
+                "passage_text": pair.text,
+                "context_text": pair.context,
+                "high_votes": None if votes is None else int(votes[at].sum()),
+                "bm25_rank": None if rank == NOT_FOUND else rank,
+            }
+            stream.write(json.dumps(record, ensure_ascii=False) + "\n")

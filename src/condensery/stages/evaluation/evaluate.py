@@ -1,0 +1,120 @@
+"""Stage ``evaluate``: a retriever's run over one split, and its metrics per query."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from condensery.errors import UserError
+from condensery.evaluation.names import split_metric
+from condensery.stages.base import Context, Input, StageConfig, retriever_name, stage
+from condensery.stages.checks import Split, unmeasurable
+from condensery.stages.sharing import part_of, searched_together
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from condensery.retrieval.ranking import Ranking
+    from condensery.retrieval.retriever import Retriever
+    from condensery.system.progress import Task
+    from condensery.text.collection import Collection
+
+
+class EvaluateConfig(StageConfig):
+    """``depth``: passages ranked for each query; at least the largest cutoff of ``metrics``.
+
+    ``candidates``: whose ``candidates_depth`` best passages ``candidates_number`` are drawn from, to be ranked with one
+    positive instead of all passages (Zhao et al., §4.1).
+    ``ignore_identical_ids``: a passage that has the id of the query is not ranked, as in BEIR's own evaluation.
+    """
+
+    index: Annotated[str, Input("index")]
+    corpus: Annotated[str, Input("corpus")]
+    split: Split
+    metrics: Annotated[list[str], Field(min_length=1)]
+    depth: Annotated[int, Field(gt=0)]
+    candidates: Annotated[str | None, Input("index")]
+    candidates_number: Annotated[int, Field(gt=0)]
+    candidates_depth: Annotated[int, Field(gt=0)]
+    ignore_identical_ids: bool
+
+    @field_validator("metrics")
+    @classmethod
+    def _known(cls, metrics: list[str]) -> list[str]:
+        try:
+            for name in metrics:
+                split_metric(name)
+        except UserError as error:
+            raise ValueError(str(error)) from None
+        return metrics
+
+    @field_validator("depth")
+    @classmethod
+    def _deep_enough(cls, depth: int, info: ValidationInfo) -> int:
+        cutoff = max((split_metric(name)[1] or 0 for name in info.data.get("metrics", [])), default=0)
+        if depth < cutoff:
+            raise ValueError(f"{depth} is too few to measure the metrics, which look at {cutoff} passages")
+        return depth
+
+    def misfit(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
+        """A split that the collection does not have, or metrics that it has not what it takes for."""
+        return unmeasurable(self.metrics, self.split, inputs["corpus"])
+
+
+def _together(config: EvaluateConfig, context: Context) -> bool:
+    from condensery.text.collection import Collection
+
+    queries = Collection(context.input("corpus")).questions(config.split)
+    return config.candidates is None and searched_together(context.input("index"), len(queries))
+
+
+@stage("evaluate", version=2, makes="evaluation", adapts="index", together=_together)
+def evaluate(config: EvaluateConfig, context: Context) -> dict[str, Any]:
+    """Write run.trec.gz, evaluation.npz (per query) and metrics.json; whole shards of queries are kept on a restart."""
+    import shutil
+
+    from condensery.evaluation.metrics import evaluate as evaluate_run
+    from condensery.retrieval.index import open_index
+    from condensery.retrieval.retriever import recall_of
+    from condensery.retrieval.runs import write_run
+    from condensery.retrieval.shards import open_ranking, padded, rank_in_shards, without
+    from condensery.system.files import write_json
+    from condensery.text.collection import Collection
+
+    runtime, collection = context.runtime, Collection(context.input("corpus"))
+    part = part_of(runtime)
+    queries = collection.questions(config.split)
+    retriever = open_index(context.input("index"), collection, runtime.threads, device=runtime.search_device)
+    if config.candidates is not None:
+        retriever = _sampled(retriever, config, context, collection)
+    depth, scratch = min(config.depth, len(retriever)), context.folder / "ranking"
+
+    def rank(rows: "NDArray[np.int64]", task: "Task") -> "Ranking":
+        if not config.ignore_identical_ids:
+            return retriever.search(rows, depth, task)
+        own = list(collection.passages.rows_of(collection.queries.ids_at(rows))[:, None])
+        return padded(without(retriever.search(rows, min(depth + 1, len(retriever)), task), own), depth)
+
+    rank_in_shards(rank, queries, depth, scratch, context.stage_name, part=part)
+    part.end()
+    run = open_ranking(scratch)
+    write_run(context.folder / "run.trec.gz", run, collection, retriever_name(context.artifact("index")))
+    evaluation = evaluate_run(run, collection, config.split, config.metrics)
+    evaluation.save(context.folder / "evaluation.npz")
+    write_json(context.folder / "metrics.json", {"metrics": evaluation.metrics})
+    shutil.rmtree(scratch)
+    return {**evaluation.metrics, **recall_of(retriever, context.stage_name)}
+
+
+def _sampled(ranker: "Retriever", config: EvaluateConfig, context: Context, collection: "Collection") -> "Retriever":
+    """The retriever on a sample of candidates. ``UserError`` where it cannot score passages that it did not find."""
+    from condensery.retrieval.index import open_index
+    from condensery.retrieval.sampling import SampledCandidates
+
+    if not hasattr(ranker, "scores"):
+        raise UserError(f"stages.{context.stage_name}.candidates: {config.index} scores no passages but its own")
+    runtime = context.runtime
+    pool = open_index(context.input("candidates"), collection, runtime.threads, device=runtime.search_device)
+    positives = collection.qrels(config.split).positives()
+    return SampledCandidates(ranker, pool, positives, config.candidates_number, config.candidates_depth)  # type: ignore[arg-type]

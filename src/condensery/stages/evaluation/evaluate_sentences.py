@@ -1,0 +1,76 @@
+"""Stage ``evaluate_sentences``: an encoder on the pairs or triplets of one split."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from condensery.stages.base import Context, Input, StageConfig, stage
+from condensery.stages.checks import Split
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from condensery.tokens.artifacts import Sentences
+
+
+class EvaluateSentencesConfig(StageConfig):
+    """``encoder`` is any checkpoint; the longest input is that with which it was trained."""
+
+    encoder: Annotated[str, Input("encoder")]
+    sentences: Annotated[str, Input("sentences")]
+    split: Split
+    precision: Literal["fp32", "bf16", "fp16"]
+    chunk_tokens: Annotated[int, Field(gt=0)]
+
+
+@stage("evaluate_sentences", version=1, makes="evaluation")
+def evaluate_sentences(config: EvaluateSentencesConfig, context: Context) -> dict[str, Any]:
+    """Write evaluation.npz (accuracy per triplet; a correlation has no value of a pair) and metrics.json."""
+    from condensery.evaluation.metrics import Evaluation
+    from condensery.evaluation.sentences import nearer, spearman
+    from condensery.system.files import write_json
+    from condensery.tokens.artifacts import Sentences
+
+    sentences = Sentences(context.input("sentences"))
+    rows = sentences.rows(config.split)
+    vectors = _vectors(config, context, sentences, rows)
+    names = [str(number) for number in range(len(rows))]
+    if sentences.about["task"] == "similarity":
+        evaluation = Evaluation(names, {})
+        metrics = {"Spearman": spearman(vectors[0], vectors[1], sentences.scores(config.split))}
+    else:
+        evaluation = Evaluation(names, {"Accuracy": nearer(*vectors)})
+        metrics = evaluation.metrics
+    evaluation.save(context.folder / "evaluation.npz")
+    write_json(context.folder / "metrics.json", {"metrics": metrics, "collection": sentences.about["name"]})
+    return metrics
+
+
+def _vectors(
+    config: EvaluateSentencesConfig, context: Context, sentences: "Sentences", rows: "np.ndarray"
+) -> "list[np.ndarray]":
+    """The vectors of the sentences ``rows`` (n, k) of the examples, each sentence encoded once: k of (n, d)."""
+    import numpy as np
+    import torch
+
+    from condensery.models.checkpoint import load_retriever
+    from condensery.stages.devices import autocast, torch_device
+    from condensery.system.progress import progress
+    from condensery.tokens.batches import chunks, text_rows
+
+    device = torch_device(context.runtime.accelerator)
+    encoder = load_retriever(Path(context.input("encoder")))
+    model = encoder.model.to(device).eval()
+    distinct, place = np.unique(rows, return_inverse=True)
+    texts = text_rows(sentences.store, distinct, sentences.vocabulary, encoder.query_length)
+    found: np.ndarray | None = None
+    with progress(context.stage_name, len(distinct), "sentences") as task:
+        for chunk in chunks(*texts, config.chunk_tokens, sentences.vocabulary.pad):
+            with torch.inference_mode(), autocast(device, config.precision):
+                part = model.vectors(chunk.to(device)).float().cpu().numpy()
+            found = np.empty((len(distinct), part.shape[1]), np.float32) if found is None else found
+            found[chunk.rows.numpy()] = part
+            task.advance(len(part))
+    assert found is not None, "a split has an example"
+    return list(found[place.reshape(rows.shape).T])

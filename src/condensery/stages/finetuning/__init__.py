@@ -1,0 +1,1 @@
+"""Stages that train on judged queries and examples."""

@@ -1,0 +1,111 @@
+"""Stage ``finetune``: the bi-encoder on judged queries (Karpukhin et al. 2020), with hard negatives of any sources."""
+
+import shutil
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, field_validator
+
+from condensery.losses.registry import check_name
+from condensery.stages.base import Context, StageConfig, stage
+from condensery.stages.finetuning.training_queries import QueriesConfig, training_queries
+from condensery.stages.training import TrainingStageConfig, initial_towers, run_training
+
+if TYPE_CHECKING:
+    from condensery.training.batches.base import Order
+    from condensery.training.batches.triples import TrainingQueries
+
+
+SCHEDULE = "schedule"  # what adaptive batches need meanwhile, in the stage's folder
+
+
+class AdaptiveConfig(StageConfig):
+    """How ``batching: adaptive`` finds pairs that are hard to tell apart (Zhao et al., §3.2); see ``Scheduler``."""
+
+    similarity: Literal["bm25", "encoder", "bm25_then_encoder"]
+    neighbours: Annotated[int, Field(ge=1)]
+    beam: Annotated[int, Field(ge=1)]
+
+
+class FinetuneConfig(QueriesConfig, TrainingStageConfig):
+    """``batch_size`` counts queries; each brings one positive and ``negatives_per_query`` hard negatives."""
+
+    towers: Literal["shared", "separate"]
+    query_length: Annotated[int, Field(ge=4)]
+    passage_length: Annotated[int, Field(ge=4)]
+    mask_known_positives: bool
+    temperature: Annotated[float, Field(gt=0)]
+    loss: str | dict[str, Any]
+    batching: Literal["random", "sequential", "adaptive"]
+    adaptive: AdaptiveConfig
+
+    @field_validator("loss")
+    @classmethod
+    def _is_known(cls, loss: str | dict[str, Any]) -> str | dict[str, Any]:
+        check_name(loss)
+        return loss
+
+
+@stage("finetune", version=3, makes="encoder", cost=10.0, together=True)
+def finetune(config: FinetuneConfig, context: Context) -> dict[str, Any]:
+    """Train the retriever and save it as a checkpoint; the last step's weights are the result."""
+    from condensery.text.collection import Collection
+    from condensery.tokens.artifacts import Tokens
+    from condensery.training.adaptive_batches import AdaptiveBatches
+    from condensery.training.batches.adaptive import AdaptiveOrder
+    from condensery.training.batches.triples import TripleBatches
+    from condensery.training.datamodules.base import TripleDataModule
+    from condensery.training.modules.base import BiEncoderModule
+
+    collection, tokens = Collection(context.input("corpus")), Tokens(context.input("tokens"))
+    training = training_queries(config, context, collection)
+    data = TripleDataModule(
+        tokens,
+        training=training,
+        negatives_per_query=config.negatives_per_query if config.negatives or config.labels else 0,
+        batch_size=config.batch_size,
+        query_length=config.query_length,
+        passage_length=config.passage_length,
+        chunk_tokens=config.chunk_tokens,
+        seed=config.seed,
+        workers=context.runtime.workers,
+    )
+    data.setup()
+    settings = config.loop(
+        data.batches
+    )  # before the true order, which may need a process that runs beside the training
+    module = BiEncoderModule(
+        initial_towers(config, context, tokens.vocabulary, config.towers == "separate"),
+        loss=config.loss,
+        mask_known_positives=config.mask_known_positives,
+        temperature=config.temperature,
+        **config.optimiser(),
+    )
+    assert isinstance(data.batches, TripleBatches)
+    data.batches.order = order = _order(config, context, training) or data.batches.order
+    callbacks = [AdaptiveBatches(order, data.batches)] if isinstance(order, AdaptiveOrder) else []
+    values = run_training(module, data, settings, config, context, data.lengths, callbacks)
+    shutil.rmtree(context.folder / SCHEDULE, ignore_errors=True)
+    module.save_pretrained(context.folder, context.input("tokenizer"), data.lengths)
+    return {"queries": len(training.rows), **values}
+
+
+def _order(config: FinetuneConfig, context: Context, training: "TrainingQueries") -> "Order | None":
+    """Which queries a step is of; None = in random order."""
+    from condensery.stages.finetuning.batching import adaptive_order
+    from condensery.training.batches.base import items_in_sequence
+
+    if config.batching == "random":
+        return None
+    if config.batching == "sequential":
+        return partial(items_in_sequence, batch_size=config.batch_size, items=len(training.rows))
+    return adaptive_order(
+        context.folder / SCHEDULE,
+        context.input("corpus"),
+        training,
+        batch_size=config.batch_size,
+        seed=config.seed,
+        threads=context.runtime.threads,
+        device=context.runtime.search_device,
+        **config.adaptive.model_dump(),
+    )

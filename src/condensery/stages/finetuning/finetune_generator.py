@@ -1,0 +1,109 @@
+"""Stage ``finetune_generator``: a model that writes queries, from a collection's own judged pairs."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+from pydantic import Field, model_validator
+
+from condensery.stages.base import Context, Input, StageConfig, stage
+from condensery.stages.checks import Split, check_folder, missing_split
+from condensery.stages.training import Count, OptimisedStageConfig, run_training
+from condensery.system.files import expanded
+from condensery.text.hashes import content_hashes
+
+if TYPE_CHECKING:
+    from condensery.models.generator import Generator
+
+SIZES = ("layers", "hidden", "heads", "intermediate")
+
+
+class FinetuneGeneratorConfig(OptimisedStageConfig):
+    """``model`` is a hub name or folder; null: a T5 of the given sizes from scratch. ``batch_size`` counts pairs."""
+
+    corpus: Annotated[str, Input("corpus")]
+    tokenizer: Annotated[str, Input("tokenizer")]
+    split: Split
+    model: str | None
+    revision: str | None
+    layers: Count
+    hidden: Annotated[int, Field(ge=8)]
+    heads: Count
+    intermediate: Annotated[int, Field(ge=8)]
+    dropout: Annotated[float, Field(ge=0, lt=1)]
+    prefix: str
+    titles: bool
+    max_input_tokens: Annotated[int, Field(ge=8)]
+    max_tokens: Annotated[int, Field(ge=2)]
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> Self:
+        if self.model is None and self.hidden % self.heads:
+            raise ValueError(f"hidden ({self.hidden}) must be a multiple of heads ({self.heads})")
+        return self
+
+    def folder(self) -> Path | None:
+        """The model, where it is a folder."""
+        folder = expanded(self.model) if self.model else None
+        return folder if folder is not None and folder.is_dir() else None
+
+    def by_content(self) -> set[str]:
+        """The model, where it is a folder; the sizes, where they are the model's own."""
+        return ({"model"} if self.folder() else set()) | (set(SIZES) if self.model else set())
+
+    def identity(self) -> list[str]:
+        """A model in a folder counts by content, wherever it lies. ``UserError`` where it is not there."""
+        check_folder(self.model, "stage.finetune_generator.model")
+        folder = self.folder()
+        return content_hashes(sorted(path for path in folder.iterdir() if path.is_file())) if folder else []
+
+    def misfit(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
+        """A split that the collection does not have."""
+        return missing_split(self.split, inputs["corpus"])
+
+
+@stage("finetune_generator", version=1, makes="generator", cost=20.0, together=True)
+def finetune_generator(config: FinetuneGeneratorConfig, context: Context) -> dict[str, Any]:
+    """Train on passage -> query for all positives of the split; save a Hugging Face folder."""
+    import numpy as np
+
+    from condensery.errors import UserError
+    from condensery.models.generator import save_generator
+    from condensery.text.collection import Collection
+    from condensery.training.datamodules.base import StepDataModule
+    from condensery.training.modules.generator import GeneratorBatches, GeneratorModule
+
+    collection = Collection(context.input("corpus"))
+    positives = collection.qrels(config.split).positives()
+    pairs = [(passage, query) for query, passages in positives.items() for passage in passages.tolist()]
+    if not pairs:
+        raise UserError(f"stages.{context.stage_name}.split: the split {config.split} has no positive to learn from")
+    generator = _initial_model(config, context)
+    batches = GeneratorBatches(
+        np.asarray(pairs, dtype=np.int64),
+        collection.passages,
+        collection.queries,
+        generator.tokenizer,
+        prefix=config.prefix,
+        titles=config.titles,
+        batch_size=config.batch_size,
+        max_input_tokens=config.max_input_tokens,
+        max_tokens=config.max_tokens,
+        budget=config.chunk_tokens,
+        seed=config.seed,
+    )
+    module = GeneratorModule(generator.model, **config.optimiser())
+    data = StepDataModule(batches, context.runtime.workers)
+    values = run_training(module, data, config.loop(batches), config, context, None)
+    save_generator(generator, context.folder)
+    return {"pairs": len(pairs), **values}
+
+
+def _initial_model(config: FinetuneGeneratorConfig, context: Context) -> "Generator":
+    from condensery.models.generator import load_generator, small_generator
+
+    if config.model is None:
+        sizes = {name: getattr(config, name) for name in SIZES}
+        return small_generator(context.input("tokenizer"), **sizes, dropout=config.dropout, seed=config.seed)
+    key = f"stages.{context.stage_name}.model"
+    return load_generator(config.folder() or config.model, key, config.revision, dropout_rate=config.dropout)

@@ -1,0 +1,48 @@
+"""Stage ``finetune_sentences``: the bi-encoder on STS-b or on Wikipedia's sections (Gao and Callan 2021a, §4.2)."""
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from condensery.stages.base import Context, Input, stage
+from condensery.stages.training import Count, EncoderStageConfig, initial_towers, run_training
+
+
+class FinetuneSentencesConfig(EncoderStageConfig):
+    """``batch_size`` counts pairs or triplets, ``examples`` how many of them are trained on (null: all)."""
+
+    sentences: Annotated[str, Input("sentences")]
+    examples: Count | None
+    length: Annotated[int, Field(ge=4)]
+    margin: Annotated[float, Field(gt=0)]
+
+
+@stage("finetune_sentences", version=1, makes="encoder", cost=5.0, together=True)
+def finetune_sentences(config: FinetuneSentencesConfig, context: Context) -> dict[str, Any]:
+    """Train one encoder for all sentences and save it as a checkpoint; the last step's weights are the result."""
+    from condensery.randomness import check_subset, nested_subset
+    from condensery.tokens.artifacts import Sentences
+    from condensery.training.datamodules.base import StepDataModule
+    from condensery.training.modules.sentences import SentenceBatches, SentenceModule
+
+    sentences = Sentences(context.input("sentences"))
+    rows, scores = sentences.rows("train"), sentences.scores("train")
+    key = f"stages.{context.stage_name}.examples"
+    check_subset(config.examples, len(rows), key, f"training examples of {sentences.about['name']}")
+    chosen = nested_subset(config.seed, len(rows), config.examples)
+    batches = SentenceBatches(
+        sentences.store,
+        sentences.vocabulary,
+        rows[chosen],
+        scores[chosen],
+        batch_size=config.batch_size,
+        length=config.length,
+        budget=config.chunk_tokens,
+        seed=config.seed,
+    )
+    model = initial_towers(config, context, sentences.vocabulary, separate=False)
+    module = SentenceModule(model, margin=config.margin, **config.optimiser())
+    data = StepDataModule(batches, context.runtime.workers)
+    values = run_training(module, data, config.loop(batches), config, context, None)
+    module.save_pretrained(context.folder, context.input("tokenizer"), (config.length, config.length))
+    return {"examples": len(chosen), **values}

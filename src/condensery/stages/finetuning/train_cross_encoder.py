@@ -1,0 +1,84 @@
+"""Stage ``train_cross_encoder``: the model that reads query and passage together.
+
+As in RocketQA (Qu et al. 2021) and in Gao and Callan 2021b, §4.3.
+"""
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from condensery.errors import UserError
+from condensery.stages.base import Context, stage
+from condensery.stages.finetuning.training_queries import QueriesConfig, training_queries
+from condensery.stages.training import CollectionStageConfig, run_training
+
+if TYPE_CHECKING:
+    from condensery.models.cross_encoder import CrossEncoder
+    from condensery.tokens.vocabulary import Vocabulary
+
+
+class TrainCrossEncoderConfig(QueriesConfig, CollectionStageConfig):
+    """``batch_size`` counts queries; each brings one positive and ``negatives_per_query`` negatives."""
+
+    negatives_per_query: Annotated[int, Field(gt=0)]
+    query_length: Annotated[int, Field(ge=4)]
+    length: Annotated[int, Field(ge=8)]
+    loss: Literal["pointwise", "listwise"]
+
+    @model_validator(mode="after")
+    def _room_for_a_passage(self) -> Self:
+        if self.query_length > self.length - 4:
+            raise ValueError(f"query_length={self.query_length} leaves no room for a passage in length={self.length}")
+        return self
+
+
+@stage("train_cross_encoder", version=1, makes="cross_encoder", cost=10.0, together=True)
+def train_cross_encoder(config: TrainCrossEncoderConfig, context: Context) -> dict[str, Any]:
+    """Train the cross-encoder and save it as a checkpoint; the last step's weights are the result."""
+    from condensery.text.collection import Collection
+    from condensery.tokens.artifacts import Tokens
+    from condensery.training.datamodules.base import TripleDataModule
+    from condensery.training.modules.cross_encoder import CrossEncoderModule
+
+    collection, tokens = Collection(context.input("corpus")), Tokens(context.input("tokens"))
+    training = training_queries(config, context, collection)
+    needed = config.negatives_per_query + int((training.starts[1:] - training.starts[:-1]).max())
+    if len(collection.passages) < needed:
+        raise UserError(
+            f"stages.{context.stage_name}: negatives_per_query={config.negatives_per_query}, but the collection has"
+            f" {len(collection.passages)} passages; a query needs {needed}"
+        )
+    data = TripleDataModule(
+        tokens,
+        context.input("tokenizer"),
+        pairs=True,
+        training=training,
+        negatives_per_query=config.negatives_per_query,
+        batch_size=config.batch_size,
+        query_length=config.query_length,
+        passage_length=config.length,
+        chunk_tokens=config.chunk_tokens,
+        seed=config.seed,
+        workers=context.runtime.workers,
+    )
+    data.setup()
+    model = _initial(config, context, tokens.vocabulary)
+    module = CrossEncoderModule(model, loss=config.loss, **config.optimiser())
+    values = run_training(module, data, config.loop(data.batches), config, context, None)
+    module.save_pretrained(context.folder, context.input("tokenizer"), data.lengths)
+    return {"queries": len(training.rows), **values}
+
+
+def _initial(config: TrainCrossEncoderConfig, context: Context, vocabulary: "Vocabulary") -> "CrossEncoder":
+    """The cross-encoder before the first step: from scratch, from a checkpoint, or from another stage's encoder."""
+    from condensery.models.backbone import check_words, masked_language_model
+    from condensery.models.cross_encoder import load_cross_encoder, new_cross_encoder
+
+    backbone = config.backbone
+    if config.init != "backbone":
+        return load_cross_encoder(context.input("init"), config.seed, backbone.dropout)
+    if backbone.name is None:
+        return new_cross_encoder(masked_language_model(backbone, vocabulary, config.seed), config.seed)
+    model = load_cross_encoder(backbone.name, config.seed, backbone.dropout, backbone.revision)
+    check_words(model.classifier, backbone.name, vocabulary)
+    return model

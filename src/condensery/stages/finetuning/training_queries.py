@@ -1,0 +1,108 @@
+"""What stages train on that learn from judged queries: the queries, their positives, and pools of hard negatives."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from condensery.errors import UserError
+from condensery.stages.base import Context, Input, StageConfig
+from condensery.stages.checks import Split, missing_split
+from condensery.stages.training import Count
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from condensery.retrieval.pool import NegativePool, NegativeWeights
+    from condensery.text.collection import Collection
+    from condensery.training.batches.triples import TrainingQueries
+
+
+class QueriesConfig(StageConfig):
+    """Which queries are trained on, and where their negatives come from."""
+
+    negatives: Annotated[list[str], Input("negatives")]
+    negative_depths: list[Count] | None
+    negative_weights: list[Annotated[float, Field(gt=0)]] | None
+    labels: Annotated[list[str], Input("labels")]
+    split: Split
+    train_queries: Count | None
+    negatives_per_query: Annotated[int, Field(ge=0)]
+    seed: Annotated[int, Field(ge=0)]
+
+    @field_validator("negative_depths", "negative_weights")
+    @classmethod
+    def _one_a_source(cls, values: list[Any] | None, info: ValidationInfo) -> list[Any] | None:
+        sources = info.data.get("negatives", [])
+        if values is not None and len(values) != len(sources):
+            raise ValueError(
+                f"{len(values)} numbers for {len(sources)} sources of negatives; give one for each, or null"
+            )
+        return values
+
+    def misfit(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
+        """A split that the collection does not have."""
+        return missing_split(self.split, inputs["corpus"])
+
+
+def training_queries(config: QueriesConfig, context: Context, collection: "Collection") -> "TrainingQueries":
+    """The judged queries of a split, or a subset of them, and those that ``labels`` adds; their positives and negatives.
+
+    Raises:
+        UserError: a judged query has no positive, there are fewer queries than asked for, or a source has none of them.
+    """
+    import numpy as np
+
+    from condensery.training.batches.triples import TrainingQueries, judged_queries
+
+    key = f"stages.{context.stage_name}.train_queries"
+    judged = judged_queries(collection, config.split, config.train_queries, config.seed, key)
+    labels = _labels(context)
+    relevant = dict(sorted((_labelled(labels, collection) | judged).items()))
+    pool, weights = _pooled(config, context, collection, np.fromiter(relevant, np.int64), labels)
+    return TrainingQueries.of(relevant, pool, weights)
+
+
+def _labels(context: Context) -> list[Path]:
+    """The files of labels that hold any: it may be that nothing could be labelled."""
+    paths = (artifact.path / "labels.jsonl" for artifact in context.made_from.get("labels", ()))
+    return [path for path in paths if path.stat().st_size]
+
+
+def _labelled(labels: Sequence[Path], collection: "Collection") -> "dict[int, np.ndarray]":
+    """The passages that were labelled positive, by query."""
+    from condensery.retrieval.negatives import read_negatives
+
+    positives: dict[int, np.ndarray] = {}
+    for path in labels:
+        found = read_negatives(path, collection, "positive_ids")
+        kept = (passages[passages >= 0] for passages in found.passage_rows)
+        positives |= dict(zip(found.query_rows.tolist(), kept, strict=True))
+    return positives
+
+
+def _pooled(
+    config: QueriesConfig, context: Context, collection: "Collection", rows: "np.ndarray", labels: Sequence[Path]
+) -> "tuple[NegativePool, NegativeWeights | None]":
+    """The negatives of the queries ``rows`` (q,), those of the labels too, and their weights where they have any."""
+    import numpy as np
+
+    from condensery.retrieval.negatives import open_negatives, read_negatives
+    from condensery.retrieval.pool import NegativePool, NegativeWeights
+
+    if not config.negatives_per_query:
+        return NegativePool([], rows), None
+    sources = [
+        (folder / "negatives.jsonl", open_negatives(folder, collection)) for folder in context.inputs("negatives")
+    ]
+    sources += [(path, read_negatives(path, collection)) for path in labels]
+    for path, found in sources:
+        if not np.isin(found.query_rows, rows).any():
+            raise UserError(f"{path}: no query of the split {config.split!r} is in it")
+    depths: list[int | None] = [None] * len(sources)
+    depths[: len(config.negatives)] = config.negative_depths or depths[: len(config.negatives)]
+    pool = NegativePool([found for _, found in sources], rows, depths)
+    if not config.negative_weights:
+        return pool, None
+    return pool, NegativeWeights(pool, [*config.negative_weights, *(1.0 for _ in labels)])

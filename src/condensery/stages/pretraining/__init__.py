@@ -1,0 +1,1 @@
+"""Stages that make an encoder from text."""

@@ -1,0 +1,306 @@
+"""The stages ``pretrain_...``: an encoder from text alone, or from text and queries that were made for it."""
+
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from condensery.errors import UserError
+from condensery.stages.base import Artifact, Context, Input, stage
+from condensery.stages.training import Count, Share, TrainingStageConfig, run_training
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from condensery.models.condenser import Condenser
+    from condensery.models.masked_autoencoder import MaskedAutoEncoder
+    from condensery.tokens.vocabulary import Vocabulary
+    from condensery.training.batches.spans import ContextMasking
+    from condensery.training.datamodules.base import SpanPairDataModule, TokenDataModule
+    from condensery.training.modules.base import CondenserModule, EncoderModule
+
+Rate = Annotated[float, Field(gt=0, le=1)]
+Length = Annotated[int, Field(ge=8)]
+
+
+class SpanConfig(TrainingStageConfig):
+    """Where spans come from. ``length`` is in tokens, [CLS] and [SEP] included."""
+
+    spans: Literal["sentences", "windows"]
+    length: Length
+    short_probability: Share
+    min_length: Count
+
+
+class PretrainMlmConfig(SpanConfig):
+    """What is masked."""
+
+    mask_rate: Rate
+    whole_word: bool
+    mlm_weight: Annotated[float, Field(ge=0)]
+
+
+class PretrainCondenserConfig(PretrainMlmConfig):
+    """The Condenser head; ``skip_from`` null = half of the backbone's layers."""
+
+    head_layers: Annotated[int, Field(ge=0)]
+    skip_from: Annotated[int, Field(ge=0)] | None
+    late_mlm: bool
+
+
+class PairConfig(PretrainMlmConfig):
+    """What the two texts of a pair are: spans of a document or of a passage, or with ``queries`` a passage and one of its
+    queries."""
+
+    pairs_within: Literal["document", "passage"]
+    queries: Annotated[str | None, Input("queries")]
+    query_length: Length
+    candidates: Count
+    mixed_context: Share
+
+    @model_validator(mode="after")
+    def _mixed_needs_queries(self) -> Self:
+        if self.mixed_context and not self.queries:
+            raise ValueError("mixed_context mixes passages into pairs with queries; name a stage in `queries`")
+        return self
+
+    def lengths(self) -> dict[str, int]:
+        """Without queries theirs does not count."""
+        return {key: tokens for key, tokens in super().lengths().items() if self.queries or key != "query_length"}
+
+
+class PretrainCoCondenserConfig(PairConfig, PretrainCondenserConfig):
+    """The contrast of a pair."""
+
+    temperature: Annotated[float, Field(gt=0)]
+    contrast_weight: Annotated[float, Field(ge=0)]
+
+
+class PretrainCotmaeConfig(PairConfig):
+    """The decoder, and what it reads."""
+
+    decoder: Literal["masked", "causal"]
+    decoder_layers: Count
+    decoder_init: Literal["random", "last"]
+    decoder_mask_rate: Rate
+    both_directions: bool
+
+
+class PretrainRetromaeConfig(PretrainMlmConfig):
+    """The decoder, which reads the same text as the encoder."""
+
+    decoder: Literal["enhanced", "masked"]
+    decoder_layers: Count
+    decoder_init: Literal["random", "last"]
+    decoder_mask_rate: Rate
+
+    @model_validator(mode="after")
+    def _enhanced_is_one_layer(self) -> Self:
+        if self.decoder == "enhanced" and self.decoder_layers != 1:
+            raise ValueError(
+                "decoder_layers: an enhanced decoder has one layer; set decoder_layers=1 or decoder=masked"
+            )
+        return self
+
+
+class PretrainIctConfig(SpanConfig):
+    """``keep_sentence``: how often the sentence stays in its passage."""
+
+    query_length: Length
+    keep_sentence: Share
+    temperature: Annotated[float, Field(gt=0)]
+
+
+@stage("pretrain_mlm", version=3, makes="encoder", cost=20.0, together=True)
+def pretrain_mlm(config: PretrainMlmConfig, context: Context) -> dict[str, Any]:
+    """Plain masked language modelling: the baseline."""
+    from condensery.training.modules.base import CondenserModule
+
+    return _pretrain_condenser(config, context, _spans(config, context), 0, CondenserModule)
+
+
+@stage("pretrain_condenser", version=3, makes="encoder", cost=30.0, together=True)
+def pretrain_condenser(config: PretrainCondenserConfig, context: Context) -> dict[str, Any]:
+    """Condenser (Gao and Callan 2021a, §3).
+
+    From another stage's weights and with a low rate it is continued training (§5.4 of the paper's early version).
+    """
+    from condensery.training.modules.base import CondenserModule
+
+    return _pretrain_condenser(config, context, _spans(config, context), config.head_layers, CondenserModule)
+
+
+@stage("pretrain_cocondenser", version=4, makes="encoder", cost=30.0, together=True)
+def pretrain_cocondenser(config: PretrainCoCondenserConfig, context: Context) -> dict[str, Any]:
+    """coCondenser (Gao and Callan 2021b, §3): Condenser plus the contrast of pairs.
+
+    With ``queries`` query-as-context (Wu et al. 2023, §3.1).
+    """
+    from condensery.training.modules.base import CoCondenserModule, QueryAsContextModule
+
+    kind = partial(
+        QueryAsContextModule if config.queries else CoCondenserModule,
+        temperature=config.temperature,
+        contrast_weight=config.contrast_weight,
+    )
+    return _pretrain_condenser(config, context, _pairs(config, context), config.head_layers, kind)
+
+
+def _pretrain_condenser(
+    config: PretrainMlmConfig,
+    context: Context,
+    data: "TokenDataModule",
+    head_layers: int,
+    kind: "Callable[..., CondenserModule]",
+) -> dict[str, Any]:
+    model = _condenser(config, context, data.vocabulary, head_layers)
+    return _fit(kind(model, mlm_weight=config.mlm_weight, **config.optimiser()), data, config, context)
+
+
+@stage("pretrain_cotmae", version=1, makes="encoder", cost=30.0, together=True)
+def pretrain_cotmae(config: PretrainCotmaeConfig, context: Context) -> dict[str, Any]:
+    """CoT-MAE (Wu et al. 2023, §2.4): a decoder fills in one text of a pair with the help of the other's vector."""
+    from condensery.training.batches.spans import ContextMasking
+
+    rate = config.decoder_mask_rate if config.decoder == "masked" else None
+    return _pretrain_autoencoder(
+        config, context, _pairs(config, context, ContextMasking("partner", config.both_directions, rate))
+    )
+
+
+@stage("pretrain_retromae", version=1, makes="encoder", cost=25.0, together=True)
+def pretrain_retromae(config: PretrainRetromaeConfig, context: Context) -> dict[str, Any]:
+    """RetroMAE (Xiao et al. 2022): a decoder fills in the text itself with the help of its vector."""
+    from condensery.training.batches.spans import ContextMasking
+
+    rate = config.decoder_mask_rate if config.decoder == "masked" else None
+    return _pretrain_autoencoder(config, context, _spans(config, context, decoder=ContextMasking("same", True, rate)))
+
+
+def _pretrain_autoencoder(
+    config: PretrainCotmaeConfig | PretrainRetromaeConfig, context: Context, data: "TokenDataModule"
+) -> dict[str, Any]:
+    from condensery.training.modules.base import MaskedAutoEncoderModule
+
+    model = _autoencoder(config, context, data.vocabulary)
+    module = MaskedAutoEncoderModule(model, mlm_weight=config.mlm_weight, **config.optimiser())
+    return _fit(module, data, config, context)
+
+
+@stage("pretrain_ict", version=1, makes="encoder", cost=20.0, together=True)
+def pretrain_ict(config: PretrainIctConfig, context: Context) -> dict[str, Any]:
+    """The inverse cloze task (Lee et al. 2019; Gao and Callan 2021a, §4.4): a sentence finds its own passage."""
+    from condensery.stages.training import initial_towers
+    from condensery.training.modules.base import InverseClozeModule
+
+    own: dict[str, Any] = {"query_length": config.query_length, "keep_sentence": config.keep_sentence}
+    data = _spans(config, context, pairs="sentence", **own)
+    towers = initial_towers(config, context, data.vocabulary, separate=False)
+    module = InverseClozeModule(towers, temperature=config.temperature, **config.optimiser())
+    return _fit(module, data, config, context)
+
+
+def _shared(config: SpanConfig, context: Context) -> dict[str, Any]:
+    """What every data module here is given."""
+    named = ("length", "batch_size", "chunk_tokens", "seed", "mask_rate", "whole_word")
+    found = {name: getattr(config, name) for name in named if hasattr(config, name)}
+    return {**found, "workers": context.runtime.workers}
+
+
+def _spans(config: SpanConfig, context: Context, **own: Any) -> "SpanPairDataModule":
+    """Spans of the documents, by default single ones."""
+    from condensery.tokens.artifacts import Tokens
+    from condensery.training.datamodules.base import SpanPairDataModule
+
+    cut = {"spans": config.spans, "short_probability": config.short_probability, "min_length": config.min_length}
+    given = {"pairs": None, **_shared(config, context), **cut, **own}
+    return SpanPairDataModule(Tokens(context.input("tokens")), **given)
+
+
+def _pairs(config: PairConfig, context: Context, decoder: "ContextMasking | None" = None) -> "TokenDataModule":
+    """Spans of the documents, or the passages that ``queries`` was made for with their queries."""
+    from condensery.tokens.artifacts import Passages, Queries, Tokens
+    from condensery.training.batches.sources import Asked
+    from condensery.training.datamodules.base import PassageQueryDataModule
+
+    if not config.queries:
+        return _spans(config, context, pairs=config.pairs_within, decoder=decoder)
+    made = context.artifact("queries")
+    _check_tokenizers(made, context)
+    queries, passages = Queries(made.path), Passages(made.input("passages").path)
+    hidden = queries.places if made.manifest["config"].get("remove") else None
+    return PassageQueryDataModule(
+        Tokens(context.input("tokens")),
+        asked=Asked(passages.store, passages.titles, queries.store, queries.first, hidden),
+        query_length=config.query_length,
+        candidates=config.candidates,
+        mixed_context=config.mixed_context,
+        decoder=decoder,
+        **_shared(config, context),
+    )
+
+
+def _check_tokenizers(queries: Artifact, context: Context) -> None:
+    """Raise ``UserError`` where the queries, or their passages, have ids of another tokenizer than this stage's."""
+    own = context.artifact("tokenizer").id
+    for what, artifact in (("queries", queries), ("passages of these queries", queries.input("passages"))):
+        if any(tokenizer.id != own for tokenizer in artifact.inputs("tokenizer")):
+            raise UserError(
+                f"stages.{context.stage_name}.queries: the {what} were tokenised with another tokenizer than this stage "
+                "reads; give both the same stage as `tokenizer`"
+            )
+
+
+def _fit(module: "EncoderModule", data: "TokenDataModule", config: SpanConfig, context: Context) -> dict[str, Any]:
+    """Train and save; the manifest also says how many items there are, and what could not be used."""
+    from condensery.training.batches.spans import SpanBatches
+
+    data.setup()
+    assert isinstance(data.batches, SpanBatches)
+    source, longest = data.batches.source, (config.length, config.length)
+    values = run_training(module, data, config.loop(data.batches), config, context, longest)
+    module.save_pretrained(context.folder, context.input("tokenizer"), data.lengths)
+    return {"items": source.items, "left_out": source.left_out, **values}
+
+
+def _condenser(config: PretrainMlmConfig, context: Context, vocabulary: "Vocabulary", head_layers: int) -> "Condenser":
+    """The model before the first step: from scratch, from a checkpoint, or from the artifact of another stage."""
+    import torch
+
+    from condensery.models.backbone import masked_language_model
+    from condensery.models.checkpoint import load_condenser
+    from condensery.models.condenser import Condenser, condenser_shape
+
+    torch.manual_seed(config.seed)  # of what a checkpoint does not hold: a new Condenser head
+    head = (head_layers, getattr(config, "skip_from", None), getattr(config, "late_mlm", True))
+    if source := _start(config, context):
+        return load_condenser(source[0], vocabulary, *head, config.backbone.dropout, source[1])
+    language_model = masked_language_model(config.backbone, vocabulary, config.seed)
+    return Condenser(language_model, condenser_shape(language_model, *head))
+
+
+def _autoencoder(
+    config: PretrainCotmaeConfig | PretrainRetromaeConfig, context: Context, vocabulary: "Vocabulary"
+) -> "MaskedAutoEncoder":
+    """The same for an auto-encoder."""
+    import torch
+
+    from condensery.models.backbone import masked_language_model
+    from condensery.models.checkpoint import load_masked_autoencoder
+    from condensery.models.masked_autoencoder import DecoderShape, MaskedAutoEncoder
+
+    torch.manual_seed(config.seed)  # of a new decoder
+    shape = DecoderShape(config.decoder, config.decoder_layers, config.decoder_mask_rate)
+    if source := _start(config, context):
+        dropout = config.backbone.dropout
+        return load_masked_autoencoder(source[0], vocabulary, shape, config.decoder_init, dropout, source[1])
+    language_model = masked_language_model(config.backbone, vocabulary, config.seed)
+    return MaskedAutoEncoder(language_model, shape, config.decoder_init)
+
+
+def _start(config: TrainingStageConfig, context: Context) -> tuple["Path | str", str | None] | None:
+    """The checkpoint that the weights come from, and its revision; None = from scratch."""
+    if config.init != "backbone":
+        return context.input("init"), None
+    return None if config.backbone.name is None else (config.backbone.name, config.backbone.revision)

@@ -1,0 +1,35 @@
+"""Stage ``token_vectors``: the truncated SVD of the associations between a collection's tokens."""
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from condensery.stages.base import Context, Input, StageConfig, stage
+
+
+class TokenVectorsConfig(StageConfig):
+    """``window`` in tokens; ``smoothing``: see ``positive_pmi``; ``dim``: how many dimensions are kept."""
+
+    tokens: Annotated[str, Input("tokens")]
+    dim: Annotated[int, Field(ge=1)]
+    window: Annotated[int, Field(ge=1, le=40)]
+    smoothing: Annotated[float, Field(gt=0, le=1)]
+
+
+@stage("token_vectors", version=1, makes="token_vectors", cost=2.0, adapts="tokens")
+def token_vectors(config: TokenVectorsConfig, context: Context) -> dict[str, Any]:
+    """Write left.npy (V, dim), the left singular vectors, and values.npy (dim,), the singular values, falling."""
+    import numpy as np
+
+    from condensery.system.progress import progress
+    from condensery.tokens.artifacts import Tokens
+    from condensery.tokens.cooccurrence import cooccurrences, positive_pmi, truncated_svd
+
+    tokens = Tokens(context.input("tokens"))
+    store, size = tokens.documents, tokens.vocabulary.size
+    with progress(f"{context.stage_name}: pairs", store.token_count, "tokens") as task:
+        associations = positive_pmi(cooccurrences(store, size, config.window, task), config.smoothing)
+    left, values = truncated_svd(associations, config.dim)
+    np.save(context.folder / "left.npy", left.astype(np.float32))
+    np.save(context.folder / "values.npy", values)
+    return {"tokens": store.token_count, "associations": associations.nnz}

@@ -1,0 +1,1 @@
+"""Stages that index, search, mine and rerank."""

@@ -1,0 +1,48 @@
+"""Stage ``denoise``: hard negatives without those that a cross-encoder takes for relevant (RocketQA's third step)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from condensery.stages.base import Context, Input, StageConfig, stage
+from condensery.stages.retrieval.scoring import ScoringStageConfig, no_probability, scored
+from condensery.stages.sharing import part_of
+from condensery.stages.training import Share
+
+
+class DenoiseConfig(ScoringStageConfig):
+    """Negatives whose probability of relevance is lower than ``below`` are kept."""
+
+    negatives: Annotated[str, Input("negatives")]
+    below: Share
+
+    def misfit(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
+        """Scores that are no probabilities."""
+        return no_probability(inputs)
+
+
+def _several_shards(config: DenoiseConfig, context: Context) -> bool:
+    from condensery.retrieval.negatives import open_negatives
+    from condensery.text.collection import Collection
+
+    found = open_negatives(context.input("negatives"), Collection(context.input("corpus")))
+    return len(found.query_rows) > config.shard_size
+
+
+@stage("denoise", version=1, makes="negatives", cost=5.0, together=_several_shards)
+def denoise(config: DenoiseConfig, context: Context) -> dict[str, Any]:
+    """Write negatives.jsonl as ``mine`` does; the manifest names the negatives' artifact and the cross-encoders'."""
+    from condensery.retrieval.labelling import write_denoised
+    from condensery.retrieval.negatives import open_negatives
+    from condensery.text.collection import Collection
+
+    part, collection = part_of(context.runtime), Collection(context.input("corpus"))
+    found = open_negatives(context.input("negatives"), collection)
+    scores = scored(config, context, found.query_rows, found.passage_rows, part)
+    path = context.folder / "negatives.jsonl"
+    counts = write_denoised(path, collection, found.query_rows, found.passage_rows, scores, config.below)
+    print(
+        f"[{context.stage_name}] {counts['negatives']:,} negatives are kept, {counts['left_out']:,} left out;"
+        f" {counts['queries_without']:,} of {counts['queries']:,} queries have none left and get passages drawn at random",
+        flush=True,
+    )
+    return counts

@@ -1,0 +1,170 @@
+"""Stage ``fuse``: the rankings of several retrievers, such as BM25 and a dense one, joined. An index of its own."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from condensery.errors import UserError
+from condensery.evaluation.names import HIT, split_metric
+from condensery.stages.base import Context, Input, StageConfig, stage
+from condensery.stages.checks import Split, unmeasurable
+from condensery.stages.retrieval.rerank import RerankConfig
+
+if TYPE_CHECKING:
+    from condensery.retrieval.fusion import FusedIndex, Measure
+    from condensery.text.collection import Collection
+
+POINTS = 2_000  # of a grid, at most: 0.1 for up to five retrievers
+FEW = 30  # queries to choose weights by
+
+
+class FuseConfig(StageConfig):
+    """``weights``: one for each of ``retrievers``; null: of those on the ``grid`` the best by ``metric`` on ``split``.
+
+    ``depth``: candidates of each retriever for each query.
+    """
+
+    retrievers: Annotated[list[str], Input("index"), Field(min_length=2)]
+    corpus: Annotated[str, Input("corpus")]
+    method: Literal["weighted", "reciprocal_rank"]
+    rank_constant: Annotated[float, Field(ge=0)]
+    weights: list[Annotated[float, Field(ge=0)]] | None
+    split: Split
+    metric: str
+    grid: Annotated[float, Field(gt=0, le=1)]
+    depth: Annotated[int, Field(gt=0)]
+
+    @field_validator("weights")
+    @classmethod
+    def _one_for_each(cls, weights: list[float] | None, info: ValidationInfo) -> list[float] | None:
+        retrievers = info.data.get("retrievers")
+        if weights is not None and retrievers is not None and len(weights) != len(retrievers):
+            raise ValueError(f"{len(weights)} weights for {len(retrievers)} retrievers; give each of them one")
+        if weights is not None and not any(weights):
+            raise ValueError("all weights are 0, so nothing would be found")
+        return weights
+
+    @field_validator("metric")
+    @classmethod
+    def _known(cls, metric: str) -> str:
+        try:
+            split_metric(metric)
+        except UserError as error:
+            raise ValueError(str(error)) from None
+        return metric
+
+    @field_validator("grid")
+    @classmethod
+    def _divides_one(cls, grid: float, info: ValidationInfo) -> float:
+        from math import comb
+
+        steps, others = round(1 / grid), len(info.data.get("retrievers", [0])) - 1
+        if abs(1 / grid - steps) > 1e-6 * steps:
+            raise ValueError("must go into 1 without a remainder, as 0.1 or 0.05 do")
+        if info.data.get("weights") is None and comb(steps + others, others) > POINTS:
+            points = f"{comb(steps + others, others):,} weights of {others + 1} retrievers to try"
+            raise ValueError(f"{points}, more than {POINTS:,}; take a larger step, or set weights")
+        return grid
+
+    @field_validator("depth")
+    @classmethod
+    def _deep_enough(cls, depth: int, info: ValidationInfo) -> int:
+        metric = info.data.get("metric")
+        if metric is not None and depth < (split_metric(metric)[1] or 0):
+            raise ValueError(f"{depth} is too few to choose weights by {metric}")
+        return depth
+
+    @property
+    def chooses(self) -> bool:
+        """Whether the weights are chosen by queries."""
+        return self.method == "weighted" and self.weights is None
+
+    def misfit(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
+        """Queries that the weights are to be chosen by, but which a retriever does not know or cannot be measured."""
+        if not self.chooses:
+            return None
+        for name, config in zip(self.retrievers, inputs["retrievers"], strict=True):
+            if isinstance(config, RerankConfig) and config.split != self.split:
+                return "retrievers", (
+                    f"{name} knows the queries of {config.split} alone, so weights cannot be chosen on {self.split};"
+                    " set weights, one for each retriever"
+                )
+        fault = unmeasurable([self.metric], self.split, inputs["corpus"])
+        return ("metric", fault[1]) if fault and fault[0] == "metrics" else None  # without the split: equal weights
+
+
+@stage("fuse", version=1, makes="index")
+def fuse(config: FuseConfig, context: Context) -> dict[str, Any]:
+    """Write index.json, which names the retrievers and how they are joined."""
+    from condensery.retrieval.fusion import FusedIndex, write_fused
+    from condensery.retrieval.index import open_index
+    from condensery.retrieval.retriever import recall_of
+    from condensery.text.collection import Collection
+
+    runtime, collection = context.runtime, Collection(context.input("corpus"))
+    made = context.artifacts("retrievers")
+    members = [open_index(found.path, collection, runtime.threads, device=runtime.search_device) for found in made]
+    weights = config.weights or [1.0 if config.method == "reciprocal_rank" else 1 / len(members)] * len(members)
+    index = FusedIndex(members, weights, config.depth, config.method, config.rank_constant)
+    chosen = _choose(config, context.stage_name, index, collection) if config.chooses else None
+    write_fused(context.folder, index, [f"{found.kind}/{found.id}" for found in made], chosen)
+    return {"weights": index.weights.tolist(), "chosen": chosen, **recall_of(index, context.stage_name)}
+
+
+def _choose(config: FuseConfig, label: str, index: "FusedIndex", collection: "Collection") -> dict[str, Any] | None:
+    """Give the index the best weights of the grid. Returns the metric at every point; None without queries to ask."""
+    import numpy as np
+
+    from condensery.retrieval.fusion import best_point, measure_grid, weight_grid
+    from condensery.system.progress import progress
+
+    there = config.split in collection.description["splits"]
+    queries = collection.questions(config.split) if there else np.empty(0, np.int64)
+    if not len(queries):
+        print(
+            f"[{label}] the collection {collection.name} has no {config.split} queries to choose weights by: each"
+            f" retriever has {index.weights[0]:.2g}; stages.{label}.weights sets others",
+            flush=True,
+        )
+        return None
+    grid = weight_grid(len(index.members), round(1 / config.grid))
+    k = split_metric(config.metric)[1] or len(index.members) * config.depth
+    with progress(label, len(queries), "queries") as task:
+        values = measure_grid(index, queries, grid, _measure(config, collection), k, task)
+    best = best_point(grid, values)
+    index.weights = grid[best]
+    joined = ", ".join(f"{weight:g} {name}" for weight, name in zip(grid[best], config.retrievers, strict=True))
+    single = [values[(grid[:, member] == 1).argmax()] for member in range(len(index.members))]
+    alone = ", ".join(f"{name} {100 * value:.1f}" for value, name in zip(single, config.retrievers, strict=True))
+    print(
+        f"[{label}] {config.metric} of {len(queries):,} {config.split} queries {100 * values[best]:.1f} with {joined}"
+        f" (alone: {alone})",
+        flush=True,
+    )
+    if len(queries) < FEW:
+        print(f"[{label}] so few queries choose by chance; stages.{label}.weights sets weights", flush=True)
+    points = [{"weights": one, "value": value} for one, value in zip(grid.tolist(), values.tolist(), strict=True)]
+    return {"split": config.split, "metric": config.metric, "queries": len(queries), "grid": points}
+
+
+def _measure(config: FuseConfig, collection: "Collection") -> "Measure":
+    """The metric of each of some queries of the split, ascending, by their passages."""
+    import numpy as np
+
+    from condensery.evaluation.metrics import score, score_answers
+    from condensery.retrieval.runs import Run
+
+    metric = config.metric
+
+    def by_answers(rows: "np.ndarray", found: "np.ndarray") -> "np.ndarray":
+        run = Run(rows, found, np.zeros(found.shape, np.float32))
+        return score_answers(run, collection, rows, [metric])[metric]
+
+    def by_judgements(rows: "np.ndarray", found: "np.ndarray") -> "np.ndarray":
+        return score(rows, found, qrels.of(rows), [metric])[metric]
+
+    if split_metric(metric)[0] == HIT:
+        return by_answers
+    qrels = collection.qrels(config.split)
+    return by_judgements

@@ -1,0 +1,46 @@
+"""Stage ``rerank``: the best passages of a retriever in the order of cross-encoders (Gao and Callan 2021b, §4.3).
+
+An index of its own.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from condensery.stages.base import Context, Input, StageConfig, stage
+from condensery.stages.checks import Split, missing_split
+from condensery.stages.retrieval.scoring import ScoringStageConfig, scored, searched
+from condensery.stages.sharing import part_of
+
+
+class RerankConfig(ScoringStageConfig):
+    """The ``depth`` best passages for each query of ``split``; what lies deeper is not found any more."""
+
+    retriever: Annotated[str, Input("index")]
+    split: Split
+    depth: Annotated[int, Field(gt=0)]
+
+    def misfit(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
+        """A split that the collection does not have."""
+        return missing_split(self.split, inputs["corpus"])
+
+
+def _several_shards(config: RerankConfig, context: Context) -> bool:
+    from condensery.text.collection import Collection
+
+    return len(Collection(context.input("corpus")).questions(config.split)) > config.shard_size
+
+
+@stage("rerank", version=1, makes="index", cost=5.0, together=_several_shards)
+def rerank(config: RerankConfig, context: Context) -> dict[str, Any]:
+    """Write queries.npy, candidates.npy, scores.npy and index.json; whole shards of scores are kept on a restart."""
+    from condensery.retrieval.reranking import write_reranked
+    from condensery.text.collection import Collection
+
+    part, collection = part_of(context.runtime), Collection(context.input("corpus"))
+    queries = collection.questions(config.split)
+    candidates, recall = searched(context, collection, queries, config.depth, part)
+    scored(config, context, queries, candidates, part)
+    about = write_reranked(context.folder, collection, queries, config.depth, config.split)
+    return {**{key: about[key] for key in ("queries", "depth")}, **recall}

@@ -1,0 +1,117 @@
+"""What the stages rerank, denoise and pseudo_label share: candidates of queries are scored by cross-encoders."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from condensery.errors import UserError
+from condensery.sharing import ALONE, Part
+from condensery.stages.base import Artifact, Context, Input, Operational, StageConfig
+from condensery.stages.sharing import searched_together
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+    from condensery.models.cross_encoder import CrossEncoder
+    from condensery.retrieval.reranking import Scorer
+    from condensery.text.collection import Collection
+    from condensery.tokens.batches import Chunk
+
+
+class ScoringStageConfig(StageConfig):
+    """Several ``cross_encoders`` are an ensemble: a pair's score is the mean of theirs."""
+
+    cross_encoders: Annotated[list[str], Input("cross_encoder"), Field(min_length=1)]
+    corpus: Annotated[str, Input("corpus")]
+    precision: Literal["fp32", "bf16", "fp16"]
+    chunk_tokens: Annotated[int, Field(gt=0)]
+    shard_size: Annotated[int, Field(gt=0), Operational()]
+
+
+def no_probability(inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
+    """What ``StageConfig.misfit`` says of a cross-encoder whose scores are no probabilities."""
+    if all(getattr(config, "loss", "pointwise") == "pointwise" for config in inputs["cross_encoders"]):
+        return None
+    return "cross_encoders", (
+        "thresholds need probabilities, which a cross-encoder trained listwise does not give; set its loss to pointwise"
+    )
+
+
+def searched(
+    context: Context, collection: "Collection", query_rows: "np.ndarray", depth: int, part: Part
+) -> "tuple[np.ndarray, dict[str, float]]":
+    """The candidates (n, k) that ``retriever`` finds for queries (n,), kept in candidates.npy, and its recall.
+
+    What several processes do not share (``searched_together``) the first does with the threads of all on its machine.
+    """
+    from condensery.retrieval.index import open_index
+    from condensery.retrieval.reranking import search_candidates
+    from condensery.retrieval.retriever import recall_of
+    from condensery.system.files import load_array
+
+    index, path = context.input("retriever"), context.folder / "candidates.npy"
+    member, threads = context.runtime.member, context.runtime.threads
+
+    def search(part: Part, threads: int) -> dict[str, float]:
+        retriever = open_index(index, collection, threads, device=context.runtime.search_device)
+        search_candidates(retriever, query_rows, depth, path, context.stage_name, part)
+        return recall_of(retriever, context.stage_name)
+
+    if searched_together(index, len(query_rows)):
+        recall = search(part, threads)
+    else:
+        recall = part.from_first(lambda: search(ALONE, threads * (member.local_processes if member else 1)))
+    return load_array(path, mapped=True), recall
+
+
+def scored(
+    config: ScoringStageConfig, context: Context, query_rows: "np.ndarray", candidates: "np.ndarray", part: Part
+) -> "np.ndarray":
+    """The scores (n, k) of candidates (n, k) of queries (n,), kept in scores.npy; see ``score_candidates``."""
+    from condensery.retrieval.reranking import score_candidates
+    from condensery.text.collection import Collection
+
+    collection = Collection(context.input("corpus"))
+    scorers = [_scorer(found, collection, config, context) for found in context.artifacts("cross_encoders")]
+    return score_candidates(
+        scorers,
+        query_rows,
+        candidates,
+        context.folder / "scores.npy",
+        shard_size=config.shard_size,
+        budget=config.chunk_tokens,
+        label=context.stage_name,
+        part=part,
+    )
+
+
+def _scorer(made: Artifact, collection: "Collection", config: ScoringStageConfig, context: Context) -> "Scorer":
+    """A cross-encoder on the tokens that it was trained with: those of an ensemble may have different tokenizers."""
+    from condensery.models.cross_encoder import load_reranker
+    from condensery.retrieval.reranking import Scorer
+    from condensery.tokens.artifacts import Tokens, pair_reader
+
+    tokens, reranker = Tokens(made.input("tokens").path), load_reranker(made.path)
+    if (len(tokens.queries), len(tokens.passages)) != (len(collection.queries), len(collection.passages)):
+        raise UserError(
+            f"stages.{context.stage_name}.cross_encoders: {made.kind}/{made.id} was trained on another collection"
+        )
+    reader = pair_reader(tokens, reranker.query_length, reranker.length, reranker.separators)
+    return Scorer(reader, _score(reranker.model, config.precision, context.runtime.accelerator))
+
+
+def _score(model: "CrossEncoder", precision: str, accelerator: str) -> "Callable[[Chunk], torch.Tensor]":
+    import torch
+
+    from condensery.stages.devices import autocast, torch_device
+
+    device: Any = torch_device(accelerator)
+    model.to(device).eval()
+
+    def score(chunk: "Chunk") -> torch.Tensor:
+        with torch.inference_mode(), autocast(device, precision):
+            return model.scores(chunk.to(device))
+
+    return score

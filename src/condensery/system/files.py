@@ -1,0 +1,141 @@
+"""Files: written whole or not at all, read with the line number at hand, known by their content."""
+
+import gzip
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, TextIO
+
+from condensery.errors import UserError
+from condensery.system.inputs import fault
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import DTypeLike, NDArray
+
+RECOMPUTE = "delete the folder that it lies in, and the next run computes it anew"  # of a file in an artifact
+
+
+@contextmanager
+def atomic(path: Path) -> Iterator[Path]:
+    """Give a temporary path beside ``path``; what is written there becomes ``path`` when the block ends without error."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        if temporary.is_dir() and not temporary.is_symlink():
+            shutil.rmtree(temporary)
+        else:
+            temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write ``value`` as indented JSON, atomically. Raises ``ValueError`` on NaN: a table must never hold one."""
+    with atomic(path) as temporary:
+        temporary.write_text(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def read_json(path: Path) -> Any:
+    """Read JSON; a missing or broken file, and what is no file, is a ``UserError`` that names it."""
+    if why := fault(path):  # whoever opens a pipe waits, and a device has no end
+        raise UserError(f"{path}: {why}")
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a plain ValueError
+        raise UserError(f"{path}: not valid JSON ({error})") from None
+
+
+def load_array(path: Path, mapped: bool = False) -> "NDArray[Any]":
+    """Read an .npy file, or map it into memory; pickled objects in it are never read.
+
+    Raises ``UserError`` where the file is missing or is no such array.
+    """
+    import numpy as np
+
+    try:
+        found: NDArray[Any] = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except MemoryError:
+        raise
+    except Exception as error:  # a broken header is evaluated as Python, which may raise anything
+        raise UserError(f"{path}: not a readable array ({_first_line(error)}); {RECOMPUTE}") from None
+    if not isinstance(found, np.ndarray):
+        raise UserError(f"{path}: not one array, but an archive; {RECOMPUTE}")
+    return found
+
+
+def load_arrays(path: Path) -> "dict[str, NDArray[Any]]":
+    """Read the arrays of an .npz file by name, as ``load_array``."""
+    import numpy as np
+
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return dict(stored)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise UserError(f"{path}: not readable arrays ({_first_line(error)}); {RECOMPUTE}") from None
+
+
+def new_array(path: Path, dtype: "DTypeLike", shape: tuple[int, ...]) -> "np.memmap[Any, Any]":
+    """A new .npy file, mapped to be written. All of it is on the disk from the start: a full one is an ``OSError`` here,
+    while a page of a map that finds no space ends the process.
+    """
+    from numpy.lib.format import open_memmap
+
+    found = open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+    if hasattr(os, "posix_fallocate"):
+        with open(path, "r+b") as stream:
+            os.posix_fallocate(stream.fileno(), 0, path.stat().st_size)
+    return found
+
+
+def _first_line(error: Exception) -> str:
+    return [*str(error).splitlines(), type(error).__name__][0]
+
+
+def expanded(path: str | Path) -> Path:
+    """The path with the home folder for ``~``; as it is where there is no such user."""
+    return Path(os.path.expanduser(path))
+
+
+def inside(folder: Path, name: Any, where: str | Path) -> Path:
+    """``folder / name``, of a name that stands in a file; ``UserError`` where it leads out of the folder.
+
+    ``where`` is what is said to hold the name.
+    """
+    if not isinstance(name, str) or not name or "\0" in name or {"..", "/"} & {*PurePosixPath(name).parts}:
+        raise UserError(f"{where}: {name!r} is no name of something in {folder}; was the file edited by hand?")
+    return folder / name
+
+
+@contextmanager
+def open_text(path: Path) -> Iterator[TextIO]:
+    """Open a UTF-8 text file, plain or gzip (by its ending). A missing file is a ``UserError``."""
+    try:
+        stream: TextIO = (
+            gzip.open(path, "rt", encoding="utf-8", newline="\n")  # noqa: SIM115  (closed by the caller's block)
+            if path.suffix == ".gz"
+            else open(path, encoding="utf-8", newline="\n")  # noqa: SIM115
+        )
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    with stream:
+        yield stream
+
+
+def content_hash(path: Path) -> str:
+    """Hex digest (32 characters) of a file's bytes."""
+    with open(path, "rb") as stream:
+        return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16)).hexdigest()

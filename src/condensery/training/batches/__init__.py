@@ -1,0 +1,1 @@
+"""What a step reads, as a function of the step: spans, pairs, triples, lists."""

@@ -1,0 +1,166 @@
+"""Adaptive batches while training runs (Zhao et al., §3.2): a process of its own makes them. It need not import torch.
+
+All goes through files in the stage's folder, so that whoever wants a batch only waits for it, and a run that is killed
+goes on with what lies there:
+
+    00001.vectors.npz   queries (t, d) and positives (u, d), encoded before the first step of epoch 1; gone when that
+                        epoch's batches are made
+    00001.batches       the pairs of batch 0, then of batch 1, ... as int32; grows as they are made
+    failed.txt          why there will be no more
+
+The batches of an epoch are a function of seed, epoch and similarities, whenever and by whomever they are made.
+
+Letters: t training pairs, u passages that are relevant to some query, d dimensions.
+"""
+
+import os
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import scipy.sparse as sparse
+from numpy.typing import NDArray
+
+from condensery.errors import UserError
+from condensery.system.children import Parent
+from condensery.system.files import atomic, load_arrays
+from condensery.training.batches.scheduling import Ids, Scheduler, drawn_positives
+
+Similarity = Literal["bm25", "encoder", "bm25_then_encoder"]
+Vectors = NDArray[np.float32]
+
+_PAUSE = 0.02  # seconds between two looks at a file
+
+
+@dataclass(frozen=True)
+class AdaptiveOrder:
+    """An ``Order`` of hard batches. It is sent to other processes: the similarities must be as well.
+
+    Attributes:
+        folder: for the files.
+        positives, starts: as in ``TrainingQueries``.
+        batch_size, beam, seed: see ``Scheduler``.
+        similarity: of which epochs; bm25_then_encoder = BM25 in the first.
+        lexical: gives BM25 of queries and positives, (t, u).
+        dense: gives the similarity (t, u) of query vectors (t, d) and vectors of positives (u, d).
+    """
+
+    folder: Path
+    positives: Ids
+    starts: Ids
+    batch_size: int
+    beam: int
+    seed: int
+    similarity: Similarity
+    lexical: Callable[[], sparse.csr_matrix]
+    dense: Callable[[Vectors, Vectors], sparse.csr_matrix]
+
+    def __call__(self, step: int) -> tuple[int, Ids]:
+        """The epoch of a step and the pairs of its batch; waits for it. Raises ``UserError`` where it will not come."""
+        items = self.items
+        epoch, position = divmod(step, -(-items // self.batch_size))
+        first = position * self.batch_size
+        size = min(self.batch_size, items - first)
+        while self._made(epoch) < first + size:
+            self.check()
+            time.sleep(_PAUSE)
+        return epoch, np.fromfile(self._batches(epoch), np.int32, size, offset=4 * first).astype(np.int64)
+
+    @property
+    def items(self) -> int:
+        """t."""
+        return len(self.starts) - 1
+
+    @cached_property
+    def passages(self) -> Ids:
+        """(u,) the relevant passages of all queries, ascending."""
+        return np.unique(self.positives)
+
+    def vectors(self, epoch: int) -> Path | None:
+        """Where the vectors for an epoch belong, or None where they are not needed (any more)."""
+        encoded = self.similarity == "encoder" or (self.similarity == "bm25_then_encoder" and epoch > 0)
+        whole = self._made(epoch) == self.items
+        return self.folder / f"{epoch:05d}.vectors.npz" if encoded and not whole else None
+
+    def make(self, epoch: int) -> None:
+        """Make the batches of an epoch that are not made yet; waits for the vectors."""
+        items, vectors, path = self.items, self.vectors(epoch), self._batches(epoch)
+        made = self._made(epoch)
+        if made == items:
+            return
+        similarity = self._dense(vectors) if vectors else self._lexical
+        drawn = drawn_positives(self.positives, self.starts, np.arange(items), self.seed, epoch)
+        passage = np.searchsorted(self.passages, drawn)
+        scheduler = Scheduler(similarity, passage, self.batch_size, self.beam, self.seed, epoch)
+        with open(path, "ab") as stream:
+            stream.truncate(4 * (made - made % self.batch_size))
+            done = np.fromfile(path, np.int32).astype(np.int64)
+            for batch in scheduler.batches(done):
+                stream.write(batch.astype(np.int32).tobytes())
+                stream.flush()
+        if vectors:
+            vectors.unlink()
+
+    def check(self) -> None:
+        """Raise ``UserError`` where the process that makes the batches has failed."""
+        if self._failed.exists():
+            raise UserError(self._failed.read_text(encoding="utf-8"))
+
+    def fail(self, why: str) -> None:
+        """Tell all who wait that no more batches will come."""
+        with atomic(self._failed) as temporary:
+            temporary.write_text(f"adaptive batches: {why}", encoding="utf-8")
+
+    def begin(self) -> None:
+        """Forget an earlier failure."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._failed.unlink(missing_ok=True)
+
+    @property
+    def _failed(self) -> Path:
+        return self.folder / "failed.txt"
+
+    def _batches(self, epoch: int) -> Path:
+        return self.folder / f"{epoch:05d}.batches"
+
+    def _made(self, epoch: int) -> int:
+        """Pairs whose place in an epoch is known; a number that is not whole is of no use yet."""
+        path = self._batches(epoch)
+        return path.stat().st_size // 4 if path.exists() else 0
+
+    @cached_property
+    def _lexical(self) -> sparse.csr_matrix:
+        return self._negatives(self.lexical())
+
+    def _dense(self, path: Path) -> sparse.csr_matrix:
+        while not path.exists():
+            time.sleep(_PAUSE)
+        stored = load_arrays(path)
+        return self._negatives(self.dense(stored["queries"], stored["passages"]))
+
+    def _negatives(self, similarity: sparse.csr_matrix) -> sparse.csr_matrix:
+        """Without the passages that are relevant to the query: they make no batch harder."""
+        place = np.searchsorted(self.passages, self.positives)
+        known = sparse.csr_matrix((np.ones(len(place), np.float32), place, self.starts), shape=similarity.shape)
+        negatives = (similarity - similarity.multiply(known)).tocsr()
+        negatives.eliminate_zeros()
+        return negatives
+
+
+def make_all(parent: Parent, order: AdaptiveOrder, epochs: range) -> None:
+    """What the process does: the batches of these epochs, one epoch after the other."""
+    parent.end_with()
+    os.environ["CONDENSERY_PROGRESS"] = "off"  # the terminal is the trainer's
+    try:
+        for epoch in epochs:
+            order.make(epoch)
+    except UserError as error:
+        order.fail(str(error))
+    except BaseException as error:
+        traceback.print_exc()
+        order.fail(f"{type(error).__name__}: {error}")

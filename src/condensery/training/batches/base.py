@@ -1,0 +1,143 @@
+"""Batches as a function of the step: nothing is remembered, so a resumed run sees what an uninterrupted one sees."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import Dataset, DistributedSampler
+
+from condensery.randomness import generator
+from condensery.system.children import Parent
+from condensery.tokens.batches import Chunk
+
+Ids = NDArray[np.int64]
+Order = Callable[[int], tuple[int, Ids]]  # step -> its epoch and the items of its batch
+_COUNTED = 1_000_000  # tokens of the first batches, to say how many steps a larger number is
+
+
+class Batch(Protocol):
+    """What a process trains on in one step: the batch, or its share of it."""
+
+    @property
+    def chunks(self) -> Sequence[Chunk]:
+        """Together they hold all rows of the batch."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the whole batch, padding not counted."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether every process has the whole batch: there are more processes than items to share."""
+
+    def to(self, device: torch.device) -> "Batch":
+        """The same batch on ``device``."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which part of each batch is made: all of it, or that of one of several processes that train together."""
+
+    rank: int = 0
+    processes: int = 1
+
+    def of(self, items: Ids) -> tuple[Ids, bool]:
+        """The items (n,) from among a batch's, as many as others get or one less, and ``Batch.alone``."""
+        if len(items) < self.processes:
+            return items, True
+        return np.array_split(items, self.processes)[self.rank], False
+
+
+ALL = Share()
+
+
+class Batches(Protocol):
+    """Makes the batch of a step."""
+
+    def steps_an_epoch(self) -> int:
+        """Batches until every item was seen once; the last may be short."""
+
+    def batch(self, step: int, share: Share = ALL) -> Batch:
+        """The batch of step ``step``, from 0, or a share of it."""
+
+
+def steps_of_epochs(batches: Batches, epochs: float) -> int:
+    """Optimisation steps in so many passes over the items, one at least."""
+    return max(1, round(epochs * batches.steps_an_epoch()))
+
+
+def steps_of_tokens(batches: Batches, tokens: int) -> int:
+    """Optimisation steps that read about ``tokens`` tokens in all, one at least.
+
+    The first million is counted, batch by batch; what is beyond it is taken to be alike.
+    """
+    steps = counted = 0
+    while counted < min(tokens, _COUNTED):
+        counted += batches.batch(steps).tokens
+        steps += 1
+    return max(1, round(steps * tokens / counted))
+
+
+@lru_cache(maxsize=2)
+def _order(seed: int, epoch: int, items: int) -> Ids:
+    """The order of the items in an epoch: a permutation, (items,)."""
+    return generator(seed, "order", epoch).permutation(items)
+
+
+def items_of_step(step: int, batch_size: int, items: int, seed: int) -> tuple[int, Ids]:
+    """The epoch of a step and the items of its batch."""
+    epoch, position = divmod(step, -(-items // batch_size))
+    return epoch, _order(seed, epoch, items)[position * batch_size : (position + 1) * batch_size]
+
+
+def items_in_sequence(step: int, batch_size: int, items: int) -> tuple[int, Ids]:
+    """As ``items_of_step``, in the order in which the items stand."""
+    epoch, position = divmod(step, -(-items // batch_size))
+    return epoch, np.arange(position * batch_size, min((position + 1) * batch_size, items))
+
+
+class StepDataset(Dataset[Batch]):
+    """The batches of a training run by step, or this process's share; what PyTorch's loader and its workers read."""
+
+    def __init__(self, batches: Batches, share: Share = ALL) -> None:
+        self.batches, self.share = batches, share
+
+    def __len__(self) -> int:
+        return self.batches.steps_an_epoch()
+
+    def __getitem__(self, step: int) -> Batch:
+        return self.batches.batch(step, self.share)
+
+
+def begin_worker(parent: Parent, number: int) -> None:
+    """What each worker of the loader begins with. It stands here because a worker need not import Lightning."""
+    parent.end_with()
+
+
+class StepSampler(DistributedSampler[int]):
+    """The steps from the one at which the trainer stands to the end of the epoch that it is in.
+
+    Its length is that of a whole epoch: Lightning counts the batches of the interrupted part when it resumes. It is a
+    ``DistributedSampler``, because in the place of any other Lightning puts one of its own.
+
+    Args:
+        first: gives the step at which the trainer stands.
+        epoch: steps of an epoch.
+    """
+
+    def __init__(self, first: Callable[[], int], epoch: int) -> None:
+        self.first, self.epoch_steps = first, epoch
+
+    def __iter__(self) -> Iterator[int]:
+        first = self.first()  # asked when the first step is wanted: Lightning may make the iterator before it resumes
+        yield from range(first, (first // self.epoch_steps + 1) * self.epoch_steps)
+
+    def __len__(self) -> int:
+        return self.epoch_steps
+
+    def set_epoch(self, epoch: int) -> None:
+        """Lightning says which epoch it is; the step says it already."""

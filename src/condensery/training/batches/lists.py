@@ -1,0 +1,60 @@
+"""Batches for the cross-encoder: queries, each with a positive and negatives, which are scored one pair at a time."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from condensery.tokens.batches import Chunk
+from condensery.tokens.pairs import PairReader
+from condensery.training.batches.base import ALL, Share
+from condensery.training.batches.triples import TripleBatches
+
+
+@dataclass(frozen=True)
+class ListBatch:
+    """Lists of pairs, one list a query.
+
+    Attributes:
+        chunks: of whole lists. Rows i * size to (i + 1) * size - 1 are those of query i, its positive first.
+        lists, size: queries, and passages of each.
+        tokens: of the whole batch, padding not counted.
+        alone: see ``Batch``.
+    """
+
+    chunks: list[Chunk]
+    lists: int
+    size: int
+    tokens: int
+    alone: bool = False
+
+    def to(self, device: torch.device) -> "ListBatch":
+        """The same batch on ``device``."""
+        return replace(self, chunks=[chunk.to(device, non_blocking=True) for chunk in self.chunks])
+
+
+class ListBatches:
+    """The queries, positives and hard negatives of the bi-encoder's batches, as lists of pairs.
+
+    Args:
+        triples: draws them.
+        reader: writes the pairs.
+    """
+
+    def __init__(self, triples: TripleBatches, reader: PairReader) -> None:
+        self.triples, self.reader = triples, reader
+
+    def steps_an_epoch(self) -> int:
+        """See ``Batches``."""
+        return self.triples.steps_an_epoch()
+
+    def batch(self, step: int, share: Share = ALL) -> ListBatch:
+        """See ``Batches``."""
+        epoch, items = self.triples.order(step)
+        chosen, alone = share.of(items)
+        positive, hard = self.triples.draw(epoch, chosen)
+        passages = np.column_stack([positive, hard])  # (lists, size)
+        queries = np.repeat(self.triples.training.rows[chosen], passages.shape[1])
+        parts = self.reader.chunks(queries, passages.reshape(-1), self.triples.budget, together=passages.shape[1])
+        lists, size = passages.shape
+        return ListBatch(parts, lists, size, sum(int(chunk.lengths.sum()) for chunk in parts), alone)

@@ -1,0 +1,119 @@
+"""Batches for pre-training: texts of a corpus, masked."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+
+from condensery.tokens.batches import Chunk, Context, chunks
+from condensery.tokens.masking import mask_spans
+from condensery.tokens.vocabulary import Vocabulary
+from condensery.training.batches.base import ALL, Ids, Share, items_of_step
+from condensery.training.batches.sources import Rows, Source
+
+
+@dataclass(frozen=True)
+class SpanBatch:
+    """Texts for pre-training, in chunks. Rows 2i and 2i + 1 of a batch of pairs belong together.
+
+    Attributes:
+        chunks: together they hold rows 0 .. n - 1.
+        masked: masked tokens of the whole batch.
+        tokens: tokens of the whole batch that the encoder reads, padding not counted.
+        context_masked: tokens of the whole batch that a decoder predicts.
+        alone: see ``Batch``.
+    """
+
+    chunks: list[Chunk]
+    masked: int
+    tokens: int
+    context_masked: int = 0
+    alone: bool = False
+
+    def to(self, device: torch.device) -> "SpanBatch":
+        """The same batch on ``device``."""
+        return replace(self, chunks=[chunk.to(device, non_blocking=True) for chunk in self.chunks])
+
+
+@dataclass(frozen=True)
+class ContextMasking:
+    """What the decoder of a context autoencoder (CoT-MAE, RetroMAE) reads beside the vectors.
+
+    Attributes:
+        context: partner = the other text of the pair (CoT-MAE); same = the text that the encoder reads (RetroMAE).
+        both: encode both texts of a pair, each as the context of the other, or only the first.
+        rate: share of the tokens that the decoder predicts from the others; None = all, and none is masked (causal and
+            enhanced decoders, which hide tokens from each other themselves).
+    """
+
+    context: Literal["partner", "same"]
+    both: bool
+    rate: float | None
+
+
+class SpanBatches:
+    """Texts of a corpus, masked.
+
+    Args:
+        source: where the rows come from.
+        vocabulary: of the tokens.
+        batch_size: items of the source a step.
+        mask_rate, whole_word: see ``mask_spans``; ``mask_rate`` None = nothing is masked or predicted.
+        budget: padded tokens a chunk may hold.
+        seed: of order and masks.
+        context: what a decoder reads; None = there is none.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        vocabulary: Vocabulary,
+        *,
+        batch_size: int,
+        mask_rate: float | None,
+        whole_word: bool,
+        budget: int,
+        seed: int,
+        context: ContextMasking | None = None,
+    ) -> None:
+        self.source, self.vocabulary, self.batch_size = source, vocabulary, batch_size
+        self.mask_rate, self.whole_word, self.budget, self.seed = mask_rate, whole_word, budget, seed
+        self.context = context
+
+    def steps_an_epoch(self) -> int:
+        """See ``Batches``."""
+        return -(-self.source.items // self.batch_size)
+
+    def batch(self, step: int, share: Share = ALL) -> SpanBatch:
+        """See ``Batches``."""
+        epoch, items = items_of_step(step, self.batch_size, self.source.items, self.seed)
+        chosen, alone = share.of(items)
+        rows = self.source.rows(step, epoch, chosen)
+        context, read = None, 0
+        if self.context is not None:
+            every = np.arange(len(rows))
+            encoded = every if self.context.both else every[::2]
+            other = rows.take(encoded ^ 1 if self.context.context == "partner" else encoded)
+            rows = rows.take(encoded)
+            context, read = self._context(other, epoch)
+        ids, masked, targets = self._masked(rows, "mask", epoch, self.mask_rate)
+        parts = chunks(
+            ids, rows.starts, self.budget, self.vocabulary.pad, masked=masked, targets=targets, context=context
+        )
+        return SpanBatch(parts, 0 if masked is None else len(masked), len(rows.flat), read, alone)
+
+    def _masked(self, rows: Rows, what: str, epoch: int, rate: float | None) -> tuple[Ids, Ids | None, Ids | None]:
+        if rate is None:
+            return rows.flat, None, None
+        how, keys = (self.vocabulary, rate, self.whole_word), (self.seed, what, epoch)
+        return mask_spans(rows.flat, rows.starts, *how, *keys, span_ids=rows.names)
+
+    def _context(self, rows: Rows, epoch: int) -> tuple[Context, int]:
+        """What the decoder reads, and how many tokens it predicts."""
+        assert self.context is not None
+        ids, masked, targets = self._masked(rows, "context mask", epoch, self.context.rate)
+        if masked is None or targets is None:
+            masked = np.flatnonzero(~self.vocabulary.is_special[ids])
+            targets = ids[masked]
+        return Context(ids, rows.starts, masked, targets), len(masked)

@@ -1,0 +1,246 @@
+"""Batches for fine-tuning: queries, a positive each, and hard negatives."""
+
+from bisect import insort
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from condensery.errors import UserError
+from condensery.losses.contrast import known_positives
+from condensery.models.biencoder import PASSAGE, QUERY
+from condensery.randomness import check_subset, nested_subset, uniforms
+from condensery.text.collection import Collection
+from condensery.tokens.batches import Chunk, chunks, text_rows
+from condensery.tokens.ranges import ranges
+from condensery.tokens.store import TokenStore
+from condensery.tokens.vocabulary import Vocabulary
+from condensery.training.batches.base import ALL, Ids, Order, Share, items_of_step
+from condensery.training.batches.scheduling import drawn_positives
+
+Value = TypeVar("Value", bound=np.generic, covariant=True)
+
+
+@dataclass(frozen=True)
+class TripleBatch:
+    """Queries and passages for fine-tuning. Rows 0 .. q - 1 are the queries, q .. q + p - 1 the passages.
+
+    Attributes:
+        chunks: of queries (tower QUERY) and of passages (tower PASSAGE).
+        positive: (q,) which of the p passages is each query's positive.
+        known: (q, p) True where a passage is judged relevant to the query.
+        tokens: tokens of the whole batch, padding not counted.
+        passages: (p,) the rows of the passages in the collection, ascending.
+        judged: (j, 2) query of the batch, and row in the collection of a passage judged relevant to it.
+        alone: see ``Batch``.
+    """
+
+    chunks: list[Chunk]
+    positive: Tensor
+    known: Tensor
+    tokens: int
+    passages: Tensor
+    judged: Tensor
+    alone: bool = False
+
+    def to(self, device: torch.device) -> "TripleBatch":
+        """The same batch on ``device``."""
+        moved = [chunk.to(device, non_blocking=True) for chunk in self.chunks]
+        tables = {name: getattr(self, name).to(device) for name in ("positive", "known", "passages", "judged")}
+        return replace(self, chunks=moved, **tables)
+
+
+class Pool(Protocol[Value]):
+    """Something for each hard negative of the training queries (q, m), an array or read from disk as it is asked for."""
+
+    def __getitem__(self, chosen: Ids, /) -> NDArray[Value]:
+        """(b, m) of the queries ``chosen`` (b,)."""
+
+
+@dataclass(frozen=True)
+class TrainingQueries:
+    """What is known about the training queries.
+
+    Attributes:
+        rows: (q,) row of each query in the collection, ascending.
+        positives: (j,) judged relevant passages of query 0, then of query 1, ...
+        starts: (q + 1,) where each query's begin.
+        negatives: (q, m) hard negatives, padded with -1 anywhere; m may be 0.
+        weights: (q, m) > 0, how likely each is drawn against the others of its query; None = all alike.
+    """
+
+    rows: Ids
+    positives: Ids
+    starts: Ids
+    negatives: Pool[np.int32]
+    weights: Pool[np.float64] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        positives: Mapping[int, NDArray[np.integer]],
+        negatives: Pool[np.int32],
+        weights: Pool[np.float64] | None = None,
+    ) -> "TrainingQueries":
+        """From the relevant passages of each query row, in ascending order of the rows."""
+        counts = [len(found) for found in positives.values()]
+        starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        flat = np.concatenate(list(positives.values())).astype(np.int64)
+        return cls(np.fromiter(positives, np.int64), flat, starts, negatives, weights)
+
+
+def judged_queries(
+    collection: Collection, split: str, number: int | None, seed: int, key: str = "train_queries"
+) -> dict[int, NDArray[np.integer]]:
+    """The relevant passages of the judged queries of a split, by query row, or of ``number`` of them drawn by ``seed``.
+
+    Raises:
+        UserError: the split is not there, a judged query has no positive, or there are fewer than ``number``, which was set
+            in ``key``.
+    """
+    qrels = collection.qrels(split)
+    positives = qrels.positives()
+    without = [row for row in qrels.query_set.tolist() if row not in positives]
+    if without:
+        name = collection.queries.column("id")[without[0]]
+        raise UserError(
+            f"qrels of the split {split!r}: query {name!r} has no positive (no judgement above 0), nor have"
+            f" {len(without) - 1} others; remove them from the qrels"
+        )
+    check_subset(number, len(positives), key, f"judged queries in the split {split!r}")
+    judged = np.fromiter(positives, np.int64)
+    chosen = judged[nested_subset(seed, len(judged), number)]
+    return {row: positives[row] for row in chosen.tolist()}
+
+
+class TripleBatches:
+    """Queries, one positive each, and hard negatives; passages of other queries serve as negatives too.
+
+    A positive and ``negatives`` hard negatives are drawn anew each epoch, without replacement from the query's pool. A
+    query whose pool is too small is filled up with other passages drawn from the whole corpus. A passage that is judged
+    relevant to the query is never its hard negative. A passage that occurs twice in a batch is encoded once.
+
+    Args:
+        queries, passages: token stores of the collection; ``titles`` of the passages or None.
+        vocabulary: of the tokens.
+        training: the queries and what is known about them.
+        batch_size: queries a step.
+        negatives: hard negatives a query (0 = in-batch negatives alone).
+        query_length, passage_length: longest inputs in tokens, with [CLS] and [SEP].
+        budget: padded tokens a chunk may hold.
+        seed: of order, positives and negatives.
+        order: which queries a step is of; None = all in random order, anew each epoch.
+    """
+
+    def __init__(
+        self,
+        queries: TokenStore,
+        passages: TokenStore,
+        titles: TokenStore | None,
+        vocabulary: Vocabulary,
+        training: TrainingQueries,
+        *,
+        batch_size: int,
+        negatives: int,
+        query_length: int,
+        passage_length: int,
+        budget: int,
+        seed: int,
+        order: Order | None = None,
+    ) -> None:
+        self.queries, self.passages, self.titles, self.vocabulary = queries, passages, titles, vocabulary
+        self.training, self.batch_size, self.negatives = training, batch_size, negatives
+        self.query_length, self.passage_length = query_length, passage_length
+        self.budget, self.seed = budget, seed
+        self.order = order or partial(items_of_step, batch_size=batch_size, items=len(training.rows), seed=seed)
+
+    def steps_an_epoch(self) -> int:
+        """See ``Batches``."""
+        return -(-len(self.training.rows) // self.batch_size)
+
+    def batch(self, step: int, share: Share = ALL) -> TripleBatch:
+        """See ``Batches``."""
+        epoch, items = self.order(step)
+        chosen, alone = share.of(items)
+        return replace(self.batch_of(epoch, chosen), alone=alone)
+
+    def batch_of(self, epoch: int, chosen: Ids) -> TripleBatch:
+        """The batch of any queries (b,), numbered as in ``training``, with what is drawn for them in an epoch."""
+        positive, hard = self.draw(epoch, chosen)
+        passages, place = np.unique(np.concatenate([positive, hard.reshape(-1)]), return_inverse=True)
+        parts, tokens = [], 0
+        sides = (
+            (QUERY, self.queries, self.training.rows[chosen], self.query_length, None),
+            (PASSAGE, self.passages, passages, self.passage_length, self.titles),
+        )
+        first = 0
+        for tower, store, rows, length, titles in sides:
+            flat, starts = text_rows(store, rows, self.vocabulary, length, titles)
+            places = np.arange(first, first + len(rows))
+            parts += chunks(flat, starts, self.budget, self.vocabulary.pad, tower=tower, rows=places)
+            first, tokens = first + len(rows), tokens + len(flat)
+        judged, names = torch.from_numpy(self._judged(chosen)), torch.from_numpy(passages)
+        known = known_positives(judged, names, len(chosen))
+        return TripleBatch(parts, torch.from_numpy(place[: len(chosen)]), known, tokens, names, judged)
+
+    def draw(self, epoch: int, chosen: Ids) -> tuple[Ids, Ids]:
+        """A positive (b,) and hard negatives (b, negatives) of the queries ``chosen`` (b,) in an epoch."""
+        positive = self._positives(epoch, chosen)
+        return positive, self._hard_negatives(epoch, chosen, positive)
+
+    def _positives(self, epoch: int, chosen: Ids) -> Ids:
+        """(b,) one judged relevant passage of each query."""
+        return drawn_positives(self.training.positives, self.training.starts, chosen, self.seed, epoch)
+
+    def _hard_negatives(self, epoch: int, chosen: Ids, positive: Ids) -> Ids:
+        """(b, negatives) passages from each query's pool, or from the corpus where the pool has too few.
+
+        Where the corpus has too few as well, the query's ``positive`` (b,) stands in, which adds nothing to the batch.
+        """
+        if not self.negatives:
+            return np.empty((len(chosen), 0), dtype=np.int64)
+        pool = self.training.negatives[chosen].astype(np.int64)  # (b, m)
+        starts = self.training.starts
+        judged = [self.training.positives[starts[query] : starts[query + 1]] for query in chosen]
+        for row, relevant in enumerate(judged):
+            pool[row, np.isin(pool[row], relevant)] = -1
+        places = np.arange(pool.shape[1])[None, :]
+        draws = uniforms(self.seed, "negative", epoch, index=chosen[:, None], second=places)
+        if self.training.weights is not None:
+            draws = -np.log1p(-draws) / self.training.weights[chosen]  # smallest first (Efraimidis and Spirakis 2006)
+        order = np.argsort(np.where(pool >= 0, draws, np.inf), axis=1, kind="stable")[:, : self.negatives]
+        found = np.take_along_axis(pool, order, axis=1)
+        missing = self.negatives - found.shape[1]
+        found = np.pad(found, ((0, 0), (0, missing)), constant_values=-1)
+        draws = uniforms(self.seed, "random", epoch, index=chosen[:, None], second=np.arange(self.negatives)[None, :])
+        for row in np.flatnonzero((found < 0).any(axis=1)).tolist():
+            gaps = found[row] < 0
+            taken = np.union1d(judged[row], found[row, ~gaps])
+            found[row, gaps] = _others(draws[row, gaps], taken, len(self.passages), positive[row])
+        return found
+
+    def _judged(self, chosen: Ids) -> Ids:
+        """(j, 2) each of the batch's queries with each passage judged relevant to it."""
+        starts = self.training.starts
+        numbers = starts[chosen + 1] - starts[chosen]
+        passages = self.training.positives[ranges(starts[chosen], numbers)]
+        return np.stack([np.repeat(np.arange(len(chosen)), numbers), passages], axis=1)
+
+
+def _others(draws: NDArray[np.float64], taken: Ids, items: int, otherwise: int) -> list[int]:
+    """A different item for each draw in [0, 1), none of them ``taken``; ``otherwise`` where all are."""
+    excluded, found = taken.tolist(), []
+    for draw in draws.tolist():
+        left = items - len(excluded)
+        place = int(draw * left) if left > 0 else -1
+        for item in excluded:  # ascending
+            place += item <= place
+        found.append(place if left > 0 else otherwise)
+        if left > 0:
+            insort(excluded, place)
+    return found

@@ -1,0 +1,1 @@
+"""The LightningDataModules, which own the sampling."""

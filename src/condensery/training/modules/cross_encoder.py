@@ -1,0 +1,84 @@
+"""Training of the cross-encoder."""
+
+from pathlib import Path
+from typing import Unpack
+
+from condensery.errors import UserError
+from condensery.losses.contrast import Contrast
+from condensery.losses.cross_batch import share_of
+from condensery.losses.gradient_cache import ChunkEncoder
+from condensery.losses.relevance import Loss, RelevanceOfLists
+from condensery.models.cross_encoder import (
+    CrossEncoder,
+    Reranker,
+    load_cross_encoder,
+    pair_separators,
+    save_cross_encoder,
+)
+from condensery.system.files import expanded
+from condensery.training.batches.lists import ListBatch
+from condensery.training.modules.base import TrainingModule
+from condensery.training.settings import Optimiser
+
+
+class CrossEncoderModule(TrainingModule):
+    """Relevance of pairs (RocketQA): every pair for itself, or the positive among the passages of its query.
+
+    Its data are those of ``TripleDataModule(pairs=True)``. A batch larger than a chunk is gradient accumulation.
+
+    Args:
+        model: folder or hub name of a checkpoint of the BERT family, or a ``CrossEncoder``.
+        loss: pointwise or listwise.
+        dropout: of hidden states and attention; None = as the checkpoint says.
+        optimiser: see ``TrainingModule``.
+    """
+
+    model: CrossEncoder
+
+    def __init__(
+        self,
+        model: str | Path | CrossEncoder,
+        *,
+        loss: Loss = "pointwise",
+        dropout: float | None = None,
+        **optimiser: Unpack[Optimiser],
+    ) -> None:
+        built = model
+        if not isinstance(built, CrossEncoder):
+            folder = expanded(built)
+            source = folder if folder.is_dir() else built
+            built = load_cross_encoder(source, optimiser.get("seed", 42), dropout).train()
+        super().__init__(built, **optimiser)
+        self.loss = loss
+        self._remember(model=model)
+
+    def objective(self, batch: ListBatch) -> tuple[ChunkEncoder, Contrast | None]:
+        """The loss of the lists."""
+        return RelevanceOfLists(self.model, share_of(batch.lists), batch.size, self.loss), None
+
+    def save_pretrained(
+        self, folder: str | Path, tokenizer: str | Path | None = None, lengths: tuple[int, int] | None = None
+    ) -> None:
+        """Save it as ``AutoModelForSequenceClassification`` and sentence-transformers' ``CrossEncoder``.
+
+        Args:
+            folder: made where it is not there.
+            tokenizer: saved with it; None = that of the data module that it was trained on.
+            lengths: tokens of the longest query and of the longest pair; None = those of the data module.
+
+        Raises:
+            UserError: one of the two is not known.
+        """
+        data = getattr(self._trainer, "datamodule", None)
+        tokenizer, lengths = (
+            tokenizer or getattr(data, "tokenizer_folder", None),
+            lengths or getattr(data, "lengths", None),
+        )
+        if tokenizer is None or lengths is None:
+            raise UserError(
+                "save_pretrained: give `tokenizer` and `lengths`; the module was trained on no TripleDataModule"
+            )
+        query_length, length = lengths
+        save_cross_encoder(
+            Reranker(self.model, query_length, length, pair_separators(tokenizer)), Path(folder), tokenizer
+        )

@@ -1,0 +1,110 @@
+"""Training on sentence tasks: pairs of sentences with a score, or triplets."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from condensery.losses.contrast import Contrast, weighted
+from condensery.losses.cross_batch import share_of
+from condensery.losses.gradient_cache import ChunkEncoder
+from condensery.losses.sentences import cosine_regression, triplet_margin
+from condensery.models.biencoder import BiEncoder
+from condensery.tokens.batches import Chunk, chunks, text_rows
+from condensery.tokens.store import TokenStore
+from condensery.tokens.vocabulary import Vocabulary
+from condensery.training.batches.base import ALL, Share, items_of_step
+from condensery.training.modules.base import TowersModule
+
+
+@dataclass(frozen=True)
+class SentenceBatch:
+    """Examples of k sentences each.
+
+    Attributes:
+        chunks: together they hold rows 0 .. k b - 1: the first sentence of every example, then the second, ...
+        scores: (b,) of each example.
+        tokens: tokens of the whole batch, padding not counted.
+        alone: see ``Batch``.
+    """
+
+    chunks: list[Chunk]
+    scores: Tensor
+    tokens: int
+    alone: bool = False
+
+    def to(self, device: torch.device) -> "SentenceBatch":
+        """The same batch on ``device``."""
+        moved = [chunk.to(device, non_blocking=True) for chunk in self.chunks]
+        return replace(self, chunks=moved, scores=self.scores.to(device))
+
+
+class SentenceBatches:
+    """The examples in another order each epoch.
+
+    Args:
+        sentences: the store of all sentences.
+        vocabulary: of the tokens.
+        rows: (n, k) the sentences of each example.
+        scores: (n,) of each example.
+        batch_size: examples a step.
+        length: longest input in tokens, with [CLS] and [SEP].
+        budget: padded tokens a chunk may hold.
+        seed: of the order.
+    """
+
+    def __init__(
+        self,
+        sentences: TokenStore,
+        vocabulary: Vocabulary,
+        rows: NDArray[np.int64],
+        scores: NDArray[np.float32],
+        *,
+        batch_size: int,
+        length: int,
+        budget: int,
+        seed: int,
+    ) -> None:
+        self.sentences, self.vocabulary, self.rows, self.scores = sentences, vocabulary, rows, scores
+        self.batch_size, self.length, self.budget, self.seed = batch_size, length, budget, seed
+
+    def steps_an_epoch(self) -> int:
+        """See ``Batches``."""
+        return -(-len(self.rows) // self.batch_size)
+
+    def batch(self, step: int, share: Share = ALL) -> SentenceBatch:
+        """See ``Batches``."""
+        _, items = items_of_step(step, self.batch_size, len(self.rows), self.seed)
+        chosen, alone = share.of(items)
+        flat, starts = text_rows(self.sentences, self.rows[chosen].T.reshape(-1), self.vocabulary, self.length)
+        parts = chunks(flat, starts, self.budget, self.vocabulary.pad)
+        return SentenceBatch(parts, torch.from_numpy(self.scores[chosen]), len(flat), alone)
+
+
+class SentenceModule(TowersModule):
+    """The bi-encoder on pairs (regression on the cosine) or triplets (margin between distances).
+
+    Args:
+        model: see ``TowersModule``.
+        margin: that of triplets.
+        others: see ``TowersModule``.
+    """
+
+    def __init__(self, model: str | Path | BiEncoder, *, margin: float = 1.0, **others: Any) -> None:
+        super().__init__(model, **others)
+        self.margin = margin
+
+    def objective(self, batch: SentenceBatch) -> tuple[ChunkEncoder, Contrast | None]:
+        """The mean over the examples of the batch, of all processes."""
+
+        def loss(vectors: Tensor) -> Tensor:
+            first, second, *others = vectors.unflatten(0, (-1, len(batch.scores)))  # k of (b, d)
+            if others:
+                return triplet_margin(first, second, others[0], self.margin)
+            return cosine_regression(first, second, batch.scores.to(vectors.dtype))
+
+        return self.model, weighted(loss, len(batch.scores) / share_of(len(batch.scores)))
