@@ -115,7 +115,10 @@ def test_the_command_line_is_the_persons_own(tmp_path: Path) -> None:
     assert "corpus" in recipe(tmp_path, HARMLESS, *given).sound().out
     sweep = "hydra: {sweeper: {params: {seed: '1,2'}}}\n"
     assert recipe(tmp_path, HARMLESS + sweep, "-m").sound().out.count("== job ") == 2
-    refused(recipe(tmp_path, HARMLESS, "+hydra.callbacks.x._target_=condensery.system.files.shutil.copyfile"), "is not called")
+    refused(
+        recipe(tmp_path, HARMLESS, "+hydra.callbacks.x._target_=condensery.system.files.shutil.copyfile"),
+        "is not called",
+    )
 
 
 def test_a_recipe_reads_no_key_or_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

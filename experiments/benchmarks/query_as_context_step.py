@@ -76,7 +76,7 @@ def batches(model: str, pairs: int, second: tuple[int, int]) -> SpanBatches:
 
 def module_of(model: str, shape: Shape) -> nn.Module:
     """The LightningModule that run.py trains."""
-    from condensery.training.modules.base import CoCondenserModule, MaskedAutoEncoderModule
+    from condensery.training.modules.pretraining import CoCondenserModule, MaskedAutoEncoderModule
 
     backbone = language_model(shape, 0.1, "eager")
     if model == "coCondenser":

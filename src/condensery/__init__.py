@@ -16,16 +16,18 @@ if TYPE_CHECKING:
     from condensery.results import run
     from condensery.retrieval.hits import Hit
     from condensery.retrieval.searchers import BM25, Retriever
-    from condensery.training.datamodules.base import PassageQueryDataModule, SpanPairDataModule, TripleDataModule
-    from condensery.training.modules.base import (
-        BiEncoderModule,
+    from condensery.training.datamodules.passage_queries import PassageQueryDataModule
+    from condensery.training.datamodules.spans import SpanPairDataModule
+    from condensery.training.datamodules.triples import TripleDataModule
+    from condensery.training.modules.biencoder import BiEncoderModule
+    from condensery.training.modules.cross_encoder import CrossEncoderModule
+    from condensery.training.modules.pretraining import (
         CoCondenserModule,
         CondenserModule,
         InverseClozeModule,
         MaskedAutoEncoderModule,
         QueryAsContextModule,
     )
-    from condensery.training.modules.cross_encoder import CrossEncoderModule
 
 __version__ = "0.1.0"
 __all__ = [
@@ -52,19 +54,19 @@ __all__ = [
 
 _MODULES = {
     "BM25": "retrieval.searchers",
-    "BiEncoderModule": "training.modules.base",
-    "CoCondenserModule": "training.modules.base",
-    "CondenserModule": "training.modules.base",
+    "BiEncoderModule": "training.modules.biencoder",
+    "CoCondenserModule": "training.modules.pretraining",
+    "CondenserModule": "training.modules.pretraining",
     "CrossEncoderModule": "training.modules.cross_encoder",
     "Hit": "retrieval.hits",
-    "InverseClozeModule": "training.modules.base",
-    "MaskedAutoEncoderModule": "training.modules.base",
-    "PassageQueryDataModule": "training.datamodules.base",
-    "QueryAsContextModule": "training.modules.base",
+    "InverseClozeModule": "training.modules.pretraining",
+    "MaskedAutoEncoderModule": "training.modules.pretraining",
+    "PassageQueryDataModule": "training.datamodules.passage_queries",
+    "QueryAsContextModule": "training.modules.pretraining",
     "RetrievalLoss": "losses.base",
     "Retriever": "retrieval.searchers",
-    "SpanPairDataModule": "training.datamodules.base",
-    "TripleDataModule": "training.datamodules.base",
+    "SpanPairDataModule": "training.datamodules.spans",
+    "TripleDataModule": "training.datamodules.triples",
     "UserError": "errors",
     "cached_backward": "losses.cached",
     "evaluate": "evaluation.of_searchers",

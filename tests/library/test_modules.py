@@ -299,5 +299,7 @@ def test_another_runs_checkpoint_is_refused(world: Path, tmp_path: Path) -> None
 def test_texts_are_tokenised_once(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = spans()(world)
     data.prepare_data()
-    monkeypatch.setattr("condensery.training.datamodules.base.tokenise_collection", lambda **_: pytest.fail("read again"))
+    monkeypatch.setattr(
+        "condensery.training.datamodules.base.tokenise_collection", lambda **_: pytest.fail("read again")
+    )
     spans(seed=9)(world).prepare_data()

@@ -21,7 +21,9 @@ from condensery.models.encoder import Encoder
 from condensery.tokens.batches import Chunk
 from condensery.training.batches.spans import SpanBatch
 from condensery.training.batches.triples import TrainingQueries, TripleBatch, TripleBatches
-from condensery.training.modules.base import BiEncoderModule, CoCondenserModule, InverseClozeModule, TrainingModule
+from condensery.training.modules.base import TrainingModule
+from condensery.training.modules.biencoder import BiEncoderModule
+from condensery.training.modules.pretraining import CoCondenserModule, InverseClozeModule
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 import tiny

@@ -70,7 +70,9 @@ def test_a_finished_run_answers_without_writing_anything_again(
     first = run(composed())
     assert first.folder is not None
     before = {path: path.stat().st_mtime_ns for path in first.folder.rglob("*")}
-    monkeypatch.setattr("condensery.pipeline.reports.report.write", lambda *_: pytest.fail("the report is written again"))
+    monkeypatch.setattr(
+        "condensery.pipeline.reports.report.write", lambda *_: pytest.fail("the report is written again")
+    )
     again = run(composed("ask=what"))
     assert (again.folder, again.rows) == (first.folder, first.rows)
     assert {path: path.stat().st_mtime_ns for path in first.folder.rglob("*")} == before
@@ -113,7 +115,9 @@ def test_a_run_that_was_interrupted_is_not_taken_for_finished(
 ) -> None:
     folder = run(composed()).folder
     assert folder is not None
-    monkeypatch.setattr("condensery.pipeline.reports.report.write", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(
+        "condensery.pipeline.reports.report.write", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt)
+    )
     with pytest.raises(KeyboardInterrupt):
         run(composed())
     assert not (folder / asking.FINISHED).exists()

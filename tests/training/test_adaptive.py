@@ -29,7 +29,7 @@ from condensery.training.batches.scheduling import Scheduler, drawn_positives
 from condensery.training.batches.triples import TripleBatches
 from condensery.training.datamodules.base import StepDataModule
 from condensery.training.loop import fit
-from condensery.training.modules.base import BiEncoderModule
+from condensery.training.modules.biencoder import BiEncoderModule
 
 STEPS, EPOCH = 11, 3  # 13 queries, 5 a batch; the last epoch is cut short
 SETTINGS = tiny.loop(steps=STEPS, checkpoint_every=4)

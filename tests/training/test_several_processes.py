@@ -22,7 +22,8 @@ from condensery.training.adaptive_batches import AdaptiveBatches
 from condensery.training.batches.base import Share
 from condensery.training.datamodules.base import StepDataModule
 from condensery.training.loop import fit
-from condensery.training.modules.base import BiEncoderModule, TrainingModule
+from condensery.training.modules.base import TrainingModule
+from condensery.training.modules.biencoder import BiEncoderModule
 from condensery.training.modules.generator import GeneratorModule
 from condensery.training.settings import LoopSettings
 

@@ -32,14 +32,14 @@ from condensery.training.batches.sources import (
 from condensery.training.batches.spans import ContextMasking, SpanBatches
 from condensery.training.batches.triples import TrainingQueries, TripleBatches
 from condensery.training.datamodules.base import StepDataModule
-from condensery.training.modules.base import (
-    BiEncoderModule,
+from condensery.training.modules.base import TrainingModule
+from condensery.training.modules.biencoder import BiEncoderModule
+from condensery.training.modules.pretraining import (
     CoCondenserModule,
     CondenserModule,
     InverseClozeModule,
     MaskedAutoEncoderModule,
     QueryAsContextModule,
-    TrainingModule,
 )
 from condensery.training.settings import LoopSettings
 from condensery.training.validation import ValidationSample

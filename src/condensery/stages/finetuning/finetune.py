@@ -54,8 +54,8 @@ def finetune(config: FinetuneConfig, context: Context) -> dict[str, Any]:
     from condensery.training.adaptive_batches import AdaptiveBatches
     from condensery.training.batches.adaptive import AdaptiveOrder
     from condensery.training.batches.triples import TripleBatches
-    from condensery.training.datamodules.base import TripleDataModule
-    from condensery.training.modules.base import BiEncoderModule
+    from condensery.training.datamodules.triples import TripleDataModule
+    from condensery.training.modules.biencoder import BiEncoderModule
 
     collection, tokens = Collection(context.input("corpus")), Tokens(context.input("tokens"))
     training = training_queries(config, context, collection)

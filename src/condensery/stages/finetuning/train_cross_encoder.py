@@ -37,7 +37,7 @@ def train_cross_encoder(config: TrainCrossEncoderConfig, context: Context) -> di
     """Train the cross-encoder and save it as a checkpoint; the last step's weights are the result."""
     from condensery.text.collection import Collection
     from condensery.tokens.artifacts import Tokens
-    from condensery.training.datamodules.base import TripleDataModule
+    from condensery.training.datamodules.triples import TripleDataModule
     from condensery.training.modules.cross_encoder import CrossEncoderModule
 
     collection, tokens = Collection(context.input("corpus")), Tokens(context.input("tokens"))

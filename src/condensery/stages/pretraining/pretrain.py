@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from condensery.models.masked_autoencoder import MaskedAutoEncoder
     from condensery.tokens.vocabulary import Vocabulary
     from condensery.training.batches.spans import ContextMasking
-    from condensery.training.datamodules.base import SpanPairDataModule, TokenDataModule
-    from condensery.training.modules.base import CondenserModule, EncoderModule
+    from condensery.training.datamodules.base import TokenDataModule
+    from condensery.training.datamodules.spans import SpanPairDataModule
+    from condensery.training.modules.base import EncoderModule
+    from condensery.training.modules.pretraining import CondenserModule
 
 Rate = Annotated[float, Field(gt=0, le=1)]
 Length = Annotated[int, Field(ge=8)]
@@ -115,7 +117,7 @@ class PretrainIctConfig(SpanConfig):
 @stage("pretrain_mlm", version=3, makes="encoder", cost=20.0, together=True)
 def pretrain_mlm(config: PretrainMlmConfig, context: Context) -> dict[str, Any]:
     """Plain masked language modelling: the baseline."""
-    from condensery.training.modules.base import CondenserModule
+    from condensery.training.modules.pretraining import CondenserModule
 
     return _pretrain_condenser(config, context, _spans(config, context), 0, CondenserModule)
 
@@ -126,7 +128,7 @@ def pretrain_condenser(config: PretrainCondenserConfig, context: Context) -> dic
 
     From another stage's weights and with a low rate it is continued training (§5.4 of the paper's early version).
     """
-    from condensery.training.modules.base import CondenserModule
+    from condensery.training.modules.pretraining import CondenserModule
 
     return _pretrain_condenser(config, context, _spans(config, context), config.head_layers, CondenserModule)
 
@@ -137,7 +139,7 @@ def pretrain_cocondenser(config: PretrainCoCondenserConfig, context: Context) ->
 
     With ``queries`` query-as-context (Wu et al. 2023, §3.1).
     """
-    from condensery.training.modules.base import CoCondenserModule, QueryAsContextModule
+    from condensery.training.modules.pretraining import CoCondenserModule, QueryAsContextModule
 
     kind = partial(
         QueryAsContextModule if config.queries else CoCondenserModule,
@@ -181,7 +183,7 @@ def pretrain_retromae(config: PretrainRetromaeConfig, context: Context) -> dict[
 def _pretrain_autoencoder(
     config: PretrainCotmaeConfig | PretrainRetromaeConfig, context: Context, data: "TokenDataModule"
 ) -> dict[str, Any]:
-    from condensery.training.modules.base import MaskedAutoEncoderModule
+    from condensery.training.modules.pretraining import MaskedAutoEncoderModule
 
     model = _autoencoder(config, context, data.vocabulary)
     module = MaskedAutoEncoderModule(model, mlm_weight=config.mlm_weight, **config.optimiser())
@@ -192,7 +194,7 @@ def _pretrain_autoencoder(
 def pretrain_ict(config: PretrainIctConfig, context: Context) -> dict[str, Any]:
     """The inverse cloze task (Lee et al. 2019; Gao and Callan 2021a, §4.4): a sentence finds its own passage."""
     from condensery.stages.training import initial_towers
-    from condensery.training.modules.base import InverseClozeModule
+    from condensery.training.modules.pretraining import InverseClozeModule
 
     own: dict[str, Any] = {"query_length": config.query_length, "keep_sentence": config.keep_sentence}
     data = _spans(config, context, pairs="sentence", **own)
@@ -211,7 +213,7 @@ def _shared(config: SpanConfig, context: Context) -> dict[str, Any]:
 def _spans(config: SpanConfig, context: Context, **own: Any) -> "SpanPairDataModule":
     """Spans of the documents, by default single ones."""
     from condensery.tokens.artifacts import Tokens
-    from condensery.training.datamodules.base import SpanPairDataModule
+    from condensery.training.datamodules.spans import SpanPairDataModule
 
     cut = {"spans": config.spans, "short_probability": config.short_probability, "min_length": config.min_length}
     given = {"pairs": None, **_shared(config, context), **cut, **own}
@@ -222,7 +224,7 @@ def _pairs(config: PairConfig, context: Context, decoder: "ContextMasking | None
     """Spans of the documents, or the passages that ``queries`` was made for with their queries."""
     from condensery.tokens.artifacts import Passages, Queries, Tokens
     from condensery.training.batches.sources import Asked
-    from condensery.training.datamodules.base import PassageQueryDataModule
+    from condensery.training.datamodules.passage_queries import PassageQueryDataModule
 
     if not config.queries:
         return _spans(config, context, pairs=config.pairs_within, decoder=decoder)

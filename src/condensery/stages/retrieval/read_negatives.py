@@ -1,4 +1,4 @@
-"""Stage ``read_negatives``: the negatives that a collection publishes (MS MARCO's triples of ids, or those of its own files)."""
+"""Stage ``read_negatives``: negatives that a collection publishes: MS MARCO's triples of ids, or its own files'."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -6,7 +6,7 @@ data modules. They optimise by hand, so clipping is ``max_grad_norm`` and a batc
 """
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -20,51 +20,33 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from condensery.errors import UserError
-from condensery.losses.base import RetrievalLoss
-from condensery.losses.contrast import Contrast, span_contrast, weighted
+from condensery.losses.contrast import Contrast
 from condensery.losses.cross_batch import (
-    across_processes,
     alone,
     average,
     copy_first_weights,
-    gathered,
-    joined_passages,
-    processes,
     rank,
-    share_of,
     sum_of,
-    to_be_averaged,
 )
 from condensery.losses.gradient_cache import ChunkEncoder, backpropagate
-from condensery.losses.info_nce import info_nce
-from condensery.losses.mlm import MaskedPrediction
-from condensery.losses.registry import make_loss
 from condensery.models.backbone import check_words
 from condensery.models.biencoder import BiEncoder
 from condensery.models.checkpoint import (
     Retriever,
-    load_condenser,
-    load_masked_autoencoder,
     load_towers,
-    save_condenser,
-    save_masked_autoencoder,
     save_retriever,
 )
-from condensery.models.condenser import Condenser
 from condensery.models.encoder import Encoder
-from condensery.models.masked_autoencoder import Init, Kind, MaskedAutoEncoder, decoder_shape
 from condensery.randomness import hash64
-from condensery.system.files import expanded
 from condensery.tokens.batches import Chunk
 from condensery.tokens.tokenizer import load_tokenizer
-from condensery.tokens.vocabulary import Vocabulary
 from condensery.training.batches.base import Batch
-from condensery.training.batches.spans import SpanBatch
-from condensery.training.batches.triples import TripleBatch
 from condensery.training.settings import Optimiser, linear_schedule
 from condensery.training.validation import ValidationSample, mean_reciprocal_rank
 
 Source = str | Path
+
+
 Towers = Literal["shared", "separate"]
 
 
@@ -302,149 +284,6 @@ class EncoderModule(TrainingModule):
         raise NotImplementedError
 
 
-class CondenserModule(EncoderModule):
-    """Condenser pre-training (Gao and Callan 2021a, §3), and plain MLM where the model has no head.
-
-    A batch larger than a chunk is gradient accumulation; the MLM means are over the masked tokens of the whole batch,
-    that of all processes.
-
-    Args:
-        model: folder or hub name of a checkpoint of the BERT family; or a ``Condenser``, and then the four arguments after
-            ``tokenizer`` are not read.
-        tokenizer: folder or hub name; None = that of the checkpoint.
-        head_layers: transformer layers of the head; 0 = none: plain MLM.
-        skip_from: backbone layer whose token states the head reads; None = half of them.
-        late_mlm: train the backbone's last layer to fill in masked tokens, too.
-        dropout: of hidden states and attention; None = as the checkpoint says.
-        mlm_weight: of the MLM losses.
-        optimiser: see ``TrainingModule``.
-
-    Raises:
-        UserError: the checkpoint or its tokenizer cannot be loaded.
-    """
-
-    model: Condenser
-
-    def __init__(
-        self,
-        model: Source | Condenser,
-        *,
-        tokenizer: Source | None = None,
-        head_layers: int = 2,
-        skip_from: int | None = None,
-        late_mlm: bool = True,
-        dropout: float | None = None,
-        mlm_weight: float = 1.0,
-        **optimiser: Unpack[Optimiser],
-    ) -> None:
-        built = model
-        if not isinstance(built, Condenser):
-            source, vocabulary = _begin(built, tokenizer, optimiser)
-            built = load_condenser(source, vocabulary, head_layers, skip_from, late_mlm, dropout).train()
-        super().__init__(built, _tokenizer(model, tokenizer), **optimiser)
-        self.mlm_weight = mlm_weight
-        self._remember(model=model)
-
-    def objective(self, batch: SpanBatch) -> tuple[ChunkEncoder, Contrast | None]:
-        """MLM of head and backbone."""
-        return MaskedPrediction(self.model, share_of(batch.masked), self.mlm_weight), None
-
-    def towers(self) -> BiEncoder:
-        """The backbone, for queries and passages."""
-        return BiEncoder(self.model.encoder)
-
-    def _save(self, folder: Path, tokenizer: Source, lengths: tuple[int, int]) -> None:
-        save_condenser(self.model, folder, tokenizer, max(lengths))
-
-
-class CoCondenserModule(CondenserModule):
-    """coCondenser (Gao and Callan 2021b, eq. 7): MLM plus the contrast of the two texts of each pair, of all processes.
-
-    Args:
-        model, mlm_weight: see ``CondenserModule``.
-        temperature: divides the inner products (tau of Wu et al. 2023, eq. 5; the paper of coCondenser has none: 1).
-        contrast_weight: of the contrast against MLM (1 in the papers).
-        others: see ``CondenserModule``.
-    """
-
-    def __init__(
-        self,
-        model: Source | Condenser,
-        *,
-        mlm_weight: float = 1.0,
-        temperature: float = 1.0,
-        contrast_weight: float = 1.0,
-        **others: Any,
-    ) -> None:
-        super().__init__(model, mlm_weight=mlm_weight, **others)
-        self.temperature, self.contrast_weight = temperature, contrast_weight
-
-    def objective(self, batch: SpanBatch) -> tuple[ChunkEncoder, Contrast | None]:
-        """MLM of head and backbone, and contrast."""
-        encoder, _ = super().objective(batch)
-        contrast = weighted(partial(span_contrast, temperature=self.temperature), self.contrast_weight)
-        return encoder, across_processes(contrast)
-
-
-class QueryAsContextModule(CoCondenserModule):
-    """Query-as-context pre-training (Wu et al. 2023, §3.1): coCondenser on pairs of a passage and one of its queries.
-
-    The objective is coCondenser's; what makes it another method is its data, ``PassageQueryDataModule``. Arguments are
-    those of ``CoCondenserModule``; the paper's temperature is 1.
-    """
-
-
-class MaskedAutoEncoderModule(EncoderModule):
-    """CoT-MAE (Wu et al. 2023, eq. 11) and RetroMAE: MLM of the encoder and of a decoder that leans on its vector.
-
-    Args:
-        model: folder or hub name of a checkpoint of the BERT family; or a ``MaskedAutoEncoder``, and then the arguments of
-            the decoder are not read.
-        tokenizer, dropout: see ``CondenserModule``.
-        decoder: masked (CoT-MAE), causal or enhanced (RetroMAE); see ``DecoderShape``.
-        decoder_layers: None = two, of an enhanced decoder one.
-        decoder_init: its first weights: random, or those of the backbone's last layers.
-        decoder_mask_rate: the share of the other tokens that an enhanced decoder does not see.
-        mlm_weight: of the encoder's MLM.
-        optimiser: see ``TrainingModule``.
-    """
-
-    model: MaskedAutoEncoder
-
-    def __init__(
-        self,
-        model: Source | MaskedAutoEncoder,
-        *,
-        tokenizer: Source | None = None,
-        decoder: Kind = "masked",
-        decoder_layers: int | None = None,
-        decoder_init: Init = "random",
-        decoder_mask_rate: float = 0.5,
-        dropout: float | None = None,
-        mlm_weight: float = 1.0,
-        **optimiser: Unpack[Optimiser],
-    ) -> None:
-        built = model
-        if not isinstance(built, MaskedAutoEncoder):
-            shape = decoder_shape(decoder, decoder_layers, decoder_mask_rate)
-            built = load_masked_autoencoder(*_begin(built, tokenizer, optimiser), shape, decoder_init, dropout).train()
-        super().__init__(built, _tokenizer(model, tokenizer), **optimiser)
-        self.mlm_weight = mlm_weight
-        self._remember(model=model)
-
-    def objective(self, batch: SpanBatch) -> tuple[ChunkEncoder, Contrast | None]:
-        """MLM of encoder and decoder, each a mean over its own tokens."""
-        counts = {"mlm_late": share_of(batch.masked), "mlm_context": share_of(batch.context_masked)}
-        return MaskedPrediction(self.model, counts, {"mlm_late": self.mlm_weight, "mlm_context": 1.0}), None
-
-    def towers(self) -> BiEncoder:
-        """The backbone, for queries and passages."""
-        return BiEncoder(self.model.encoder)
-
-    def _save(self, folder: Path, tokenizer: Source, lengths: tuple[int, int]) -> None:
-        save_masked_autoencoder(self.model, folder, tokenizer, max(lengths))
-
-
 class TowersModule(EncoderModule):
     """What trains the vectors of a bi-encoder and nothing else.
 
@@ -471,7 +310,7 @@ class TowersModule(EncoderModule):
         built = model
         if isinstance(built, str | Path):
             built = load_towers(built, towers == "separate", dropout).train()
-        super().__init__(built, _tokenizer(model, tokenizer), **optimiser)
+        super().__init__(built, tokenizer_of(model, tokenizer), **optimiser)
         self._remember(model=model)
 
     def towers(self) -> BiEncoder:
@@ -482,97 +321,5 @@ class TowersModule(EncoderModule):
         save_retriever(Retriever(self.model, *lengths), folder, tokenizer)
 
 
-class InverseClozeModule(TowersModule):
-    """ICT (Lee et al. 2019; Gao and Callan 2021a, §4.4): find the passage of a sentence among those of the batch.
-
-    Rows 2i of a batch are the passages, 2i + 1 the sentences, as ``SpanPairDataModule(pairs="sentence")`` makes them.
-
-    Args:
-        model: see ``TowersModule``.
-        temperature: divides the inner products.
-        others: see ``TowersModule``.
-    """
-
-    def __init__(self, model: Source | BiEncoder, *, temperature: float = 1.0, **others: Any) -> None:
-        super().__init__(model, **others)
-        self.temperature = temperature
-
-    def objective(self, batch: SpanBatch) -> tuple[ChunkEncoder, Contrast | None]:
-        """InfoNCE over the passages of the batch, of all processes."""
-        return self.model, across_processes(self._contrast)
-
-    def _contrast(self, vectors: Tensor) -> Tensor:
-        passages, sentences = vectors[0::2], vectors[1::2]
-        own = torch.arange(len(passages), device=vectors.device)
-        return info_nce(sentences, passages, own, temperature=self.temperature)
-
-
-class BiEncoderModule(TowersModule):
-    """Fine-tuning of a bi-encoder (Karpukhin et al. 2020), by default with the negative log-likelihood of the positive.
-
-    With several processes the passages of all are the negatives (RocketQA's cross-batch negatives).
-
-    Args:
-        model: see ``TowersModule``.
-        loss: the name of a loss (info_nce, learning_to_rank, or one that was registered), a mapping with ``name`` and
-            its options, or a ``RetrievalLoss``.
-        mask_known_positives: leave out passages of the batch that are judged relevant to the query but are not the
-            drawn positive. The papers' code counts them as negatives.
-        temperature: an option of the loss, unless it was given as an object.
-        others: see ``TowersModule``.
-    """
-
-    def __init__(
-        self,
-        model: Source | BiEncoder,
-        *,
-        loss: str | Mapping[str, Any] | RetrievalLoss = "info_nce",
-        mask_known_positives: bool = True,
-        temperature: float = 1.0,
-        **others: Any,
-    ) -> None:
-        super().__init__(model, **others)
-        self.mask_known_positives = mask_known_positives
-        self.loss = loss if isinstance(loss, RetrievalLoss) else make_loss(loss, temperature=temperature)
-        self.loss.prepare(self.model.hidden_size, self.seed)
-        self._remember(model=model, loss=loss)
-
-    def objective(self, batch: TripleBatch) -> tuple[ChunkEncoder, Contrast | None]:
-        """The loss over the passages of the batch, of all processes."""
-        number = len(batch.positive)
-
-        def contrast(vectors: Tensor) -> Tensor:
-            queries, passages, positive, known = vectors[:number], vectors[number:], batch.positive, batch.known
-            if processes() > 1:
-                queries = gathered(queries)
-                passages, positive, known = joined_passages(passages, batch.passages, positive, batch.judged)
-            masked = known if self.mask_known_positives else None
-            return to_be_averaged(self.loss(queries, passages, positive, masked))
-
-        return Featured(self.model, self.loss), contrast
-
-
-class Featured:
-    """A bi-encoder as the gradient cache sees it, with what a loss makes of its vectors."""
-
-    def __init__(self, model: BiEncoder, loss: RetrievalLoss) -> None:
-        self.model, self.loss = model, loss
-
-    def vectors(self, chunk: Chunk) -> Tensor:
-        """The features (b, f) of the loss."""
-        found: Tensor = self.loss.features(self.model.vectors(chunk), chunk.tower)
-        return found
-
-    def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
-        """The same; there are no losses of a chunk's own."""
-        return self.vectors(chunk), {}
-
-
-def _tokenizer(model: Source | nn.Module, tokenizer: Source | None) -> Source | None:
+def tokenizer_of(model: Source | nn.Module, tokenizer: Source | None) -> Source | None:
     return tokenizer if tokenizer is not None or isinstance(model, nn.Module) else model
-
-
-def _begin(source: Source, tokenizer: Source | None, optimiser: Optimiser) -> tuple[Source, Vocabulary]:
-    """A checkpoint and the vocabulary that it is read with; weights that it does not hold are drawn by the seed."""
-    torch.manual_seed(optimiser.get("seed", 42))
-    return expanded(source) if expanded(source).is_dir() else source, Vocabulary.of(load_tokenizer(tokenizer or source))

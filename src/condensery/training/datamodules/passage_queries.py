@@ -1,0 +1,99 @@
+"""Passages with the queries that were made for them."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from condensery.errors import UserError
+from condensery.tokens.artifacts import Tokens
+from condensery.training.batches.sources import (
+    Asked,
+    MixedPairs,
+    PassageQueries,
+    Source,
+)
+from condensery.training.batches.spans import ContextMasking, SpanBatches
+from condensery.training.datamodules.base import TokenDataModule
+from condensery.training.datamodules.spans import Masking, masked_batches
+
+
+class PassageQueryDataModule(TokenDataModule):
+    """Passages with one of their queries each, for query-as-context pre-training (Wu et al. 2023, §3.1).
+
+    Args:
+        data: passages with the queries that were made for them: mappings with ``text`` and ``queries`` (a list of
+            strings); or ``Asked`` beside its ``Tokens``.
+        tokenizer, workers: see ``TokenDataModule``.
+        asked: passages and queries in tokens; None = those of ``data``.
+        length, query_length: longest passage and query in tokens, [CLS] and [SEP] included.
+        candidates: how many of a passage's queries are drawn from, one a step.
+        mixed_context: probability that a step pairs passages of a document instead (Wu et al. 2023, §5.2).
+        batch_size: passages a step.
+        mask_rate, whole_word, decoder, chunk_tokens, seed: see ``SpanPairDataModule``.
+    """
+
+    def __init__(
+        self,
+        data: Sequence[Mapping[str, Any]] | Tokens,
+        tokenizer: str | Path | None = None,
+        *,
+        asked: Asked | None = None,
+        length: int = 128,
+        query_length: int = 64,
+        candidates: int = 5,
+        mixed_context: float = 0.0,
+        batch_size: int = 256,
+        mask_rate: float = 0.15,
+        whole_word: bool = True,
+        decoder: ContextMasking | None = None,
+        chunk_tokens: int = 8192,
+        seed: int = 42,
+        workers: int = 0,
+    ) -> None:
+        texts, self._queries = (data, []) if isinstance(data, Tokens) else _with_queries(data)
+        super().__init__(texts, tokenizer, titles=False, workers=workers)
+        self.asked, self.length, self.query_length = asked, length, query_length
+        self.candidates, self.mixed_context, self.batch_size = candidates, mixed_context, batch_size
+        self.masking = Masking(mask_rate, whole_word, decoder)
+        self.chunk_tokens, self.seed = chunk_tokens, seed
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """See ``TokenDataModule``."""
+        return self.query_length, self.length
+
+    def make_batches(self) -> SpanBatches:
+        """See ``TokenDataModule``."""
+        return masked_batches(self.source(), self.vocabulary, self.masking, self)
+
+    def source(self) -> Source:
+        """Where the rows of a batch come from."""
+        asked = self.asked or self._asked()
+        lengths = (self.length, self.query_length)
+        pairs = PassageQueries(asked, self.vocabulary, *lengths, self.candidates, self.seed)
+        return MixedPairs(pairs, self.mixed_context, self.seed) if self.mixed_context else pairs
+
+    def _asked(self) -> Asked:
+        """The queries of ``data``, tokenised as a collection of their own."""
+        assert self.tokenizer_folder is not None
+        flat = [query for queries in self._queries for query in queries]
+        own = TokenDataModule(flat, self.tokenizer_folder, titles=False, workers=self.workers)
+        own.prepare_data()
+        first = np.concatenate([[0], np.cumsum([len(queries) for queries in self._queries])]).astype(np.int64)
+        return Asked(self.tokens.passages, None, own.tokens.passages, first)
+
+
+def _with_queries(data: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """The texts and the queries of each. Raises ``UserError`` where one has none of the two."""
+    texts, queries = [], []
+    for number, one in enumerate(data):
+        text, own = (one.get("text"), one.get("queries")) if isinstance(one, Mapping) else (None, None)
+        if not isinstance(text, str) or not isinstance(own, Sequence) or not all(isinstance(q, str) for q in own):
+            raise UserError(
+                f"data[{number}]: a mapping with `text` (a string) and `queries` (a list of strings) is expected"
+            )
+        texts.append(text)
+        queries.append(list(own))
+    return texts, queries

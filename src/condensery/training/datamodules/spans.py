@@ -1,0 +1,120 @@
+"""Spans of documents: single ones, pairs, or a span and a sentence of it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from condensery.text.given import Given
+from condensery.tokens.artifacts import Tokens
+from condensery.tokens.spans import RandomWindows, SentencePacked, SpanSet
+from condensery.tokens.store import TokenStore
+from condensery.tokens.vocabulary import Vocabulary
+from condensery.training.batches.sources import (
+    SentencePairs,
+    SingleSpans,
+    Source,
+    SpanPairs,
+)
+from condensery.training.batches.spans import ContextMasking, SpanBatches
+from condensery.training.datamodules.base import TokenDataModule
+
+
+@dataclass(frozen=True)
+class Masking:
+    """What is masked and predicted in a text for pre-training.
+
+    Attributes:
+        rate: share of the tokens; None = nothing is masked.
+        whole_word: mask whole words, or single tokens.
+        decoder: what the decoder of an auto-encoder reads; None = there is no decoder.
+    """
+
+    rate: float | None = 0.15
+    whole_word: bool = True
+    decoder: ContextMasking | None = None
+
+
+class SpanPairDataModule(TokenDataModule):
+    """Masked spans for Condenser and MLM, pairs of spans for coCondenser and CoT-MAE, sentences and passages for ICT.
+
+    Args:
+        data, tokenizer, workers: see ``TokenDataModule``.
+        length: longest span in tokens, [CLS] and [SEP] included.
+        batch_size: documents (spans, where ``pairs`` is None) a step.
+        pairs: ``document`` or ``passage``: two spans of each (Gao and Callan 2021b, §3.2); ``sentence``: a span and a
+            sentence taken out of it (ICT); None: single spans.
+        spans: ``sentences`` packed to the length, as the papers' scripts do; or ``windows``: cut anywhere.
+        short_probability: share of spans that aim at a shorter length (of ``sentences``).
+        min_length: tokens of the shortest span; a document needs twice that.
+        mask_rate: share of the tokens that is predicted; nothing is masked for ICT.
+        whole_word: mask whole words, or single tokens.
+        decoder: what the decoder of an auto-encoder reads; None = there is none.
+        query_length, keep_sentence: of ``pairs="sentence"``: longest sentence in tokens; how often it stays in its span.
+        chunk_tokens: padded tokens that are in memory together; a larger batch is accumulated.
+        seed: of order, spans and masks.
+    """
+
+    def __init__(
+        self,
+        data: Given | Tokens,
+        tokenizer: str | Path | None = None,
+        *,
+        length: int = 128,
+        batch_size: int = 256,
+        pairs: Literal["document", "passage", "sentence"] | None = "document",
+        spans: Literal["sentences", "windows"] = "sentences",
+        short_probability: float = 0.1,
+        min_length: int = 16,
+        mask_rate: float = 0.15,
+        whole_word: bool = True,
+        decoder: ContextMasking | None = None,
+        query_length: int = 64,
+        keep_sentence: float = 0.0,
+        chunk_tokens: int = 8192,
+        seed: int = 42,
+        workers: int = 0,
+    ) -> None:
+        super().__init__(data, tokenizer, titles=False, workers=workers)
+        self.length, self.batch_size, self.pairs, self.spans = length, batch_size, pairs, spans
+        self.short_probability, self.min_length = short_probability, min_length
+        self.masking = Masking(None if pairs == "sentence" else mask_rate, whole_word, decoder)
+        self.query_length, self.keep_sentence = query_length, keep_sentence
+        self.chunk_tokens, self.seed = chunk_tokens, seed
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """See ``TokenDataModule``."""
+        return (self.query_length if self.pairs == "sentence" else self.length), self.length
+
+    def make_batches(self) -> SpanBatches:
+        """See ``TokenDataModule``."""
+        return masked_batches(self.source(), self.vocabulary, self.masking, self)
+
+    def source(self) -> Source:
+        """Where the rows of a batch come from."""
+        if self.pairs is None:
+            return SingleSpans(self._spans(), self.vocabulary)
+        if self.pairs == "sentence":
+            return SentencePairs(self._spans(), self.vocabulary, self.query_length, self.keep_sentence, self.seed)
+        return SpanPairs(self._spans(), self.vocabulary)
+
+    def _spans(self) -> SpanSet:
+        store = self.tokens.documents
+        if self.pairs == "passage":
+            store = TokenStore(store.folder, single_texts=True)
+        if self.spans == "windows":
+            return RandomWindows(store, self.length, self.seed, self.min_length)
+        return SentencePacked(store, self.length, self.short_probability, self.seed, self.min_length)
+
+
+def masked_batches(source: Source, vocabulary: Vocabulary, masking: Masking, of: Any) -> SpanBatches:
+    return SpanBatches(
+        source,
+        vocabulary,
+        batch_size=of.batch_size,
+        mask_rate=masking.rate,
+        whole_word=masking.whole_word,
+        budget=of.chunk_tokens,
+        seed=of.seed,
+        context=masking.decoder,
+    )

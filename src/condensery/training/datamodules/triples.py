@@ -1,0 +1,134 @@
+"""Judged queries with a positive and hard negatives each."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from condensery.errors import UserError
+from condensery.models.cross_encoder import pair_separators
+from condensery.retrieval.negatives import Negatives, open_negatives, read_negatives
+from condensery.retrieval.pool import NegativePool
+from condensery.retrieval.searchers import BM25, Searcher, mined
+from condensery.text.given import Given
+from condensery.tokens.artifacts import Tokens, pair_reader
+from condensery.training.batches.base import Order
+from condensery.training.batches.lists import ListBatches
+from condensery.training.batches.triples import TrainingQueries, TripleBatches, judged_queries
+from condensery.training.datamodules.base import TokenDataModule
+from condensery.training.validation import ValidationSample
+
+Mined = Searcher | type[BM25] | str | Path | Negatives
+
+
+class TripleDataModule(TokenDataModule):
+    """Queries with a positive and hard negatives each, for the bi-encoder and, pair by pair, for the cross-encoder.
+
+    Args:
+        data, tokenizer, workers: see ``TokenDataModule``.
+        split: whose judged queries are trained on; those of ``dev``, where there are any, are validated on.
+        negatives: where hard negatives come from: ``BM25`` or a ``Retriever``, which mines them in ``prepare_data``; a file
+            or folder of negatives; or several of these. None = the passages of the other queries alone.
+        negatives_per_query: hard negatives drawn each time that a query is seen.
+        mining_depth: negatives mined for a query, of which these are drawn.
+        train_queries: so many of the queries, drawn by the seed; None = all.
+        batch_size: queries a step.
+        query_length, passage_length: longest inputs in tokens, [CLS] and [SEP] included.
+        titles: passages are read as title [SEP] text.
+        pairs: each row is a query and a passage, ``passage_length`` tokens together, as ``CrossEncoderModule`` reads them.
+        chunk_tokens: padded tokens that are in memory together; a larger batch is accumulated.
+        seed: of order, positives and negatives.
+        training: the queries, their positives and their negatives, in place of ``split`` and ``negatives``.
+        order: which queries a step is of; None = all in random order, anew each epoch.
+    """
+
+    def __init__(
+        self,
+        data: Given | Tokens,
+        tokenizer: str | Path | None = None,
+        *,
+        split: str = "train",
+        negatives: Mined | Sequence[Mined] | None = None,
+        negatives_per_query: int = 7,
+        mining_depth: int = 200,
+        train_queries: int | None = None,
+        batch_size: int = 32,
+        query_length: int = 64,
+        passage_length: int = 256,
+        titles: bool = True,
+        pairs: bool = False,
+        chunk_tokens: int = 8192,
+        seed: int = 42,
+        workers: int = 0,
+        training: TrainingQueries | None = None,
+        order: Order | None = None,
+    ) -> None:
+        super().__init__(data, tokenizer, titles, workers)
+        one = isinstance(negatives, str | Path | Searcher | type | Negatives)
+        self.negatives: list[Any] = [negatives] if one else list(negatives or [])  # type: ignore[arg-type]
+        self.split, self.mining_depth, self.train_queries = split, mining_depth, train_queries
+        self.negatives_per_query = negatives_per_query if self.negatives or training else 0
+        self.batch_size, self.query_length, self.passage_length = batch_size, query_length, passage_length
+        self.pairs, self.chunk_tokens, self.seed = pairs, chunk_tokens, seed
+        self.training, self.order = training, order
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """See ``TokenDataModule``."""
+        return self.query_length, self.passage_length
+
+    def prepare_data(self) -> None:
+        """Read, tokenise and mine what was not there before; in one process of a machine."""
+        super().prepare_data()
+        self._sources()
+
+    def make_batches(self) -> TripleBatches | ListBatches:
+        """See ``TokenDataModule``."""
+        if self.training is None:
+            self.training = self._judged()
+        triples = TripleBatches(
+            self.tokens.queries,
+            self.tokens.passages,
+            self.tokens.titles,
+            self.vocabulary,
+            self.training,
+            batch_size=self.batch_size,
+            negatives=self.negatives_per_query,
+            query_length=self.query_length,
+            passage_length=self.passage_length,
+            budget=self.chunk_tokens,
+            seed=self.seed,
+            order=self.order,
+        )
+        if not self.pairs:
+            return triples
+        assert self.tokenizer_folder is not None
+        separators = pair_separators(self.tokenizer_folder)
+        return ListBatches(triples, pair_reader(self.tokens, self.query_length, self.passage_length, separators))
+
+    def validation_sample(self) -> ValidationSample | None:
+        """See ``TokenDataModule``; a cross-encoder makes no vectors."""
+        return None if self.pairs else super().validation_sample()
+
+    def _judged(self) -> TrainingQueries:
+        if self._collection is None:
+            raise UserError("TripleDataModule: of tokens alone nobody knows the judgements; give `training`")
+        positives = judged_queries(self._collection, self.split, self.train_queries, self.seed)
+        rows = np.fromiter(positives, np.int64)
+        return TrainingQueries.of(positives, NegativePool(self._sources(), rows))
+
+    def _sources(self) -> list[Negatives]:
+        found = []
+        for source in self.negatives if self._collection is not None else []:
+            assert self._collection is not None
+            if isinstance(source, Negatives):
+                found.append(source)
+            elif isinstance(source, str | Path):
+                path = Path(source)
+                read = open_negatives if path.is_dir() else read_negatives
+                found.append(read(path, self._collection))
+            else:
+                searcher = source() if isinstance(source, type) else source
+                found.append(mined(searcher, self._collection, self.split, self.mining_depth))
+        return found

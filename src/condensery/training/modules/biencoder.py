@@ -1,0 +1,82 @@
+"""Fine-tuning of a bi-encoder."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from condensery.losses.base import RetrievalLoss
+from condensery.losses.contrast import Contrast
+from condensery.losses.cross_batch import (
+    gathered,
+    joined_passages,
+    processes,
+    to_be_averaged,
+)
+from condensery.losses.gradient_cache import ChunkEncoder
+from condensery.losses.registry import make_loss
+from condensery.models.biencoder import BiEncoder
+from condensery.tokens.batches import Chunk
+from condensery.training.batches.triples import TripleBatch
+from condensery.training.modules.base import Source, TowersModule
+
+
+class BiEncoderModule(TowersModule):
+    """Fine-tuning of a bi-encoder (Karpukhin et al. 2020), by default with the negative log-likelihood of the positive.
+
+    With several processes the passages of all are the negatives (RocketQA's cross-batch negatives).
+
+    Args:
+        model: see ``TowersModule``.
+        loss: the name of a loss (info_nce, learning_to_rank, or one that was registered), a mapping with ``name`` and
+            its options, or a ``RetrievalLoss``.
+        mask_known_positives: leave out passages of the batch that are judged relevant to the query but are not the
+            drawn positive. The papers' code counts them as negatives.
+        temperature: an option of the loss, unless it was given as an object.
+        others: see ``TowersModule``.
+    """
+
+    def __init__(
+        self,
+        model: Source | BiEncoder,
+        *,
+        loss: str | Mapping[str, Any] | RetrievalLoss = "info_nce",
+        mask_known_positives: bool = True,
+        temperature: float = 1.0,
+        **others: Any,
+    ) -> None:
+        super().__init__(model, **others)
+        self.mask_known_positives = mask_known_positives
+        self.loss = loss if isinstance(loss, RetrievalLoss) else make_loss(loss, temperature=temperature)
+        self.loss.prepare(self.model.hidden_size, self.seed)
+        self._remember(model=model, loss=loss)
+
+    def objective(self, batch: TripleBatch) -> tuple[ChunkEncoder, Contrast | None]:
+        """The loss over the passages of the batch, of all processes."""
+        number = len(batch.positive)
+
+        def contrast(vectors: Tensor) -> Tensor:
+            queries, passages, positive, known = vectors[:number], vectors[number:], batch.positive, batch.known
+            if processes() > 1:
+                queries = gathered(queries)
+                passages, positive, known = joined_passages(passages, batch.passages, positive, batch.judged)
+            masked = known if self.mask_known_positives else None
+            return to_be_averaged(self.loss(queries, passages, positive, masked))
+
+        return Featured(self.model, self.loss), contrast
+
+
+class Featured:
+    """A bi-encoder as the gradient cache sees it, with what a loss makes of its vectors."""
+
+    def __init__(self, model: BiEncoder, loss: RetrievalLoss) -> None:
+        self.model, self.loss = model, loss
+
+    def vectors(self, chunk: Chunk) -> Tensor:
+        """The features (b, f) of the loss."""
+        found: Tensor = self.loss.features(self.model.vectors(chunk), chunk.tower)
+        return found
+
+    def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
+        """The same; there are no losses of a chunk's own."""
+        return self.vectors(chunk), {}

@@ -1,0 +1,206 @@
+"""Pre-training: Condenser, coCondenser, query-as-context, the masked auto-encoders, the inverse cloze task."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor
+
+from condensery.losses.contrast import Contrast, span_contrast, weighted
+from condensery.losses.cross_batch import (
+    across_processes,
+    share_of,
+)
+from condensery.losses.gradient_cache import ChunkEncoder
+from condensery.losses.info_nce import info_nce
+from condensery.losses.mlm import MaskedPrediction
+from condensery.models.biencoder import BiEncoder
+from condensery.models.checkpoint import (
+    load_condenser,
+    load_masked_autoencoder,
+    save_condenser,
+    save_masked_autoencoder,
+)
+from condensery.models.condenser import Condenser
+from condensery.models.masked_autoencoder import Init, Kind, MaskedAutoEncoder, decoder_shape
+from condensery.system.files import expanded
+from condensery.tokens.tokenizer import load_tokenizer
+from condensery.tokens.vocabulary import Vocabulary
+from condensery.training.batches.spans import SpanBatch
+from condensery.training.modules.base import EncoderModule, Source, TowersModule, tokenizer_of
+from condensery.training.settings import Optimiser
+
+
+class CondenserModule(EncoderModule):
+    """Condenser pre-training (Gao and Callan 2021a, §3), and plain MLM where the model has no head.
+
+    A batch larger than a chunk is gradient accumulation; the MLM means are over the masked tokens of the whole batch,
+    that of all processes.
+
+    Args:
+        model: folder or hub name of a checkpoint of the BERT family; or a ``Condenser``, and then the four arguments after
+            ``tokenizer`` are not read.
+        tokenizer: folder or hub name; None = that of the checkpoint.
+        head_layers: transformer layers of the head; 0 = none: plain MLM.
+        skip_from: backbone layer whose token states the head reads; None = half of them.
+        late_mlm: train the backbone's last layer to fill in masked tokens, too.
+        dropout: of hidden states and attention; None = as the checkpoint says.
+        mlm_weight: of the MLM losses.
+        optimiser: see ``TrainingModule``.
+
+    Raises:
+        UserError: the checkpoint or its tokenizer cannot be loaded.
+    """
+
+    model: Condenser
+
+    def __init__(
+        self,
+        model: Source | Condenser,
+        *,
+        tokenizer: Source | None = None,
+        head_layers: int = 2,
+        skip_from: int | None = None,
+        late_mlm: bool = True,
+        dropout: float | None = None,
+        mlm_weight: float = 1.0,
+        **optimiser: Unpack[Optimiser],
+    ) -> None:
+        built = model
+        if not isinstance(built, Condenser):
+            source, vocabulary = _begin(built, tokenizer, optimiser)
+            built = load_condenser(source, vocabulary, head_layers, skip_from, late_mlm, dropout).train()
+        super().__init__(built, tokenizer_of(model, tokenizer), **optimiser)
+        self.mlm_weight = mlm_weight
+        self._remember(model=model)
+
+    def objective(self, batch: SpanBatch) -> tuple[ChunkEncoder, Contrast | None]:
+        """MLM of head and backbone."""
+        return MaskedPrediction(self.model, share_of(batch.masked), self.mlm_weight), None
+
+    def towers(self) -> BiEncoder:
+        """The backbone, for queries and passages."""
+        return BiEncoder(self.model.encoder)
+
+    def _save(self, folder: Path, tokenizer: Source, lengths: tuple[int, int]) -> None:
+        save_condenser(self.model, folder, tokenizer, max(lengths))
+
+
+class CoCondenserModule(CondenserModule):
+    """coCondenser (Gao and Callan 2021b, eq. 7): MLM plus the contrast of the two texts of each pair, of all processes.
+
+    Args:
+        model, mlm_weight: see ``CondenserModule``.
+        temperature: divides the inner products (tau of Wu et al. 2023, eq. 5; the paper of coCondenser has none: 1).
+        contrast_weight: of the contrast against MLM (1 in the papers).
+        others: see ``CondenserModule``.
+    """
+
+    def __init__(
+        self,
+        model: Source | Condenser,
+        *,
+        mlm_weight: float = 1.0,
+        temperature: float = 1.0,
+        contrast_weight: float = 1.0,
+        **others: Any,
+    ) -> None:
+        super().__init__(model, mlm_weight=mlm_weight, **others)
+        self.temperature, self.contrast_weight = temperature, contrast_weight
+
+    def objective(self, batch: SpanBatch) -> tuple[ChunkEncoder, Contrast | None]:
+        """MLM of head and backbone, and contrast."""
+        encoder, _ = super().objective(batch)
+        contrast = weighted(partial(span_contrast, temperature=self.temperature), self.contrast_weight)
+        return encoder, across_processes(contrast)
+
+
+class QueryAsContextModule(CoCondenserModule):
+    """Query-as-context pre-training (Wu et al. 2023, §3.1): coCondenser on pairs of a passage and one of its queries.
+
+    The objective is coCondenser's; what makes it another method is its data, ``PassageQueryDataModule``. Arguments are
+    those of ``CoCondenserModule``; the paper's temperature is 1.
+    """
+
+
+class MaskedAutoEncoderModule(EncoderModule):
+    """CoT-MAE (Wu et al. 2023, eq. 11) and RetroMAE: MLM of the encoder and of a decoder that leans on its vector.
+
+    Args:
+        model: folder or hub name of a checkpoint of the BERT family; or a ``MaskedAutoEncoder``, and then the arguments of
+            the decoder are not read.
+        tokenizer, dropout: see ``CondenserModule``.
+        decoder: masked (CoT-MAE), causal or enhanced (RetroMAE); see ``DecoderShape``.
+        decoder_layers: None = two, of an enhanced decoder one.
+        decoder_init: its first weights: random, or those of the backbone's last layers.
+        decoder_mask_rate: the share of the other tokens that an enhanced decoder does not see.
+        mlm_weight: of the encoder's MLM.
+        optimiser: see ``TrainingModule``.
+    """
+
+    model: MaskedAutoEncoder
+
+    def __init__(
+        self,
+        model: Source | MaskedAutoEncoder,
+        *,
+        tokenizer: Source | None = None,
+        decoder: Kind = "masked",
+        decoder_layers: int | None = None,
+        decoder_init: Init = "random",
+        decoder_mask_rate: float = 0.5,
+        dropout: float | None = None,
+        mlm_weight: float = 1.0,
+        **optimiser: Unpack[Optimiser],
+    ) -> None:
+        built = model
+        if not isinstance(built, MaskedAutoEncoder):
+            shape = decoder_shape(decoder, decoder_layers, decoder_mask_rate)
+            built = load_masked_autoencoder(*_begin(built, tokenizer, optimiser), shape, decoder_init, dropout).train()
+        super().__init__(built, tokenizer_of(model, tokenizer), **optimiser)
+        self.mlm_weight = mlm_weight
+        self._remember(model=model)
+
+    def objective(self, batch: SpanBatch) -> tuple[ChunkEncoder, Contrast | None]:
+        """MLM of encoder and decoder, each a mean over its own tokens."""
+        counts = {"mlm_late": share_of(batch.masked), "mlm_context": share_of(batch.context_masked)}
+        return MaskedPrediction(self.model, counts, {"mlm_late": self.mlm_weight, "mlm_context": 1.0}), None
+
+    def towers(self) -> BiEncoder:
+        """The backbone, for queries and passages."""
+        return BiEncoder(self.model.encoder)
+
+    def _save(self, folder: Path, tokenizer: Source, lengths: tuple[int, int]) -> None:
+        save_masked_autoencoder(self.model, folder, tokenizer, max(lengths))
+
+
+class InverseClozeModule(TowersModule):
+    """ICT (Lee et al. 2019; Gao and Callan 2021a, §4.4): find the passage of a sentence among those of the batch.
+
+    Rows 2i of a batch are the passages, 2i + 1 the sentences, as ``SpanPairDataModule(pairs="sentence")`` makes them.
+
+    Args:
+        model: see ``TowersModule``.
+        temperature: divides the inner products.
+        others: see ``TowersModule``.
+    """
+
+    def __init__(self, model: Source | BiEncoder, *, temperature: float = 1.0, **others: Any) -> None:
+        super().__init__(model, **others)
+        self.temperature = temperature
+
+    def objective(self, batch: SpanBatch) -> tuple[ChunkEncoder, Contrast | None]:
+        """InfoNCE over the passages of the batch, of all processes."""
+        return self.model, across_processes(self._contrast)
+
+    def _contrast(self, vectors: Tensor) -> Tensor:
+        passages, sentences = vectors[0::2], vectors[1::2]
+        own = torch.arange(len(passages), device=vectors.device)
+        return info_nce(sentences, passages, own, temperature=self.temperature)
+
+
+def _begin(source: Source, tokenizer: Source | None, optimiser: Optimiser) -> tuple[Source, Vocabulary]:
+    """A checkpoint and the vocabulary that it is read with; weights that it does not hold are drawn by the seed."""
+    torch.manual_seed(optimiser.get("seed", 42))
+    return expanded(source) if expanded(source).is_dir() else source, Vocabulary.of(load_tokenizer(tokenizer or source))
