@@ -26,7 +26,14 @@ def batch(budget: int) -> TripleBatch:
         rows = torch.arange(first, first + len(texts)).numpy()
         parts += chunks(flat.numpy(), starts.numpy(), budget, textbook.PAD, tower=tower, rows=rows)
     known = torch.tensor(KNOWN, dtype=torch.bool)
-    return TripleBatch(parts, torch.tensor(POSITIVE), known, 30, torch.arange(len(PASSAGES)), known.nonzero())
+    return TripleBatch(
+        chunks=parts,
+        tokens=30,
+        positive=torch.tensor(POSITIVE),
+        known=known,
+        passages=torch.arange(len(PASSAGES)),
+        judged=known.nonzero(),
+    )
 
 
 def module(masked: bool) -> BiEncoderModule:

@@ -14,12 +14,12 @@ from torch import Tensor, distributed, nn
 from condensery.losses.contrast import Contrast, known_positives
 
 Value = TypeVar("Value")
-_alone: list[bool] = []  # what the blocks ``alone`` say that we are in
+_replicated: list[bool] = []  # of the blocks ``replicated`` that we are in, the innermost last
 
 
 def processes() -> int:
     """How many processes share the batch of this step; 1 without ``torch.distributed``."""
-    return 1 if any(_alone) else _world()
+    return 1 if any(_replicated) else _world()
 
 
 def rank() -> int:
@@ -28,13 +28,13 @@ def rank() -> int:
 
 
 @contextmanager
-def alone(whole: bool) -> Iterator[None]:
+def replicated(whole: bool) -> Iterator[None]:
     """Where ``whole``, every process computes the whole batch for itself in this block, and asks no other for anything."""
-    _alone.append(whole)
+    _replicated.append(whole)
     try:
         yield
     finally:
-        _alone.pop()
+        _replicated.pop()
 
 
 def from_first(value: Value) -> Value:

@@ -1,5 +1,8 @@
 """The bi-encoder: s(q, p) = <f_q(q), f_p(p)>, CLS vectors of one shared encoder or of two (Karpukhin et al. 2020)."""
 
+import copy
+from typing import Self
+
 from torch import Tensor, nn
 
 from condensery.models.encoder import Encoder
@@ -20,6 +23,11 @@ class BiEncoder(nn.Module):
         super().__init__()
         self.query = query
         self.passage = query if passage is None else passage
+
+    @classmethod
+    def from_encoder(cls, encoder: Encoder, separate: bool) -> Self:
+        """Towers that begin with the weights of ``encoder``: one for both, or a copy for the queries."""
+        return cls(copy.deepcopy(encoder), encoder) if separate else cls(encoder)
 
     @property
     def shared(self) -> bool:

@@ -6,7 +6,6 @@
 itself holds the passage encoder). ``condensery.json`` says what the folder is.
 """
 
-import copy
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -157,8 +156,7 @@ def load_towers(source: Path | str, separate: bool, dropout: float | None = None
     folder = expanded(source)
     if folder.is_dir():
         return load_biencoder(folder, separate, dropout)
-    passage = load_encoder(str(source), dropout)
-    return BiEncoder(copy.deepcopy(passage), passage) if separate else BiEncoder(passage)
+    return BiEncoder.from_encoder(load_encoder(str(source), dropout), separate)
 
 
 def load_any_retriever(source: Path | str) -> tuple[BiEncoder, tuple[int | None, int | None]]:

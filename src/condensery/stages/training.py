@@ -203,15 +203,12 @@ def initial_towers(
     config: EncoderStageConfig, context: Context, vocabulary: "Vocabulary", separate: bool
 ) -> "BiEncoder":
     """The towers before the first step: from scratch, from a checkpoint, or from the artifact of another stage."""
-    import copy
-
     from condensery.models.biencoder import BiEncoder
     from condensery.models.checkpoint import backbone_encoder, load_biencoder
 
     if config.init != "backbone":
         return load_biencoder(context.input("init"), separate, config.backbone.dropout)
-    passage = backbone_encoder(config.backbone, vocabulary, config.seed)
-    return BiEncoder(copy.deepcopy(passage), passage) if separate else BiEncoder(passage)
+    return BiEncoder.from_encoder(backbone_encoder(config.backbone, vocabulary, config.seed), separate)
 
 
 def _check_positions(module: "TrainingModule", config: OptimisedStageConfig, stage: str) -> None:

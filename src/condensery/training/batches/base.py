@@ -1,13 +1,14 @@
 """Batches as a function of the step: nothing is remembered, so a resumed run sees what an uninterrupted one sees."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 from torch.utils.data import Dataset, DistributedSampler
 
 from condensery.randomness import generator
@@ -19,23 +20,26 @@ Order = Callable[[int], tuple[int, Ids]]  # step -> its epoch and the items of i
 _COUNTED = 1_000_000  # tokens of the first batches, to say how many steps a larger number is
 
 
-class Batch(Protocol):
-    """What a process trains on in one step: the batch, or its share of it."""
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """What a process trains on in one step: the batch, or its share of it.
 
-    @property
-    def chunks(self) -> Sequence[Chunk]:
-        """Together they hold all rows of the batch."""
+    Attributes:
+        chunks: together they hold the rows 0 .. n - 1 of the batch.
+        tokens: that the encoder reads in the batch of all processes, padding not counted.
+        replicated: every process has the whole batch, because there are more processes than items to share.
+    """
 
-    @property
-    def tokens(self) -> int:
-        """Tokens of the whole batch, padding not counted."""
+    chunks: Sequence[Chunk]
+    tokens: int
+    replicated: bool = False
 
-    @property
-    def alone(self) -> bool:
-        """Whether every process has the whole batch: there are more processes than items to share."""
-
-    def to(self, device: torch.device) -> "Batch":
+    def to(self, device: torch.device) -> Self:
         """The same batch on ``device``."""
+        tensors: dict[str, Any] = {
+            name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)
+        }
+        return replace(self, chunks=[chunk.to(device, non_blocking=True) for chunk in self.chunks], **tensors)
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ class Share:
     processes: int = 1
 
     def of(self, items: Ids) -> tuple[Ids, bool]:
-        """The items (n,) from among a batch's, as many as others get or one less, and ``Batch.alone``."""
+        """The items (n,) from among a batch's, as many as others get or one less, and ``Batch.replicated``."""
         if len(items) < self.processes:
             return items, True
         return np.array_split(items, self.processes)[self.rank], False

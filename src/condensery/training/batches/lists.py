@@ -1,36 +1,26 @@
 """Batches for the cross-encoder: queries, each with a positive and negatives, which are scored one pair at a time."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
-import torch
 
-from condensery.tokens.batches import Chunk
 from condensery.tokens.pairs import PairReader
-from condensery.training.batches.base import ALL, Share
+from condensery.training.batches.base import ALL, Batch, Share
 from condensery.training.batches.triples import TripleBatches
 
 
-@dataclass(frozen=True)
-class ListBatch:
-    """Lists of pairs, one list a query.
+@dataclass(frozen=True, kw_only=True)
+class ListBatch(Batch):
+    """Lists of pairs, one list a query; chunks are of whole lists.
+
+    Rows i * size to (i + 1) * size - 1 are those of query i, its positive first.
 
     Attributes:
-        chunks: of whole lists. Rows i * size to (i + 1) * size - 1 are those of query i, its positive first.
         lists, size: queries, and passages of each.
-        tokens: of the whole batch, padding not counted.
-        alone: see ``Batch``.
     """
 
-    chunks: list[Chunk]
     lists: int
     size: int
-    tokens: int
-    alone: bool = False
-
-    def to(self, device: torch.device) -> "ListBatch":
-        """The same batch on ``device``."""
-        return replace(self, chunks=[chunk.to(device, non_blocking=True) for chunk in self.chunks])
 
 
 class ListBatches:
@@ -51,10 +41,11 @@ class ListBatches:
     def batch(self, step: int, share: Share = ALL) -> ListBatch:
         """See ``Batches``."""
         epoch, items = self.triples.order(step)
-        chosen, alone = share.of(items)
+        chosen, replicated = share.of(items)
         positive, hard = self.triples.draw(epoch, chosen)
         passages = np.column_stack([positive, hard])  # (lists, size)
         queries = np.repeat(self.triples.training.rows[chosen], passages.shape[1])
         parts = self.reader.chunks(queries, passages.reshape(-1), self.triples.budget, together=passages.shape[1])
         lists, size = passages.shape
-        return ListBatch(parts, lists, size, sum(int(chunk.lengths.sum()) for chunk in parts), alone)
+        tokens = sum(int(chunk.lengths.sum()) for chunk in parts)
+        return ListBatch(chunks=parts, lists=lists, size=size, tokens=tokens, replicated=replicated)

@@ -1,39 +1,28 @@
 """Batches for pre-training: texts of a corpus, masked."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import torch
 
-from condensery.tokens.batches import Chunk, Context, chunks
+from condensery.tokens.batches import Context, chunks
 from condensery.tokens.masking import mask_spans
 from condensery.tokens.vocabulary import Vocabulary
-from condensery.training.batches.base import ALL, Ids, Share, items_of_step
+from condensery.training.batches.base import ALL, Batch, Ids, Share, items_of_step
 from condensery.training.batches.sources import Rows, Source
 
 
-@dataclass(frozen=True)
-class SpanBatch:
-    """Texts for pre-training, in chunks. Rows 2i and 2i + 1 of a batch of pairs belong together.
+@dataclass(frozen=True, kw_only=True)
+class SpanBatch(Batch):
+    """Texts for pre-training. Rows 2i and 2i + 1 of a batch of pairs belong together.
 
     Attributes:
-        chunks: together they hold rows 0 .. n - 1.
         masked: masked tokens of the whole batch.
-        tokens: tokens of the whole batch that the encoder reads, padding not counted.
         context_masked: tokens of the whole batch that a decoder predicts.
-        alone: see ``Batch``.
     """
 
-    chunks: list[Chunk]
     masked: int
-    tokens: int
     context_masked: int = 0
-    alone: bool = False
-
-    def to(self, device: torch.device) -> "SpanBatch":
-        """The same batch on ``device``."""
-        return replace(self, chunks=[chunk.to(device, non_blocking=True) for chunk in self.chunks])
 
 
 @dataclass(frozen=True)
@@ -88,7 +77,7 @@ class SpanBatches:
     def batch(self, step: int, share: Share = ALL) -> SpanBatch:
         """See ``Batches``."""
         epoch, items = items_of_step(step, self.batch_size, self.source.items, self.seed)
-        chosen, alone = share.of(items)
+        chosen, replicated = share.of(items)
         rows = self.source.rows(step, epoch, chosen)
         context, read = None, 0
         if self.context is not None:
@@ -101,7 +90,13 @@ class SpanBatches:
         parts = chunks(
             ids, rows.starts, self.budget, self.vocabulary.pad, masked=masked, targets=targets, context=context
         )
-        return SpanBatch(parts, 0 if masked is None else len(masked), len(rows.flat), read, alone)
+        return SpanBatch(
+            chunks=parts,
+            tokens=len(rows.flat),
+            masked=0 if masked is None else len(masked),
+            context_masked=read,
+            replicated=replicated,
+        )
 
     def _masked(self, rows: Rows, what: str, epoch: int, rate: float | None) -> tuple[Ids, Ids | None, Ids | None]:
         if rate is None:

@@ -16,43 +16,33 @@ from condensery.losses.contrast import known_positives
 from condensery.models.biencoder import PASSAGE, QUERY
 from condensery.randomness import check_subset, nested_subset, uniforms
 from condensery.text.collection import Collection
-from condensery.tokens.batches import Chunk, chunks, text_rows
+from condensery.tokens.batches import chunks, text_rows
 from condensery.tokens.ranges import ranges
 from condensery.tokens.store import TokenStore
 from condensery.tokens.vocabulary import Vocabulary
-from condensery.training.batches.base import ALL, Ids, Order, Share, items_of_step
+from condensery.training.batches.base import ALL, Batch, Ids, Order, Share, items_of_step
 from condensery.training.batches.scheduling import drawn_positives
 
 Value = TypeVar("Value", bound=np.generic, covariant=True)
 
 
-@dataclass(frozen=True)
-class TripleBatch:
+@dataclass(frozen=True, kw_only=True)
+class TripleBatch(Batch):
     """Queries and passages for fine-tuning. Rows 0 .. q - 1 are the queries, q .. q + p - 1 the passages.
 
+    Its chunks are of queries (tower QUERY) and of passages (tower PASSAGE).
+
     Attributes:
-        chunks: of queries (tower QUERY) and of passages (tower PASSAGE).
         positive: (q,) which of the p passages is each query's positive.
         known: (q, p) True where a passage is judged relevant to the query.
-        tokens: tokens of the whole batch, padding not counted.
         passages: (p,) the rows of the passages in the collection, ascending.
         judged: (j, 2) query of the batch, and row in the collection of a passage judged relevant to it.
-        alone: see ``Batch``.
     """
 
-    chunks: list[Chunk]
     positive: Tensor
     known: Tensor
-    tokens: int
     passages: Tensor
     judged: Tensor
-    alone: bool = False
-
-    def to(self, device: torch.device) -> "TripleBatch":
-        """The same batch on ``device``."""
-        moved = [chunk.to(device, non_blocking=True) for chunk in self.chunks]
-        tables = {name: getattr(self, name).to(device) for name in ("positive", "known", "passages", "judged")}
-        return replace(self, chunks=moved, **tables)
 
 
 class Pool(Protocol[Value]):
@@ -166,8 +156,8 @@ class TripleBatches:
     def batch(self, step: int, share: Share = ALL) -> TripleBatch:
         """See ``Batches``."""
         epoch, items = self.order(step)
-        chosen, alone = share.of(items)
-        return replace(self.batch_of(epoch, chosen), alone=alone)
+        chosen, replicated = share.of(items)
+        return replace(self.batch_of(epoch, chosen), replicated=replicated)
 
     def batch_of(self, epoch: int, chosen: Ids) -> TripleBatch:
         """The batch of any queries (b,), numbered as in ``training``, with what is drawn for them in an epoch."""
@@ -186,7 +176,10 @@ class TripleBatches:
             first, tokens = first + len(rows), tokens + len(flat)
         judged, names = torch.from_numpy(self._judged(chosen)), torch.from_numpy(passages)
         known = known_positives(judged, names, len(chosen))
-        return TripleBatch(parts, torch.from_numpy(place[: len(chosen)]), known, tokens, names, judged)
+        positive_places = torch.from_numpy(place[: len(chosen)])
+        return TripleBatch(
+            chunks=parts, tokens=tokens, positive=positive_places, known=known, passages=names, judged=judged
+        )
 
     def draw(self, epoch: int, chosen: Ids) -> tuple[Ids, Ids]:
         """A positive (b,) and hard negatives (b, negatives) of the queries ``chosen`` (b,) in an epoch."""

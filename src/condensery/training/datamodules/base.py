@@ -6,7 +6,7 @@ what one that was never interrupted sees, with any number of processes and of wo
 
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytorch_lightning as pl
 import torch
@@ -24,6 +24,8 @@ from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
 from condensery.training.batches.base import Batch, Batches, Share, StepDataset, StepSampler, begin_worker
 from condensery.training.validation import ValidationSample, sample_of
+
+Value = TypeVar("Value")
 
 
 class StepDataModule(pl.LightningDataModule):
@@ -45,9 +47,12 @@ class StepDataModule(pl.LightningDataModule):
     @property
     def batches(self) -> Batches:
         """What makes the batches. Raises ``UserError`` before ``setup``."""
-        if self._batches is None:
+        return self._there(self._batches)
+
+    def _there(self, value: Value | None) -> Value:
+        if value is None:
             raise UserError(f"{type(self).__name__}: call prepare_data() and setup() first, or give it to a Trainer")
-        return self._batches
+        return value
 
     def batches_an_epoch(self) -> int:
         """What Lightning takes for an epoch."""
@@ -122,9 +127,7 @@ class TokenDataModule(StepDataModule):
     @property
     def tokens(self) -> Tokens:
         """The texts in tokens. Raises ``UserError`` before ``setup``."""
-        if self._tokens is None:
-            raise UserError(f"{type(self).__name__}: call prepare_data() and setup() first, or give it to a Trainer")
-        return self._tokens
+        return self._there(self._tokens)
 
     @property
     def vocabulary(self) -> Vocabulary:

@@ -22,10 +22,10 @@ from torch.nn.parallel import DistributedDataParallel
 from condensery.errors import UserError
 from condensery.losses.contrast import Contrast
 from condensery.losses.cross_batch import (
-    alone,
     average,
     copy_first_weights,
     rank,
+    replicated,
     sum_of,
 )
 from condensery.losses.gradient_cache import ChunkEncoder, backpropagate
@@ -146,7 +146,7 @@ class TrainingModule(pl.LightningModule):
         optimiser = self.optimizers()
         assert isinstance(optimiser, LightningOptimizer)
         optimiser.zero_grad()
-        with alone(batch.alone), self._without_exchange_of_ddp():
+        with replicated(batch.replicated), self._without_exchange_of_ddp():
             encoder, contrast = self.objective(batch)
             losses = backpropagate(encoder, batch.chunks, contrast, self.manual_backward)
             self.tokens = sum_of(batch.tokens)
@@ -167,8 +167,8 @@ class TrainingModule(pl.LightningModule):
         self._norm = nn.utils.clip_grad_norm_(self.parameters(), limit, foreach=True)
         self._record({"grad_norm": self._norm})
         # on a GPU looking at it waits for the GPU, so that is done where something is written
-        step = self.global_step + 1
-        if self._norm.device.type == "cpu" or step == self._steps or step % max(1, self._log_every()) == 0:
+        step, logged = self.global_step + 1, max(1, getattr(self.trainer, "log_every_n_steps", 1))
+        if self._norm.device.type == "cpu" or step == self._steps or step % logged == 0:
             self._check_norm(self.global_step)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -180,9 +180,6 @@ class TrainingModule(pl.LightningModule):
             raise UserError(
                 f"the gradient is not finite at step {step}; lower learning_rate, raise warmup_ratio or set max_grad_norm"
             )
-
-    def _log_every(self) -> int:
-        return int(getattr(self.trainer, "log_every_n_steps", 1))
 
     def _scaled(self) -> bool:
         """Whether the loss is scaled, as in fp16. AdamW's fused kernel takes the scale out of the gradient by itself, which

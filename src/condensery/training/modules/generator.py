@@ -14,7 +14,7 @@ from condensery.losses.cross_batch import share_of
 from condensery.losses.gradient_cache import ChunkEncoder
 from condensery.text.table import TextTable
 from condensery.tokens.batches import Chunk
-from condensery.training.batches.base import ALL, Share, items_of_step
+from condensery.training.batches.base import ALL, Batch, Share, items_of_step
 from condensery.training.modules.base import TrainingModule
 
 IGNORED = -100  # the label of padding
@@ -38,25 +38,15 @@ class PairChunk(Chunk):
         return replace(moved, labels=self.labels.to(device, non_blocking=non_blocking))
 
 
-@dataclass(frozen=True)
-class PairBatch:
-    """Pairs of a passage and a query.
+@dataclass(frozen=True, kw_only=True)
+class PairBatch(Batch):
+    """Pairs of a passage and a query; ``tokens`` are those read and those written.
 
     Attributes:
-        chunks: together they hold rows 0 .. n - 1.
         targets: tokens to write in the whole batch.
-        tokens: read and written in the whole batch, padding not counted.
-        alone: see ``Batch``.
     """
 
-    chunks: list[PairChunk]
     targets: int
-    tokens: int
-    alone: bool = False
-
-    def to(self, device: torch.device) -> "PairBatch":
-        """The same batch on ``device``."""
-        return replace(self, chunks=[chunk.to(device, non_blocking=True) for chunk in self.chunks])
 
 
 class GeneratorBatches:
@@ -100,7 +90,7 @@ class GeneratorBatches:
     def batch(self, step: int, share: Share = ALL) -> PairBatch:
         """See ``Batches``."""
         _, items = items_of_step(step, self.batch_size, len(self.pairs), self.seed)
-        chosen, alone = share.of(items)
+        chosen, replicated = share.of(items)
         rows = self.pairs[chosen]
         texts = [self.prefix + text for text in self.passages.full_texts(rows[:, 0], self.titles)]
         read = self._ids(texts, self.max_input_tokens)
@@ -112,7 +102,8 @@ class GeneratorBatches:
             last = first + max(1, self.budget // int(lengths[order[first]].sum()))
             parts.append(self._chunk(order[first:last], read, written))
             first = last
-        return PairBatch(parts, int(lengths[:, 1].sum()), int(lengths.sum()), alone)
+        targets, tokens = int(lengths[:, 1].sum()), int(lengths.sum())
+        return PairBatch(chunks=parts, tokens=tokens, targets=targets, replicated=replicated)
 
     def _ids(self, texts: list[str], limit: int) -> list[list[int]]:
         found: list[list[int]] = self.tokenizer(texts, truncation=True, max_length=limit)["input_ids"]

@@ -32,7 +32,17 @@ from condensery.training.modules.base import EncoderModule, Source, TowersModule
 from condensery.training.settings import Optimiser
 
 
-class CondenserModule(EncoderModule):
+class BackboneModule(EncoderModule):
+    """Pre-training of a backbone with an MLM head and further layers; retrieval takes the backbone alone."""
+
+    model: Condenser | MaskedAutoEncoder
+
+    def towers(self) -> BiEncoder:
+        """The backbone, for queries and passages."""
+        return BiEncoder(self.model.encoder)
+
+
+class CondenserModule(BackboneModule):
     """Condenser pre-training (Gao and Callan 2021a, §3), and plain MLM where the model has no head.
 
     A batch larger than a chunk is gradient accumulation; the MLM means are over the masked tokens of the whole batch,
@@ -79,10 +89,6 @@ class CondenserModule(EncoderModule):
         """MLM of head and backbone."""
         return MaskedPrediction(self.model, share_of(batch.masked), self.mlm_weight), None
 
-    def towers(self) -> BiEncoder:
-        """The backbone, for queries and passages."""
-        return BiEncoder(self.model.encoder)
-
     def _save(self, folder: Path, tokenizer: Source, lengths: tuple[int, int]) -> None:
         save_condenser(self.model, folder, tokenizer, max(lengths))
 
@@ -124,7 +130,7 @@ class QueryAsContextModule(CoCondenserModule):
     """
 
 
-class MaskedAutoEncoderModule(EncoderModule):
+class MaskedAutoEncoderModule(BackboneModule):
     """CoT-MAE (Wu et al. 2023, eq. 11) and RetroMAE: MLM of the encoder and of a decoder that leans on its vector.
 
     Args:
@@ -166,10 +172,6 @@ class MaskedAutoEncoderModule(EncoderModule):
         """MLM of encoder and decoder, each a mean over its own tokens."""
         counts = {"mlm_late": share_of(batch.masked), "mlm_context": share_of(batch.context_masked)}
         return MaskedPrediction(self.model, counts, {"mlm_late": self.mlm_weight, "mlm_context": 1.0}), None
-
-    def towers(self) -> BiEncoder:
-        """The backbone, for queries and passages."""
-        return BiEncoder(self.model.encoder)
 
     def _save(self, folder: Path, tokenizer: Source, lengths: tuple[int, int]) -> None:
         save_masked_autoencoder(self.model, folder, tokenizer, max(lengths))

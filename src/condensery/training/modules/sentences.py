@@ -1,6 +1,6 @@
 """Training on sentence tasks: pairs of sentences with a score, or triplets."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,33 +14,22 @@ from condensery.losses.cross_batch import share_of
 from condensery.losses.gradient_cache import ChunkEncoder
 from condensery.losses.sentences import cosine_regression, triplet_margin
 from condensery.models.biencoder import BiEncoder
-from condensery.tokens.batches import Chunk, chunks, text_rows
+from condensery.tokens.batches import chunks, text_rows
 from condensery.tokens.store import TokenStore
 from condensery.tokens.vocabulary import Vocabulary
-from condensery.training.batches.base import ALL, Share, items_of_step
+from condensery.training.batches.base import ALL, Batch, Share, items_of_step
 from condensery.training.modules.base import TowersModule
 
 
-@dataclass(frozen=True)
-class SentenceBatch:
-    """Examples of k sentences each.
+@dataclass(frozen=True, kw_only=True)
+class SentenceBatch(Batch):
+    """Examples of k sentences each: rows 0 .. k b - 1 are the first sentence of every example, then the second, ...
 
     Attributes:
-        chunks: together they hold rows 0 .. k b - 1: the first sentence of every example, then the second, ...
         scores: (b,) of each example.
-        tokens: tokens of the whole batch, padding not counted.
-        alone: see ``Batch``.
     """
 
-    chunks: list[Chunk]
     scores: Tensor
-    tokens: int
-    alone: bool = False
-
-    def to(self, device: torch.device) -> "SentenceBatch":
-        """The same batch on ``device``."""
-        moved = [chunk.to(device, non_blocking=True) for chunk in self.chunks]
-        return replace(self, chunks=moved, scores=self.scores.to(device))
 
 
 class SentenceBatches:
@@ -79,10 +68,11 @@ class SentenceBatches:
     def batch(self, step: int, share: Share = ALL) -> SentenceBatch:
         """See ``Batches``."""
         _, items = items_of_step(step, self.batch_size, len(self.rows), self.seed)
-        chosen, alone = share.of(items)
+        chosen, replicated = share.of(items)
         flat, starts = text_rows(self.sentences, self.rows[chosen].T.reshape(-1), self.vocabulary, self.length)
         parts = chunks(flat, starts, self.budget, self.vocabulary.pad)
-        return SentenceBatch(parts, torch.from_numpy(self.scores[chosen]), len(flat), alone)
+        scores = torch.from_numpy(self.scores[chosen])
+        return SentenceBatch(chunks=parts, tokens=len(flat), scores=scores, replicated=replicated)
 
 
 class SentenceModule(TowersModule):
