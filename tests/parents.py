@@ -15,7 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from condensery.sharing import NotTheFirst
+from condensery.sharing import NotRankZero
 from condensery.stages.base import Context, StageConfig, stage
 from condensery.system import children
 from condensery.system.children import Parent, guarded
@@ -157,16 +157,16 @@ def meets(config: Nothing, context: Context) -> dict[str, Any]:
     """One process waits for the other in the midst of an exchange."""
     from torch import distributed
 
-    from condensery.stages.devices import meet
+    from condensery.stages.devices import init_process_group
 
-    member = context.runtime.member
+    member = context.runtime.distributed
     assert member is not None
-    meet(context.runtime)
+    init_process_group(context.runtime)
     distributed.barrier()
     if member.rank:
         ready()
     distributed.barrier()
-    raise NotTheFirst
+    raise NotRankZero
 
 
 if __name__ == "parents":  # the plug-in of stages that this is for the other processes, and not the program

@@ -4,13 +4,13 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from condensery.sharing import NotTheFirst, Part
+from condensery.sharing import NotRankZero, ProcessGroup
 
 Value = TypeVar("Value")
 PATIENCE = 60.0  # seconds
 
 
-def in_parts(processes: int, work: Callable[[Part], Value]) -> list[Value | None]:
+def in_parts(processes: int, work: Callable[[ProcessGroup], Value]) -> list[Value | None]:
     """What ``work`` gives in each part, by rank; None where the part left it to the first. Raises what a part raised."""
     barrier, values = threading.Barrier(processes), [None] * processes
     found: list[Value | None] = [None] * processes
@@ -25,8 +25,8 @@ def in_parts(processes: int, work: Callable[[Part], Value]) -> list[Value | None
 
     def run(rank: int) -> None:
         try:
-            found[rank] = work(Part(rank, processes, lambda value: exchange(rank, value)))
-        except NotTheFirst:
+            found[rank] = work(ProcessGroup(rank, processes, lambda value: exchange(rank, value)))
+        except NotRankZero:
             assert rank
         except threading.BrokenBarrierError:
             pass

@@ -69,7 +69,7 @@ def door(*arguments: str | Path) -> Done:
         sys.argv = ["run.py", "--config-dir", str(CONF), *map(str, arguments)]
         os.environ.pop("HYDRA_FULL_ERROR", None)
         sweep.failed.clear()
-        code = cli.door(program, PROJECT)
+        code = cli.run_program(program, PROJECT)
     return Done(code, out.getvalue(), err.getvalue())
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from parts import in_parts
 
-from condensery.sharing import ALONE, NotTheFirst, Part
+from condensery.sharing import SINGLE_PROCESS, NotRankZero, ProcessGroup
 from condensery.system.files import atomic
 
 SHARDS = 7
@@ -26,7 +26,7 @@ class Work:
         self.folder.mkdir(exist_ok=True)
         return [number for number in range(SHARDS) if not (self.folder / str(number)).exists()]
 
-    def __call__(self, part: Part) -> int:
+    def __call__(self, part: ProcessGroup) -> int:
         with part.shards(self.left) as mine:
             for number in mine:
                 time.sleep(0.02 * part.rank)  # nor must these be left behind
@@ -58,14 +58,14 @@ def test_a_restart_keeps_what_is_done_and_shares_the_rest_whoever_did_it(tmp_pat
     again = Work(tmp_path / "shards")
     in_parts(2, again)
     assert sorted(again.written) == [(0, 1), (0, 5), (1, 3), (1, 6)]
-    assert Work(tmp_path / "shards")(ALONE) == 0
+    assert Work(tmp_path / "shards")(SINGLE_PROCESS) == 0
 
 
 def test_what_the_first_finds_holds_for_all_and_is_found_once() -> None:
     calls: list[int] = []
 
-    def work(part: Part) -> str:
-        return part.from_first(lambda: calls.append(part.rank) or f"of {part.rank}")
+    def work(part: ProcessGroup) -> str:
+        return part.from_rank_zero(lambda: calls.append(part.rank) or f"of {part.rank}")
 
     assert in_parts(3, work) == ["of 0"] * 3
     assert calls == [0]
@@ -74,7 +74,7 @@ def test_what_the_first_finds_holds_for_all_and_is_found_once() -> None:
 def test_a_part_that_fails_lets_none_go_on(tmp_path: Path) -> None:
     finished: list[int] = []
 
-    def work(part: Part) -> None:
+    def work(part: ProcessGroup) -> None:
         with part.shards(lambda: [0, 1]) as mine:
             if part.rank:
                 raise ZeroDivisionError(f"{mine}")
@@ -86,6 +86,6 @@ def test_a_part_that_fails_lets_none_go_on(tmp_path: Path) -> None:
 
 
 def test_only_the_first_goes_on_after_the_end() -> None:
-    ALONE.end()
-    with pytest.raises(NotTheFirst):
-        Part(1, 2).end()
+    SINGLE_PROCESS.end()
+    with pytest.raises(NotRankZero):
+        ProcessGroup(1, 2).end()

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from condensery.models.encoder import Encoder
 from condensery.retrieval.dense import shard_path
-from condensery.retrieval.encoding import Source, encode_store
+from condensery.retrieval.encoding import EncoderInput, encode_store
 from condensery.system.files import write_json
 from condensery.tokens.batches import Chunk
 from condensery.tokens.store import TokenStore
@@ -70,7 +70,7 @@ def main(shape: str, precision: str, passages: str, rounds: str, threads: str, d
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         store = random_store(folder / "tokens", int(passages))
-        source = Source(store, bert_vocabulary(), LENGTH)
+        source = EncoderInput(store, bert_vocabulary(), LENGTH)
 
         def stage() -> None:
             for path in (folder / "index").glob("passages/*"):

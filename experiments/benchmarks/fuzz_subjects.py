@@ -2,7 +2,6 @@
 
 import csv
 import hashlib
-import importlib
 import io
 import json
 import os
@@ -388,7 +387,7 @@ def write_checkpoint(kind: str, root: Path) -> None:
         checkpoint.save_masked_autoencoder(MaskedAutoEncoder(backbone, decoder_shape("masked", 1)), model, words, 16)
     elif kind == "retriever":
         towers = [Encoder(_backbone(vocabulary).base_model) for _ in range(2)]
-        checkpoint.save_retriever(checkpoint.Retriever(BiEncoder(*towers), 8, 16), model, words)
+        checkpoint.save_retriever(checkpoint.SavedRetriever(BiEncoder(*towers), 8, 16), model, words)
     elif kind == "cross_encoder":
         reranker = cross_encoder.Reranker(cross_encoder.new_cross_encoder(_backbone(vocabulary), 1), 8, 16, 1)
         cross_encoder.save_cross_encoder(reranker, model, words)
@@ -575,7 +574,7 @@ def command(*arguments: str) -> str:
         with redirect_stdout(out), redirect_stderr(err):
             sys.argv = ["run.py", *arguments]
             os.environ.pop("HYDRA_FULL_ERROR", None)
-            code = cli.door(_program(), PROJECT)
+            code = cli.run_program(_program(), PROJECT)
     finally:
         sys.argv = before[0]
         os.environ.clear()
@@ -589,13 +588,11 @@ def command(*arguments: str) -> str:
 
 @cache
 def _program() -> Any:
-    spec = importlib.util.spec_from_file_location("run", PROJECT / "run.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.run.__wrapped__.__module__ = "__main__"  # so that Hydra looks for conf/ beside the file
-    return module.run
+    import hydra
+
+    from condensery import cli
+
+    return hydra.main(version_base="1.3", config_path=str(PROJECT / "conf"), config_name="config")(cli.main)
 
 
 def read_recipe(folder: Path, scratch: Path) -> Any:

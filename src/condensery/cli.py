@@ -20,7 +20,7 @@ from condensery.pipeline.complaints import Stopped, in_one_line
 from condensery.pipeline.reports.study import typed
 from condensery.system import signals
 
-TOLD = "CONDENSERY_TOLD"  # environment variable: a file that gets the run's folder
+FOLDER_FILE = "CONDENSERY_FOLDER_FILE"  # environment variable: a file that gets the path of the run's folder
 GROUPS = re.compile(r"^(stages?|data|backbone|trainer|launcher|logger|table|figures)\.[^=]+=")
 
 
@@ -36,18 +36,18 @@ def main(cfg: DictConfig) -> None:
         if multirun:
             sweep.run_job(cfg)
         else:
-            _tell(run.run(cfg).folder)
+            _write_folder(run.run(cfg).folder)
     except Exception as error:
         raise Stopped from error
 
 
-def _tell(folder: Path | None) -> None:
-    """Leave the run's folder where a program that called the command looks for it; see ``condensery.results``."""
-    if told := os.environ.get(TOLD):
-        Path(told).write_text(str(folder or ""), encoding="utf-8")
+def _write_folder(folder: Path | None) -> None:
+    """Write the path of the run's folder where the program that called the command reads it; see ``condensery.results``."""
+    if path := os.environ.get(FOLDER_FILE):
+        Path(path).write_text(str(folder or ""), encoding="utf-8")
 
 
-def door(program: Callable[[], Any], home: Path) -> int:
+def run_program(program: Callable[[], Any], home: Path) -> int:
     """Run ``program``, a function under ``hydra.main``, and return the exit code.
 
     Bad input, Hydra's complaints and a full or read-only disk give one line and 1; Ctrl-C gives 130, SIGTERM 143.

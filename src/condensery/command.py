@@ -25,9 +25,9 @@ def start(home: Path, recipes: Path, called: str = "") -> int:
 
     import hydra
 
-    from condensery.cli import door, main
+    from condensery.cli import main, run_program
 
-    return door(hydra.main(version_base="1.3", config_path=str(recipes), config_name="config")(main), home)
+    return run_program(hydra.main(version_base="1.3", config_path=str(recipes), config_name="config")(main), home)
 
 
 def installed() -> int:

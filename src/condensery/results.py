@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
-from condensery.cli import TOLD
+from condensery.cli import FOLDER_FILE
 from condensery.errors import UserError
 from condensery.reporting.results import Row, read_results
 
@@ -76,13 +76,16 @@ def run(
     """
     if wrong := [one for one in overrides if one.startswith("-")]:
         raise UserError(f"run: {wrong[0]}: one run with key=value overrides; a sweep is `condensery -m experiment=...`")
-    with NamedTemporaryFile("r", prefix="condensery-", encoding="utf-8") as told:
+    with NamedTemporaryFile("r", prefix="condensery-", encoding="utf-8") as file:
         command = [sys.executable, "-m", "condensery", f"experiment={experiment}", *overrides]
         command += ["--config-dir", str(recipes)] if recipes else []
-        given = {**os.environ, **(environment or {}), TOLD: told.name}
-        done = subprocess.run(command, env=given, stderr=subprocess.PIPE, text=True)
-        folder = told.read()
-    if done.returncode or not folder:
-        said = done.stderr.strip().splitlines() or [f"the run ended with code {done.returncode}"]
-        raise UserError(f"run: {said[-1]}")
+        given = {**os.environ, **(environment or {}), FOLDER_FILE: file.name}
+        last = ""
+        with subprocess.Popen(command, env=given, stderr=subprocess.PIPE, text=True) as process:
+            for line in process.stderr or ():
+                last = line.strip() or last
+                sys.stderr.write(line)
+        folder = file.read()
+    if process.returncode or not folder:
+        raise UserError(f"run: {last or f'the run ended with code {process.returncode}'}")
     return Results(Path(folder), read_results(Path(folder) / "results.json"))

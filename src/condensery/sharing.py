@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 Value = TypeVar("Value")
 
 
-class NotTheFirst(BaseException):
+class NotRankZero(BaseException):
     """Ends a stage in all processes but the first, whose part alone the rest is: to write the artifact."""
 
 
@@ -22,7 +22,7 @@ def _with_nobody(value: Any) -> list[Any]:
 
 
 @dataclass(frozen=True)
-class Part:
+class ProcessGroup:
     """The part of one process in the work of several, which take the same steps in the same order.
 
     Attributes:
@@ -41,18 +41,18 @@ class Part:
 
         ``left`` prepares the folder and gives the shards that are not there yet. The first process alone calls it.
         """
-        yield self.from_first(left)[self.rank :: self.processes]
+        yield self.from_rank_zero(left)[self.rank :: self.processes]
         self.exchange(None)
 
-    def from_first(self, work: Callable[[], Value]) -> Value:
+    def from_rank_zero(self, work: Callable[[], Value]) -> Value:
         """What ``work`` gives in the first process, which alone does it; the others wait for it."""
         found: Value = self.exchange(work() if self.rank == 0 else None)[0]
         return found
 
-    def end(self) -> None:
-        """What follows is for the first process alone: the others leave the stage, by ``NotTheFirst``."""
+    def leave_unless_rank_zero(self) -> None:
+        """What follows is for the first process alone: the others leave the stage, by ``NotRankZero``."""
         if self.rank:
-            raise NotTheFirst
+            raise NotRankZero
 
 
-ALONE = Part()
+SINGLE_PROCESS = ProcessGroup()

@@ -11,7 +11,7 @@ from condensery.errors import UserError
 from condensery.models.biencoder import PASSAGE, QUERY, BiEncoder
 from condensery.models.checkpoint import (
     QUERY_ENCODER,
-    Retriever,
+    SavedRetriever,
     load_biencoder,
     load_condenser,
     load_masked_autoencoder,
@@ -44,9 +44,9 @@ def _language_model(words: Vocabulary, family: str = "bert", seed: int = 0) -> B
     return RobertaForMaskedLM(RobertaConfig(**sizes, **shared, type_vocab_size=1, attn_implementation="eager"))
 
 
-def _retriever(words: Vocabulary, separate: bool) -> Retriever:
+def _retriever(words: Vocabulary, separate: bool) -> SavedRetriever:
     towers = [Encoder(_language_model(words, seed=seed).base_model) for seed in range(1 + separate)]
-    return Retriever(BiEncoder(*towers).eval(), QUERY_LENGTH, LENGTH)
+    return SavedRetriever(BiEncoder(*towers).eval(), QUERY_LENGTH, LENGTH)
 
 
 @torch.no_grad()

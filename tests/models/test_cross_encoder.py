@@ -17,7 +17,7 @@ from transformers import (
 
 from condensery.errors import UserError
 from condensery.models.biencoder import BiEncoder
-from condensery.models.checkpoint import Retriever, save_retriever
+from condensery.models.checkpoint import SavedRetriever, save_retriever
 from condensery.models.cross_encoder import (
     CrossEncoder,
     Reranker,
@@ -117,7 +117,7 @@ def test_it_starts_from_any_checkpoint_and_keeps_a_head_of_one_label(
 ) -> None:
     backbone = language_model(words)
     encoder = Encoder(backbone.base_model)
-    save_retriever(Retriever(BiEncoder(encoder), 9, 12), tmp_path / "retriever", wordpiece)
+    save_retriever(SavedRetriever(BiEncoder(encoder), 9, 12), tmp_path / "retriever", wordpiece)
     backbone.save_pretrained(tmp_path / "masked")
     for source in (tmp_path / "retriever", tmp_path / "masked", str(tmp_path / "masked")):
         model, same = load_cross_encoder(source, seed=3), load_cross_encoder(source, seed=3)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from condensery.errors import UserError
 from condensery.models.encoder import Encoder
-from condensery.models.packing import Layout
+from condensery.models.packing import PackedLayout
 
 LENGTHS = {"padded": [12, 5, 9, 3, 12], "mostly padding": [30, 3, 4, 3, 5], "of one length": [7, 7, 7]}
 
@@ -23,7 +23,7 @@ def test_cls_and_masked_positions_equal_the_librarys(family: str, lengths: list[
     ids, attention, labels = rows.padded
     states = model(input_ids=ids, attention_mask=attention, output_hidden_states=True).hidden_states
     encoder = Encoder(model).eval()
-    layout = Layout(chunk)
+    layout = PackedLayout(chunk)
     hidden, early = encoder(layout, layout.cls, layout.masked, skip=1)
     assert early is not None
     torch.testing.assert_close(hidden[: len(chunk)], states[-1][:, 0], rtol=0, atol=1e-12)
@@ -48,7 +48,7 @@ def test_computing_only_the_positions_that_are_read_gives_the_gradient_of_comput
 
     states = library(input_ids=ids, attention_mask=attention).last_hidden_state
     total(states[:, 0], states[labels != -100]).backward()
-    layout = Layout(chunk)
+    layout = PackedLayout(chunk)
     hidden, _ = ours(layout, layout.cls, layout.masked)
     total(hidden[:3], hidden[3:]).backward()
     assert textbook.worst(textbook.gradients(ours.model), textbook.gradients(library)) < 1e-9
@@ -60,7 +60,7 @@ def test_the_dropout_of_cls_is_the_same_whether_masked_tokens_are_read_or_not() 
     torch.manual_seed(1)
     alone = encoder.cls(chunk)
     torch.manual_seed(1)
-    layout = Layout(chunk)
+    layout = PackedLayout(chunk)
     with_masked, _ = encoder(layout, layout.cls, layout.masked)
     assert torch.equal(alone, with_masked[:4])
     assert not torch.equal(alone, encoder.cls(chunk)), "dropout is off"

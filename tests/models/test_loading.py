@@ -25,7 +25,7 @@ from transformers import (
 from condensery.errors import UserError
 from condensery.models.backbone import load_masked_language_model
 from condensery.models.checkpoint import (
-    Retriever,
+    SavedRetriever,
     load_biencoder,
     load_condenser,
     load_encoder,
@@ -263,7 +263,7 @@ def test_a_head_that_the_description_tells_of_and_that_is_gone_is_refused(
 
 def retriever(folder: Path, wordpiece: Path, words: Any, separate: bool) -> Path:
     model = load_biencoder(bert(folder.parent / "start", vocab_size=words.size), separate)
-    save_retriever(Retriever(model, 8, 12), folder, wordpiece)
+    save_retriever(SavedRetriever(model, 8, 12), folder, wordpiece)
     return folder
 
 

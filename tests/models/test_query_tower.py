@@ -13,7 +13,7 @@ from transformers import BertConfig, BertModel, RobertaConfig, RobertaModel
 from condensery.errors import UserError
 from condensery.models import query_tower
 from condensery.models.biencoder import BiEncoder
-from condensery.models.checkpoint import Retriever, save_retriever
+from condensery.models.checkpoint import SavedRetriever, save_retriever
 from condensery.models.encoder import Encoder
 from condensery.models.query_tower import gelu, load_query_tower, load_tower, read_weights
 
@@ -148,7 +148,7 @@ def test_the_tower_of_queries_is_loaded_with_their_length(
     torch.manual_seed(0)
     changes: dict[str, Any] = {"vocab_size": 130} if known else {"vocab_size": 130, "hidden_act": "relu"}
     towers = [Encoder(BertModel(BertConfig(**SIZE | changes), False)).eval() for _ in range(1 + separate)]
-    save_retriever(Retriever(BiEncoder(*towers), 7, 30), tmp_path, wordpiece)
+    save_retriever(SavedRetriever(BiEncoder(*towers), 7, 30), tmp_path, wordpiece)
     encode, length = load_query_tower(tmp_path)
     ids = np.arange(5, 12)
     assert length == 7

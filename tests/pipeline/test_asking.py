@@ -201,7 +201,7 @@ def test_a_query_is_encoded_as_transformers_does(tmp_path: Path, separate: bool)
     from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel
 
     from condensery.models.biencoder import BiEncoder
-    from condensery.models.checkpoint import Retriever, save_retriever
+    from condensery.models.checkpoint import SavedRetriever, save_retriever
     from condensery.models.encoder import Encoder
     from condensery.tokens.tokenizer import train_wordpiece
 
@@ -210,7 +210,7 @@ def test_a_query_is_encoded_as_transformers_does(tmp_path: Path, separate: bool)
     size = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
     config = BertConfig(vocab_size=len(AutoTokenizer.from_pretrained(tmp_path / "words")), **size)
     towers = [Encoder(BertModel(config, False)) for _ in range(1 + separate)]
-    save_retriever(Retriever(BiEncoder(*towers), 12, 12), tmp_path / "model", tmp_path / "words")
+    save_retriever(SavedRetriever(BiEncoder(*towers), 12, 12), tmp_path / "model", tmp_path / "words")
     folder = tmp_path / "model" / "query_encoder" if separate else tmp_path / "model"
     tokens = AutoTokenizer.from_pretrained(folder)("read a json file", return_tensors="pt")
     with torch.no_grad():

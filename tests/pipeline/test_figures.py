@@ -11,7 +11,7 @@ from toy_commands import Command, Compose
 from condensery.errors import UserError
 from condensery.pipeline.figure_config import FigureConfig
 from condensery.pipeline.graph import build
-from condensery.pipeline.reports.figures import Job, by_setting, draw, draw_figures, read_figures
+from condensery.pipeline.reports.figures import FigureJob, by_setting, draw, draw_figures, read_figures
 from condensery.pipeline.reports.page import page_of_run, read_study, write_study
 from condensery.pipeline.run import run
 from condensery.system.files import read_json, write_json
@@ -45,7 +45,7 @@ class Made:
 
 
 @pytest.fixture
-def sweep(tmp_path: Path) -> list[Job]:
+def sweep(tmp_path: Path) -> list[FigureJob]:
     """Two sizes, two seeds: BM25, a model from random weights, and one that was pre-trained by as much as the size."""
     made, jobs = Made(tmp_path), []
     lexical = made.artifact("evaluate", "lexical", "evaluation", {})
@@ -70,7 +70,7 @@ def sweep(tmp_path: Path) -> list[Job]:
                      ("backbone", f"finetune/scratch-{key}", f"finetune/tuned-{key}")}  # fmt: skip
             stages["entropy"] = made.artifact("attention_entropy", f"entropy-{key}", "entropy", {})
             write_json(stages["entropy"] / "entropy.json", {"texts": 50, "even": 4.0, "encoders": means})
-            jobs.append(Job(made.job(key, stages, rows), f"size={size}"))
+            jobs.append(FigureJob(made.job(key, stages, rows), f"size={size}"))
     return jobs
 
 
@@ -80,7 +80,9 @@ def figure(**settings: Any) -> FigureConfig:
     return found
 
 
-def numbers(config: FigureConfig, jobs: Sequence[Job], folder: Path) -> dict[str, list[tuple[str, float, float, int]]]:
+def numbers(
+    config: FigureConfig, jobs: Sequence[FigureJob], folder: Path
+) -> dict[str, list[tuple[str, float, float, int]]]:
     """What is drawn: line -> (x, mean, deviation, runs)."""
     found: dict[str, list[tuple[str, float, float, int]]] = {}
     drawn = draw("x", config, jobs, folder / "x")
@@ -92,7 +94,7 @@ def numbers(config: FigureConfig, jobs: Sequence[Job], folder: Path) -> dict[str
     return found
 
 
-def test_score_by_size_has_a_point_a_size_and_a_line_across_for_bm25(sweep: list[Job], tmp_path: Path) -> None:
+def test_score_by_size_has_a_point_a_size_and_a_line_across_for_bm25(sweep: list[FigureJob], tmp_path: Path) -> None:
     found = numbers(figure(kind="score_by_size"), sweep, tmp_path)
     assert list(found) == ["|BM25", "|tuned", "|scratch"]
     assert found["|BM25"] == [("", 30.0, 0.0, 1)]
@@ -104,7 +106,7 @@ def test_score_by_size_has_a_point_a_size_and_a_line_across_for_bm25(sweep: list
     assert "mean and standard deviation over 1 to 2 seeds" in caption
 
 
-def test_score_by_steps_counts_all_stages_of_pretraining_behind_a_row(sweep: list[Job], tmp_path: Path) -> None:
+def test_score_by_steps_counts_all_stages_of_pretraining_behind_a_row(sweep: list[FigureJob], tmp_path: Path) -> None:
     found = numbers(figure(kind="score_by_steps"), sweep, tmp_path)
     assert [x for x, *_ in found["|tuned"]] == ["200003", "800003"], "both stages, the mean over the seeds"
     steps = numbers(figure(kind="score_by_steps", amount="steps"), sweep, tmp_path)
@@ -114,14 +116,14 @@ def test_score_by_steps_counts_all_stages_of_pretraining_behind_a_row(sweep: lis
     assert [(x, runs) for x, _, _, runs in level["|scratch"]] == [("", 2)]
 
 
-def test_a_failed_job_or_a_missing_seed_leaves_the_other_points(sweep: list[Job], tmp_path: Path) -> None:
+def test_a_failed_job_or_a_missing_seed_leaves_the_other_points(sweep: list[FigureJob], tmp_path: Path) -> None:
     found = numbers(figure(kind="score_by_size"), sweep[:3], tmp_path)
     assert [(x, runs) for x, _, _, runs in found["|tuned"]] == [("100", 2), ("400", 1)]
     alone = numbers(figure(kind="score_by_size"), sweep[:1], tmp_path)
     assert alone["|tuned"] == [("100", 11.0, 0.0, 1)]
 
 
-def test_trainings_have_a_panel_a_value_and_name_what_is_missing(sweep: list[Job], tmp_path: Path) -> None:
+def test_trainings_have_a_panel_a_value_and_name_what_is_missing(sweep: list[FigureJob], tmp_path: Path) -> None:
     stages = {"from MLM": "tuned", "from nothing": "scratch", "never": "pretrained"}
     config = figure(kind="training", stages=stages)
     found = numbers(config, sweep[:2], tmp_path)
@@ -134,7 +136,7 @@ def test_trainings_have_a_panel_a_value_and_name_what_is_missing(sweep: list[Job
     assert list(swept) == [f"{panel}|size={size} · a" for panel in (loss, score) for size in (100, 400)]
 
 
-def test_first_epochs_end_where_they_are_told_to(sweep: list[Job], tmp_path: Path) -> None:
+def test_first_epochs_end_where_they_are_told_to(sweep: list[FigureJob], tmp_path: Path) -> None:
     stages = {"a": "tuned"}
     steps = numbers(figure(kind="first_epochs", stages=stages, steps=5), sweep[:2], tmp_path)["|a"]
     assert [x for x, *_ in steps] == ["1", "2", "3", "4", "5"]
@@ -145,7 +147,7 @@ def test_first_epochs_end_where_they_are_told_to(sweep: list[Job], tmp_path: Pat
         draw("x", figure(kind="first_epochs", stages=stages, epochs=0.01), sweep[:2], tmp_path / "y")
 
 
-def test_entropy_is_found_by_artifact_before_and_after(sweep: list[Job], tmp_path: Path) -> None:
+def test_entropy_is_found_by_artifact_before_and_after(sweep: list[FigureJob], tmp_path: Path) -> None:
     config = figure(kind="attention_entropy", stage="entropy", models={"M": ["backbone", "tuned"]})
     found = numbers(config, sweep[:2], tmp_path)
     assert found["M|before fine-tuning"] == [("1", 3.5, pytest.approx(0.707107), 2), ("2", 1.0, 0.0, 2)]
@@ -156,7 +158,7 @@ def test_entropy_is_found_by_artifact_before_and_after(sweep: list[Job], tmp_pat
         draw("x", other, sweep, tmp_path / "y")
 
 
-def test_a_figure_without_any_line_is_named_and_hides_no_other(sweep: list[Job], tmp_path: Path) -> None:
+def test_a_figure_without_any_line_is_named_and_hides_no_other(sweep: list[FigureJob], tmp_path: Path) -> None:
     figures = {
         "none": figure(kind="training", stages={"a": "pretrained"}),
         "unmeasured": figure(kind="score_by_size", metric="NDCG@10"),
@@ -176,7 +178,7 @@ def test_a_figure_without_any_line_is_named_and_hides_no_other(sweep: list[Job],
 def test_a_damaged_graph_is_one_line(graph: object, tmp_path: Path) -> None:
     write_json(tmp_path / "runs" / "x" / "graph.json", graph)
     with pytest.raises(UserError, match=r"graph\.json: .* not what a run writes; run the study again"):
-        Job(tmp_path / "runs" / "x").stages  # noqa: B018
+        FigureJob(tmp_path / "runs" / "x").stages  # noqa: B018
 
 
 @pytest.mark.parametrize("study", [[], {"command": "x"}, {"command": "", "about": 3, "lost": {}}])
@@ -189,23 +191,23 @@ def test_a_damaged_study_is_one_line_and_stops_no_other(study: object, tmp_path:
 
 
 @pytest.mark.parametrize("name", ["../../../x", "/etc"])
-def test_names_that_lead_out_of_the_store_are_not_followed(name: str, sweep: list[Job], tmp_path: Path) -> None:
+def test_names_that_lead_out_of_the_store_are_not_followed(name: str, sweep: list[FigureJob], tmp_path: Path) -> None:
     folder = sweep[0].folder
     graph, results = read_json(folder / "graph.json"), read_json(folder / "results.json")
     changed = [{**entry, "artifact": name} for entry in results]
     write_json(folder / "results.json", changed)
     with pytest.raises(UserError, match=r"results\.json: entry 0: .* was the file edited by hand\?"):
-        _ = Job(folder).rows
+        _ = FigureJob(folder).rows
     manifest = tmp_path / "artifacts" / "finetune" / graph["tuned"]["id"] / "manifest.json"
     write_json(manifest, {**read_json(manifest), "inputs": {"init": [name]}})
     with pytest.raises(UserError, match=r"manifest\.json: .* was the file edited by hand\?"):
-        Job(folder).stages["tuned"].ancestor("corpus")
+        FigureJob(folder).stages["tuned"].ancestor("corpus")
     write_json(folder / "graph.json", {"tuned": {"kind": name, "id": "x", "reads": {}}})
     write_json(folder / "study.json", {"command": "", "about": [], "lost": {}})
     (folder / "config.yaml").write_text("")
     write_json(folder / "results.json", [])
     with pytest.raises(UserError, match=r"graph\.json: .* was the file edited by hand\?"):
-        _ = Job(folder).stages
+        _ = FigureJob(folder).stages
     with pytest.raises(UserError, match=r"graph\.json: .* was the file edited by hand\?"):
         page_of_run(folder, tmp_path, [], [])
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 
 from condensery.errors import UserError
 from condensery.randomness import hash64
-from condensery.sharing import NotTheFirst
+from condensery.sharing import NotRankZero
 from condensery.stages.base import Context, Input, Operational, StageConfig, stage
 from condensery.system.files import content_hash, read_json, write_json
 
@@ -210,7 +210,7 @@ def _jobs_before(folder: Path, rank: int) -> int:
 @stage("toy_together", version=1, makes="encoder", together=True)
 def together(config: Together, context: Context) -> dict[str, Any]:
     """What several processes compute: each leaves its number, and then acts as it is told."""
-    member = context.runtime.member
+    member = context.runtime.distributed
     if member is None:
         return {"processes": 1}
     print(f"process {member.rank} at work", flush=True)
@@ -224,11 +224,11 @@ def together(config: Together, context: Context) -> dict[str, Any]:
     if config.act == "reach the time limit" and _jobs_before(context.folder, member.rank) < 3:
         os.kill(os.getpid(), signal.SIGUSR2)
     if config.act == "no result":
-        raise NotTheFirst
+        raise NotRankZero
     if config.act not in ("go well", "reach the time limit"):
         time.sleep(300)
     if member.rank:
-        raise NotTheFirst
+        raise NotRankZero
     write_json(context.folder / "weights.json", member.processes)
     return {"processes": member.processes, "local": member.local_processes}
 
@@ -244,9 +244,9 @@ def shared(config: Shared, context: Context) -> dict[str, Any]:
 
     from condensery.retrieval.ranking import pack, top, unpack
     from condensery.retrieval.shards import open_ranking, rank_in_shards
-    from condensery.stages.sharing import part_of
+    from condensery.stages.sharing import process_group
 
-    part = part_of(context.runtime)
+    part = process_group(context.runtime)
     passages = np.random.default_rng(0).normal(size=(50, 8)).astype(np.float32)
 
     def rank(rows: Any, task: Any) -> Any:

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from condensery.errors import UserError
 from condensery.reporting.comparison import comparison
 from condensery.reporting.formats import escape
-from condensery.reporting.layout import Layout
+from condensery.reporting.layout import TableLayout
 from condensery.reporting.results import Row
 from condensery.reporting.table import Cell, Table, mark_best
 
@@ -27,9 +27,9 @@ PUBLISHED = {
 IDS = [f"q{i}" for i in range(60)]
 
 
-def layout(**changes: Any) -> Layout:
+def layout(**changes: Any) -> TableLayout:
     given = {"title": None, "columns": COLUMNS, "published": PUBLISHED, "within": 0, "test": "t", "level": 0.01}
-    return Layout.model_validate({**given, **changes})
+    return TableLayout.model_validate({**given, **changes})
 
 
 def measured(name: str, level: float, seed: int = 1, ids: Sequence[str] = IDS, **changes: Any) -> Row:

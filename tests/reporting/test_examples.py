@@ -15,7 +15,7 @@ from condensery.reporting.examples import (
     NONE,
     WON,
     Compared,
-    System,
+    EvaluatedRow,
     beginning,
     choose,
     compared,
@@ -126,7 +126,9 @@ def woods(tmp_path_factory: pytest.TempPathFactory) -> Collection:
     return Collection(folder)
 
 
-def system(collection: Collection, folder: Path, name: str, ranks: list[int | None], metric: str = "MRR@10") -> System:
+def system(
+    collection: Collection, folder: Path, name: str, ranks: list[int | None], metric: str = "MRR@10"
+) -> EvaluatedRow:
     """A row that finds the passage of query i at ``ranks[i]``; one that finds none of them finds nothing at all."""
     rows = np.array([[60 + (i + j) % 40 for j in range(DEPTH)] for i in range(QUERIES)])
     for i, rank in enumerate(ranks):
@@ -140,10 +142,10 @@ def system(collection: Collection, folder: Path, name: str, ranks: list[int | No
     folder.mkdir()
     write_run(folder / "run.trec.gz", run, collection)
     evaluate(run, collection, "test", [metric]).save(folder / "evaluation.npz")
-    return System(name, folder, DEPTH, bm25=name == "BM25")
+    return EvaluatedRow(name, folder, DEPTH, bm25=name == "BM25")
 
 
-def rows(collection: Collection, folder: Path, metric: str = "MRR@10") -> list[System]:
+def rows(collection: Collection, folder: Path, metric: str = "MRR@10") -> list[EvaluatedRow]:
     low, high = [5] * 10 + [1] * 10 + [12] * 5 + [None] * 5, [1] * 10 + [2] * 10 + [15] * 5 + [None] * 5
     return [
         system(collection, folder, "BM25", [*low], metric),

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from condensery.reporting.comparison import comparison
 from condensery.reporting.formats import escape, escape_markdown
-from condensery.reporting.layout import Layout
+from condensery.reporting.layout import TableLayout
 from condensery.reporting.page import results_table
 from condensery.reporting.plain import one_line
 from condensery.reporting.results import Row
@@ -148,7 +148,7 @@ def test_published_numbers_that_differ_stand_in_words_beside_the_highest() -> No
     published = {"lexical": {"BM25": ["C/6/BM25", "C/5/BM25", "CO/1/BM25"], "DeepCT": ["C/6/DeepCT"]}}
     columns = {"MRR": {"published": "msmarco dev/MRR@10"}, "R": {"published": "msmarco dev/Recall@1000"}}
     given = {"title": None, "columns": columns, "published": published, "within": 0, "test": "t", "level": 0.01}
-    made = comparison(Layout.model_validate(given), [], "test")
+    made = comparison(TableLayout.model_validate(given), [], "test")
     header, bm25, deep = csv.reader(io.StringIO(made.csv()))
     assert header == ["block", "row", "source", "MRR", "MRR printed", "R", "R printed"]
     assert bm25[3:] == ["18.9", "18.9 [C t6] / 18.4 [C t5] / 18.7 [CO]", "85.7", "85.3 [C t6, C t5] / 85.7 [CO]"]

@@ -17,7 +17,7 @@ from condensery.reporting.curves import Curve
 from condensery.reporting.drawing import Figure
 from condensery.reporting.examples import CLOSE, LOST, WON, Example, Examples, Finding, Shown
 from condensery.reporting.markup import Markup, tag
-from condensery.reporting.page import Job, Made, Page, html, results_table, write_page
+from condensery.reporting.page import ArtifactRow, JobSection, Page, html, results_table, write_page
 from condensery.reporting.panels import nice_ticks, panel
 from condensery.reporting.results import Row
 from condensery.reporting.table import Block, Cell, Comparison, Table
@@ -102,9 +102,9 @@ def page(folder: Path, name: str = "coCondenser", jobs: int = 2, columns: int = 
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 800 300"><rect width="800" height="300" fill="#ddd"/></svg>'
     )
     made = [
-        Made("corpus", "corpus", "0123456789abcdef", (), 12.3, "2026-01-02 03:04:05", 2),
-        Made(name, "finetune", "fedcba9876543210", ("corpus",), cause=name, failed=f"text.txt:3: {name}"),
-        Made("index", "encode", "00", (name,), cause=name, failed=f"text.txt:3: {name}"),
+        ArtifactRow("corpus", "corpus", "0123456789abcdef", (), 12.3, "2026-01-02 03:04:05", 2),
+        ArtifactRow(name, "finetune", "fedcba9876543210", ("corpus",), cause=name, failed=f"text.txt:3: {name}"),
+        ArtifactRow("index", "encode", "00", (name,), cause=name, failed=f"text.txt:3: {name}"),
     ]
     found = {} if jobs == 0 else {"round1": curves(), name: curves(1)}
     return Page(
@@ -113,8 +113,10 @@ def page(folder: Path, name: str = "coCondenser", jobs: int = 2, columns: int = 
         command="python run.py -m experiment=x 'seed=1,2'",
         tables=[table(name, columns)],
         figures=[Figure("entropy", f"Entropy {name}", f"By layer, in nats. {name}", {"svg": folder / "figure.svg"})],
-        jobs=[Job(f"seed={n}" if jobs > 1 else "", f"python run.py seed={n}", f"name: {name}\nseed: {n}\n", made, found)
-              for n in range(max(jobs, 1))],
+        jobs=[
+            JobSection(f"seed={n}" if jobs > 1 else "", f"python run.py seed={n}", f"name: {name}\nseed: {n}\n", made, found)
+            for n in range(max(jobs, 1))
+        ],
         rows=[Row("BM25", "c", "test", {"M": 0.3}, seed=1, artifact="evaluate/aa"),
               Row(name, "c", "test", {}, seed=1, artifact="evaluate/bb", failed="it broke")],
         failed=[("seed=3", f"no file {name}")],
@@ -165,8 +167,8 @@ def test_each_text_that_is_shown_is_escaped_wherever_it_stands(tmp_path: Path) -
         blocks=[Block(evil(), 1, published=True), Block(evil(), 1)],
     )
     made = [
-        Made(evil(), evil(), evil(), (evil(),), 1.0, evil(), 1),
-        Made("failed", "kind", "id", cause="failed", failed=evil()),
+        ArtifactRow(evil(), evil(), evil(), (evil(),), 1.0, evil(), 1),
+        ArtifactRow("failed", "kind", "id", cause="failed", failed=evil()),
     ]
     whole = Page(
         name=evil(),
@@ -174,7 +176,7 @@ def test_each_text_that_is_shown_is_escaped_wherever_it_stands(tmp_path: Path) -
         command=evil(),
         tables=[compared],
         figures=[Figure("x", evil(), evil(), {"svg": tmp_path / "figure.svg"})],
-        jobs=[Job(evil(), evil(), evil(), made, {evil(): curves(2)}), Job(evil(), evil(), evil())],
+        jobs=[JobSection(evil(), evil(), evil(), made, {evil(): curves(2)}), JobSection(evil(), evil(), evil())],
         rows=[Row(evil(), evil(), evil(), {}, artifact=evil())],
         failed=[(evil(), evil())],
         machine={evil(): evil()},
@@ -260,7 +262,7 @@ def test_it_can_be_read_by_ear_and_by_keyboard(tmp_path: Path) -> None:
 
 
 def test_a_run_without_a_table_is_a_page_too(tmp_path: Path) -> None:
-    reader = read(html(Page("bare", jobs=[Job("", "", "name: bare\n")])))
+    reader = read(html(Page("bare", jobs=[JobSection("", "", "name: bare\n")])))
     assert [text for text in reader.texts if text.startswith("A ")] == ["A run"]
     assert "Results" not in reader.texts
 

@@ -9,8 +9,8 @@ from parts import in_parts
 
 from condensery.errors import UserError
 from condensery.retrieval.dense import DenseIndex
-from condensery.retrieval.encoding import Source, encode_queries, encode_store, write_dense_index
-from condensery.sharing import ALONE, Part
+from condensery.retrieval.encoding import EncoderInput, encode_queries, encode_store, write_dense_index
+from condensery.sharing import SINGLE_PROCESS, ProcessGroup
 from condensery.tokens.batches import Chunk
 from condensery.tokens.store import TokenStore
 from condensery.tokens.vocabulary import Vocabulary
@@ -68,20 +68,20 @@ def stored(folder: Path) -> np.ndarray:
 def test_vectors_stand_in_row_order_whatever_the_shards(
     tmp_path: Path, texts: list[list[int]], shard_size: int
 ) -> None:
-    source = Source(Store(texts), VOCABULARY, 16)
+    source = EncoderInput(Store(texts), VOCABULARY, 16)
     encode_store(Encoder(40), source, tmp_path / "o", shard_size=shard_size, budget=40)
     np.testing.assert_array_equal(stored(tmp_path / "o"), expected(texts, 16))
 
 
 def test_titles_go_before_the_text_behind_a_separator(tmp_path: Path, texts: list[list[int]]) -> None:
     titles = [[7, 8], []] * 11 + [[9]]
-    source = Source(Store(texts), VOCABULARY, 16, Store(titles))
+    source = EncoderInput(Store(texts), VOCABULARY, 16, Store(titles))
     encode_store(Encoder(64), source, tmp_path / "o", shard_size=10, budget=64)
     np.testing.assert_array_equal(stored(tmp_path / "o"), expected(texts, 16, titles))
 
 
 def test_an_interrupted_encoding_keeps_its_whole_shards(tmp_path: Path, texts: list[list[int]]) -> None:
-    source = Source(Store(texts), VOCABULARY, 32)
+    source = EncoderInput(Store(texts), VOCABULARY, 32)
     broken = Encoder(64)
     broken.fail_after = 15
     with pytest.raises(KeyboardInterrupt):
@@ -97,7 +97,7 @@ def test_an_interrupted_encoding_keeps_its_whole_shards(tmp_path: Path, texts: l
 
 
 def test_shards_of_another_layout_are_not_mixed_in(tmp_path: Path, texts: list[list[int]]) -> None:
-    source = Source(Store(texts), VOCABULARY, 32)
+    source = EncoderInput(Store(texts), VOCABULARY, 32)
     encode_store(Encoder(64), source, tmp_path / "o", shard_size=15, budget=64)  # 15 + 8
     encode_store(Encoder(64), source, tmp_path / "o", shard_size=8, budget=64)  # 8 + 8 + 7: shard 1 has 8 rows again
     np.testing.assert_array_equal(stored(tmp_path / "o"), expected(texts, 32))
@@ -110,20 +110,20 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_several_processes_that_go_on_where_one_stopped_write_the_same_index(
     tmp_path: Path, texts: list[list[int]]
 ) -> None:
-    passages, queries = Source(Store(texts), VOCABULARY, 32), Source(Store(texts[:8]), VOCABULARY, 32)
+    passages, queries = EncoderInput(Store(texts), VOCABULARY, 32), EncoderInput(Store(texts[:8]), VOCABULARY, 32)
     settings = {"shard_size": 5, "budget": 64}
 
-    def encode(folder: Path, encoder: Encoder, part: Part) -> None:
-        encode_store(encoder, passages, folder, part=part, **settings)
-        encode_queries(encoder, queries, folder, part=part, **settings)
+    def encode(folder: Path, encoder: Encoder, part: ProcessGroup) -> None:
+        encode_store(encoder, passages, folder, group=part, **settings)
+        encode_queries(encoder, queries, folder, group=part, **settings)
         part.end()
         write_dense_index(folder)
 
-    encode(tmp_path / "whole", Encoder(64), ALONE)
+    encode(tmp_path / "whole", Encoder(64), SINGLE_PROCESS)
     broken = Encoder(64)
     broken.fail_after = 7
     with pytest.raises(KeyboardInterrupt):
-        encode(tmp_path / "o", broken, ALONE)
+        encode(tmp_path / "o", broken, SINGLE_PROCESS)
     assert len(list((tmp_path / "o" / "passages").iterdir())) == 1
     encoders = [Encoder(64), Encoder(64)]
     in_parts(2, lambda part: encode(tmp_path / "o", encoders[part.rank], part))
@@ -132,8 +132,8 @@ def test_several_processes_that_go_on_where_one_stopped_write_the_same_index(
 
 
 def test_what_was_encoded_can_be_searched(tmp_path: Path, texts: list[list[int]]) -> None:
-    source = Source(Store(texts), VOCABULARY, 32)
-    queries = Source(Store(texts[:4]), VOCABULARY, 32)
+    source = EncoderInput(Store(texts), VOCABULARY, 32)
+    queries = EncoderInput(Store(texts[:4]), VOCABULARY, 32)
     folder = tmp_path / "o"
     encode_store(Encoder(64), source, folder, shard_size=9, budget=64, dtype="float16")
     encode_queries(Encoder(64), queries, folder, shard_size=3, budget=64, dtype="float16")
@@ -149,7 +149,7 @@ def test_what_was_encoded_can_be_searched(tmp_path: Path, texts: list[list[int]]
 
 @pytest.mark.filterwarnings("ignore:overflow")
 def test_vectors_that_are_not_finite_are_a_user_error(tmp_path: Path, texts: list[list[int]]) -> None:
-    source = Source(Store(texts), VOCABULARY, 32)
+    source = EncoderInput(Store(texts), VOCABULARY, 32)
     with pytest.raises(UserError, match="not finite"):
         encode_store(
             lambda chunk: torch.full((len(chunk), 2), torch.nan), source, tmp_path / "o", shard_size=9, budget=64

@@ -18,7 +18,7 @@ from condensery.retrieval.index import open_index
 from condensery.retrieval.ranking import Ranking
 from condensery.retrieval.retriever import recall_of
 from condensery.system.files import read_json, write_json
-from condensery.system.progress import Task, progress
+from condensery.system.progress import ProgressTask, progress
 from condensery.text.collection import Collection
 
 PASSAGES = 50
@@ -34,7 +34,7 @@ class Listed:
     def __len__(self) -> int:
         return PASSAGES
 
-    def search(self, query_rows: np.ndarray, k: int, progress: Task | None = None) -> Ranking:
+    def search(self, query_rows: np.ndarray, k: int, progress: ProgressTask | None = None) -> Ranking:
         self.asked += 1
         scores, rows = np.full((len(query_rows), k), -np.inf, np.float32), np.full((len(query_rows), k), -1, np.int64)
         for i, query in enumerate(query_rows.tolist()):

@@ -15,15 +15,15 @@ from condensery.retrieval.index import open_index
 from condensery.retrieval.mining import mine
 from condensery.retrieval.negatives import open_negatives, read_negatives
 from condensery.retrieval.ranking import Ranking
-from condensery.retrieval.retriever import Retriever
-from condensery.system.progress import Task
+from condensery.retrieval.retriever import CollectionRetriever
+from condensery.system.progress import ProgressTask
 from condensery.text.collection import Collection
 from condensery.text.records import Passage, Query
 from condensery.text.writer import CollectionWriter
 
 
 @pytest.fixture
-def retriever(write_dense: Callable[..., Path], collection: Collection) -> Retriever:
+def retriever(write_dense: Callable[..., Path], collection: Collection) -> CollectionRetriever:
     random = np.random.default_rng(2)
     return open_index(
         write_dense(random.normal(size=(60, 6)), random.normal(size=(12, 6)), 25), collection, device="cpu"
@@ -35,7 +35,7 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_judged_positives_are_left_out_and_the_depth_is_exact(
-    tmp_path: Path, retriever: Retriever, collection: Collection
+    tmp_path: Path, retriever: CollectionRetriever, collection: Collection
 ) -> None:
     summary = mine(retriever, collection, "train", 7, tmp_path / "n", made_by="finetune/1", size=5)
     assert json.loads((tmp_path / "n" / "negatives.json").read_text()) == summary
@@ -55,7 +55,7 @@ def test_judged_positives_are_left_out_and_the_depth_is_exact(
 
 
 def test_judged_irrelevant_passages_may_be_negatives(
-    tmp_path: Path, retriever: Retriever, collection: Collection
+    tmp_path: Path, retriever: CollectionRetriever, collection: Collection
 ) -> None:
     mine(retriever, collection, "train", 60, tmp_path / "n")
     for query, line in enumerate(lines(tmp_path / "n")):
@@ -64,7 +64,7 @@ def test_judged_irrelevant_passages_may_be_negatives(
 
 
 def test_skip_top_leaves_out_the_best_after_the_positives(
-    tmp_path: Path, retriever: Retriever, collection: Collection
+    tmp_path: Path, retriever: CollectionRetriever, collection: Collection
 ) -> None:
     mine(retriever, collection, "train", 10, tmp_path / "all")
     mine(retriever, collection, "train", 7, tmp_path / "skipped", skip_top=3)
@@ -75,14 +75,14 @@ def test_skip_top_leaves_out_the_best_after_the_positives(
 class Searches:
     """A retriever that tells what it was asked, and is killed after some searches."""
 
-    def __init__(self, retriever: Retriever, alive: int = 99) -> None:
+    def __init__(self, retriever: CollectionRetriever, alive: int = 99) -> None:
         self.retriever, self.alive = retriever, alive
         self.searched: list[list[int]] = []
 
     def __len__(self) -> int:
         return len(self.retriever)
 
-    def search(self, query_rows: np.ndarray, k: int, progress: Task | None = None) -> Ranking:
+    def search(self, query_rows: np.ndarray, k: int, progress: ProgressTask | None = None) -> Ranking:
         if len(self.searched) == self.alive:
             raise KeyboardInterrupt
         self.searched.append(query_rows.tolist())
@@ -95,7 +95,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("alive", [0, 1, 2])
 def test_an_interrupted_folder_keeps_its_whole_shards_and_ends_with_the_same_bytes(
-    tmp_path: Path, retriever: Retriever, collection: Collection, alive: int
+    tmp_path: Path, retriever: CollectionRetriever, collection: Collection, alive: int
 ) -> None:
     mine(retriever, collection, "train", 7, tmp_path / "whole", size=5)
     with pytest.raises(KeyboardInterrupt):
@@ -110,14 +110,14 @@ def test_an_interrupted_folder_keeps_its_whole_shards_and_ends_with_the_same_byt
 
 @pytest.mark.parametrize("alive", [0, 1])
 def test_several_processes_share_the_shards_and_end_with_the_same_bytes(
-    tmp_path: Path, retriever: Retriever, collection: Collection, alive: int
+    tmp_path: Path, retriever: CollectionRetriever, collection: Collection, alive: int
 ) -> None:
     whole = mine(retriever, collection, "train", 7, tmp_path / "whole", size=5)
     with pytest.raises(KeyboardInterrupt):
         mine(Searches(retriever, alive), collection, "train", 7, tmp_path / "n", size=5)
     searches = [Searches(retriever), Searches(retriever)]
     found = in_parts(
-        2, lambda part: mine(searches[part.rank], collection, "train", 7, tmp_path / "n", size=5, part=part)
+        2, lambda part: mine(searches[part.rank], collection, "train", 7, tmp_path / "n", size=5, group=part)
     )
     assert found == [whole, None]
     shards = [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10, 11]][alive:]
@@ -127,7 +127,7 @@ def test_several_processes_share_the_shards_and_end_with_the_same_bytes(
 
 @pytest.mark.parametrize("lost", ["negatives.jsonl", "negatives.json"])
 def test_what_was_ranked_is_not_searched_again(
-    tmp_path: Path, retriever: Retriever, collection: Collection, lost: str
+    tmp_path: Path, retriever: CollectionRetriever, collection: Collection, lost: str
 ) -> None:
     mine(retriever, collection, "train", 7, tmp_path / "n", size=5)
     whole = contents(tmp_path / "n")
@@ -138,7 +138,9 @@ def test_what_was_ranked_is_not_searched_again(
     assert contents(tmp_path / "n") == whole
 
 
-def test_shards_do_not_change_what_is_found(tmp_path: Path, retriever: Retriever, collection: Collection) -> None:
+def test_shards_do_not_change_what_is_found(
+    tmp_path: Path, retriever: CollectionRetriever, collection: Collection
+) -> None:
     for size in (1, 5, 12, 100):
         mine(retriever, collection, "train", 7, tmp_path / f"{size}", size=size)
         rows = open_negatives(tmp_path / f"{size}", collection).passage_rows
@@ -161,7 +163,7 @@ def test_mining_holds_a_shard_and_not_all_queries(tmp_path: Path, monkeypatch: p
         def __len__(self) -> int:
             return 600
 
-        def search(self, query_rows: np.ndarray, k: int, progress: Task | None = None) -> Ranking:
+        def search(self, query_rows: np.ndarray, k: int, progress: ProgressTask | None = None) -> Ranking:
             rows = np.tile(np.arange(k), (len(query_rows), 1))
             return -rows.astype(np.float32), rows
 
@@ -187,7 +189,7 @@ def test_passages_that_hold_an_answer_are_left_out_where_asked(tmp_path: Path) -
         def __len__(self) -> int:
             return 40
 
-        def search(self, query_rows: np.ndarray, k: int, progress: Task | None = None) -> Ranking:
+        def search(self, query_rows: np.ndarray, k: int, progress: ProgressTask | None = None) -> Ranking:
             rows = np.tile(np.arange(k), (len(query_rows), 1))
             return -rows.astype(np.float32), rows
 
@@ -197,7 +199,7 @@ def test_passages_that_hold_an_answer_are_left_out_where_asked(tmp_path: Path) -
     assert found == [[2, 4, 5, 7, 8, 10], [3, 5, 6, 8, 9, 11]]
 
 
-def test_mined_negatives_read_back(tmp_path: Path, retriever: Retriever, collection: Collection) -> None:
+def test_mined_negatives_read_back(tmp_path: Path, retriever: CollectionRetriever, collection: Collection) -> None:
     mine(retriever, collection, "train", 7, tmp_path / "n")
     found = open_negatives(tmp_path / "n", collection)
     assert found.query_rows.tolist() == list(range(12))

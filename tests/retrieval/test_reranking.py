@@ -12,9 +12,9 @@ from condensery.errors import UserError
 from condensery.retrieval import reranking
 from condensery.retrieval.bm25 import BM25Index, build_bm25
 from condensery.retrieval.index import open_index
-from condensery.retrieval.reranking import Scorer, score_candidates, search_candidates, write_reranked
+from condensery.retrieval.reranking import PairScorer, score_candidates, search_candidates, write_reranked
 from condensery.retrieval.shards import rank_in_shards
-from condensery.sharing import Part
+from condensery.sharing import ProcessGroup
 from condensery.text.collection import Collection
 from condensery.tokens.batches import Chunk
 from condensery.tokens.pairs import PairReader
@@ -72,7 +72,7 @@ def naive(*models: Model) -> np.ndarray:
 @pytest.mark.parametrize("shard_size", [1, 3, 100])
 def test_an_ensemble_gives_the_mean_of_its_scores(reader: PairReader, shard_size: int, tmp_path: Path) -> None:
     models = Model(), Model(2.0)
-    scorers = [Scorer(reader, model) for model in models]
+    scorers = [PairScorer(reader, model) for model in models]
     path = tmp_path / "scores.npy"
     scores = score_candidates(scorers, QUERIES, CANDIDATES, path, shard_size=shard_size, budget=40, label="x")
     np.testing.assert_allclose(scores, naive(*models), rtol=1e-5, atol=1e-6)
@@ -84,21 +84,23 @@ def test_an_ensemble_gives_the_mean_of_its_scores(reader: PairReader, shard_size
 @pytest.mark.parametrize("at", [0, 7, 20])
 def test_what_was_scored_is_kept_when_it_is_interrupted(reader: PairReader, at: int, tmp_path: Path) -> None:
     settings = {"shard_size": 2, "budget": 40, "label": "x"}
-    whole = np.array(score_candidates([Scorer(reader, Model())], QUERIES, CANDIDATES, tmp_path / "w.npy", **settings))
+    whole = np.array(
+        score_candidates([PairScorer(reader, Model())], QUERIES, CANDIDATES, tmp_path / "w.npy", **settings)
+    )
     stopped = Model()
     stopped.last = at
     path = tmp_path / "scores.npy"
     with pytest.raises(KeyboardInterrupt):
-        score_candidates([Scorer(reader, stopped)], QUERIES, CANDIDATES, path, **settings)
+        score_candidates([PairScorer(reader, stopped)], QUERIES, CANDIDATES, path, **settings)
     assert not path.exists()
     kept = sorted((tmp_path / "scores.parts").rglob("0*.npy"))
     done = int((CANDIDATES[: 2 * len(kept)] >= 0).sum())
     again = Model()
-    scores = score_candidates([Scorer(reader, again)], QUERIES, CANDIDATES, path, **settings)
+    scores = score_candidates([PairScorer(reader, again)], QUERIES, CANDIDATES, path, **settings)
     assert again.pairs == int((CANDIDATES >= 0).sum()) - done
     np.testing.assert_array_equal(scores, whole)
     third = Model()
-    score_candidates([Scorer(reader, third)], QUERIES, CANDIDATES, path, **settings)
+    score_candidates([PairScorer(reader, third)], QUERIES, CANDIDATES, path, **settings)
     assert third.pairs == 0
     assert (at > 12) == (done > 0)
 
@@ -108,16 +110,18 @@ def test_several_processes_share_the_shards_and_end_with_the_same_bits(
     reader: PairReader, at: int, tmp_path: Path
 ) -> None:
     settings = {"shard_size": 2, "budget": 40, "label": "x"}
-    score_candidates([Scorer(reader, Model())], QUERIES, CANDIDATES, tmp_path / "w.npy", **settings)
+    score_candidates([PairScorer(reader, Model())], QUERIES, CANDIDATES, tmp_path / "w.npy", **settings)
     stopped, path = Model(), tmp_path / "scores.npy"
     stopped.last = at
     with pytest.raises(KeyboardInterrupt):
-        score_candidates([Scorer(reader, stopped)], QUERIES, CANDIDATES, path, **settings)
+        score_candidates([PairScorer(reader, stopped)], QUERIES, CANDIDATES, path, **settings)
     kept = len(list((tmp_path / "scores.parts").rglob("0*.npy")))
     models = [Model(), Model()]
 
-    def score(part: Part) -> np.ndarray:
-        return score_candidates([Scorer(reader, models[part.rank])], QUERIES, CANDIDATES, path, **settings, part=part)
+    def score(part: ProcessGroup) -> np.ndarray:
+        return score_candidates(
+            [PairScorer(reader, models[part.rank])], QUERIES, CANDIDATES, path, **settings, group=part
+        )
 
     assert in_parts(2, score)[1] is None
     assert sum(model.pairs for model in models) == int((CANDIDATES[2 * kept :] >= 0).sum())
@@ -131,13 +135,15 @@ def test_shards_of_another_size_are_not_mixed_in(reader: PairReader, tmp_path: P
     stopped.last = 20
     path = tmp_path / "scores.npy"
     with pytest.raises(KeyboardInterrupt):
-        score_candidates([Scorer(reader, stopped)], QUERIES, CANDIDATES, path, shard_size=2, budget=40, label="x")
-    scores = score_candidates([Scorer(reader, Model())], QUERIES, CANDIDATES, path, shard_size=3, budget=40, label="x")
+        score_candidates([PairScorer(reader, stopped)], QUERIES, CANDIDATES, path, shard_size=2, budget=40, label="x")
+    scores = score_candidates(
+        [PairScorer(reader, Model())], QUERIES, CANDIDATES, path, shard_size=3, budget=40, label="x"
+    )
     np.testing.assert_allclose(scores, naive(Model()), rtol=1e-5, atol=1e-6)
 
 
 def test_a_score_that_is_not_finite_is_a_user_error(reader: PairReader, tmp_path: Path) -> None:
-    broken = Scorer(reader, lambda chunk: torch.full((len(chunk),), torch.nan))
+    broken = PairScorer(reader, lambda chunk: torch.full((len(chunk),), torch.nan))
     with pytest.raises(UserError, match="not finite"):
         score_candidates([broken], QUERIES, CANDIDATES, tmp_path / "s.npy", shard_size=9, budget=40, label="x")
 
@@ -183,7 +189,7 @@ def test_candidates_are_the_same_whoever_searches_them(
     search_candidates(BM25Index(tmp_path / "bm25", collection), np.arange(12), 10, tmp_path / "one.npy", "x")
     monkeypatch.setattr(reranking, "rank_in_shards", partial(rank_in_shards, size=5))
 
-    def search(part: Part) -> np.ndarray:
+    def search(part: ProcessGroup) -> np.ndarray:
         index = BM25Index(tmp_path / "bm25", collection)
         return search_candidates(index, np.arange(12), 10, tmp_path / "two.npy", "x", part)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from condensery.tokens.batches import text_rows
-from condensery.tokens.grouping import Document, cut, group_documents
+from condensery.tokens.grouping import DocumentTexts, cut, group_documents
 from condensery.tokens.store import tokenise
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
@@ -15,12 +15,12 @@ from condensery.tokens.workers import read_tokenizer
 TITLES = ["", "river stone", "the encoder of a naïve passage " * 20, "   "]
 
 
-def documents_of(texts: list[str]) -> list[Document]:
+def documents_of(texts: list[str]) -> list[DocumentTexts]:
     """Documents of 0 to 4 texts, with empty, short and very long titles."""
     found, place = [], 0
     while place < len(texts):
         part = texts[place : place + len(found) % 5]
-        found.append(Document(f"d{len(found)}", part, [TITLES[(place + at) % 4] for at in range(len(part))]))
+        found.append(DocumentTexts(f"d{len(found)}", part, [TITLES[(place + at) % 4] for at in range(len(part))]))
         place += len(part)
     return found
 
@@ -57,7 +57,7 @@ def test_sentences_stay_whole_and_as_many_as_fit_are_together(wordpiece: Path) -
     tokenizer = read_tokenizer(wordpiece)
     sentences = ["The river is a stone.", "The passage was\nquick.", "It is on.", "They are quickly at it!", "A stone."]
     counts = [len(tokenizer.encode(sentence, add_special_tokens=False)) for sentence in sentences]
-    document = Document("d", texts, ["", ""])
+    document = DocumentTexts("d", texts, ["", ""])
 
     def passages(length: int) -> list[str]:
         return [one.text for one in group_documents(tokenizer, [document], length)[0][1]]
@@ -82,8 +82,8 @@ def test_sentences_stay_whole_and_as_many_as_fit_are_together(wordpiece: Path) -
 def test_a_title_takes_its_part_of_the_length(wordpiece: Path) -> None:
     tokenizer = read_tokenizer(wordpiece)
     text = "The river was on it. " * 8
-    with_title = group_documents(tokenizer, [Document("d", [text], ["a stone in the river"])], 32)[0][1]
-    without = group_documents(tokenizer, [Document("d", [text], [""])], 32)[0][1]
+    with_title = group_documents(tokenizer, [DocumentTexts("d", [text], ["a stone in the river"])], 32)[0][1]
+    without = group_documents(tokenizer, [DocumentTexts("d", [text], [""])], 32)[0][1]
     assert {one.title for one in with_title} == {"a stone in the river"}
     assert len(with_title) > len(without)
 

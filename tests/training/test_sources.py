@@ -16,9 +16,9 @@ from condensery.training.batches.sources import (
     MixedPairs,
     PassageQueries,
     Rows,
+    RowSource,
     SentencePairs,
     SingleSpans,
-    Source,
     SpanPairs,
 )
 
@@ -43,7 +43,7 @@ def spans_of(folder: Path, kind: str, length: int = LENGTH) -> SpanSet:
     return SentencePacked(store, length, short_probability=0.2, seed=3, min_length=4)
 
 
-def every(source: Source, epoch: int, step: int = 0) -> Rows:
+def every(source: RowSource, epoch: int, step: int = 0) -> Rows:
     """All items of an epoch, in their order."""
     return source.rows(step, epoch, np.arange(source.items))
 
@@ -52,7 +52,7 @@ def passage_queries(folder: Path, candidates: int = 3, length: int = LENGTH, **a
     return PassageQueries(tiny.asked(folder, **asked), VOCABULARY, length, SHORT, candidates, seed=3)
 
 
-def all_sources(folder: Path) -> dict[str, Source]:
+def all_sources(folder: Path) -> dict[str, RowSource]:
     windows = spans_of(folder, "windows")
     queries = passage_queries(folder)
     return {

@@ -21,12 +21,12 @@ from condensery.tokens.batches import chunks, text_rows
 from condensery.tokens.spans import RandomWindows
 from condensery.tokens.store import TokenStore
 from condensery.training.batches.sources import (
-    Asked,
     MixedPairs,
     PassageQueries,
+    PassagesAndQueries,
+    RowSource,
     SentencePairs,
     SingleSpans,
-    Source,
     SpanPairs,
 )
 from condensery.training.batches.spans import ContextMasking, SpanBatches
@@ -82,7 +82,7 @@ def sentences(folder: Path) -> TokenStore:
     return store(folder / "sentences", [sum(document) for document in sizes], sentences=begins.tolist())
 
 
-def asked(folder: Path, titles: bool = True, hidden: bool = True) -> Asked:
+def asked(folder: Path, titles: bool = True, hidden: bool = True) -> PassagesAndQueries:
     """16 passages in documents of 1 to 5, with none to five queries each; every other query hides a part of its passage.
 
     Every fourth title is empty.
@@ -98,7 +98,7 @@ def asked(folder: Path, titles: bool = True, hidden: bool = True) -> Asked:
         size = 3 + query % 4
         room = int(passages.lengths[of_query[query]]) - size
         places[query] = passages.starts[of_query[query]] + room * (query // 2 % 3) // 2, size
-    return Asked(passages, headings if titles else None, queries, first, places if hidden else None)
+    return PassagesAndQueries(passages, headings if titles else None, queries, first, places if hidden else None)
 
 
 def documents(folder: Path) -> TokenStore:
@@ -113,7 +113,7 @@ def span_batches(folder: Path, pairs: bool = True, seed: int = 3, **changes: Any
     return batches(source, seed=seed, **changes)
 
 
-def batches(source: Source, **changes: Any) -> SpanBatches:
+def batches(source: RowSource, **changes: Any) -> SpanBatches:
     """4 items a batch, in chunks of at most 40 padded tokens."""
     options = {"batch_size": 4, "mask_rate": 0.2, "whole_word": True, "budget": 40, "seed": 3}
     return SpanBatches(source, textbook.vocabulary(), **{**options, **changes})

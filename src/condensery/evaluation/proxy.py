@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from condensery.evaluation.pairs import Pair
 from condensery.retrieval.bm25 import BM25Index, index_texts
-from condensery.system.progress import Task
+from condensery.system.progress import ProgressTask
 from condensery.text.table import TextTable
 
 CUTOFFS = (1, 10, 100)
@@ -23,7 +23,9 @@ def index_passages(passages: TextTable, folder: Path, k1: float, b: float, stopw
     index_texts(passages.column("text"), len(passages), folder, k1, b, stopwords, stemmer, what)
 
 
-def ranks(pairs: Sequence[Pair], index: BM25Index, words: int, progress: Task | None = None) -> NDArray[np.int64]:
+def ranks(
+    pairs: Sequence[Pair], index: BM25Index, words: int, progress: ProgressTask | None = None
+) -> NDArray[np.int64]:
     """The rank of each pair's passage for its context, from 1, (pairs,); ``NOT_FOUND`` where they share no term.
 
     Only the first ``words`` words of a context search. A context that is itself a passage is left out of the ranking.

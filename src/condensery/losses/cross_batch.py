@@ -37,7 +37,7 @@ def replicated(whole: bool) -> Iterator[None]:
         _replicated.pop()
 
 
-def from_first(value: Value) -> Value:
+def from_rank_zero(value: Value) -> Value:
     """The value that the first process gives."""
     values = [value]
     if _world() > 1:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from condensery.models.encoder import Encoder, by_head, transformer_layer
-from condensery.models.packing import Layout
+from condensery.models.packing import PackedLayout
 from condensery.tokens.batches import Chunk
 
 
@@ -22,7 +22,7 @@ def cls_entropy(encoder: Encoder, chunk: Chunk) -> Tensor:
     Returns:
         (layers, b) float64, the mean over the heads of each layer.
     """
-    layout = Layout(chunk)
+    layout = PackedLayout(chunk)
     hidden = encoder.embed(layout)
     found = []
     for layer in encoder.model.encoder.layer:
@@ -31,7 +31,7 @@ def cls_entropy(encoder: Encoder, chunk: Chunk) -> Tensor:
     return torch.stack(found)
 
 
-def _entropy(attention: Any, hidden: Tensor, layout: Layout) -> Tensor:
+def _entropy(attention: Any, hidden: Tensor, layout: PackedLayout) -> Tensor:
     """Of one layer, from the states (n, d) that it reads: (b,)."""
     states = hidden.index_select(0, layout.cls.index)
     query = by_head(attention, attention.query(states), layout.cls.packing).double()  # (b, h, 1, e)

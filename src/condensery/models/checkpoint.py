@@ -40,7 +40,7 @@ DECODER = "context_decoder.safetensors"
 
 
 @dataclass(frozen=True)
-class Retriever:
+class SavedRetriever:
     """A retriever as it was saved: its towers and the longest inputs that it was trained with, in tokens."""
 
     model: BiEncoder
@@ -110,7 +110,7 @@ def load_masked_autoencoder(
     return model
 
 
-def save_retriever(retriever: Retriever, folder: Path, tokenizer: Path | str) -> None:
+def save_retriever(retriever: SavedRetriever, folder: Path, tokenizer: Path | str) -> None:
     """Save a retriever; with separate towers the folder is the passage encoder and ``query_encoder/`` the other."""
     model = retriever.model
     _save_model(model.passage.model, folder, tokenizer, retriever.passage_length)
@@ -124,10 +124,10 @@ def save_retriever(retriever: Retriever, folder: Path, tokenizer: Path | str) ->
     write_json(folder / ABOUT, about)
 
 
-def load_retriever(folder: Path) -> Retriever:
+def load_retriever(folder: Path) -> SavedRetriever:
     """Load what ``save_retriever`` or ``save_condenser`` saved. Raises ``UserError`` where there is no such thing."""
     about = read_about(folder, "query_length", "passage_length")
-    return Retriever(load_biencoder(folder), about["query_length"], about["passage_length"])
+    return SavedRetriever(load_biencoder(folder), about["query_length"], about["passage_length"])
 
 
 def load_biencoder(folder: Path, separate: bool | None = None, dropout: float | None = None) -> BiEncoder:

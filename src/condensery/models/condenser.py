@@ -7,7 +7,7 @@ from transformers import PreTrainedModel
 
 from condensery.errors import UserError
 from condensery.models.encoder import transformer_layers
-from condensery.models.packing import Layout
+from condensery.models.packing import PackedLayout
 from condensery.models.pretraining import PretrainingModel, with_cls
 from condensery.tokens.batches import Chunk
 
@@ -65,7 +65,7 @@ class Condenser(PretrainingModel):
         if chunk.targets is None:
             raise ValueError("a chunk for pre-training needs masked positions and targets")
         late = self.shape.late_mlm or not self.head
-        layout = Layout(chunk)
+        layout = PackedLayout(chunk)
         assert layout.masked is not None
         hidden, early = self.encoder(
             layout,

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from condensery.errors import UserError
 from condensery.models.dropout import dropout, use_cheap_dropout
-from condensery.models.packing import Layout, Packing, Part
+from condensery.models.packing import LayerStates, PackedLayout, Packing
 from condensery.models.varlen import kernel_of
 from condensery.tokens.batches import Chunk
 
@@ -45,7 +45,9 @@ def attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, p:
     return torch.matmul(weights.to(value.dtype), value)
 
 
-def transformer_layer(layer: Any, hidden: Tensor, tokens: Packing, visible: Tensor | None, *read: Part) -> Tensor:
+def transformer_layer(
+    layer: Any, hidden: Tensor, tokens: Packing, visible: Tensor | None, *read: LayerStates
+) -> Tensor:
     """One post-LN transformer layer of the BERT family, at all tokens or at those that are read.
 
     Args:
@@ -139,14 +141,14 @@ def by_head(attention: Any, states: Tensor, packing: Packing) -> Tensor:
     return packing.pad(states).view(packing.rows, packing.width, heads, size).transpose(1, 2)
 
 
-def _queries(hidden: Tensor, visible: Tensor | None, part: Part) -> tuple[Tensor, Packing, Tensor | None]:
+def _queries(hidden: Tensor, visible: Tensor | None, part: LayerStates) -> tuple[Tensor, Packing, Tensor | None]:
     """The states (k, d) that ask for a part, how they stand in their rows, and what they see."""
     states = hidden.index_select(0, part.index) if part.states is None else part.states
     return states, part.packing, visible if part.visible is None else part.visible
 
 
 def transformer_layers(
-    layers: Sequence[Any] | nn.ModuleList, hidden: Tensor, tokens: Packing, visible: Tensor | None, read: Part
+    layers: Sequence[Any] | nn.ModuleList, hidden: Tensor, tokens: Packing, visible: Tensor | None, read: LayerStates
 ) -> Tensor:
     """A stack of ``transformer_layer``, the last of which is computed at the k tokens that are read: (k, d)."""
     for index, layer in enumerate(layers):
@@ -173,7 +175,9 @@ class Encoder(nn.Module):
         self.offset = 0 if config.model_type == "bert" else config.pad_token_id + 1
         self.longest = int(config.max_position_embeddings) - self.offset
 
-    def forward(self, layout: Layout, *read: Part, skip: int | None = None) -> tuple[Tensor, Tensor | None]:
+    def forward(
+        self, layout: PackedLayout, *read: LayerStates, skip: int | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """Run the stack.
 
         Args:
@@ -198,7 +202,7 @@ class Encoder(nn.Module):
                 early = hidden
         return hidden, early
 
-    def embed(self, layout: Layout) -> Tensor:
+    def embed(self, layout: PackedLayout) -> Tensor:
         """The embedding layer: words, positions, types and all else, normalised, (n, d). Errors as above."""
         if layout.tokens.width > self.longest:
             raise UserError(
@@ -214,5 +218,5 @@ class Encoder(nn.Module):
 
     def cls(self, chunk: Chunk) -> Tensor:
         """The vector of each span: its CLS state after the last layer, (b, d). No pooling layer."""
-        layout = Layout(chunk)
+        layout = PackedLayout(chunk)
         return self(layout, layout.cls)[0]

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from condensery.errors import UserError
 from condensery.models.encoder import transformer_layers
-from condensery.models.packing import Layout, Part
+from condensery.models.packing import LayerStates, PackedLayout
 from condensery.models.pretraining import PretrainingModel, with_cls
 from condensery.tokens.batches import Chunk
 
@@ -92,7 +92,7 @@ class MaskedAutoEncoder(PretrainingModel):
         context = chunk.context
         if chunk.targets is None or context is None or context.targets is None:
             raise ValueError("a chunk for an auto-encoder needs masked positions and targets, and a context with them")
-        layout = Layout(chunk)
+        layout = PackedLayout(chunk)
         assert layout.masked is not None
         hidden, _ = self.encoder(layout, layout.cls, layout.masked)
         cls = hidden[: len(chunk)]
@@ -103,7 +103,7 @@ class MaskedAutoEncoder(PretrainingModel):
         """[CLS vector (b, d) ; context] -> the states (k, d) from which its masked tokens are predicted."""
         assert context.masked is not None
         causal = self.shape.kind == "causal"
-        layout = Layout(replace(context, masked=context.masked - 1) if causal else context)
+        layout = PackedLayout(replace(context, masked=context.masked - 1) if causal else context)
         embedded = self.encoder.embed(layout)
         visible, read = None, layout.masked
         assert read is not None
@@ -115,7 +115,7 @@ class MaskedAutoEncoder(PretrainingModel):
             read = self._enhanced(layout, read, cls, context.masked)
         return transformer_layers(self.decoder, with_cls(embedded, layout, cls), layout.tokens, visible, read)
 
-    def _enhanced(self, layout: Layout, read: Part, cls: Tensor, masked: Tensor) -> Part:
+    def _enhanced(self, layout: PackedLayout, read: LayerStates, cls: Tensor, masked: Tensor) -> LayerStates:
         """The tokens to predict as RetroMAE asks for them: CLS vector + position, and each with its own sample in view.
 
         The sample is drawn by torch's default generator after the encoder's dropout, so the gradient cache replays it.
@@ -140,7 +140,7 @@ def sampled_sets(places: Tensor, width: int, keep: float) -> Tensor:
     return visible
 
 
-def _by_row(read: Part, visible: Tensor) -> Tensor:
+def _by_row(read: LayerStates, visible: Tensor) -> Tensor:
     """What each read token sees (k, t), as attention wants it: (b, 1, m, t); places that nobody reads see the first."""
     padded = read.packing.pad(visible)
     padded[:, :, :1] = True  # a query that sees nothing has no softmax

@@ -77,7 +77,7 @@ class Packing:
 
 
 @dataclass(frozen=True)
-class Part:
+class LayerStates:
     """States that are read from a layer.
 
     Attributes:
@@ -93,7 +93,7 @@ class Part:
     states: Tensor | None = None
 
 
-class Layout:
+class PackedLayout:
     """How a chunk goes through the layers.
 
     Attributes:
@@ -125,7 +125,7 @@ class Layout:
             return flat if places is None else torch.searchsorted(places, flat)
 
         one = _segments(torch.ones_like(chunk.lengths), 1) if kernels else None
-        self.cls = Part(packed(torch.arange(b, device=device) * t), Packing(b, 1, segments=one))
+        self.cls = LayerStates(packed(torch.arange(b, device=device) * t), Packing(b, 1, segments=one))
         self.masked = None
         if chunk.masked is not None:
             rows = torch.div(chunk.masked, t, rounding_mode="floor")  # ascending
@@ -133,7 +133,7 @@ class Layout:
             column = torch.arange(len(rows), device=device) - (counts.cumsum(0) - counts)[rows]
             fewest, width = torch.stack(counts.aminmax()).tolist()
             asking = _segments(counts, width) if kernels and fewest else None
-            self.masked = Part(packed(chunk.masked), Packing(b, width, rows * width + column, segments=asking))
+            self.masked = LayerStates(packed(chunk.masked), Packing(b, width, rows * width + column, segments=asking))
 
 
 def _segments(lengths: Tensor, longest: int) -> Segments:

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from condensery.models.cross_entropy import projected_cross_entropy
 from condensery.models.dropout import use_cheap_dropout
 from condensery.models.encoder import Encoder
-from condensery.models.packing import Layout
+from condensery.models.packing import PackedLayout
 from condensery.tokens.batches import Chunk
 
 
@@ -71,6 +71,6 @@ class PretrainingModel(nn.Module):
         raise NotImplementedError
 
 
-def with_cls(states: Tensor, layout: Layout, cls: Tensor) -> Tensor:
+def with_cls(states: Tensor, layout: PackedLayout, cls: Tensor) -> Tensor:
     """Packed ``states`` (n, d) with ``cls`` (b, d) in place of the first of each row: (n, d)."""
     return states.index_copy(0, layout.cls.index, cls.to(states.dtype))

@@ -7,7 +7,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 
 from condensery.errors import close_to
 from condensery.pipeline.figure_config import FigureConfig
-from condensery.reporting.layout import AS_TEXT, Layout, Text
+from condensery.reporting.layout import AS_TEXT, TableLayout, Text
 from condensery.stages.base import Wandb, no_bool_as_number
 from condensery.stages.checks import Split
 from condensery.stages.launcher import Launcher
@@ -65,10 +65,10 @@ class LoggerConfig(_Closed):
     wandb: WandbConfig
 
 
-class TableConfig(Layout):
+class TableConfig(TableLayout):
     """The comparison: row label -> retriever (a stage), the metrics, and the row that the others are tested against.
 
-    What stands beside the measured rows is the ``Layout``. ``studies`` names runs and sweeps whose rows a table shows
+    What stands beside the measured rows is the ``TableLayout``. ``studies`` names runs and sweeps whose rows a table shows
     that is written without running anything, and ``command`` what measures them.
     """
 

@@ -131,9 +131,11 @@ class _Builder:
             inputs = self._inputs(name, config)
             for parent in (parent for names in inputs.values() for parent in names):
                 self._add(parent, (*path, name))
-            misfit = config.misfit({field: [self.nodes[n].config for n in names] for field, names in inputs.items()})
-            if misfit:
-                raise UserError(f"{self._written(name, misfit[:1])}: {misfit[1]}")
+            error = config.input_error(
+                {field: [self.nodes[n].config for n in names] for field, names in inputs.items()}
+            )
+            if error:
+                raise UserError(f"{self._written(name, error[:1])}: {error[1]}")
             self.nodes[name] = Node(name, kind, config, inputs, {}, "")
 
     def _identify(self) -> dict[str, Node]:

@@ -153,9 +153,9 @@ def _draw(folder: Path, runs: list[SweptRun], config: DictConfig) -> "tuple[list
     figures = OmegaConf.select(config, "figures")
     if not figures or not runs:
         return [], []
-    from condensery.pipeline.reports.figures import Job, draw_figures, read_figures
+    from condensery.pipeline.reports.figures import FigureJob, draw_figures, read_figures
 
-    jobs = [Job(run.folder, without_seed(run.label)) for run in runs]
+    jobs = [FigureJob(run.folder, without_seed(run.label)) for run in runs]
     return draw_figures(read_figures(OmegaConf.to_container(figures, resolve=True)), jobs, folder)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from decimal import Decimal
 
-from condensery.reporting.layout import ColumnLayout, Layout, OwnRow, Value, published_rows
+from condensery.reporting.layout import ColumnLayout, OwnRow, TableLayout, Value, published_rows
 from condensery.reporting.published import PublishedRow, find
 from condensery.reporting.results import AVERAGE, Row, averages
 from condensery.reporting.table import (
@@ -22,7 +22,9 @@ from condensery.reporting.table import (
 )
 
 
-def comparison(layout: Layout, rows: Sequence[Row], split: str, baseline: str | None = None, title: str = "") -> Table:
+def comparison(
+    layout: TableLayout, rows: Sequence[Row], split: str, baseline: str | None = None, title: str = ""
+) -> Table:
     """The table that ``layout`` describes: its published rows, then ``rows``, as far as they have what it shows.
 
     ``split`` is the split of the measured columns that name none. Measured lines are tested against ``baseline`` where
@@ -49,11 +51,11 @@ def comparison(layout: Layout, rows: Sequence[Row], split: str, baseline: str | 
     return table.turn() if len(table.header) > WIDE else table
 
 
-def _within(layout: Layout) -> str:
+def _within(layout: TableLayout) -> str:
     return f" (published ones: within {layout.within:g} of it)" if layout.within else ""
 
 
-def _add_published(table: Table, layout: Layout) -> list[str]:
+def _add_published(table: Table, layout: TableLayout) -> list[str]:
     """Add the published blocks; returns the notes: the papers, and what is to be known of their tables."""
     papers: dict[str, str] = {}
     notes: dict[str, None] = {}
@@ -114,7 +116,7 @@ def _value(row: PublishedRow, key: str) -> Decimal | None:
     return row.values.get(key, row.values.get(plain))
 
 
-def _add_measured(table: Table, heading: str, measured: Measured, layout: Layout) -> list[list[Cell]]:
+def _add_measured(table: Table, heading: str, measured: Measured, layout: TableLayout) -> list[list[Cell]]:
     cells = measured.cells()
     mark_best(cells, [column.best for column in layout.columns.values()])
     table.names += measured.names
@@ -125,7 +127,7 @@ def _add_measured(table: Table, heading: str, measured: Measured, layout: Layout
     return cells
 
 
-def _measured(layout: Layout, rows: Sequence[Row], split: str) -> tuple[list[tuple[str, Measured]], list[str]]:
+def _measured(layout: TableLayout, rows: Sequence[Row], split: str) -> tuple[list[tuple[str, Measured]], list[str]]:
     """A block for each collection, with its heading; and the names of rows that have nothing to show."""
     rows = [*rows, *averages(rows)]
     columns = list(layout.columns.values())

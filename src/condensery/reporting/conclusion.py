@@ -15,7 +15,7 @@ BM25, NOT_DENSE = "bm25", ("bm25", "fuse", "rerank")  # kinds of stages that mak
 
 
 @dataclass(frozen=True)
-class System:
+class SummaryRow:
     """A line of the table: its name, the kind of its index, its mean over queries and seeds (0 to 1), and the queries."""
 
     name: str
@@ -87,23 +87,23 @@ def _measured(rows: Sequence[Row], metric: str) -> Measured:
     return Measured(list(named), [metric], [[seeds] for seeds in named.values()])
 
 
-def _systems(measured: Measured, metric: str, kinds: Mapping[str, str]) -> list[System]:
+def _systems(measured: Measured, metric: str, kinds: Mapping[str, str]) -> list[SummaryRow]:
     found = []
     for name, (seeds,) in zip(measured.names, measured.seeds, strict=True):
         evaluation = over_seeds(seeds, metric)
         assert evaluation is not None, "`_comparable` saw to it"
         mean = float(np.mean([row.metrics[metric] for row in seeds]))
-        found.append(System(name, kinds[seeds[0].artifact], mean, evaluation))
+        found.append(SummaryRow(name, kinds[seeds[0].artifact], mean, evaluation))
     return found
 
 
-def _best(systems: Sequence[System], among: Sequence[int] | None = None, but: Sequence[int] = ()) -> int:
+def _best(systems: Sequence[SummaryRow], among: Sequence[int] | None = None, but: Sequence[int] = ()) -> int:
     """The place of the highest mean, of equal ones the later."""
     places = [i for i in (range(len(systems)) if among is None else among) if i not in but]
     return max(places, key=lambda i: (systems[i].mean, i))
 
 
-def _reference(systems: Sequence[System], best: int, measured: Measured, baseline: str | None) -> int:
+def _reference(systems: Sequence[SummaryRow], best: int, measured: Measured, baseline: str | None) -> int:
     lexical = [i for i, system in enumerate(systems) if system.kind == BM25]
     if lexical:
         return _best(systems, lexical)
@@ -112,7 +112,7 @@ def _reference(systems: Sequence[System], best: int, measured: Measured, baselin
 
 
 def _p_values(
-    systems: Sequence[System], reference: int, metric: str, test: Test, permutations: int
+    systems: Sequence[SummaryRow], reference: int, metric: str, test: Test, permutations: int
 ) -> dict[int, float]:
     """Each other system against the reference: its place -> p after Holm's correction over these tests."""
     others = [i for i in range(len(systems)) if i != reference]
@@ -122,7 +122,7 @@ def _p_values(
 
 
 def _on_the_best(
-    best: System, other: System, other_is_next: bool, metric: str, p: float, level: float, queries: int
+    best: SummaryRow, other: SummaryRow, other_is_next: bool, metric: str, p: float, level: float, queries: int
 ) -> str:
     if p < level:
         whom = f"the next, {other.name}" if other_is_next else other.name
@@ -135,7 +135,7 @@ def _on_the_best(
     )
 
 
-def _on_dense(systems: Sequence[System], told: set[int]) -> str:
+def _on_dense(systems: Sequence[SummaryRow], told: set[int]) -> str:
     """The best row of vectors alone beside BM25, where both are there and the first sentence did not tell of it."""
     dense = [i for i, system in enumerate(systems) if system.kind not in NOT_DENSE]
     lexical = [i for i, system in enumerate(systems) if system.kind == BM25]
@@ -148,5 +148,5 @@ def _on_dense(systems: Sequence[System], told: set[int]) -> str:
     return f" The best dense row is {systems[best].name}, {_percent(systems[best])}: {share:.2f} of {bm25.name}."
 
 
-def _percent(system: System) -> str:
+def _percent(system: SummaryRow) -> str:
     return f"{100 * system.mean:.1f}"

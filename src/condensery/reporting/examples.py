@@ -32,7 +32,7 @@ RELEVANT, ANSWERS = 3, 5  # relevant passages, and answers, that are shown
 
 
 @dataclass(frozen=True)
-class System:
+class EvaluatedRow:
     """A row of the table: its name, the folder of its evaluation, how deep it ranked, and whether it is BM25's."""
 
     name: str
@@ -206,7 +206,7 @@ def beginning(text: str, limit: int = PASSAGE) -> str:
     return f"{words.rstrip()} …"
 
 
-def examples(systems: Sequence[System], collection: Collection, split: str) -> Examples:
+def examples(systems: Sequence[EvaluatedRow], collection: Collection, split: str) -> Examples:
     """The questions of ``split`` that are shown, with what each of the systems found.
 
     The systems are those of one table, evaluated on the same questions. Raises ``UserError`` where their files are damaged
@@ -241,7 +241,7 @@ class _Questions:
         passages = collection.passages
         self.ids, self.titles, self.texts = (passages.column(name) for name in ("id", "title", "text"))
 
-    def example(self, kind: str, query_id: str, found: Sequence[tuple[System, float, list[str]]]) -> Example:
+    def example(self, kind: str, query_id: str, found: Sequence[tuple[EvaluatedRow, float, list[str]]]) -> Example:
         """One question; of each system the value of the metric and the ids of the passages, best first."""
         row = int(self.collection.queries.rows_of([query_id])[0])
         if row < 0:
@@ -265,7 +265,7 @@ class _Questions:
         known = self.collection.answers if self.by_answers else None
         return known[row] if known is not None else []
 
-    def _finding(self, system: System, value: float, ids: list[str], judge: Callable[[int], bool]) -> Finding:
+    def _finding(self, system: EvaluatedRow, value: float, ids: list[str], judge: Callable[[int], bool]) -> Finding:
         rows = self.collection.passages.rows_of(ids).tolist()
         if -1 in rows:
             raise UserError(f"{system.folder / RUN}: no passage is called {ids[rows.index(-1)]!r}; {RECOMPUTE}")

@@ -49,7 +49,7 @@ class OwnRow(_Closed):
 References = Annotated[list[Text], Field(min_length=1), BeforeValidator(lambda v: [v] if isinstance(v, str) else v)]
 
 
-class Layout(_Closed):
+class TableLayout(_Closed):
     """What a table shows. Without columns it shows what was measured, and nothing published.
 
     Attributes:

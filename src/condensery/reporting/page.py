@@ -24,7 +24,7 @@ STYLE = Path(__file__).with_name("page.css")
 
 
 @dataclass(frozen=True)
-class Made:
+class ArtifactRow:
     """One stage of a run and its artifact.
 
     ``warnings`` is what the stage found amiss in its input. Where there is no artifact ``failed`` says why, ``cause`` is
@@ -44,13 +44,13 @@ class Made:
 
 
 @dataclass(frozen=True)
-class Job:
+class JobSection:
     """One run: what tells it from the others of its sweep, its command, its composed config, its stages and curves."""
 
     label: str
     command: str
     config: str
-    made: Sequence[Made] = ()
+    made: Sequence[ArtifactRow] = ()
     curves: Mapping[str, Mapping[str, Curve]] = field(default_factory=dict)
 
 
@@ -74,7 +74,7 @@ class Page:
     command: str = ""
     tables: Sequence[Table] = ()
     figures: Sequence[Figure] = ()
-    jobs: Sequence[Job] = ()
+    jobs: Sequence[JobSection] = ()
     rows: Sequence[Row] = ()
     failed: Sequence[tuple[str, str]] = ()
     machine: Mapping[str, str] = field(default_factory=dict)
@@ -238,7 +238,7 @@ def _figure(figure: Figure) -> Markup:
     return tag("figure", tag("h3", figure.title), box, tag("figcaption", figure.caption))
 
 
-def _curves(jobs: Sequence[Job]) -> Markup:
+def _curves(jobs: Sequence[JobSection]) -> Markup:
     found = [(job.label, [panel(name, curves) for name, curves in job.curves.items()]) for job in jobs]
     found = [(label, panels) for label, panels in found if panels]
     return joined(_folded(label, tag("div", *panels, class_="panels"), len(found) > 3) for label, panels in found)
@@ -305,7 +305,7 @@ def _sources(rows: Sequence[Row]) -> Markup:
     return joined([grid(["row", "seed", "measured on", "artifact", ""], lines, title), note])
 
 
-def _stages(jobs: Sequence[Job]) -> Markup:
+def _stages(jobs: Sequence[JobSection]) -> Markup:
     """Every artifact once, though several runs may share it."""
     lines: dict[tuple[str, str], list[str]] = {}
     for made in (made for job in jobs for made in job.made):
@@ -324,7 +324,7 @@ def _stages(jobs: Sequence[Job]) -> Markup:
     return tag("details", tag("summary", title), table, open=len(lines) <= 30)
 
 
-def _configs(jobs: Sequence[Job]) -> Markup:
+def _configs(jobs: Sequence[JobSection]) -> Markup:
     return joined(
         tag("details", tag("summary", f"config.yaml{' of ' + job.label if job.label else ''}"), tag("pre", job.config))
         for job in jobs

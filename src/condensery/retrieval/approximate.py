@@ -19,7 +19,7 @@ from condensery.randomness import generator
 from condensery.retrieval.dense import DenseIndex, Vectors
 from condensery.retrieval.ranking import EMPTY, Ranking, pack, top, unpack
 from condensery.system.files import atomic, read_json, write_json
-from condensery.system.progress import Task
+from condensery.system.progress import ProgressTask
 
 FILE = "passages.faiss"
 BLOCK = 65_536  # vectors added at a time, at most
@@ -27,7 +27,14 @@ EFFORT = {"nprobe": "nprobe", "ef_search": "efSearch"}  # ours -> FAISS's; an in
 
 
 def build_approximate(
-    exact: DenseIndex, folder: Path, factory: str, sample: int, seed: int, threads: int, task: Task, gpu: bool = False
+    exact: DenseIndex,
+    folder: Path,
+    factory: str,
+    sample: int,
+    seed: int,
+    threads: int,
+    task: ProgressTask,
+    gpu: bool = False,
 ) -> None:
     """Write a FAISS index of all vectors into ``folder``, by inner product; a CPU's, wherever it is made.
 
@@ -156,11 +163,11 @@ class ApproximateIndex:
         """The share of the exact results that were found, over the queries compared so far; None before the first."""
         return self.found / self.wanted if self.wanted else None
 
-    def search(self, query_rows: NDArray[np.integer], k: int, progress: Task | None = None) -> Ranking:
+    def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
         """As ``Retriever.search``."""
         return self.search_vectors(self.exact.query_vectors(query_rows), k, progress)
 
-    def search_vectors(self, vectors: Vectors, k: int, progress: Task | None = None) -> Ranking:
+    def search_vectors(self, vectors: Vectors, k: int, progress: ProgressTask | None = None) -> Ranking:
         """As ``DenseIndex.search_vectors``; the first queries count for ``recall``."""
         faiss.omp_set_num_threads(self.threads)
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)

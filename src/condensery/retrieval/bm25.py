@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from condensery.errors import UserError
 from condensery.retrieval.ranking import EMPTY, Keys, Ranking, pack, top, unpack
 from condensery.system.files import load_array, read_json, write_json
-from condensery.system.progress import Task, progress
+from condensery.system.progress import ProgressTask, progress
 from condensery.text.collection import Collection
 
 if TYPE_CHECKING:
@@ -173,14 +173,14 @@ class BM25Index:
         # bm25s stores (passages, terms) column by column: read row by row the same arrays are (terms, passages).
         return sparse.csr_matrix(self.arrays, shape=(len(self.vocabulary), self.passages), copy=False)
 
-    def search(self, query_rows: NDArray[np.integer], k: int, progress: Task | None = None) -> Ranking:
+    def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
         """As ``Retriever.search``."""
         if self.collection is None:
             raise ValueError("a BM25Index without a collection searches texts, not query rows")
         texts = self.collection.queries.column("text")
         return self.search_texts(texts.take(query_rows), k, progress)
 
-    def search_texts(self, texts: Sequence[str], k: int, progress: Task | None = None) -> Ranking:
+    def search_texts(self, texts: Sequence[str], k: int, progress: ProgressTask | None = None) -> Ranking:
         """The k best passages of any texts: scores and rows (n, k), as ``Retriever.search``."""
         best: Keys = np.full((len(texts), k), EMPTY, np.int64)
 
@@ -195,7 +195,7 @@ class BM25Index:
         texts: Sequence[str],
         rows: NDArray[np.integer],
         without: NDArray[np.integer],
-        progress: Task | None = None,
+        progress: ProgressTask | None = None,
     ) -> NDArray[np.int64]:
         """The rank of one passage for each text, from 1, in the order of ``search_texts`` without its end; (n,).
 
@@ -228,7 +228,7 @@ class BM25Index:
         self._score(self.collection.queries.column("text").take(query_rows), keep, None)
         return found
 
-    def neighbours(self, texts: Sequence[str], k: int, progress: Task | None = None) -> tuple[Ranking, Ranking]:
+    def neighbours(self, texts: Sequence[str], k: int, progress: ProgressTask | None = None) -> tuple[Ranking, Ranking]:
         """The k best passages of each text (n, k), and the other way round the k best texts of each passage.
 
         Both as ``Retriever.search`` gives them; the second (passages, k) holds rows of ``texts``.
@@ -244,7 +244,7 @@ class BM25Index:
         self._score(texts, keep, progress)
         return unpack(best), unpack(asked.keys())
 
-    def _score(self, texts: Sequence[str], take: Take, progress: Task | None) -> None:
+    def _score(self, texts: Sequence[str], take: Take, progress: ProgressTask | None) -> None:
         """Give ``take``, for each text, its place, the scores above zero and their passages; several threads do so."""
         if len(texts) == 1:
             take(0, *self._scores_of_one(texts[0]))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from condensery.retrieval.ranking import EMPTY, LAST_ROW, SIGN_FLIP, Keys, Ranking, pack, top, unpack
 from condensery.retrieval.retriever import MEMORY
 from condensery.system.files import load_array, read_json
-from condensery.system.progress import Task
+from condensery.system.progress import ProgressTask
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,11 +65,11 @@ class DenseIndex:
                 found[here] = load_array(shard_path(self.folder, number), mapped=True)[rows[here] - first]
         return found
 
-    def search(self, query_rows: NDArray[np.integer], k: int, progress: Task | None = None) -> Ranking:
+    def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
         """As ``Retriever.search``."""
         return self.search_vectors(self.query_vectors(query_rows), k, progress)
 
-    def search_vectors(self, vectors: Vectors, k: int, progress: Task | None = None) -> Ranking:
+    def search_vectors(self, vectors: Vectors, k: int, progress: ProgressTask | None = None) -> Ranking:
         """The k best passages of query vectors (n, d): scores and rows (n, k), as ``Retriever.search``."""
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)
         group = max(1, self.memory // (2 * 8 * 6 * max(k, 1)))  # candidates of two blocks and copies while they merge

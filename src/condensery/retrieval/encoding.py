@@ -17,9 +17,9 @@ from torch import Tensor
 
 from condensery.errors import UserError
 from condensery.retrieval.dense import shard_path
-from condensery.sharing import ALONE, Part
+from condensery.sharing import SINGLE_PROCESS, ProcessGroup
 from condensery.system.files import atomic, load_array, new_array, read_json, write_json
-from condensery.system.progress import Task, progress
+from condensery.system.progress import ProgressTask, progress
 from condensery.tokens.batches import Chunk, chunks, text_rows
 from condensery.tokens.store import TokenStore
 from condensery.tokens.vocabulary import Vocabulary
@@ -29,7 +29,7 @@ Dtype = Literal["float32", "float16"]
 
 
 @dataclass(frozen=True)
-class Source:
+class EncoderInput:
     """What is encoded: texts as tokens, with titles before them where ``titles`` is given.
 
     A text then reads [CLS] title [SEP] text [SEP]. ``max_length`` is in tokens, special tokens included.
@@ -53,13 +53,13 @@ def shard_ranges(texts: int, shard_size: int) -> list[tuple[int, int]]:
 
 def encode_store(
     encode: Encode,
-    source: Source,
+    source: EncoderInput,
     folder: Path,
     *,
     shard_size: int,
     budget: int,
     dtype: Dtype = "float32",
-    part: Part = ALONE,
+    group: ProcessGroup = SINGLE_PROCESS,
     label: str = "encode",
 ) -> None:
     """Encode all texts of ``source`` into ``folder``/passages/00000.npy, ...; whole shards that exist are kept.
@@ -69,7 +69,7 @@ def encode_store(
     """
     plan = shard_ranges(len(source.texts), shard_size)
     layout = {"texts": len(source.texts), "shard_size": shard_size, "dtype": dtype}
-    with part.shards(lambda: missing(folder, layout, len(plan))) as mine:
+    with group.shards(lambda: missing(folder, layout, len(plan))) as mine:
         rows = {number: plan[number] for number in mine}
         with progress(label, sum(stop - first for first, stop in rows.values()), "texts") as task:
             for number in mine:
@@ -89,7 +89,7 @@ def missing(folder: Path, layout: dict[str, Any], shards: int) -> list[int]:
 
 
 def _encode_range(
-    encode: Encode, source: Source, rows: tuple[int, int], budget: int, dtype: Dtype, task: Task
+    encode: Encode, source: EncoderInput, rows: tuple[int, int], budget: int, dtype: Dtype, task: ProgressTask
 ) -> NDArray[np.floating]:
     """The vectors (rows, d) of a range of texts."""
     vectors: NDArray[np.floating] | None = None
@@ -110,13 +110,13 @@ def _encode_range(
 
 def encode_queries(
     encode: Encode,
-    source: Source,
+    source: EncoderInput,
     folder: Path,
     *,
     shard_size: int,
     budget: int,
     dtype: Dtype = "float32",
-    part: Part = ALONE,
+    group: ProcessGroup = SINGLE_PROCESS,
 ) -> None:
     """Encode all queries of a collection into ``folder``/queries.npy (queries, d), in row order; as ``encode_store``."""
     path, parts = folder / "queries.npy", folder / "queries.tmp"
@@ -126,10 +126,10 @@ def encode_queries(
             join_shards(parts, shard_ranges(len(source.texts), shard_size), temporary)
         shutil.rmtree(parts)
 
-    if not part.from_first(path.exists):
+    if not group.from_rank_zero(path.exists):
         settings: dict[str, Any] = {"shard_size": shard_size, "budget": budget, "dtype": dtype}
-        encode_store(encode, source, parts, part=part, label="encode queries", **settings)
-        part.from_first(join)
+        encode_store(encode, source, parts, group=group, label="encode queries", **settings)
+        group.from_rank_zero(join)
 
 
 def join_shards(folder: Path, plan: list[tuple[int, int]], path: Path) -> None:

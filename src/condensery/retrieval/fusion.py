@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 
 from condensery.errors import UserError
 from condensery.retrieval.ranking import EMPTY, Ranking, pack, top, unpack
-from condensery.retrieval.retriever import Retriever
+from condensery.retrieval.retriever import CollectionRetriever
 from condensery.system.files import RECOMPUTE, inside, read_json, write_json
-from condensery.system.progress import Task
+from condensery.system.progress import ProgressTask
 
 WEIGHTED, RECIPROCAL_RANK = "weighted", "reciprocal_rank"
 QUERIES = 4_096  # searched at a time: 50 MB of results from each retriever at a depth of 1,000
@@ -91,7 +91,7 @@ def join(rankings: Sequence[Ranking], values: Sequence[NDArray[np.float64]]) -> 
 
 
 def weighted_sum(candidates: Candidates, weights: Weights, k: int) -> Ranking:
-    """The k passages with the highest weighted sums of values, as ``Retriever.search`` gives them.
+    """The k passages with the highest weighted sums of values, as ``CollectionRetriever.search`` gives them.
 
     A retriever of weight 0 brings no candidates.
     """
@@ -115,7 +115,7 @@ class FusedIndex:
 
     def __init__(
         self,
-        members: Sequence[Retriever],
+        members: Sequence[CollectionRetriever],
         weights: Sequence[float],
         depth: int,
         method: str = WEIGHTED,
@@ -135,8 +135,8 @@ class FusedIndex:
         recalls = [getattr(member, "recall", None) for member in self.members]
         return min((recall for recall in recalls if recall is not None), default=None)
 
-    def search(self, query_rows: Rows, k: int, progress: Task | None = None) -> Ranking:
-        """As ``Retriever.search``. What is found does not depend on k: every member is asked for ``depth`` passages."""
+    def search(self, query_rows: Rows, k: int, progress: ProgressTask | None = None) -> Ranking:
+        """See ``CollectionRetriever``. What is found does not depend on k: every member is asked for ``depth`` passages."""
         scores, rows = _nothing(len(query_rows), k)
         for part in _blocks(len(query_rows), QUERIES):
             scores[part], rows[part] = self.combine(self.rankings(query_rows[part]), k)
@@ -152,7 +152,7 @@ class FusedIndex:
     def combine(self, rankings: Sequence[Ranking], k: int) -> Ranking:
         """The k best of what the members found for the same n queries, one ranking each, in their order.
 
-        Each ranking is as ``Retriever.search`` gives it, ``depth`` passages long; more are left out.
+        Each ranking is as ``CollectionRetriever.search`` gives it, ``depth`` passages long; more are left out.
         """
         scores, rows = _nothing(len(rankings[0][1]), k)
         for part, candidates in self.candidates(rankings):
@@ -197,7 +197,7 @@ def weight_grid(members: int, steps: int) -> Weights:
 
 
 def measure_grid(
-    index: FusedIndex, query_rows: NDArray[np.int64], grid: Weights, measure: Measure, k: int, task: Task
+    index: FusedIndex, query_rows: NDArray[np.int64], grid: Weights, measure: Measure, k: int, task: ProgressTask
 ) -> NDArray[np.float64]:
     """The mean of a metric over queries (n,) for every point (g,) of a grid of weights; the index's own are not used.
 
@@ -229,7 +229,7 @@ def write_fused(folder: Path, index: FusedIndex, members: Sequence[str], chosen:
     write_json(folder / "index.json", {**about, "chosen": chosen})
 
 
-def open_fused(folder: Path, open_member: Callable[[Path], Retriever]) -> FusedIndex:
+def open_fused(folder: Path, open_member: Callable[[Path], CollectionRetriever]) -> FusedIndex:
     """The index that ``write_fused`` wrote into an artifact; its members lie beside it in the store."""
     path = folder / "index.json"
     about, store = read_json(path), folder.resolve().parents[1]

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from condensery.errors import UserError
-from condensery.retrieval.retriever import MEMORY, Retriever
+from condensery.retrieval.retriever import MEMORY, CollectionRetriever
 from condensery.system.files import read_json
 from condensery.text.collection import Collection
 
 
 def open_index(
     folder: Path, collection: Collection, threads: int = 1, memory: int = MEMORY, device: str | None = None
-) -> Retriever:
+) -> CollectionRetriever:
     """The retriever of an index folder over the collection that it was built from.
 
     ``threads`` are CPU threads; ``memory`` (bytes) and ``device`` (None: the GPU where there is one) concern dense

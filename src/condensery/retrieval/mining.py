@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 from condensery.errors import UserError
 from condensery.retrieval.negatives import Negatives, save_negatives
 from condensery.retrieval.ranking import Ranking
-from condensery.retrieval.retriever import Retriever
+from condensery.retrieval.retriever import CollectionRetriever
 from condensery.retrieval.shards import SHARD, open_ranking, padded, rank_in_shards, without
-from condensery.sharing import ALONE, Part
-from condensery.system.progress import Task
+from condensery.sharing import SINGLE_PROCESS, ProcessGroup
+from condensery.system.progress import ProgressTask
 from condensery.text.answers import AnswerMatcher
 from condensery.text.collection import Collection
 
 
 def mine(
-    retriever: Retriever,
+    retriever: CollectionRetriever,
     collection: Collection,
     split: str,
     depth: int,
@@ -28,7 +28,7 @@ def mine(
     without_answers: bool = False,
     made_by: str = "",
     size: int = SHARD,
-    part: Part = ALONE,
+    group: ProcessGroup = SINGLE_PROCESS,
 ) -> dict[str, Any]:
     """Write the ``depth`` best negatives of every query of ``split`` that has a positive, in row order.
 
@@ -47,7 +47,7 @@ def mine(
     if without_answers and collection.answers is None:
         raise UserError(f"collection '{collection.name}' has no answers; set stage.mine.without_answers=false")
 
-    def rank(rows: NDArray[np.int64], task: Task) -> Ranking:
+    def rank(rows: NDArray[np.int64], task: ProgressTask) -> Ranking:
         judged = [positives[int(row)] for row in rows]
         wanted = skip_top + depth * (2 if without_answers else 1)
         k = min(wanted + max(map(len, judged)), len(retriever))
@@ -56,8 +56,8 @@ def mine(
             found = _unanswered(collection, rows, found, skip_top + depth)
         return padded([(scores[skip_top:], passages[skip_top:]) for scores, passages in found], depth)
 
-    rank_in_shards(rank, query_rows, depth, folder, f"mine {split}", size, part)
-    part.end()
+    rank_in_shards(rank, query_rows, depth, folder, f"mine {split}", size, group)
+    group.leave_unless_rank_zero()
     run = open_ranking(folder)
     about = {"queries": len(query_rows), "depth": depth, "split": split, "made_by": made_by}
     save_negatives(folder, Negatives(run.query_rows, run.passage_rows, run.scores), collection, about)

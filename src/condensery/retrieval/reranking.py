@@ -21,11 +21,11 @@ from condensery.errors import UserError
 from condensery.retrieval.dense import shard_path
 from condensery.retrieval.encoding import join_shards, missing, shard_ranges
 from condensery.retrieval.ranking import EMPTY, Ranking, pack, top, unpack
-from condensery.retrieval.retriever import Retriever
+from condensery.retrieval.retriever import CollectionRetriever
 from condensery.retrieval.shards import rank_in_shards
-from condensery.sharing import ALONE, Part
+from condensery.sharing import SINGLE_PROCESS, ProcessGroup
 from condensery.system.files import atomic, load_array, read_json, write_json
-from condensery.system.progress import Task, progress
+from condensery.system.progress import ProgressTask, progress
 from condensery.text.collection import Collection
 from condensery.tokens.batches import Chunk
 from condensery.tokens.pairs import PairReader
@@ -35,7 +35,7 @@ Scores = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Scorer:
+class PairScorer:
     """A cross-encoder at work: how it reads pairs, and the logits (b,) that it gives a chunk of them."""
 
     reader: PairReader
@@ -43,26 +43,31 @@ class Scorer:
 
 
 def search_candidates(
-    retriever: Retriever, query_rows: Rows, depth: int, path: Path, label: str, part: Part = ALONE
+    retriever: CollectionRetriever,
+    query_rows: Rows,
+    depth: int,
+    path: Path,
+    label: str,
+    group: ProcessGroup = SINGLE_PROCESS,
 ) -> Rows:
     """The passages (n, k) that a retriever ranks highest, kept in ``path``; what lies there is taken as it is."""
     k, scratch = min(depth, len(retriever)), path.with_suffix(".ranking")
 
-    def rank(rows: NDArray[np.int64], task: Task) -> Ranking:
+    def rank(rows: NDArray[np.int64], task: ProgressTask) -> Ranking:
         return retriever.search(rows, k, task)
 
     def keep() -> None:
         os.replace(scratch / "passages.npy", path)
         shutil.rmtree(scratch)
 
-    if not part.from_first(path.exists):
-        rank_in_shards(rank, query_rows.astype(np.int64), k, scratch, f"{label}: search", part=part)
-        part.from_first(keep)
+    if not group.from_rank_zero(path.exists):
+        rank_in_shards(rank, query_rows.astype(np.int64), k, scratch, f"{label}: search", group=group)
+        group.from_rank_zero(keep)
     return load_array(path, mapped=True)
 
 
 def score_candidates(
-    scorers: Sequence[Scorer],
+    scorers: Sequence[PairScorer],
     query_rows: Rows,
     candidates: Rows,
     path: Path,
@@ -70,7 +75,7 @@ def score_candidates(
     shard_size: int,
     budget: int,
     label: str,
-    part: Part = ALONE,
+    group: ProcessGroup = SINGLE_PROCESS,
 ) -> Scores:
     """The scores (n, k) of candidates (n, k): the mean of the logits of all ``scorers``; -inf where there is none (-1).
 
@@ -80,7 +85,7 @@ def score_candidates(
     """
     parts, plan = path.with_suffix(".parts"), shard_ranges(len(query_rows), shard_size)
     layout = {"queries": len(query_rows), "candidates": candidates.shape[1], "shard_size": shard_size}
-    with part.shards(lambda: [] if path.exists() else missing(parts, layout, len(plan))) as mine:
+    with group.shards(lambda: [] if path.exists() else missing(parts, layout, len(plan))) as mine:
         rows = {number: slice(*plan[number]) for number in mine}
         pairs = sum(int((candidates[those] >= 0).sum()) for those in rows.values())
         with progress(label, pairs * len(scorers), "pairs") as task:
@@ -88,7 +93,7 @@ def score_candidates(
                 scores = _score(scorers, query_rows[those], np.asarray(candidates[those]), budget, task)
                 with atomic(shard_path(parts, number)) as temporary, open(temporary, "wb") as stream:
                     np.save(stream, scores)
-    part.end()
+    group.leave_unless_rank_zero()
     if not path.exists():
         with atomic(path) as temporary:
             join_shards(parts, plan, temporary)
@@ -96,7 +101,9 @@ def score_candidates(
     return load_array(path, mapped=True)
 
 
-def _score(scorers: Sequence[Scorer], query_rows: Rows, candidates: Rows, budget: int, task: Task) -> Scores:
+def _score(
+    scorers: Sequence[PairScorer], query_rows: Rows, candidates: Rows, budget: int, task: ProgressTask
+) -> Scores:
     """The mean scores of one shard."""
     filled = candidates >= 0
     queries, passages = np.repeat(query_rows, filled.sum(axis=1)), candidates[filled]
@@ -125,8 +132,8 @@ class RerankedIndex:
     def __len__(self) -> int:
         return int(self.about["passages"])
 
-    def search(self, query_rows: Rows, k: int, progress: Task | None = None) -> Ranking:
-        """As ``Retriever.search``; no more than the candidates are found. ``UserError`` for a query without any."""
+    def search(self, query_rows: Rows, k: int, progress: ProgressTask | None = None) -> Ranking:
+        """As ``CollectionRetriever.search``; no more than the candidates are found. ``UserError`` for a query without any."""
         place = np.minimum(np.searchsorted(self.query_rows, query_rows), len(self.query_rows) - 1)
         strange = np.flatnonzero(self.query_rows[place] != query_rows)
         if len(strange):
@@ -141,7 +148,7 @@ class RerankedIndex:
 
 
 def ordered(scores: Scores, candidates: Rows, k: int) -> Ranking:
-    """Candidates (n, m) by score, then by row; the k best of each query, padded as ``Retriever.search`` does."""
+    """Candidates (n, m) by score, then by row; the k best of each query, padded as ``CollectionRetriever.search`` does."""
     return unpack(top(np.where(candidates >= 0, pack(scores, candidates), EMPTY), k))
 
 

@@ -6,18 +6,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.retrieval.ranking import Ranking
-from condensery.system.progress import Task
+from condensery.system.progress import ProgressTask
 
 MEMORY = 2 * 2**30  # bytes that a dense search may hold at a time beside its result
 
 
-class Retriever(Protocol):
+class CollectionRetriever(Protocol):
     """Ranks the passages of one collection."""
 
     def __len__(self) -> int:
         """The number of passages."""
 
-    def search(self, query_rows: NDArray[np.integer], k: int, progress: Task | None = None) -> Ranking:
+    def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
         """The k best passages of queries of the collection.
 
         Returns scores (n, k) float32 and passage rows (n, k) int64, best first, ties by row; where fewer than k are
@@ -25,7 +25,7 @@ class Retriever(Protocol):
         """
 
 
-def recall_of(retriever: Retriever, label: str) -> dict[str, float]:
+def recall_of(retriever: CollectionRetriever, label: str) -> dict[str, float]:
     """What an approximate retriever found of the exact results so far: printed, and for a manifest; of another nothing."""
     recall: float | None = getattr(retriever, "recall", None)
     if recall is None:

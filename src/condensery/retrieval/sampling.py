@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from condensery.randomness import uniforms
 from condensery.retrieval.ranking import EMPTY, Ranking, pack, top, unpack
-from condensery.retrieval.retriever import Retriever
-from condensery.system.progress import Task
+from condensery.retrieval.retriever import CollectionRetriever
+from condensery.system.progress import ProgressTask
 
 
-class Scorer(Retriever, Protocol):
+class Scorer(CollectionRetriever, Protocol):
     """A retriever that can be asked for the score of any passage."""
 
     def scores(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
@@ -25,7 +25,7 @@ class Scorer(Retriever, Protocol):
 
 
 class SampledCandidates:
-    """Ranks one positive and some passages from a pool, and finds nothing else. A ``Retriever``.
+    """Ranks one positive and some passages from a pool, and finds nothing else. A ``CollectionRetriever``.
 
     The sample depends on the query, its judgements and the pool alone, so every ranker sees the same.
 
@@ -38,7 +38,12 @@ class SampledCandidates:
     """
 
     def __init__(
-        self, ranker: Scorer, pool: Retriever, positives: Mapping[int, NDArray[np.integer]], number: int, depth: int
+        self,
+        ranker: Scorer,
+        pool: CollectionRetriever,
+        positives: Mapping[int, NDArray[np.integer]],
+        number: int,
+        depth: int,
     ) -> None:
         self.ranker, self.pool, self.positives = ranker, pool, positives
         self.number, self.depth = number, depth
@@ -46,8 +51,8 @@ class SampledCandidates:
     def __len__(self) -> int:
         return len(self.ranker)
 
-    def search(self, query_rows: NDArray[np.integer], k: int, progress: Task | None = None) -> Ranking:
-        """As ``Retriever.search``."""
+    def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
+        """As ``CollectionRetriever.search``."""
         rows = self.candidates(query_rows)
         scores = self.ranker.scores(query_rows, rows)
         keys = np.where(rows < 0, EMPTY, pack(np.where(rows < 0, np.float32(0), scores), np.maximum(rows, 0)))

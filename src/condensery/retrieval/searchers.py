@@ -21,7 +21,7 @@ from condensery.retrieval.hits import Hit
 from condensery.retrieval.negatives import Negatives, open_negatives
 from condensery.retrieval.ranking import Ranking
 from condensery.system.cache import cached
-from condensery.system.progress import Task
+from condensery.system.progress import ProgressTask
 from condensery.text.collection import Collection
 
 if TYPE_CHECKING:
@@ -264,7 +264,7 @@ class SearcherIndex:
     def __len__(self) -> int:
         return len(self.searcher)
 
-    def search(self, query_rows: NDArray[np.integer], k: int, progress: Task | None = None) -> Ranking:
+    def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
         """See ``condensery.retrieval.index.Retriever``."""
         return self.searcher.rank(self.queries.take(query_rows), k)
 

@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 
 from condensery.retrieval.ranking import Ranking
 from condensery.retrieval.runs import Run
-from condensery.sharing import ALONE, Part
+from condensery.sharing import SINGLE_PROCESS, ProcessGroup
 from condensery.system.files import atomic, load_array, load_arrays, new_array
-from condensery.system.progress import Task, progress
+from condensery.system.progress import ProgressTask, progress
 
 SHARD = 16_384  # queries ranked at a time; part of the result's last bits (a matrix product rounds by its shape)
 PARTS, QUERIES = "shards", "queries.npy"  # the folder of what is done so far; the file that is written last
 
 # query rows (b,) -> scores (b, depth) and passage rows (b, depth); it advances the task
-Rank = Callable[[NDArray[np.int64], Task], Ranking]
+Rank = Callable[[NDArray[np.int64], ProgressTask], Ranking]
 
 
 def rank_in_shards(
@@ -30,7 +30,7 @@ def rank_in_shards(
     folder: Path,
     label: str,
     size: int = SHARD,
-    part: Part = ALONE,
+    group: ProcessGroup = SINGLE_PROCESS,
 ) -> None:
     """Rank all queries (n,) into ``folder``; what lies there already is an interrupted attempt, to go on from.
 
@@ -46,7 +46,7 @@ def rank_in_shards(
         joined = (folder / QUERIES).exists()  # written last: the rest is whole
         return [number for number in range(len(starts)) if not joined and not path(number).exists()]
 
-    with part.shards(left) as mine:
+    with group.shards(left) as mine:
         rows = {number: query_rows[starts[number] : starts[number] + size] for number in mine}
         with progress(label, sum(map(len, rows.values())), "queries") as task:
             for number in mine:
@@ -59,7 +59,7 @@ def rank_in_shards(
             _join([path(number) for number in range(len(starts))], query_rows, depth, folder)
         shutil.rmtree(folder / PARTS, ignore_errors=True)
 
-    part.from_first(join)
+    group.from_rank_zero(join)
 
 
 def _join(shards: Sequence[Path], query_rows: NDArray[np.int64], depth: int, folder: Path) -> None:

@@ -69,7 +69,7 @@ class StageConfig(BaseModel):
         """Fields that name a file or folder whose content is in ``identity``: where it lies does not enter the id."""
         return set()
 
-    def misfit(self, inputs: Mapping[str, Sequence["StageConfig"]]) -> tuple[str, str] | None:
+    def input_error(self, inputs: Mapping[str, Sequence["StageConfig"]]) -> tuple[str, str] | None:
         """What does not fit the configs of the stages that it reads (by field): its own field, and what to say of it.
 
         A subclass overrides it for faults that would otherwise show after hours, when the stage begins.
@@ -193,7 +193,7 @@ class Wandb:
 
 
 @dataclass(frozen=True)
-class Member:
+class DistributedProcess:
     """Which process this is of those that compute a stage together, and on its machine; both from 0."""
 
     rank: int
@@ -215,7 +215,7 @@ class Runtime:
     output_root: Path  # everything that is written lies here
     labels: Mapping[str, str] = field(default_factory=dict)  # stage -> what tells it from the same one of other jobs
     launcher: Launcher = field(default_factory=lambda: LocalLauncher(kind="local"))
-    member: Member | None = None  # in a process that was started for the stage
+    distributed: DistributedProcess | None = None  # in a process that was started for the stage
     compile: bool = False  # whether layers that train are compiled by torch
 
     @property
@@ -297,8 +297,8 @@ def stage(
         adapts: a field of its config. Where ``makes`` is wanted and a stage is named that makes what this field reads,
             a stage of this kind is added between the two, called ``<named>.<makes>``.
         together: with ``trainer.devices`` > 1 several processes call the function at once, each in ``context.folder``; all
-            but the first write shards at most (``sharing.Part``), and end by ``NotTheFirst``. A function of config and
-            context says whether that pays.
+            but the first write shards at most (``sharing.ProcessGroup``), and end by ``NotRankZero``. A function of config
+            and context says whether that pays.
     """
 
     def register(function: Function) -> Function:

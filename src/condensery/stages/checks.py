@@ -12,7 +12,7 @@ Split = Literal["train", "dev", "test", "dl19", "dl20"]
 
 
 def missing_split(split: Split, corpus: Sequence[StageConfig]) -> tuple[str, str] | None:
-    """What ``StageConfig.misfit`` says where the collection of the stage ``corpus`` will have no such split."""
+    """See ``StageConfig.input_error``: the collection of the stage ``corpus`` will have no such split."""
     data = getattr(corpus[0], "data", None) if corpus else None
     judged = data.judged_splits() if data else None
     if data is None or judged is None or split in judged:
@@ -25,7 +25,7 @@ def missing_split(split: Split, corpus: Sequence[StageConfig]) -> tuple[str, str
 
 
 def unmeasurable(metrics: Sequence[str], split: Split, corpus: Sequence[StageConfig]) -> tuple[str, str] | None:
-    """What ``StageConfig.misfit`` says where the split cannot be measured: Hit@k needs answers, the others judgements."""
+    """See ``StageConfig.input_error``: the split cannot be measured. Hit@k needs answers, the others judgements."""
     data = getattr(corpus[0], "data", None) if corpus else None
     by_answers = [name for name in metrics if split_metric(name)[0] == HIT]
     if data and by_answers and split not in data.answered_splits():

@@ -17,12 +17,12 @@ def torch_device(accelerator: str) -> torch.device:
     return torch.device("cuda" if accelerator != "cpu" and torch.cuda.is_available() else "cpu")
 
 
-def meet(runtime: Runtime) -> None:
+def init_process_group(runtime: Runtime) -> None:
     """Bring the processes of a stage together, each on its GPU where they have any; nothing in a stage of one process.
 
     Raises ``UserError`` where there are fewer GPUs than processes.
     """
-    member = runtime.member
+    member = runtime.distributed
     if member is None:
         return
     gpu = torch_device(runtime.accelerator).type == "cuda"

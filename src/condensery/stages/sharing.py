@@ -7,27 +7,27 @@ all together anyway, such as BM25 and approximate search, stays in one process.
 from pathlib import Path
 from typing import Any
 
-from condensery.sharing import ALONE, Part
+from condensery.sharing import SINGLE_PROCESS, ProcessGroup
 from condensery.stages.base import Runtime
 from condensery.system.files import read_json
 
 
-def part_of(runtime: Runtime) -> Part:
-    """The part of this process in its stage. Brings the processes together first, where there are several (``meet``)."""
-    member = runtime.member
+def process_group(runtime: Runtime) -> ProcessGroup:
+    """The processes that compute this stage, as this one sees them; initialised first, where there are several."""
+    member = runtime.distributed
     if member is None:
-        return ALONE
+        return SINGLE_PROCESS
     from torch import distributed
 
-    from condensery.stages.devices import meet
+    from condensery.stages.devices import init_process_group
 
     def exchange(value: Any) -> list[Any]:
         values: list[Any] = [None] * member.processes
         distributed.all_gather_object(values, value)
         return values
 
-    meet(runtime)
-    return Part(member.rank, member.processes, exchange)
+    init_process_group(runtime)
+    return ProcessGroup(member.rank, member.processes, exchange)
 
 
 def searched_together(index: Path, queries: int) -> bool:

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from condensery.errors import UserError
 from condensery.models.config import BackboneConfig
-from condensery.sharing import NotTheFirst
+from condensery.sharing import NotRankZero
 from condensery.stages.base import Context, Input, Operational, StageConfig
 from condensery.stages.checks import check_folder, check_length
 
@@ -133,13 +133,13 @@ def run_training(
 ) -> Mapping[str, Any]:
     """Run the training loop of a stage; the last logged values go into the manifest.
 
-    Of several processes all but the first end the stage here, by ``NotTheFirst``.
+    Of several processes all but the first end the stage here, by ``NotRankZero``.
 
     ``lengths``: of queries and passages in tokens, for validation; None where nothing is retrieved.
     Raises ``UserError`` where the backbone has too few positions, or there is no GPU and one is asked for.
     """
     from condensery.losses.cross_batch import processes, rank
-    from condensery.stages.devices import meet, torch_device
+    from condensery.stages.devices import init_process_group, torch_device
     from condensery.system import memory
     from condensery.training.equipment import check_precision, equipment
     from condensery.training.logs import wandb_logger
@@ -147,7 +147,7 @@ def run_training(
 
     memory.keep_flat()
     device = torch_device(context.runtime.accelerator)
-    meet(context.runtime)
+    init_process_group(context.runtime)
     _check_positions(module, config, context.stage_name)
     check_precision(config.precision, device)
     sample = None
@@ -168,7 +168,7 @@ def run_training(
     )
     if rank() > 0:
         train()
-        raise NotTheFirst
+        raise NotRankZero
     used = equipment(module, config.precision, device, processes(), context.runtime.compile)
     first = first_step(context.folder)
     print(f"[{context.stage_name}] trains on {used}", flush=True)

@@ -13,7 +13,7 @@ from typing import Protocol
 LINE_EVERY = 10.0  # seconds between two lines of one task
 
 
-class Task(Protocol):
+class ProgressTask(Protocol):
     """What a long piece of work reports to."""
 
     def advance(self, n: int = 1) -> None:
@@ -69,7 +69,7 @@ def style() -> str:
 
 
 @contextmanager
-def progress(label: str, total: int, unit: str, done: int = 0) -> Iterator[Task]:
+def progress(label: str, total: int, unit: str, done: int = 0) -> Iterator[ProgressTask]:
     """Show the progress of ``total`` units of work under ``label`` while the block runs; ``done`` were done before."""
     shown = style()
     if shown == "off":
@@ -82,7 +82,7 @@ def progress(label: str, total: int, unit: str, done: int = 0) -> Iterator[Task]
 
 
 @contextmanager
-def _bar(label: str, total: int, unit: str, done: int) -> Iterator[Task]:
+def _bar(label: str, total: int, unit: str, done: int) -> Iterator[ProgressTask]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

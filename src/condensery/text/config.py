@@ -11,7 +11,7 @@ from condensery.text.formats import ADDED
 from condensery.text.msmarco import MarcoDocumentsSource, MarcoSource
 from condensery.text.plain_text import TextSource
 from condensery.text.pydocs import PydocsSource
-from condensery.text.source import Source
+from condensery.text.source import DataConfig
 from condensery.text.tevatron import TevatronSource
 
 _OURS = (
@@ -25,7 +25,7 @@ _OURS = (
     PydocsSource,
 )
 if TYPE_CHECKING:
-    DataConfig = Source
+    DataConfig = DataConfig
 else:
     _ALL = (*_OURS, *(source for source, _ in ADDED.values()))
     DataConfig = Annotated[Union[_ALL], Field(discriminator="format")]  # noqa: UP007  (their number is not known)

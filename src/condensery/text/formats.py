@@ -4,16 +4,16 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from condensery.text.source import Source
+from condensery.text.source import DataConfig
 
 if TYPE_CHECKING:
     from condensery.text.writer import CollectionWriter
 
 Reader = Callable[[Any, "CollectionWriter"], None]
-ADDED: dict[str, tuple[type[Source], Reader]] = {}
+ADDED: dict[str, tuple[type[DataConfig], Reader]] = {}
 
 
-def register_format(source: type[Source], read: Reader) -> None:
+def register_format(source: type[DataConfig], read: Reader) -> None:
     """Let ``data.format`` have one more value: that of the field ``format`` of ``source``.
 
     A module named in ``CONDENSERY_STAGES`` calls it when it is imported.

@@ -40,7 +40,7 @@ from condensery.system.signals import deaf_to_ctrl_c
 from condensery.text.docstrings import read_files
 from condensery.text.duplicates import contained, first_of_each, sketches, words
 from condensery.text.records import Passage, Query
-from condensery.text.source import Source
+from condensery.text.source import DataConfig
 
 if TYPE_CHECKING:
     from datasketch import MinHash
@@ -73,7 +73,7 @@ class Entry(NamedTuple):
     passage: str
 
 
-class PydocsSource(Source):
+class PydocsSource(DataConfig):
     """Docstrings of ``packages``: top-level packages that are installed, ``stdlib`` for the standard library."""
 
     format: Literal["pydocs"] = "pydocs"

@@ -90,7 +90,7 @@ class Splits(BaseModel):
         return {split: stem for split, stem in self.model_dump().items() if stem}
 
 
-class Source(BaseModel):
+class DataConfig(BaseModel):
     """The part that all formats share. What each key means stands in ``conf/data/``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -147,7 +147,7 @@ class Source(BaseModel):
         return hashlib.blake2b(json.dumps(identity, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
-class FolderSource(Source):
+class FolderSource(DataConfig):
     """An input that is a folder, given by ``data.root``."""
 
     root: str = Field(min_length=1)
@@ -158,7 +158,7 @@ class FolderSource(Source):
         return expanded(self.root)
 
     def check(self) -> None:
-        """As ``Source.check``; a missing root is reported as such."""
+        """As ``DataConfig.check``; a missing root is reported as such."""
         if why := fault(self.folder, FOLDER):
             raise UserError(f"{self.folder}: {why}; data.root must name that of the collection {self.name}")
         super().check()

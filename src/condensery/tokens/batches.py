@@ -78,7 +78,7 @@ class Chunk:
 
 
 @dataclass(frozen=True)
-class Context:
+class DecoderInput:
     """What decoders fill in, a row for each row of a batch: the same arguments as those of ``chunks``."""
 
     flat_ids: ArrayLike
@@ -96,7 +96,7 @@ def chunks(
     targets: ArrayLike | None = None,
     tower: int = 0,
     rows: ArrayLike | None = None,
-    context: Context | None = None,
+    context: DecoderInput | None = None,
     together: int = 1,
 ) -> list[Chunk]:
     """Cut a batch into chunks of at most ``budget`` padded tokens (one row at least), longest rows first.

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from condensery.randomness import generator
-from condensery.system.progress import Task
+from condensery.system.progress import ProgressTask
 from condensery.tokens.store import TokenStore
 
 BLOCK = 1 << 22  # tokens, or pairs of them, that are counted together
@@ -24,7 +24,7 @@ def unigrams(store: TokenStore, size: int) -> NDArray[np.int64]:
     return counts
 
 
-def cooccurrences(store: TokenStore, size: int, window: int, progress: Task | None = None) -> sparse.csr_array:
+def cooccurrences(store: TokenStore, size: int, window: int, progress: ProgressTask | None = None) -> sparse.csr_array:
     """How often two tokens stand within ``window`` tokens of each other in one document, a pair at distance s counted 1 / s.
 
     The unit of the result is 1 / lcm(1, ..., window), so that what is added up are whole numbers: below 2⁵³ of them

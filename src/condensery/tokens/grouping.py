@@ -15,7 +15,7 @@ SPECIAL_TOKENS = 2  # [CLS] and [SEP]; a title brings a [SEP] of its own
 
 
 @dataclass(frozen=True)
-class Document:
+class DocumentTexts:
     """The texts of a document in reading order, and the title of each (empty: none)."""
 
     id: str
@@ -42,7 +42,7 @@ class _Unit:
 
 
 def group_documents(
-    tokenizer: Tokenizer, documents: Sequence[Document], length: int
+    tokenizer: Tokenizer, documents: Sequence[DocumentTexts], length: int
 ) -> list[tuple[str, list[Grouped]]]:
     """The passages of each document, by its id: consecutive sentences, as many as fit into ``length`` tokens.
 
@@ -116,7 +116,7 @@ def _count(tokenizer: Tokenizer, texts: list[str]) -> list[int]:
     return [len(encoding) for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
 
-def _units(tokenizer: Tokenizer, documents: Sequence[Document], rooms: dict[str, int]) -> Iterator[list[_Unit]]:
+def _units(tokenizer: Tokenizer, documents: Sequence[DocumentTexts], rooms: dict[str, int]) -> Iterator[list[_Unit]]:
     """The units of each document, tokenised by themselves, all documents at once."""
     ranges = [[sentences(text) for text in document.texts] for document in documents]
     texts = [document.texts[n] for document in documents for n in range(len(document.texts))]
@@ -159,7 +159,7 @@ def _groups(units: Sequence[_Unit], rooms: Sequence[int]) -> Iterator[list[_Unit
 
 def _fitting(
     tokenizer: Tokenizer,
-    documents: Sequence[Document],
+    documents: Sequence[DocumentTexts],
     groups: list[tuple[int, list[_Unit]]],
     rooms: dict[str, int],
 ) -> list[tuple[int, list[_Unit]]]:
@@ -178,7 +178,7 @@ def _fitting(
     return found
 
 
-def _joined(document: Document, group: Sequence[_Unit]) -> str:
+def _joined(document: DocumentTexts, group: Sequence[_Unit]) -> str:
     """The characters from the first unit to the last; between two texts a blank."""
     parts = []
     for number in sorted({unit.text for unit in group}):

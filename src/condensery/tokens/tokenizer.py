@@ -10,7 +10,7 @@ import numpy as np
 
 from condensery.errors import UserError
 from condensery.system.files import expanded
-from condensery.system.progress import Task, progress
+from condensery.system.progress import ProgressTask, progress
 from condensery.tokens.store import Texts
 from condensery.tokens.vocabulary import Vocabulary
 
@@ -151,7 +151,7 @@ def _alphabet(batches: Iterator[Sequence[str]], normalise: Callable[[str], str],
     return [character for _, character in sorted(ordered)[:most]]
 
 
-def _batches(texts: Texts, task: Task) -> Iterator[Sequence[str]]:
+def _batches(texts: Texts, task: ProgressTask) -> Iterator[Sequence[str]]:
     for start in range(0, len(texts), _BATCH):
         batch = texts[start : start + _BATCH]
         yield batch

@@ -8,7 +8,7 @@ import numpy as np
 import pytorch_lightning as pl
 
 from condensery.errors import UserError
-from condensery.losses.cross_batch import from_first, rank
+from condensery.losses.cross_batch import from_rank_zero, rank
 from condensery.models.biencoder import PASSAGE, QUERY
 from condensery.system.children import Parent
 from condensery.system.files import atomic
@@ -35,7 +35,7 @@ class AdaptiveBatches(pl.Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if rank() == 0:
             self._begin(trainer, pl_module)
-        from_first(None)  # until then the others may find the fault of an earlier attempt
+        from_rank_zero(None)  # until then the others may find the fault of an earlier attempt
 
     def _begin(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         epoch, position = divmod(trainer.global_step, self.batches.steps_an_epoch())

@@ -14,7 +14,7 @@ from lightning_fabric.plugins.environments import LightningEnvironment
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.loggers import Logger
 
-from condensery.losses.cross_batch import from_first, rank
+from condensery.losses.cross_batch import from_rank_zero, rank
 from condensery.models.encoder import compiled as compiled_layers
 from condensery.training.callbacks import AtomicCheckpointIO, Checkpoints, Throughput, Validation
 from condensery.training.datamodules.base import StepDataModule
@@ -69,7 +69,7 @@ def fit(
     gpu = accelerator != "cpu" and torch.cuda.is_available()
     check_precision(settings.precision, torch.device("cuda" if gpu else "cpu"))
     _quieten()
-    checkpoint = from_first(last_checkpoint(folder))
+    checkpoint = from_rank_zero(last_checkpoint(folder))
     called = [*callbacks, *(_of_the_first(folder, label, settings, sample) if first else [])]
     trainer = pl.Trainer(
         max_steps=settings.steps,

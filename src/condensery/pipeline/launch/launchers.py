@@ -17,13 +17,13 @@ from condensery.errors import UserError
 from condensery.stages.launcher import Launcher, SlurmLauncher, TorchrunLauncher
 from condensery.system.children import guarded
 
-MEMBER = "condensery.pipeline.launch.member"
+STAGE_PROCESS = "condensery.pipeline.launch.stage_process"
 
 
 class Started(Protocol):
     """Processes at work."""
 
-    def fate(self) -> str | None:
+    def exit_reason(self) -> str | None:
         """None while they run, empty when all ended well, otherwise what became of one."""
 
     def end(self, patience: float) -> None:
@@ -44,7 +44,7 @@ def start(launcher: Launcher, folder: Path, name: str, number: int, gpus: bool) 
         if not shutil.which(command[0]):
             raise UserError(f"launcher.before: {command[0]}: no such command")
         return _Commands([(guarded(command), {})])
-    return _Commands([([sys.executable, "-m", MEMBER, str(folder)], part) for part in _environments(number)])
+    return _Commands([([sys.executable, "-m", STAGE_PROCESS, str(folder)], part) for part in _environments(number)])
 
 
 def _environments(number: int) -> list[dict[str, str]]:
@@ -72,7 +72,7 @@ def _torchrun(launcher: TorchrunLauncher, folder: Path, number: int) -> list[str
         *nodes,
         *meeting,
         "-m",
-        MEMBER,
+        STAGE_PROCESS,
         str(folder),
     ]
 
@@ -90,7 +90,7 @@ class _Commands:
             whole = {**shared, **environment}
             self.running.append(subprocess.Popen(command, env=whole, start_new_session=True))
 
-    def fate(self) -> str | None:
+    def exit_reason(self) -> str | None:
         codes = [process.poll() for process in self.running]
         for rank, code in enumerate(codes):
             if code:
@@ -118,18 +118,18 @@ class _Job:
             import submitit
         except ImportError:
             raise UserError("launcher: slurm needs submitit; pip install submitit") from None
-        from condensery.pipeline.launch.member import take_part
+        from condensery.pipeline.launch.stage_process import run_in_job
 
         try:
             executor = submitit.AutoExecutor(folder / "job", cluster=launcher.cluster)
             executor.update_parameters(**_parameters(launcher, name, number, gpus))
-            self.job: Any = executor.submit(take_part, folder)
+            self.job: Any = executor.submit(run_in_job, folder)
         except (RuntimeError, ValueError, subprocess.CalledProcessError, OSError) as error:
             raise UserError(f"launcher: the job cannot be submitted ({' '.join(str(error).split())})") from None
         self.log = self.job.paths.stdout
         print(f"[{name}] job {self.job.job_id}; its log: {self.log}", flush=True)
 
-    def fate(self) -> str | None:
+    def exit_reason(self) -> str | None:
         if not self.job.done():
             return None
         with suppress(Exception):

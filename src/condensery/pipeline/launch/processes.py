@@ -22,7 +22,7 @@ from typing import Any
 
 from condensery.errors import DiskError, UserError
 from condensery.pipeline.launch.launchers import Started, start
-from condensery.pipeline.launch.task import DONE, FAILED, PATIENCE, STOP, Task, about_machine
+from condensery.pipeline.launch.stage_call import DONE, FAILED, PATIENCE, STOP, StageCall, about_machine
 from condensery.stages.base import Context, Runtime, Stage, StageConfig
 from condensery.stages.launcher import SlurmLauncher
 from condensery.system.children import Parent
@@ -38,11 +38,11 @@ class ProcessError(Exception):
 
 
 class _EndedError(UserError):
-    """Processes that came to an end without a word. ``fate`` says how."""
+    """Processes that came to an end without a word. ``exit_reason`` says how."""
 
-    def __init__(self, name: str, fate: str) -> None:
-        super().__init__(f"stage {name}: {fate}; run the same command to go on")
-        self.fate = fate
+    def __init__(self, name: str, exit_reason: str) -> None:
+        super().__init__(f"stage {name}: {exit_reason}; run the same command to go on")
+        self.exit_reason = exit_reason
 
 
 def compute(stage: Stage, config: StageConfig, context: Context) -> tuple[Mapping[str, Any], dict[str, str]]:
@@ -90,7 +90,7 @@ def _in_processes(
         further = isinstance(context.runtime.launcher, SlurmLauncher) and _checkpoints(context.folder) - before
         if not (isinstance(found, _EndedError) and further):
             raise found
-        print(f"[{context.stage_name}] {found.fate}; it got further, so another job goes on", flush=True)
+        print(f"[{context.stage_name}] {found.exit_reason}; it got further, so another job goes on", flush=True)
 
 
 def _clear(folder: Path) -> None:
@@ -109,16 +109,16 @@ def _attempt(
 ) -> tuple[Mapping[str, Any], dict[str, str]] | Exception:
     """The same once; an error is returned."""
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=context.folder))
-    Task(stage.kind, config, context, socket.gethostname(), Parent.here()).write(folder)
+    StageCall(stage.kind, config, context, socket.gethostname(), Parent.here()).write(folder)
     gpus = context.runtime.accelerator != "cpu"
     started = start(context.runtime.launcher, folder, context.stage_name, number, gpus)
     try:
-        fate = _wait(started, folder)
+        exit_reason = _wait(started, folder)
     finally:
         (folder / STOP).touch()
         started.end(PATIENCE)
     found = [failure for _, failure in sorted((path.name, read_json(path)) for path in _failures(folder))]
-    if error := _error(found, fate, context.stage_name):
+    if error := _error(found, exit_reason, context.stage_name):
         return error
     done = read_json(folder / DONE)
     return done["summary"], {**done["machine"], "processes": str(done["processes"])}
@@ -130,23 +130,23 @@ def _failures(folder: Path) -> list[Path]:
 
 def _wait(started: Started, folder: Path) -> str:
     """Until all have ended, or one has failed; how one died, empty where none did."""
-    while (fate := started.fate()) is None and not _failures(folder):
+    while (exit_reason := started.exit_reason()) is None and not _failures(folder):
         time.sleep(_PAUSE)
     if _failures(folder):
         time.sleep(_LAST_WORDS)
-        fate = started.fate()
-    if not fate and not _failures(folder) and not (folder / DONE).exists():
-        fate = "its processes ended without a result"
-    return fate or ""
+        exit_reason = started.exit_reason()
+    if not exit_reason and not _failures(folder) and not (folder / DONE).exists():
+        exit_reason = "its processes ended without a result"
+    return exit_reason or ""
 
 
-def _error(failures: list[dict[str, str]], fate: str, name: str) -> Exception | None:
+def _error(failures: list[dict[str, str]], exit_reason: str, name: str) -> Exception | None:
     """What the pipeline says. What a user can mend comes first, then a death, of which others only see the consequence."""
     for kind, said in (("disk", DiskError), ("user", UserError)):
         if texts := [failure["text"] for failure in failures if failure["kind"] == kind]:
             return said(texts[0])
-    if fate:
-        return _EndedError(name, fate)
+    if exit_reason:
+        return _EndedError(name, exit_reason)
     if failures:
         earliest = min(failures, key=lambda failure: failure["time"])
         error = ProcessError(f"process {earliest['process']}: {earliest['reason']}")

@@ -34,7 +34,7 @@ BEFORE, AFTER = "before fine-tuning", "after fine-tuning"
 
 
 @dataclass(frozen=True)
-class Job:
+class FigureJob:
     """A finished run, and what it is called among the jobs of a sweep, its seed apart."""
 
     folder: Path
@@ -67,7 +67,7 @@ def read_figures(value: Any) -> dict[str, FigureConfig | None]:
 
 
 def draw_figures(
-    figures: Mapping[str, FigureConfig | None], jobs: Sequence[Job], folder: Path, swept: bool = True
+    figures: Mapping[str, FigureConfig | None], jobs: Sequence[FigureJob], folder: Path, swept: bool = True
 ) -> "tuple[list[Figure], list[str]]":
     """Draw all figures of a sweep, or of one run, into ``folder``/figures; those drawn, and of each other why not.
 
@@ -89,7 +89,7 @@ def draw_figures(
     return drawn, faults
 
 
-def draw(name: str, figure: FigureConfig, jobs: Sequence[Job], stem: Path) -> "Figure":
+def draw(name: str, figure: FigureConfig, jobs: Sequence[FigureJob], stem: Path) -> "Figure":
     """Draw one figure. Raises ``UserError`` where no line of it has any number."""
     from condensery.reporting import figures as pictures
 
@@ -123,7 +123,7 @@ def by_setting(found: Found[Value]) -> dict[str, list[Value]]:
 # Scores
 
 
-def _draw_scores(figure: ScoreBySizeFigure | ScoreByStepsFigure, jobs: Sequence[Job], stem: Path) -> "Figure":
+def _draw_scores(figure: ScoreBySizeFigure | ScoreByStepsFigure, jobs: Sequence[FigureJob], stem: Path) -> "Figure":
     from condensery.reporting.figures import draw_scores
 
     by_size = isinstance(figure, ScoreBySizeFigure)
@@ -155,7 +155,7 @@ def _draw_scores(figure: ScoreBySizeFigure | ScoreByStepsFigure, jobs: Sequence[
 
 
 def _score_line(
-    label: str, rows: "Sequence[tuple[Job, Row]]", metric: str, amount: Callable[[Artifact], float | None]
+    label: str, rows: "Sequence[tuple[FigureJob, Row]]", metric: str, amount: Callable[[Artifact], float | None]
 ) -> "Line":
     """One system: a point a setting, at the mean amount of its seeds; level where it has none."""
     from condensery.reporting.figures import Line
@@ -201,7 +201,9 @@ def _amount(figure: ScoreBySizeFigure | ScoreByStepsFigure, units: set[str]) -> 
 # Curves
 
 
-def _curves(stages: Mapping[str, str], jobs: Sequence[Job], column: str) -> "dict[str, tuple[list[Any], Artifact]]":
+def _curves(
+    stages: Mapping[str, str], jobs: Sequence[FigureJob], column: str
+) -> "dict[str, tuple[list[Any], Artifact]]":
     """By label of a stage, with the setting where a sweep made a difference: its curves, and one of its artifacts."""
     from condensery.reporting.curves import read_curves
 
@@ -221,7 +223,7 @@ def _curves(stages: Mapping[str, str], jobs: Sequence[Job], column: str) -> "dic
     return found
 
 
-def _losses(figure: FirstEpochsFigure, jobs: Sequence[Job]) -> "tuple[list[Line], list[str]]":
+def _losses(figure: FirstEpochsFigure, jobs: Sequence[FigureJob]) -> "tuple[list[Line], list[str]]":
     """The losses up to the end that is asked for, and the labels of stages without any."""
     from condensery.reporting.curves import LOSS
     from condensery.reporting.figures import Line, line_of_curves
@@ -247,7 +249,7 @@ def _steps_an_epoch(artifact: Artifact) -> float:
     return float(max(1.0, items / artifact.manifest["config"]["batch_size"]))
 
 
-def _draw_training(figure: TrainingFigure, jobs: Sequence[Job], stem: Path) -> "Figure":
+def _draw_training(figure: TrainingFigure, jobs: Sequence[FigureJob], stem: Path) -> "Figure":
     from condensery.reporting.curves import LOSS, SCORE
     from condensery.reporting.figures import draw_training, line_of_curves
 
@@ -278,7 +280,7 @@ def _labels_without(stages: Mapping[str, str], drawn: Sequence[str]) -> list[str
 # Entropy
 
 
-def _entropy(figure: AttentionEntropyFigure, jobs: Sequence[Job]) -> "tuple[dict[str, list[Line]], float, int]":
+def _entropy(figure: AttentionEntropyFigure, jobs: Sequence[FigureJob]) -> "tuple[dict[str, list[Line]], float, int]":
     """The panels, the entropy of even attention, and the number of texts."""
     panels: dict[str, list[Line]] = {}
     measured = {str(job.stages[figure.stage].path): job for job in jobs if figure.stage in job.stages}
@@ -300,7 +302,7 @@ def _entropy(figure: AttentionEntropyFigure, jobs: Sequence[Job]) -> "tuple[dict
     return panels, sum(about["even"] for about in abouts) / len(abouts), abouts[0]["texts"]
 
 
-def _reference(job: Job, stage: str) -> str:
+def _reference(job: FigureJob, stage: str) -> str:
     return f"{job.stages[stage].kind}/{job.stages[stage].id}"
 
 

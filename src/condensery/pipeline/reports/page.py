@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from condensery.reporting.curves import Curve
     from condensery.reporting.drawing import Figure
     from condensery.reporting.examples import Examples
-    from condensery.reporting.page import Job, Page
+    from condensery.reporting.page import JobSection, Page
     from condensery.reporting.results import Row
     from condensery.reporting.table import Table
 
@@ -30,12 +30,12 @@ def write_study(folder: Path, command: str, about: Sequence[str], lost: Mapping[
     ``turn`` counts the runs of a study, so that the last of them is known whatever the clock says.
     """
     study = glob.escape(folder.name.rpartition("-")[0])
-    others = max((turn_of(other) for other in folder.parent.glob(f"{study}-*") if other != folder), default=0)
-    turn = max(turn_of(folder), others + 1)
+    others = max((run_number(other) for other in folder.parent.glob(f"{study}-*") if other != folder), default=0)
+    turn = max(run_number(folder), others + 1)
     write_json(folder / STUDY, {"command": command, "about": list(about), "lost": lost, "turn": turn})
 
 
-def turn_of(folder: Path) -> int:
+def run_number(folder: Path) -> int:
     """Which run of its study a run's folder is of; 0 where that is not known."""
     with suppress(UserError):
         study = read_json(folder / STUDY)
@@ -136,31 +136,31 @@ def _examples(label: str, run: Path, root: Path) -> "Examples | None":
     None where nothing was retrieved: no rows, all failed, or sentence tasks.
     """
     from condensery.reporting.conclusion import BM25
-    from condensery.reporting.examples import RUN, System, examples
+    from condensery.reporting.examples import RUN, EvaluatedRow, examples
     from condensery.reporting.results import read_results
     from condensery.text.collection import Collection
 
-    systems: dict[tuple[Path, str], list[System]] = {}
+    systems: dict[tuple[Path, str], list[EvaluatedRow]] = {}
     for row in (row for row in read_results(run / "results.json") if not row.failed):
         evaluation = Artifact(root / "artifacts" / row.artifact)
         if (evaluation.path / RUN).is_file():
             config, index = evaluation.manifest["config"], evaluation.input("index")
             place = evaluation.input("corpus").path, config["split"]
             systems.setdefault(place, []).append(
-                System(row.name, evaluation.path, config["depth"], bm25=index.kind == BM25)
+                EvaluatedRow(row.name, evaluation.path, config["depth"], bm25=index.kind == BM25)
             )
     for (corpus, split), those in systems.items():
         return replace(examples(those, Collection(corpus), split), job=label)
     return None
 
 
-def _job(label: str, run: Path, root: Path, manifests: dict[str, dict[str, Any]], drawn: set[str]) -> "Job":
+def _job(label: str, run: Path, root: Path, manifests: dict[str, dict[str, Any]], drawn: set[str]) -> "JobSection":
     """One run. ``manifests`` gets those of its artifacts; ``drawn`` the artifacts whose curves have been shown."""
     from condensery.reporting.curves import read_curves
-    from condensery.reporting.page import Job, Made
+    from condensery.reporting.page import ArtifactRow, JobSection
 
     study, graph = read_study(run), read_graph(run)
-    made: list[Made] = []
+    made: list[ArtifactRow] = []
     curves: dict[str, dict[str, Curve]] = {}
     for stage, node in graph.items():
         lost = study["lost"].get(stage, {})
@@ -170,7 +170,7 @@ def _job(label: str, run: Path, root: Path, manifests: dict[str, dict[str, Any]]
         if manifest:
             manifests[reference] = manifest
         made.append(
-            Made(
+            ArtifactRow(
                 stage,
                 node["kind"],
                 node["id"],
@@ -188,7 +188,7 @@ def _job(label: str, run: Path, root: Path, manifests: dict[str, dict[str, Any]]
             drawn.add(reference)
             curves[stage] = read_curves(log)
     config = tidied((run / "config.yaml").read_text(encoding="utf-8"), root)
-    return Job(label, study["command"], config, made, curves)
+    return JobSection(label, study["command"], config, made, curves)
 
 
 def _machine(manifests: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:

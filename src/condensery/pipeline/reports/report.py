@@ -56,9 +56,9 @@ def draw(graph: Graph, folder: Path) -> "tuple[list[Figure], list[str]]":
     """Draw the figures of a run: those drawn, and of each that cannot be drawn, why."""
     if not graph.root.figures:
         return [], []
-    from condensery.pipeline.reports.figures import Job, draw_figures
+    from condensery.pipeline.reports.figures import FigureJob, draw_figures
 
-    return draw_figures(graph.root.figures, [Job(folder)], folder, swept=False)
+    return draw_figures(graph.root.figures, [FigureJob(folder)], folder, swept=False)
 
 
 def track(

@@ -8,7 +8,7 @@ from hydra.core.hydra_config import HydraConfig
 from condensery.errors import UserError, close_to
 from condensery.pipeline.config import RootConfig
 from condensery.pipeline.reports import report
-from condensery.pipeline.reports.page import turn_of
+from condensery.pipeline.reports.page import run_number
 
 if TYPE_CHECKING:
     from condensery.reporting.results import Row
@@ -47,7 +47,7 @@ def measured(output_root: Path, study: str) -> "list[Row]":
     runs = (path for path in output_root.glob(f"runs/{study}-*/results.json") if _of_study(path.parent.name, study))
     found = [output_root / kind / study / "results.json" for kind in ("sweeps", "runs")]
     found = [path for path in found if path.is_file()][:1] or sorted(
-        runs, key=lambda path: (turn_of(path.parent), path.stat().st_mtime)
+        runs, key=lambda path: (run_number(path.parent), path.stat().st_mtime)
     )[-1:]
     rows = [row for path in found for row in read_results(path)]
     return report.with_values(rows, output_root)

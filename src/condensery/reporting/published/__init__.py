@@ -25,7 +25,7 @@ class _Closed(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Column(_Closed):
+class PublishedColumn(_Closed):
     """A column of a table: what was measured, on what, and under which condition, such as the number of training queries.
 
     ``of`` and ``unit`` are those of the table where the column says nothing.
@@ -48,7 +48,7 @@ class PublishedTable(_Closed):
     caption: str
     of: str
     unit: Literal["percent", "fraction"] = "percent"
-    columns: list[Column]
+    columns: list[PublishedColumn]
     rows: dict[str, dict[str, list[Decimal | None]]]
     notes: list[str] = []
 
@@ -85,7 +85,7 @@ class PublishedTable(_Closed):
                 found[self.key(column)] = value.scaleb(UNITS[column.unit or self.unit])
         return found
 
-    def key(self, column: Column) -> str:
+    def key(self, column: PublishedColumn) -> str:
         """The key of one of its columns."""
         return column.model_copy(update={"of": column.of or self.of}).key
 

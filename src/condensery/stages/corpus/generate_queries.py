@@ -69,11 +69,11 @@ def generate_queries(config: GenerateQueriesConfig, context: Context) -> dict[st
     from condensery.stages.corpus.generation import Plan, generate, generated, remove_shards
     from condensery.stages.corpus.queries import write_queries
     from condensery.stages.devices import torch_device
-    from condensery.stages.sharing import part_of
+    from condensery.stages.sharing import process_group
 
     key = f"stages.{context.stage_name}." + ("generator" if config.model is None else "model")
     folder = config._folder()
-    part, device = part_of(context.runtime), torch_device(context.runtime.accelerator).type
+    group, device = process_group(context.runtime), torch_device(context.runtime.accelerator).type
     if config.precision == "fp16" and device == "cpu":
         raise UserError(f"stages.{context.stage_name}.precision: fp16 needs a GPU; use bf16 or fp32 on a CPU")
     shared = Sampling.__dataclass_fields__.keys()
@@ -90,8 +90,8 @@ def generate_queries(config: GenerateQueriesConfig, context: Context) -> dict[st
         sampling=Sampling(**{name: getattr(config, name) for name in shared}),
         device=device,
     )
-    generate(plan, context.stage_name, part)
-    part.end()
+    generate(plan, context.stage_name, group)
+    group.leave_unless_rank_zero()
     made = write_queries(generated(plan), context)
     remove_shards(context.folder)
     return made

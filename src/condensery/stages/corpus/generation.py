@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from condensery.sharing import ALONE, Part
+from condensery.sharing import SINGLE_PROCESS, ProcessGroup
 from condensery.system.files import atomic, open_text, read_json, write_json
-from condensery.system.progress import Task, progress
+from condensery.system.progress import ProgressTask, progress
 
 if TYPE_CHECKING:
     from condensery.models.generator import Generator, Sampling
@@ -79,12 +79,12 @@ class Plan:
         return range(-(-passages // (self.batches_of_a_shard * self.batch_size)))
 
 
-def generate(plan: Plan, label: str, part: Part = ALONE) -> None:
+def generate(plan: Plan, label: str, group: ProcessGroup = SINGLE_PROCESS) -> None:
     """Generate what is not there yet. Raises ``UserError`` where the model cannot be used."""
     from condensery.tokens.artifacts import Passages
 
     order = np.argsort(-Passages(plan.passages).store.lengths, kind="stable")
-    with part.shards(lambda: _missing(plan, len(order))) as mine:
+    with group.shards(lambda: _missing(plan, len(order))) as mine:
         if mine:
             _generate(plan, mine, order, label)
 
@@ -120,7 +120,7 @@ def _missing(plan: Plan, passages: int) -> list[int]:
 class _Rate:
     """Tells a task how many passages are done, and beside it how fast."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: ProgressTask) -> None:
         self.task, self.started = task, time.monotonic()
         self.passages = self.queries = 0
 

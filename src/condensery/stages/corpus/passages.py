@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from condensery.text.collection import Collection
-    from condensery.tokens.grouping import Document
+    from condensery.tokens.grouping import DocumentTexts
 
 BLOCK = 256  # texts that are grouped, or copied, at a time
 Row = tuple[str, str, str, str]  # id, document, title, text
@@ -121,12 +121,12 @@ def _grouped(config: PassagesConfig, context: Context, collection: "Collection")
             task.advance(len(grouped))
 
 
-def _blocks(collection: "Collection", with_titles: bool) -> "Iterator[list[Document]]":
+def _blocks(collection: "Collection", with_titles: bool) -> "Iterator[list[DocumentTexts]]":
     """The documents that are pre-trained on, as many at a time as have about ``BLOCK`` texts."""
     import numpy as np
 
     from condensery.tokens.artifacts import pretraining_texts
-    from condensery.tokens.grouping import Document
+    from condensery.tokens.grouping import DocumentTexts
 
     texts, starts = pretraining_texts(collection)
     separate = collection.documents
@@ -147,5 +147,5 @@ def _blocks(collection: "Collection", with_titles: bool) -> "Iterator[list[Docum
             titles = [title for title, size in zip(of_documents, np.diff(edges), strict=True) for _ in range(size)]
         if not with_titles:
             titles = [""] * len(found)
-        yield [Document(n, found[a:b], titles[a:b]) for n, a, b in zip(names, edges[:-1], edges[1:], strict=True)]
+        yield [DocumentTexts(n, found[a:b], titles[a:b]) for n, a, b in zip(names, edges[:-1], edges[1:], strict=True)]
         first = last

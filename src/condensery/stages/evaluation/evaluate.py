@@ -9,15 +9,15 @@ from condensery.errors import UserError
 from condensery.evaluation.names import split_metric
 from condensery.stages.base import Context, Input, StageConfig, retriever_name, stage
 from condensery.stages.checks import Split, unmeasurable
-from condensery.stages.sharing import part_of, searched_together
+from condensery.stages.sharing import process_group, searched_together
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from condensery.retrieval.ranking import Ranking
-    from condensery.retrieval.retriever import Retriever
-    from condensery.system.progress import Task
+    from condensery.retrieval.retriever import CollectionRetriever
+    from condensery.system.progress import ProgressTask
     from condensery.text.collection import Collection
 
 
@@ -57,7 +57,7 @@ class EvaluateConfig(StageConfig):
             raise ValueError(f"{depth} is too few to measure the metrics, which look at {cutoff} passages")
         return depth
 
-    def misfit(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
+    def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
         """A split that the collection does not have, or metrics that it has not what it takes for."""
         return unmeasurable(self.metrics, self.split, inputs["corpus"])
 
@@ -83,21 +83,21 @@ def evaluate(config: EvaluateConfig, context: Context) -> dict[str, Any]:
     from condensery.text.collection import Collection
 
     runtime, collection = context.runtime, Collection(context.input("corpus"))
-    part = part_of(runtime)
+    group = process_group(runtime)
     queries = collection.questions(config.split)
     retriever = open_index(context.input("index"), collection, runtime.threads, device=runtime.search_device)
     if config.candidates is not None:
         retriever = _sampled(retriever, config, context, collection)
     depth, scratch = min(config.depth, len(retriever)), context.folder / "ranking"
 
-    def rank(rows: "NDArray[np.int64]", task: "Task") -> "Ranking":
+    def rank(rows: "NDArray[np.int64]", task: "ProgressTask") -> "Ranking":
         if not config.ignore_identical_ids:
             return retriever.search(rows, depth, task)
         own = list(collection.passages.rows_of(collection.queries.ids_at(rows))[:, None])
         return padded(without(retriever.search(rows, min(depth + 1, len(retriever)), task), own), depth)
 
-    rank_in_shards(rank, queries, depth, scratch, context.stage_name, part=part)
-    part.end()
+    rank_in_shards(rank, queries, depth, scratch, context.stage_name, group=group)
+    group.leave_unless_rank_zero()
     run = open_ranking(scratch)
     write_run(context.folder / "run.trec.gz", run, collection, retriever_name(context.artifact("index")))
     evaluation = evaluate_run(run, collection, config.split, config.metrics)
@@ -107,7 +107,9 @@ def evaluate(config: EvaluateConfig, context: Context) -> dict[str, Any]:
     return {**evaluation.metrics, **recall_of(retriever, context.stage_name)}
 
 
-def _sampled(ranker: "Retriever", config: EvaluateConfig, context: Context, collection: "Collection") -> "Retriever":
+def _sampled(
+    ranker: "CollectionRetriever", config: EvaluateConfig, context: Context, collection: "Collection"
+) -> "CollectionRetriever":
     """The retriever on a sample of candidates. ``UserError`` where it cannot score passages that it did not find."""
     from condensery.retrieval.index import open_index
     from condensery.retrieval.sampling import SampledCandidates

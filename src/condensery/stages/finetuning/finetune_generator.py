@@ -57,7 +57,7 @@ class FinetuneGeneratorConfig(OptimisedStageConfig):
         folder = self.folder()
         return content_hashes(sorted(path for path in folder.iterdir() if path.is_file())) if folder else []
 
-    def misfit(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
+    def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
         """A split that the collection does not have."""
         return missing_split(self.split, inputs["corpus"])
 

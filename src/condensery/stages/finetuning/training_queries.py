@@ -41,7 +41,7 @@ class QueriesConfig(StageConfig):
             )
         return values
 
-    def misfit(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
+    def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
         """A split that the collection does not have."""
         return missing_split(self.split, inputs["corpus"])
 

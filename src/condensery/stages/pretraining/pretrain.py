@@ -223,7 +223,7 @@ def _spans(config: SpanConfig, context: Context, **own: Any) -> "SpanPairDataMod
 def _pairs(config: PairConfig, context: Context, decoder: "ContextMasking | None" = None) -> "TokenDataModule":
     """Spans of the documents, or the passages that ``queries`` was made for with their queries."""
     from condensery.tokens.artifacts import Passages, Queries, Tokens
-    from condensery.training.batches.sources import Asked
+    from condensery.training.batches.sources import PassagesAndQueries
     from condensery.training.datamodules.passage_queries import PassageQueryDataModule
 
     if not config.queries:
@@ -234,7 +234,7 @@ def _pairs(config: PairConfig, context: Context, decoder: "ContextMasking | None
     hidden = queries.places if made.manifest["config"].get("remove") else None
     return PassageQueryDataModule(
         Tokens(context.input("tokens")),
-        asked=Asked(passages.store, passages.titles, queries.store, queries.first, hidden),
+        asked=PassagesAndQueries(passages.store, passages.titles, queries.store, queries.first, hidden),
         query_length=config.query_length,
         candidates=config.candidates,
         mixed_context=config.mixed_context,

@@ -44,7 +44,7 @@ class WarmStartConfig(StageConfig):
         check_folder(self.backbone.name, "backbone.name")
         return []
 
-    def misfit(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
+    def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
         """Vectors of another size than the backbone's."""
         dims = [config.dim for config in inputs["vectors"] if isinstance(config, TokenVectorsConfig)]
         if self.backbone.name is not None or not dims or dims[0] == self.backbone.hidden:

@@ -33,7 +33,7 @@ class ApproximateConfig(StageConfig):
             raise ValueError(str(error)) from None
         return value
 
-    def misfit(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
+    def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
         """An index without vectors."""
         if isinstance(inputs["vectors"][0], EncodeConfig):
             return None

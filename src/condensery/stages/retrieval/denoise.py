@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from condensery.stages.base import Context, Input, StageConfig, stage
 from condensery.stages.retrieval.scoring import ScoringStageConfig, no_probability, scored
-from condensery.stages.sharing import part_of
+from condensery.stages.sharing import process_group
 from condensery.stages.training import Share
 
 
@@ -15,7 +15,7 @@ class DenoiseConfig(ScoringStageConfig):
     negatives: Annotated[str, Input("negatives")]
     below: Share
 
-    def misfit(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
+    def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
         """Scores that are no probabilities."""
         return no_probability(inputs)
 
@@ -35,9 +35,9 @@ def denoise(config: DenoiseConfig, context: Context) -> dict[str, Any]:
     from condensery.retrieval.negatives import open_negatives
     from condensery.text.collection import Collection
 
-    part, collection = part_of(context.runtime), Collection(context.input("corpus"))
+    group, collection = process_group(context.runtime), Collection(context.input("corpus"))
     found = open_negatives(context.input("negatives"), collection)
-    scores = scored(config, context, found.query_rows, found.passage_rows, part)
+    scores = scored(config, context, found.query_rows, found.passage_rows, group)
     path = context.folder / "negatives.jsonl"
     counts = write_denoised(path, collection, found.query_rows, found.passage_rows, scores, config.below)
     print(

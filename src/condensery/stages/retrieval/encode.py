@@ -34,13 +34,13 @@ def encode(config: EncodeConfig, context: Context) -> dict[str, Any]:
 
     from condensery.models.biencoder import QUERY
     from condensery.models.checkpoint import load_retriever
-    from condensery.retrieval.encoding import Source, encode_queries, encode_store, write_dense_index
+    from condensery.retrieval.encoding import EncoderInput, encode_queries, encode_store, write_dense_index
     from condensery.stages.devices import autocast, torch_device
-    from condensery.stages.sharing import part_of
+    from condensery.stages.sharing import process_group
     from condensery.tokens.artifacts import Tokens
     from condensery.tokens.batches import Chunk
 
-    part, tokens = part_of(context.runtime), Tokens(context.input("tokens"))
+    group, tokens = process_group(context.runtime), Tokens(context.input("tokens"))
     device = torch_device(context.runtime.accelerator)
     retriever = load_retriever(context.input("model"))
     model = retriever.model.to(device).eval()
@@ -52,16 +52,16 @@ def encode(config: EncodeConfig, context: Context) -> dict[str, Any]:
     def queries(chunk: Chunk) -> torch.Tensor:
         return vectors(replace(chunk, tower=QUERY))
 
-    passages = Source(tokens.passages, tokens.vocabulary, retriever.passage_length, tokens.titles)
-    questions = Source(tokens.queries, tokens.vocabulary, retriever.query_length)
+    passages = EncoderInput(tokens.passages, tokens.vocabulary, retriever.passage_length, tokens.titles)
+    questions = EncoderInput(tokens.queries, tokens.vocabulary, retriever.query_length)
     settings: dict[str, Any] = {
         "shard_size": config.shard_size,
         "budget": config.chunk_tokens,
         "dtype": config.dtype,
-        "part": part,
+        "group": group,
     }
     encode_store(vectors, passages, context.folder, label=context.stage_name, **settings)
     encode_queries(queries, questions, context.folder, **settings)
-    part.end()
+    group.leave_unless_rank_zero()
     about = write_dense_index(context.folder)
     return {key: about[key] for key in ("passages", "queries", "dim")}

@@ -80,7 +80,7 @@ class FuseConfig(StageConfig):
         """Whether the weights are chosen by queries."""
         return self.method == "weighted" and self.weights is None
 
-    def misfit(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
+    def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
         """Queries that the weights are to be chosen by, but which a retriever does not know or cannot be measured."""
         if not self.chooses:
             return None

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from condensery.stages.base import Context, Input, StageConfig, retriever_name, stage
 from condensery.stages.checks import Split, missing_split
-from condensery.stages.sharing import part_of, searched_together
+from condensery.stages.sharing import process_group, searched_together
 
 
 class MineConfig(StageConfig):
@@ -23,7 +23,7 @@ class MineConfig(StageConfig):
     skip_top: Annotated[int, Field(ge=0)]
     without_answers: bool
 
-    def misfit(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
+    def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
         """A split, or answers, that the collection does not have."""
         return missing_split(self.split, inputs["corpus"]) or self._missing_answers(inputs["corpus"])
 
@@ -50,7 +50,7 @@ def mine(config: MineConfig, context: Context) -> dict[str, Any]:
     from condensery.text.collection import Collection
 
     runtime, collection = context.runtime, Collection(context.input("corpus"))
-    part = part_of(runtime)
+    group = process_group(runtime)
     retriever = open_index(context.input("retriever"), collection, runtime.threads, device=runtime.search_device)
     about = mine_negatives(
         retriever,
@@ -61,6 +61,6 @@ def mine(config: MineConfig, context: Context) -> dict[str, Any]:
         config.skip_top,
         config.without_answers,
         made_by=retriever_name(context.artifact("retriever")),
-        part=part,
+        group=group,
     )
     return {**about, **recall_of(retriever, context.stage_name)}

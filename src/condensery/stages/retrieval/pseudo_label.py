@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from condensery.errors import UserError
 from condensery.stages.base import Context, Input, StageConfig, stage
 from condensery.stages.retrieval.scoring import ScoringStageConfig, no_probability, scored, searched
-from condensery.stages.sharing import part_of
+from condensery.stages.sharing import process_group
 from condensery.stages.training import Share
 
 
@@ -26,7 +26,7 @@ class AugmentConfig(ScoringStageConfig):
             raise ValueError(f"negative={self.negative} is above positive={self.positive}: a passage would be both")
         return self
 
-    def misfit(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
+    def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
         """Scores that are no probabilities; a collection in which every query is judged."""
         data = getattr(inputs["corpus"][0], "data", None) if inputs["corpus"] else None
         if data is not None and not data.unlabelled_queries:
@@ -47,14 +47,14 @@ def pseudo_label(config: AugmentConfig, context: Context) -> dict[str, Any]:
     from condensery.retrieval.labelling import write_labels
     from condensery.text.collection import Collection
 
-    part, collection = part_of(context.runtime), Collection(context.input("corpus"))
+    group, collection = process_group(context.runtime), Collection(context.input("corpus"))
     queries = collection.unjudged()
     if not len(queries):
         raise UserError(
             f"stages.{context.stage_name}: every query of the collection {collection.name} is judged; there is none to label"
         )
-    candidates, recall = searched(context, collection, queries, config.depth, part)
-    scores = scored(config, context, queries, candidates, part)
+    candidates, recall = searched(context, collection, queries, config.depth, group)
+    scores = scored(config, context, queries, candidates, group)
     out = context.folder / "labels.jsonl"
     counts = write_labels(out, collection, queries, candidates, scores, config.positive, config.negative)
     print(

@@ -30,7 +30,7 @@ class TriplesConfig(StageConfig):
         named = InputFile("file of triples of ids", self.file, "; stage.read_negatives.file names it", exact=True)
         return content_hashes([named.look()])
 
-    def misfit(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
+    def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
         """A split that the collection does not have, or no negatives."""
         data = getattr(inputs["corpus"][0], "data", None)
         if self.file is None and data is not None and not data.gives_negatives():

@@ -11,7 +11,7 @@ from pydantic import Field
 from condensery.stages.base import Context, Input, StageConfig, stage
 from condensery.stages.checks import Split, missing_split
 from condensery.stages.retrieval.scoring import ScoringStageConfig, scored, searched
-from condensery.stages.sharing import part_of
+from condensery.stages.sharing import process_group
 
 
 class RerankConfig(ScoringStageConfig):
@@ -21,7 +21,7 @@ class RerankConfig(ScoringStageConfig):
     split: Split
     depth: Annotated[int, Field(gt=0)]
 
-    def misfit(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
+    def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
         """A split that the collection does not have."""
         return missing_split(self.split, inputs["corpus"])
 
@@ -38,9 +38,9 @@ def rerank(config: RerankConfig, context: Context) -> dict[str, Any]:
     from condensery.retrieval.reranking import write_reranked
     from condensery.text.collection import Collection
 
-    part, collection = part_of(context.runtime), Collection(context.input("corpus"))
+    group, collection = process_group(context.runtime), Collection(context.input("corpus"))
     queries = collection.questions(config.split)
-    candidates, recall = searched(context, collection, queries, config.depth, part)
-    scored(config, context, queries, candidates, part)
+    candidates, recall = searched(context, collection, queries, config.depth, group)
+    scored(config, context, queries, candidates, group)
     about = write_reranked(context.folder, collection, queries, config.depth, config.split)
     return {**{key: about[key] for key in ("queries", "depth")}, **recall}

@@ -44,7 +44,7 @@ class RetrieverConfig(StageConfig):
 @stage("retriever", version=1, makes="encoder")
 def retriever(config: RetrieverConfig, context: Context) -> dict[str, Any]:
     """Save the retriever as every stage that trains one does."""
-    from condensery.models.checkpoint import Retriever, load_any_retriever, save_retriever
+    from condensery.models.checkpoint import SavedRetriever, load_any_retriever, save_retriever
 
     folder = expanded(config.folder)
     model, said = load_any_retriever(folder)
@@ -59,5 +59,5 @@ def retriever(config: RetrieverConfig, context: Context) -> dict[str, Any]:
             raise UserError(
                 f"stages.{context.stage_name}.{key}_length: {length} is longer than its {tower.longest} positions"
             )
-    save_retriever(Retriever(model, query_length, passage_length), context.folder, folder)
+    save_retriever(SavedRetriever(model, query_length, passage_length), context.folder, folder)
     return {"query_length": query_length, "passage_length": passage_length}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from condensery.errors import UserError
-from condensery.sharing import ALONE, Part
+from condensery.sharing import SINGLE_PROCESS, ProcessGroup
 from condensery.stages.base import Artifact, Context, Input, Operational, StageConfig
 from condensery.stages.sharing import searched_together
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
     from condensery.models.cross_encoder import CrossEncoder
-    from condensery.retrieval.reranking import Scorer
+    from condensery.retrieval.reranking import PairScorer
     from condensery.text.collection import Collection
     from condensery.tokens.batches import Chunk
 
@@ -31,7 +31,7 @@ class ScoringStageConfig(StageConfig):
 
 
 def no_probability(inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-    """What ``StageConfig.misfit`` says of a cross-encoder whose scores are no probabilities."""
+    """What ``StageConfig.input_error`` says of a cross-encoder whose scores are no probabilities."""
     if all(getattr(config, "loss", "pointwise") == "pointwise" for config in inputs["cross_encoders"]):
         return None
     return "cross_encoders", (
@@ -40,7 +40,7 @@ def no_probability(inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, st
 
 
 def searched(
-    context: Context, collection: "Collection", query_rows: "np.ndarray", depth: int, part: Part
+    context: Context, collection: "Collection", query_rows: "np.ndarray", depth: int, group: ProcessGroup
 ) -> "tuple[np.ndarray, dict[str, float]]":
     """The candidates (n, k) that ``retriever`` finds for queries (n,), kept in candidates.npy, and its recall.
 
@@ -52,22 +52,28 @@ def searched(
     from condensery.system.files import load_array
 
     index, path = context.input("retriever"), context.folder / "candidates.npy"
-    member, threads = context.runtime.member, context.runtime.threads
+    member, threads = context.runtime.distributed, context.runtime.threads
 
-    def search(part: Part, threads: int) -> dict[str, float]:
+    def search(group: ProcessGroup, threads: int) -> dict[str, float]:
         retriever = open_index(index, collection, threads, device=context.runtime.search_device)
-        search_candidates(retriever, query_rows, depth, path, context.stage_name, part)
+        search_candidates(retriever, query_rows, depth, path, context.stage_name, group)
         return recall_of(retriever, context.stage_name)
 
     if searched_together(index, len(query_rows)):
-        recall = search(part, threads)
+        recall = search(group, threads)
     else:
-        recall = part.from_first(lambda: search(ALONE, threads * (member.local_processes if member else 1)))
+        recall = group.from_rank_zero(
+            lambda: search(SINGLE_PROCESS, threads * (member.local_processes if member else 1))
+        )
     return load_array(path, mapped=True), recall
 
 
 def scored(
-    config: ScoringStageConfig, context: Context, query_rows: "np.ndarray", candidates: "np.ndarray", part: Part
+    config: ScoringStageConfig,
+    context: Context,
+    query_rows: "np.ndarray",
+    candidates: "np.ndarray",
+    group: ProcessGroup,
 ) -> "np.ndarray":
     """The scores (n, k) of candidates (n, k) of queries (n,), kept in scores.npy; see ``score_candidates``."""
     from condensery.retrieval.reranking import score_candidates
@@ -83,14 +89,14 @@ def scored(
         shard_size=config.shard_size,
         budget=config.chunk_tokens,
         label=context.stage_name,
-        part=part,
+        group=group,
     )
 
 
-def _scorer(made: Artifact, collection: "Collection", config: ScoringStageConfig, context: Context) -> "Scorer":
+def _scorer(made: Artifact, collection: "Collection", config: ScoringStageConfig, context: Context) -> "PairScorer":
     """A cross-encoder on the tokens that it was trained with: those of an ensemble may have different tokenizers."""
     from condensery.models.cross_encoder import load_reranker
-    from condensery.retrieval.reranking import Scorer
+    from condensery.retrieval.reranking import PairScorer
     from condensery.tokens.artifacts import Tokens, pair_reader
 
     tokens, reranker = Tokens(made.input("tokens").path), load_reranker(made.path)
@@ -99,7 +105,7 @@ def _scorer(made: Artifact, collection: "Collection", config: ScoringStageConfig
             f"stages.{context.stage_name}.cross_encoders: {made.kind}/{made.id} was trained on another collection"
         )
     reader = pair_reader(tokens, reranker.query_length, reranker.length, reranker.separators)
-    return Scorer(reader, _score(reranker.model, config.precision, context.runtime.accelerator))
+    return PairScorer(reader, _score(reranker.model, config.precision, context.runtime.accelerator))
 
 
 def _score(model: "CrossEncoder", precision: str, accelerator: str) -> "Callable[[Chunk], torch.Tensor]":

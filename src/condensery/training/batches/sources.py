@@ -47,7 +47,7 @@ class Rows:
         return Rows(self.flat[ranges(self.starts[:-1][rows], lengths)], starts, self.names[rows])
 
 
-class Source(Protocol):
+class RowSource(Protocol):
     """Where the rows of a batch come from.
 
     Attributes:
@@ -71,7 +71,7 @@ class SingleSpans:
         self.items, self.left_out = len(spans.spans(0)), spans.dropped
 
     def rows(self, step: int, epoch: int, chosen: Ids) -> Rows:
-        """See ``Source``."""
+        """See ``RowSource``."""
         every = self._every(epoch)
         found = every[chosen % len(every)]
         return Rows(*span_rows(self.spans.store, found, self.vocabulary), found[:, 0])
@@ -89,7 +89,7 @@ class SpanPairs:
         self.items, self.left_out = spans.documents, spans.dropped
 
     def rows(self, step: int, epoch: int, chosen: Ids) -> Rows:
-        """See ``Source``."""
+        """See ``RowSource``."""
         found = self.spans.pairs(epoch, chosen).reshape(-1, 2)
         return Rows(*span_rows(self.spans.store, found, self.vocabulary), found[:, 0])
 
@@ -116,7 +116,7 @@ class SentencePairs:
             raise UserError(f"{spans.store.folder}: no span has two sentences; raise length, or use longer texts")
 
     def rows(self, step: int, epoch: int, chosen: Ids) -> Rows:
-        """See ``Source``."""
+        """See ``RowSource``."""
         store, sentences = self.spans.store, self.spans.store.sentences
         assert sentences is not None
         spans, first, number = (values[chosen % len(values)] for values in self._every(epoch))
@@ -148,7 +148,7 @@ class SentencePairs:
 
 
 @dataclass(frozen=True)
-class Asked:
+class PassagesAndQueries:
     """Passages and the queries that were made for them.
 
     Attributes:
@@ -178,7 +178,13 @@ class PassageQueries:
     """
 
     def __init__(
-        self, asked: Asked, vocabulary: Vocabulary, length: int, query_length: int, candidates: int, seed: int
+        self,
+        asked: PassagesAndQueries,
+        vocabulary: Vocabulary,
+        length: int,
+        query_length: int,
+        candidates: int,
+        seed: int,
     ) -> None:
         self.asked, self.vocabulary, self.length, self.query_length = asked, vocabulary, length, query_length
         self.seed = seed
@@ -189,7 +195,7 @@ class PassageQueries:
         self.left_out = len(number) - self.items
 
     def rows(self, step: int, epoch: int, chosen: Ids) -> Rows:
-        """See ``Source``."""
+        """See ``RowSource``."""
         asked, passages = self.asked, self._passages[chosen]
         drawn = (uniforms(self.seed, "candidate", epoch, index=passages) * self._number[chosen]).astype(np.int64)
         queries = asked.first[passages] + drawn
@@ -219,7 +225,7 @@ class MixedPairs:
         self.items, self.left_out = pairs.items, pairs.left_out
 
     def rows(self, step: int, epoch: int, chosen: Ids) -> Rows:
-        """See ``Source``."""
+        """See ``RowSource``."""
         found = self.pairs.rows(step, epoch, chosen)
         if uniforms(self.seed, "context", index=[step])[0] >= self.share:
             return found

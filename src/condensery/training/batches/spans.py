@@ -5,11 +5,11 @@ from typing import Literal
 
 import numpy as np
 
-from condensery.tokens.batches import Context, chunks
+from condensery.tokens.batches import DecoderInput, chunks
 from condensery.tokens.masking import mask_spans
 from condensery.tokens.vocabulary import Vocabulary
 from condensery.training.batches.base import ALL, Batch, Ids, Share, items_of_step
-from condensery.training.batches.sources import Rows, Source
+from condensery.training.batches.sources import Rows, RowSource
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class SpanBatches:
 
     def __init__(
         self,
-        source: Source,
+        source: RowSource,
         vocabulary: Vocabulary,
         *,
         batch_size: int,
@@ -104,11 +104,11 @@ class SpanBatches:
         how, keys = (self.vocabulary, rate, self.whole_word), (self.seed, what, epoch)
         return mask_spans(rows.flat, rows.starts, *how, *keys, span_ids=rows.names)
 
-    def _context(self, rows: Rows, epoch: int) -> tuple[Context, int]:
+    def _context(self, rows: Rows, epoch: int) -> tuple[DecoderInput, int]:
         """What the decoder reads, and how many tokens it predicts."""
         assert self.context is not None
         ids, masked, targets = self._masked(rows, "context mask", epoch, self.context.rate)
         if masked is None or targets is None:
             masked = np.flatnonzero(~self.vocabulary.is_special[ids])
             targets = ids[masked]
-        return Context(ids, rows.starts, masked, targets), len(masked)
+        return DecoderInput(ids, rows.starts, masked, targets), len(masked)

@@ -9,10 +9,10 @@ import numpy as np
 from condensery.errors import UserError
 from condensery.tokens.artifacts import Tokens
 from condensery.training.batches.sources import (
-    Asked,
     MixedPairs,
     PassageQueries,
-    Source,
+    PassagesAndQueries,
+    RowSource,
 )
 from condensery.training.batches.spans import ContextMasking, SpanBatches
 from condensery.training.datamodules.base import TokenDataModule
@@ -24,7 +24,7 @@ class PassageQueryDataModule(TokenDataModule):
 
     Args:
         data: passages with the queries that were made for them: mappings with ``text`` and ``queries`` (a list of
-            strings); or ``Asked`` beside its ``Tokens``.
+            strings); or ``PassagesAndQueries`` beside its ``Tokens``.
         tokenizer, workers: see ``TokenDataModule``.
         asked: passages and queries in tokens; None = those of ``data``.
         length, query_length: longest passage and query in tokens, [CLS] and [SEP] included.
@@ -39,7 +39,7 @@ class PassageQueryDataModule(TokenDataModule):
         data: Sequence[Mapping[str, Any]] | Tokens,
         tokenizer: str | Path | None = None,
         *,
-        asked: Asked | None = None,
+        asked: PassagesAndQueries | None = None,
         length: int = 128,
         query_length: int = 64,
         candidates: int = 5,
@@ -68,21 +68,21 @@ class PassageQueryDataModule(TokenDataModule):
         """See ``TokenDataModule``."""
         return masked_batches(self.source(), self.vocabulary, self.masking, self)
 
-    def source(self) -> Source:
+    def source(self) -> RowSource:
         """Where the rows of a batch come from."""
         asked = self.asked or self._asked()
         lengths = (self.length, self.query_length)
         pairs = PassageQueries(asked, self.vocabulary, *lengths, self.candidates, self.seed)
         return MixedPairs(pairs, self.mixed_context, self.seed) if self.mixed_context else pairs
 
-    def _asked(self) -> Asked:
+    def _asked(self) -> PassagesAndQueries:
         """The queries of ``data``, tokenised as a collection of their own."""
         assert self.tokenizer_folder is not None
         flat = [query for queries in self._queries for query in queries]
         own = TokenDataModule(flat, self.tokenizer_folder, titles=False, workers=self.workers)
         own.prepare_data()
         first = np.concatenate([[0], np.cumsum([len(queries) for queries in self._queries])]).astype(np.int64)
-        return Asked(self.tokens.passages, None, own.tokens.passages, first)
+        return PassagesAndQueries(self.tokens.passages, None, own.tokens.passages, first)
 
 
 def _with_queries(data: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:

@@ -10,9 +10,9 @@ from condensery.tokens.spans import RandomWindows, SentencePacked, SpanSet
 from condensery.tokens.store import TokenStore
 from condensery.tokens.vocabulary import Vocabulary
 from condensery.training.batches.sources import (
+    RowSource,
     SentencePairs,
     SingleSpans,
-    Source,
     SpanPairs,
 )
 from condensery.training.batches.spans import ContextMasking, SpanBatches
@@ -90,7 +90,7 @@ class SpanPairDataModule(TokenDataModule):
         """See ``TokenDataModule``."""
         return masked_batches(self.source(), self.vocabulary, self.masking, self)
 
-    def source(self) -> Source:
+    def source(self) -> RowSource:
         """Where the rows of a batch come from."""
         if self.pairs is None:
             return SingleSpans(self._spans(), self.vocabulary)
@@ -107,7 +107,7 @@ class SpanPairDataModule(TokenDataModule):
         return SentencePacked(store, self.length, self.short_probability, self.seed, self.min_length)
 
 
-def masked_batches(source: Source, vocabulary: Vocabulary, masking: Masking, of: Any) -> SpanBatches:
+def masked_batches(source: RowSource, vocabulary: Vocabulary, masking: Masking, of: Any) -> SpanBatches:
     return SpanBatches(
         source,
         vocabulary,

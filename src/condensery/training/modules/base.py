@@ -32,7 +32,7 @@ from condensery.losses.gradient_cache import ChunkEncoder, backpropagate
 from condensery.models.backbone import check_words
 from condensery.models.biencoder import BiEncoder
 from condensery.models.checkpoint import (
-    Retriever,
+    SavedRetriever,
     load_towers,
     save_retriever,
 )
@@ -44,7 +44,7 @@ from condensery.training.batches.base import Batch
 from condensery.training.settings import Optimiser, linear_schedule
 from condensery.training.validation import ValidationSample, mean_reciprocal_rank
 
-Source = str | Path
+PathOrName = str | Path
 
 
 Towers = Literal["shared", "separate"]
@@ -219,7 +219,7 @@ class EncoderModule(TrainingModule):
         tokenizer: folder or hub name of the tokenizer that the texts are read with; None = that of the data module.
     """
 
-    def __init__(self, model: nn.Module, tokenizer: Source | None, **optimiser: Unpack[Optimiser]) -> None:
+    def __init__(self, model: nn.Module, tokenizer: PathOrName | None, **optimiser: Unpack[Optimiser]) -> None:
         super().__init__(model, **optimiser)
         self.tokenizer = tokenizer
 
@@ -242,9 +242,9 @@ class EncoderModule(TrainingModule):
         raise NotImplementedError
 
     def save_pretrained(
-        self, folder: Source, tokenizer: Source | None = None, lengths: tuple[int, int] | None = None
+        self, folder: PathOrName, tokenizer: PathOrName | None = None, lengths: tuple[int, int] | None = None
     ) -> None:
-        """Save it as a checkpoint that transformers, sentence-transformers and ``Retriever`` open.
+        """Save it as a checkpoint that transformers, sentence-transformers and ``condensery.Retriever`` open.
 
         Args:
             folder: made where it is not there.
@@ -261,7 +261,7 @@ class EncoderModule(TrainingModule):
         self._save(Path(folder), tokenizer, lengths or self.lengths)
 
     @property
-    def saved_with(self) -> Source | None:
+    def saved_with(self) -> PathOrName | None:
         """The tokenizer of this module or of its data module."""
         data = getattr(self._trainer, "datamodule", None)
         return self.tokenizer or getattr(data, "tokenizer_folder", None)
@@ -277,7 +277,7 @@ class EncoderModule(TrainingModule):
         """CLS vectors (b, d), of a bi-encoder by the tower of the chunk."""
         return self.model.vectors(chunk)  # type: ignore[operator]
 
-    def _save(self, folder: Path, tokenizer: Source, lengths: tuple[int, int]) -> None:
+    def _save(self, folder: Path, tokenizer: PathOrName, lengths: tuple[int, int]) -> None:
         raise NotImplementedError
 
 
@@ -297,9 +297,9 @@ class TowersModule(EncoderModule):
 
     def __init__(
         self,
-        model: Source | BiEncoder,
+        model: PathOrName | BiEncoder,
         *,
-        tokenizer: Source | None = None,
+        tokenizer: PathOrName | None = None,
         towers: Towers = "shared",
         dropout: float | None = None,
         **optimiser: Unpack[Optimiser],
@@ -314,9 +314,9 @@ class TowersModule(EncoderModule):
         """The model itself."""
         return self.model
 
-    def _save(self, folder: Path, tokenizer: Source, lengths: tuple[int, int]) -> None:
-        save_retriever(Retriever(self.model, *lengths), folder, tokenizer)
+    def _save(self, folder: Path, tokenizer: PathOrName, lengths: tuple[int, int]) -> None:
+        save_retriever(SavedRetriever(self.model, *lengths), folder, tokenizer)
 
 
-def tokenizer_of(model: Source | nn.Module, tokenizer: Source | None) -> Source | None:
+def tokenizer_of(model: PathOrName | nn.Module, tokenizer: PathOrName | None) -> PathOrName | None:
     return tokenizer if tokenizer is not None or isinstance(model, nn.Module) else model

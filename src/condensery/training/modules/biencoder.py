@@ -18,7 +18,7 @@ from condensery.losses.registry import make_loss
 from condensery.models.biencoder import BiEncoder
 from condensery.tokens.batches import Chunk
 from condensery.training.batches.triples import TripleBatch
-from condensery.training.modules.base import Source, TowersModule
+from condensery.training.modules.base import PathOrName, TowersModule
 
 
 class BiEncoderModule(TowersModule):
@@ -38,7 +38,7 @@ class BiEncoderModule(TowersModule):
 
     def __init__(
         self,
-        model: Source | BiEncoder,
+        model: PathOrName | BiEncoder,
         *,
         loss: str | Mapping[str, Any] | RetrievalLoss = "info_nce",
         mask_known_positives: bool = True,

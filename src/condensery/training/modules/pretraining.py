@@ -28,7 +28,7 @@ from condensery.system.files import expanded
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
 from condensery.training.batches.spans import SpanBatch
-from condensery.training.modules.base import EncoderModule, Source, TowersModule, tokenizer_of
+from condensery.training.modules.base import EncoderModule, PathOrName, TowersModule, tokenizer_of
 from condensery.training.settings import Optimiser
 
 
@@ -67,9 +67,9 @@ class CondenserModule(BackboneModule):
 
     def __init__(
         self,
-        model: Source | Condenser,
+        model: PathOrName | Condenser,
         *,
-        tokenizer: Source | None = None,
+        tokenizer: PathOrName | None = None,
         head_layers: int = 2,
         skip_from: int | None = None,
         late_mlm: bool = True,
@@ -89,7 +89,7 @@ class CondenserModule(BackboneModule):
         """MLM of head and backbone."""
         return MaskedPrediction(self.model, share_of(batch.masked), self.mlm_weight), None
 
-    def _save(self, folder: Path, tokenizer: Source, lengths: tuple[int, int]) -> None:
+    def _save(self, folder: Path, tokenizer: PathOrName, lengths: tuple[int, int]) -> None:
         save_condenser(self.model, folder, tokenizer, max(lengths))
 
 
@@ -105,7 +105,7 @@ class CoCondenserModule(CondenserModule):
 
     def __init__(
         self,
-        model: Source | Condenser,
+        model: PathOrName | Condenser,
         *,
         mlm_weight: float = 1.0,
         temperature: float = 1.0,
@@ -149,9 +149,9 @@ class MaskedAutoEncoderModule(BackboneModule):
 
     def __init__(
         self,
-        model: Source | MaskedAutoEncoder,
+        model: PathOrName | MaskedAutoEncoder,
         *,
-        tokenizer: Source | None = None,
+        tokenizer: PathOrName | None = None,
         decoder: Kind = "masked",
         decoder_layers: int | None = None,
         decoder_init: Init = "random",
@@ -173,7 +173,7 @@ class MaskedAutoEncoderModule(BackboneModule):
         counts = {"mlm_late": share_of(batch.masked), "mlm_context": share_of(batch.context_masked)}
         return MaskedPrediction(self.model, counts, {"mlm_late": self.mlm_weight, "mlm_context": 1.0}), None
 
-    def _save(self, folder: Path, tokenizer: Source, lengths: tuple[int, int]) -> None:
+    def _save(self, folder: Path, tokenizer: PathOrName, lengths: tuple[int, int]) -> None:
         save_masked_autoencoder(self.model, folder, tokenizer, max(lengths))
 
 
@@ -188,7 +188,7 @@ class InverseClozeModule(TowersModule):
         others: see ``TowersModule``.
     """
 
-    def __init__(self, model: Source | BiEncoder, *, temperature: float = 1.0, **others: Any) -> None:
+    def __init__(self, model: PathOrName | BiEncoder, *, temperature: float = 1.0, **others: Any) -> None:
         super().__init__(model, **others)
         self.temperature = temperature
 
@@ -202,7 +202,7 @@ class InverseClozeModule(TowersModule):
         return info_nce(sentences, passages, own, temperature=self.temperature)
 
 
-def _begin(source: Source, tokenizer: Source | None, optimiser: Optimiser) -> tuple[Source, Vocabulary]:
+def _begin(source: PathOrName, tokenizer: PathOrName | None, optimiser: Optimiser) -> tuple[PathOrName, Vocabulary]:
     """A checkpoint and the vocabulary that it is read with; weights that it does not hold are drawn by the seed."""
     torch.manual_seed(optimiser.get("seed", 42))
     return expanded(source) if expanded(source).is_dir() else source, Vocabulary.of(load_tokenizer(tokenizer or source))

@@ -10,12 +10,12 @@ from condensery.stages.base import Context, Runtime, StageConfig, registry
 from condensery.system.children import Parent
 from condensery.system.files import read_json, write_json
 
-TASK, DONE, FAILED, OUTPUT, STOP = "task.json", "done.json", "failed-{}.json", "output-{}.txt", "stop"
+CALL, DONE, FAILED, OUTPUT, STOP = "task.json", "done.json", "failed-{}.json", "output-{}.txt", "stop"
 PATIENCE = 4.0  # seconds between asking the processes to end and making them
 
 
 @dataclass(frozen=True)
-class Task:
+class StageCall:
     """What the processes do, and the pipeline that waits for them."""
 
     kind: str
@@ -29,12 +29,12 @@ class Task:
         context = TypeAdapter(Context).dump_python(self.context, mode="json")
         config = self.config.model_dump(mode="json")
         task = {"kind": self.kind, "config": config, "context": context, "host": self.host}
-        write_json(folder / TASK, {**task, "pipeline": asdict(self.pipeline)})
+        write_json(folder / CALL, {**task, "pipeline": asdict(self.pipeline)})
 
     @classmethod
-    def read(cls, folder: Path) -> "Task":
+    def read(cls, folder: Path) -> "StageCall":
         """Read what ``write`` wrote."""
-        task = read_json(folder / TASK)
+        task = read_json(folder / CALL)
         config = registry()[task["kind"]].config.model_validate(task.pop("config"))
         context, pipeline = TypeAdapter(Context).validate_python(task.pop("context")), Parent(**task.pop("pipeline"))
         return cls(config=config, context=context, pipeline=pipeline, **task)

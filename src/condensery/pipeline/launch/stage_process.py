@@ -1,4 +1,4 @@
-"""One of the processes that compute a stage together: ``python -m condensery.pipeline.launch.member FOLDER``.
+"""One of the processes that compute a stage together: ``python -m condensery.pipeline.launch.stage_process FOLDER``.
 
 Who started it, be it the pipeline, torchrun or SLURM, has set the variables that ``torch.distributed`` reads. What goes
 wrong is left in the folder and not in the exit code, on which torchrun and SLURM would have more to say than one line.
@@ -16,10 +16,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from condensery.errors import DiskError, UserError, of_the_disk
-from condensery.pipeline.launch.task import DONE, FAILED, OUTPUT, PATIENCE, STOP, Task, about_machine
+from condensery.pipeline.launch.stage_call import DONE, FAILED, OUTPUT, PATIENCE, STOP, StageCall, about_machine
 from condensery.pipeline.launch.threads import limit_threads
-from condensery.sharing import NotTheFirst
-from condensery.stages.base import Member, registry
+from condensery.sharing import NotRankZero
+from condensery.stages.base import DistributedProcess, registry
 from condensery.system.children import alive, end_group
 from condensery.system.files import write_json
 from condensery.system.signals import leave_if_asked, leave_upon
@@ -29,9 +29,9 @@ _PAUSE = 0.3  # seconds between two looks at the pipeline
 
 def main(folder: Path) -> None:
     """Take part in the task of ``folder``."""
-    task = Task.read(folder)
+    task = StageCall.read(folder)
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-    member = Member(*(int(os.environ[name]) for name in names))
+    member = DistributedProcess(*(int(os.environ[name]) for name in names))
     leave_upon([signal.SIGTERM], lambda number: SystemExit(0))
     if task.host == socket.gethostname() and not task.pipeline.gone():
         task.pipeline.end_with()
@@ -41,14 +41,14 @@ def main(folder: Path) -> None:
         _print_into(folder / OUTPUT.format(member.rank))
     try:
         _compute(folder, task, member)
-    except NotTheFirst:
+    except NotRankZero:
         pass
     except Exception as error:
         leave_if_asked()
         _report(folder, member, of_the_disk(error) or error)
 
 
-def take_part(folder: Path) -> None:
+def run_in_job(folder: Path) -> None:
     """The same as a task of a job that submitit started.
 
     It leaves when SLURM says that the time is nearly up; the pipeline, which sees how far it came, starts another job.
@@ -60,17 +60,17 @@ def take_part(folder: Path) -> None:
     main(folder)
 
 
-def _compute(folder: Path, task: Task, member: Member) -> None:
-    runtime = replace(task.context.runtime, member=member)
+def _compute(folder: Path, task: StageCall, member: DistributedProcess) -> None:
+    runtime = replace(task.context.runtime, distributed=member)
     limit_threads(runtime.threads)
     summary = registry()[task.kind].function(task.config, replace(task.context, runtime=runtime))
     if member.rank:
-        raise NotTheFirst
+        raise NotRankZero
     done = {"summary": dict(summary or {}), "machine": about_machine(runtime), "processes": member.processes}
     write_json(folder / DONE, done)
 
 
-def _report(folder: Path, member: Member, error: Exception) -> None:
+def _report(folder: Path, member: DistributedProcess, error: Exception) -> None:
     kind = "disk" if isinstance(error, DiskError) else "user" if isinstance(error, UserError) else "bug"
     text = traceback.format_exc() if kind == "bug" else str(error)
     reason = " ".join("".join(traceback.format_exception_only(error)).split())
@@ -87,7 +87,7 @@ def _print_into(path: Path) -> None:
             os.dup2(stream.fileno(), output.fileno())
 
 
-def _end_with_pipeline(folder: Path, task: Task) -> None:
+def _end_with_pipeline(folder: Path, task: StageCall) -> None:
     """End this process when the pipeline wants no more of it, by ``finally`` blocks and after a while by force."""
     while folder.exists() and not (folder / STOP).exists() and _wanted(task):
         time.sleep(_PAUSE)
@@ -96,7 +96,7 @@ def _end_with_pipeline(folder: Path, task: Task) -> None:
     end_group()
 
 
-def _wanted(task: Task) -> bool:
+def _wanted(task: StageCall) -> bool:
     """Whether the pipeline lives, as far as can be seen from here."""
     return task.host != socket.gethostname() or alive(task.pipeline.process)
 
