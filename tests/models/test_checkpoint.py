@@ -1,5 +1,6 @@
 """What is saved comes back whole, and other libraries read the same retriever from it."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,10 @@ def test_a_damaged_head_is_one_line(words: Vocabulary, wordpiece: Path, tmp_path
     with pytest.raises(UserError, match=r"condenser_head\.safetensors") as raised:
         load_condenser(tmp_path, words, 1, 1, True, None)
     assert "\n" not in str(raised.value)
+    head.unlink()
+    os.mkfifo(head)  # whoever opened it would wait for ever
+    with pytest.raises(UserError, match=r"condenser_head\.safetensors: a pipe"):
+        load_condenser(tmp_path, words, 1, 1, True, None)
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])

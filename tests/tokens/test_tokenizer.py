@@ -113,6 +113,14 @@ def test_a_longest_input_that_is_no_number_is_said_when_it_is_loaded(bytelevel: 
         load_tokenizer(tmp_path)
 
 
+def test_an_unknown_token_that_is_none_of_its_tokens_is_said(bytelevel: Path, tmp_path: Path) -> None:
+    load_tokenizer(bytelevel).save_pretrained(str(tmp_path))
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**config, "unk_token": ""}))
+    with pytest.raises(UserError, match=r"unk_token in tokenizer_config\.json is '', which is not in its vocabulary"):
+        load_tokenizer(tmp_path)
+
+
 def test_a_folder_with_berts_vocabulary_file_alone_is_a_tokenizer(tmp_path: Path) -> None:
     lines = [*SPECIAL.values(), "river", "##s", "un"]
     (tmp_path / "vocab.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")

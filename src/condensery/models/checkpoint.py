@@ -31,7 +31,8 @@ from condensery.models.encoder import Encoder
 from condensery.models.loading import load_weights, quiet, readable
 from condensery.models.masked_autoencoder import DecoderShape, Init, MaskedAutoEncoder
 from condensery.models.sentence_transformers import check_modules, longest_input, write_modules
-from condensery.system.files import expanded, write_json
+from condensery.system.files import check_file, expanded, write_json
+from condensery.system.inputs import standing
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
 
@@ -240,11 +241,12 @@ def _load_layers(new: nn.ModuleList, file: Path, what: str, advice: str, *, laye
     if not new:
         return
     shape = read_about(file.parent).get("shape", {}) if (file.parent / ABOUT).exists() else {}
-    if not file.exists():
+    if not standing(file):
         if shape.get(layers):
             raise UserError(f"{file}: no such file, but {ABOUT} beside it tells of a {what} ({shape})")
         print(f"{file.parent}: new, with random weights: a {what} of {len(new)} layers", flush=True)
         return
+    check_file(file)
     with readable(file):
         weights = load_file(file)
     try:

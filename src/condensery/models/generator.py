@@ -40,7 +40,7 @@ from condensery.models.backbone import config_content, config_name
 from condensery.models.config_file import check_config, shown
 from condensery.models.loading import Allowed, load_weights, quiet, reason
 from condensery.randomness import uniforms
-from condensery.tokens.tokenizer import check_longest, load_tokenizer, number_of_words
+from condensery.tokens.tokenizer import check_tokenizer, load_tokenizer, number_of_words
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _FEWEST_WORDS = 26
@@ -201,7 +201,7 @@ def load_generator(
     _check_tokens(model, source, key)
     with _said(key, source, "cannot read the tokenizer of", "save the model's own tokenizer beside it"):
         tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
-    check_longest(tokenizer, f"{key}: {str(source)!r}")
+    check_tokenizer(tokenizer, f"{key}: {str(source)!r}")
     # the library makes an empty tokenizer for a folder that holds none
     if number_of_words(tokenizer) < _FEWEST_WORDS or tokenizer.pad_token_id is None:
         raise UserError(f"{key}: {str(source)!r} has no tokenizer with words and padding; save it beside the model")

@@ -41,10 +41,15 @@ def write_json(path: Path, value: Any) -> None:
         temporary.write_text(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
 
 
+def check_file(path: Path) -> None:
+    """Raise ``UserError`` where ``path`` is no file: whoever opens a pipe waits, and a device has no end."""
+    if why := fault(path):
+        raise UserError(f"{path}: {why}")
+
+
 def read_json(path: Path) -> Any:
     """Read JSON; a missing or broken file, and what is no file, is a ``UserError`` that names it."""
-    if why := fault(path):  # whoever opens a pipe waits, and a device has no end
-        raise UserError(f"{path}: {why}")
+    check_file(path)
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -60,6 +65,7 @@ def load_array(path: Path, mapped: bool = False) -> "NDArray[Any]":
     """
     import numpy as np
 
+    check_file(path)
     try:
         found: NDArray[Any] = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
     except FileNotFoundError:

@@ -46,22 +46,31 @@ def load_tokenizer(name: str | Path) -> "PreTrainedTokenizerFast":
         ) from None
     if not tokenizer.is_fast or not len(tokenizer):
         raise UserError(f"tokenizer {text!r}: holds no fast tokenizer (tokenizer.json); give one that does")
+    check_tokenizer(tokenizer, f"tokenizer {text!r}")
     if not number_of_words(tokenizer):
         raise UserError(
             f"tokenizer {text!r}: knows {len(tokenizer)} special tokens and not one word, so its files (tokenizer.json or"
             " vocab.txt) are missing or empty; save the model's own tokenizer there"
         )
-    check_longest(tokenizer, f"tokenizer {text!r}")
     Vocabulary.of(tokenizer)
     return tokenizer
 
 
-def check_longest(tokenizer: "PreTrainedTokenizerBase", what: str) -> None:
-    """Raise ``UserError`` where the longest input is no number, which the library only finds when a text is read."""
+def check_tokenizer(tokenizer: "PreTrainedTokenizerBase", what: str) -> None:
+    """Raise ``UserError`` for settings that the library takes, and fails with when a text is read.
+
+    They are a longest input that is no number, and an unknown token that is none of its tokens.
+    """
     longest = tokenizer.model_max_length
     if type(longest) not in (int, float):
         raise UserError(
             f"{what}: model_max_length in tokenizer_config.json is {repr(longest)[:40]}; it must be a number"
+        )
+    unknown = tokenizer.unk_token
+    if unknown is not None and unknown not in tokenizer.get_vocab():
+        raise UserError(
+            f"{what}: unk_token in tokenizer_config.json is {unknown[:40]!r}, which is not in its vocabulary; name the token"
+            " that stands for unknown words"
         )
 
 
