@@ -7,7 +7,7 @@ import pytest
 
 from condensery.errors import UserError
 from condensery.system.inputs import resolve
-from condensery.text.lines import integer, read_columns, read_lines, read_objects
+from condensery.text.lines import field, integer, read_columns, read_lines, read_objects
 
 
 @pytest.mark.parametrize("name", ["text.tsv", "text.tsv.gz"])
@@ -99,3 +99,9 @@ def test_long_files_show_progress_in_megabytes(tmp_path: Path, monkeypatch: pyte
     assert sum(1 for _ in read_lines(path)) == 4096
     assert shown[0] == -4
     assert 3 <= sum(shown[1:]) <= 4
+
+
+def test_a_field_that_is_missing_is_said_beside_the_fields_that_are_there_each_cut_short() -> None:
+    with pytest.raises(UserError, match=r'^x:1: the field "a" is missing \(fields here: b, c{20}') as raised:
+        field({"b": 1, "c" * 9_000: 2}, "a", "x:1", str)
+    assert len(str(raised.value)) < 300

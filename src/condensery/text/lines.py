@@ -127,6 +127,11 @@ def read_quoted(path: Path, names: Sequence[str]) -> Iterator[tuple[str, list[st
         yield place, fields
 
 
+def fields_of(record: dict[str, Any]) -> str:
+    """The fields of a JSON object as a message names them."""
+    return f"fields here: {', '.join(shown(name) for name in list(record)[:8]) or 'none'}"
+
+
 def field(record: dict[str, Any], name: str, place: str, kind: type[Kind], default: Kind | None = None) -> Kind:
     """The field ``name`` of a JSON object, which must be of type ``kind``.
 
@@ -136,8 +141,7 @@ def field(record: dict[str, Any], name: str, place: str, kind: type[Kind], defau
     if value is None and default is not None:
         return default
     if value is None:
-        present = ", ".join(list(record)[:8]) or "none"
-        raise UserError(f'{place}: the field "{name}" is missing (fields here: {present})')
+        raise UserError(f'{place}: the field "{name}" is missing ({fields_of(record)})')
     if not isinstance(value, kind):
         raise UserError(f'{place}: the field "{name}" must be {_NAMES[kind]}, not {_called(value)}')
     return value

@@ -15,7 +15,7 @@ from condensery.errors import UserError, shown
 from condensery.system.files import expanded
 from condensery.system.inputs import FOLDER, fault, standing
 from condensery.system.progress import progress
-from condensery.text.lines import check_whole, read_columns, read_lines, read_objects
+from condensery.text.lines import check_whole, fields_of, read_columns, read_lines, read_objects
 from condensery.text.table import TableWriter, TextTable
 
 Format = Literal["jsonl", "tsv", "lines"]
@@ -104,9 +104,7 @@ def _objects(file: Path) -> Iterator[tuple[str, str, list[str]]]:
 def _one_of(record: dict[str, Any], names: tuple[str, ...], place: str) -> str:
     found = next((name for name in names if record.get(name) is not None), None)
     if found is None:
-        raise UserError(
-            f"{place}: needs one of the fields {', '.join(names)} (fields here: {', '.join(record) or 'none'})"
-        )
+        raise UserError(f"{place}: needs one of the fields {', '.join(names)} ({fields_of(record)})")
     return found
 
 
