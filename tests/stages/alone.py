@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-from small import PROJECT, Text, some_text
+from small import Text, some_text
+from stage_defaults import defaults_of
 
 from condensery.stages.base import Artifact, Context, Runtime, Wandb, registry
 from condensery.text.collection import Collection
@@ -35,8 +35,10 @@ def run_stage(
 ) -> dict[str, Any]:
     """Run one stage into ``folder`` with its defaults, ``made`` giving the folders that it reads; its metrics."""
     stage = registry()[kind]
-    defaults = yaml.safe_load((PROJECT / "conf" / "stage" / f"{kind}.yaml").read_text())
-    given = {key: GENERAL.get(key, value) if str(value).startswith("${") else value for key, value in defaults.items()}
+    given = {
+        key: GENERAL.get(key, value) if str(value).startswith("${") else value
+        for key, value in defaults_of(kind).items()
+    }
     config = stage.config.model_validate({**given, **changes})
     read = {name: (Artifact(path),) for name, path in made.items()}
     runtime = Runtime("cpu", 1, 1, data_workers, Wandb("x", None, False), "x", folder.parent)

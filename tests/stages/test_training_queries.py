@@ -12,6 +12,7 @@ import pytest
 import yaml
 from alone import inputs
 from small import PROJECT
+from stage_defaults import defaults_of
 
 from condensery.errors import UserError
 from condensery.randomness import nested_subset
@@ -45,10 +46,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def config_of(**changes: Any) -> FinetuneConfig:
-    defaults = yaml.safe_load((PROJECT / "conf" / "stage" / "finetune.yaml").read_text())
     backbone = yaml.safe_load((PROJECT / "conf" / "backbone" / "bert_base.yaml").read_text())
     given = {"seed": 1, "precision": "fp32", "backbone": backbone, "init": "backbone", "negatives": list(SOURCES)}
-    return FinetuneConfig.model_validate({**defaults, **given, **changes})
+    return FinetuneConfig.model_validate({**defaults_of("finetune"), **given, **changes})
 
 
 def read(folder: Path, **changes: Any) -> TrainingQueries:

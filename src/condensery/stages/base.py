@@ -52,7 +52,7 @@ class Operational:
 
 
 class StageConfig(BaseModel):
-    """Base of all stage configs: frozen, closed, without defaults (these live in ``conf/stage/<kind>.yaml``).
+    """Base of all stage configs: frozen, closed, without defaults (these live in ``conf/stage/KIND.yaml``).
 
     A subclass may define ``identity() -> list[str]``: further strings for the artifact id. A nested model that defines
     ``fingerprint() -> str`` enters the id by its fingerprint instead of its fields.
