@@ -7,6 +7,7 @@ from toy_commands import Compose
 
 from condensery.errors import UserError
 from condensery.pipeline.graph import build
+from condensery.stages.base import StageConfig, registry
 
 FAULTS = [
     ("stages.plain.learning_rate=-1", "stages.plain.learning_rate: must be > 0, got -1"),
@@ -191,3 +192,12 @@ def test_the_id_of_the_run_is_that_of_its_artifacts_and_table(composed: Compose)
     assert run == build(composed("jobs=2", "force=[plain]")).id
     assert run != build(composed("seed=2")).id
     assert run != build(composed("table.baseline=null")).id
+
+
+def test_no_config_of_a_stage_is_deeper_than_four_classes() -> None:
+    def depth(config: type) -> int:
+        return 1 + max((depth(base) for base in config.__bases__ if issubclass(base, StageConfig)), default=0)
+
+    depths = {kind: depth(stage.config) for kind, stage in registry().items()}
+    assert len(depths) > 30
+    assert {kind: number for kind, number in depths.items() if number > 4} == {}

@@ -107,15 +107,15 @@ class EncoderStageConfig(OptimisedStageConfig):
         return []
 
 
-class CollectionStageConfig(EncoderStageConfig):
-    """The keys of every stage that trains on the texts of a collection."""
+class CollectionConfig(StageConfig):
+    """The keys of what a stage has that reads the texts of a collection."""
 
     corpus: Annotated[str, Input("corpus")]
     tokens: Annotated[str, Input("tokens")]
 
 
-class TrainingStageConfig(CollectionStageConfig):
-    """The keys of every stage that trains a retriever on a collection, which is validated on it."""
+class ValidatedConfig(CollectionConfig):
+    """The keys of validation, on the collection that is trained on."""
 
     validate_every: Annotated[int, Field(ge=0), Operational()]
     validation_queries: Annotated[int, Field(ge=0), Operational()]
@@ -152,8 +152,8 @@ def run_training(
     check_precision(config.precision, device)
     sample = None
     if lengths:
-        assert isinstance(config, TrainingStageConfig)
-        sample = _validation_sample(config, context, lengths)
+        assert isinstance(config, ValidatedConfig)
+        sample = _validation_sample(config, config.chunk_tokens, context, lengths)
     train = partial(
         fit,
         module,
@@ -223,7 +223,7 @@ def _check_positions(module: "TrainingModule", config: OptimisedStageConfig, sta
 
 
 def _validation_sample(
-    config: TrainingStageConfig, context: Context, lengths: tuple[int, int]
+    config: ValidatedConfig, chunk_tokens: int, context: Context, lengths: tuple[int, int]
 ) -> "ValidationSample | None":
     """Some dev queries, their positives, and passages drawn at random; None where there is no dev split."""
     from condensery.text.collection import Collection
@@ -234,4 +234,4 @@ def _validation_sample(
         return None
     collection, tokens = Collection(context.input("corpus")), Tokens(context.input("tokens"))
     sizes = config.validation_queries, config.validation_passages
-    return sample_of(collection, tokens, lengths, *sizes, budget=config.chunk_tokens)
+    return sample_of(collection, tokens, lengths, *sizes, budget=chunk_tokens)

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 from condensery.losses.registry import check_name
 from condensery.stages.base import Context, StageConfig, stage
 from condensery.stages.finetuning.training_queries import QueriesConfig, training_queries
-from condensery.stages.training import TrainingStageConfig, initial_towers, run_training
+from condensery.stages.training import EncoderStageConfig, ValidatedConfig, initial_towers, run_training
 
 if TYPE_CHECKING:
     from condensery.training.batches.base import Order
@@ -27,7 +27,7 @@ class AdaptiveConfig(StageConfig):
     beam: Annotated[int, Field(ge=1)]
 
 
-class FinetuneConfig(QueriesConfig, TrainingStageConfig):
+class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     """``batch_size`` counts queries; each brings one positive and ``negatives_per_query`` hard negatives."""
 
     towers: Literal["shared", "separate"]

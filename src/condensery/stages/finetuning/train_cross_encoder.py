@@ -10,14 +10,14 @@ from pydantic import Field, model_validator
 from condensery.errors import UserError
 from condensery.stages.base import Context, stage
 from condensery.stages.finetuning.training_queries import QueriesConfig, training_queries
-from condensery.stages.training import CollectionStageConfig, run_training
+from condensery.stages.training import CollectionConfig, EncoderStageConfig, run_training
 
 if TYPE_CHECKING:
     from condensery.models.cross_encoder import CrossEncoder
     from condensery.tokens.vocabulary import Vocabulary
 
 
-class TrainCrossEncoderConfig(QueriesConfig, CollectionStageConfig):
+class TrainCrossEncoderConfig(QueriesConfig, CollectionConfig, EncoderStageConfig):
     """``batch_size`` counts queries; each brings one positive and ``negatives_per_query`` negatives."""
 
     negatives_per_query: Annotated[int, Field(gt=0)]

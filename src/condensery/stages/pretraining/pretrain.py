@@ -6,8 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from condensery.errors import UserError
-from condensery.stages.base import Artifact, Context, Input, stage
-from condensery.stages.training import Count, Share, TrainingStageConfig, run_training
+from condensery.stages.base import Artifact, Context, Input, StageConfig, stage
+from condensery.stages.training import (
+    Count,
+    EncoderStageConfig,
+    OptimisedStageConfig,
+    Share,
+    ValidatedConfig,
+    run_training,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +33,7 @@ Rate = Annotated[float, Field(gt=0, le=1)]
 Length = Annotated[int, Field(ge=8)]
 
 
-class SpanConfig(TrainingStageConfig):
+class SpanConfig(StageConfig):
     """Where spans come from. ``length`` is in tokens, [CLS] and [SEP] included."""
 
     spans: Literal["sentences", "windows"]
@@ -35,7 +42,7 @@ class SpanConfig(TrainingStageConfig):
     min_length: Count
 
 
-class PretrainMlmConfig(SpanConfig):
+class MaskingConfig(StageConfig):
     """What is masked."""
 
     mask_rate: Rate
@@ -43,7 +50,7 @@ class PretrainMlmConfig(SpanConfig):
     mlm_weight: Annotated[float, Field(ge=0)]
 
 
-class PretrainCondenserConfig(PretrainMlmConfig):
+class HeadConfig(StageConfig):
     """The Condenser head; ``skip_from`` null = half of the backbone's layers."""
 
     head_layers: Annotated[int, Field(ge=0)]
@@ -51,7 +58,7 @@ class PretrainCondenserConfig(PretrainMlmConfig):
     late_mlm: bool
 
 
-class PairConfig(PretrainMlmConfig):
+class PairConfig(OptimisedStageConfig):
     """What the two texts of a pair are: spans of a document or of a passage, or with ``queries`` a passage and one of its
     queries."""
 
@@ -72,30 +79,40 @@ class PairConfig(PretrainMlmConfig):
         return {key: tokens for key, tokens in super().lengths().items() if self.queries or key != "query_length"}
 
 
-class PretrainCoCondenserConfig(PairConfig, PretrainCondenserConfig):
-    """The contrast of a pair."""
+class DecoderConfig(StageConfig):
+    """The decoder of an auto-encoder, but for its kind."""
+
+    decoder_layers: Count
+    decoder_init: Literal["random", "last"]
+    decoder_mask_rate: Rate
+
+
+class PretrainMlmConfig(MaskingConfig, SpanConfig, ValidatedConfig, EncoderStageConfig):
+    """MLM on spans."""
+
+
+class PretrainCondenserConfig(HeadConfig, MaskingConfig, SpanConfig, ValidatedConfig, EncoderStageConfig):
+    """The same with a head."""
+
+
+class PretrainCoCondenserConfig(PairConfig, HeadConfig, MaskingConfig, SpanConfig, ValidatedConfig, EncoderStageConfig):
+    """The same with the contrast of a pair."""
 
     temperature: Annotated[float, Field(gt=0)]
     contrast_weight: Annotated[float, Field(ge=0)]
 
 
-class PretrainCotmaeConfig(PairConfig):
-    """The decoder, and what it reads."""
+class PretrainCotmaeConfig(DecoderConfig, PairConfig, MaskingConfig, SpanConfig, ValidatedConfig, EncoderStageConfig):
+    """The decoder reads the other text of the pair."""
 
     decoder: Literal["masked", "causal"]
-    decoder_layers: Count
-    decoder_init: Literal["random", "last"]
-    decoder_mask_rate: Rate
     both_directions: bool
 
 
-class PretrainRetromaeConfig(PretrainMlmConfig):
-    """The decoder, which reads the same text as the encoder."""
+class PretrainRetromaeConfig(DecoderConfig, MaskingConfig, SpanConfig, ValidatedConfig, EncoderStageConfig):
+    """The decoder reads the same text as the encoder."""
 
     decoder: Literal["enhanced", "masked"]
-    decoder_layers: Count
-    decoder_init: Literal["random", "last"]
-    decoder_mask_rate: Rate
 
     @model_validator(mode="after")
     def _enhanced_is_one_layer(self) -> Self:
@@ -106,12 +123,17 @@ class PretrainRetromaeConfig(PretrainMlmConfig):
         return self
 
 
-class PretrainIctConfig(SpanConfig):
+class PretrainIctConfig(SpanConfig, ValidatedConfig, EncoderStageConfig):
     """``keep_sentence``: how often the sentence stays in its passage."""
 
     query_length: Length
     keep_sentence: Share
     temperature: Annotated[float, Field(gt=0)]
+
+
+CondenserConfig = PretrainMlmConfig | PretrainCondenserConfig | PretrainCoCondenserConfig
+AutoEncoderConfig = PretrainCotmaeConfig | PretrainRetromaeConfig
+AnyConfig = CondenserConfig | AutoEncoderConfig | PretrainIctConfig
 
 
 @stage("pretrain_mlm", version=3, makes="encoder", cost=20.0, together=True)
@@ -150,7 +172,7 @@ def pretrain_cocondenser(config: PretrainCoCondenserConfig, context: Context) ->
 
 
 def _pretrain_condenser(
-    config: PretrainMlmConfig,
+    config: CondenserConfig,
     context: Context,
     data: "TokenDataModule",
     head_layers: int,
@@ -180,9 +202,7 @@ def pretrain_retromae(config: PretrainRetromaeConfig, context: Context) -> dict[
     return _pretrain_autoencoder(config, context, _spans(config, context, decoder=ContextMasking("same", True, rate)))
 
 
-def _pretrain_autoencoder(
-    config: PretrainCotmaeConfig | PretrainRetromaeConfig, context: Context, data: "TokenDataModule"
-) -> dict[str, Any]:
+def _pretrain_autoencoder(config: AutoEncoderConfig, context: Context, data: "TokenDataModule") -> dict[str, Any]:
     from condensery.training.modules.pretraining import MaskedAutoEncoderModule
 
     model = _autoencoder(config, context, data.vocabulary)
@@ -203,14 +223,14 @@ def pretrain_ict(config: PretrainIctConfig, context: Context) -> dict[str, Any]:
     return _fit(module, data, config, context)
 
 
-def _shared(config: SpanConfig, context: Context) -> dict[str, Any]:
+def _shared(config: AnyConfig, context: Context) -> dict[str, Any]:
     """What every data module here is given."""
     named = ("length", "batch_size", "chunk_tokens", "seed", "mask_rate", "whole_word")
     found = {name: getattr(config, name) for name in named if hasattr(config, name)}
     return {**found, "workers": context.runtime.workers}
 
 
-def _spans(config: SpanConfig, context: Context, **own: Any) -> "SpanPairDataModule":
+def _spans(config: AnyConfig, context: Context, **own: Any) -> "SpanPairDataModule":
     """Spans of the documents, by default single ones."""
     from condensery.tokens.artifacts import Tokens
     from condensery.training.datamodules.spans import SpanPairDataModule
@@ -220,7 +240,9 @@ def _spans(config: SpanConfig, context: Context, **own: Any) -> "SpanPairDataMod
     return SpanPairDataModule(Tokens(context.input("tokens")), **given)
 
 
-def _pairs(config: PairConfig, context: Context, decoder: "ContextMasking | None" = None) -> "TokenDataModule":
+def _pairs(
+    config: PretrainCoCondenserConfig | PretrainCotmaeConfig, context: Context, decoder: "ContextMasking | None" = None
+) -> "TokenDataModule":
     """Spans of the documents, or the passages that ``queries`` was made for with their queries."""
     from condensery.tokens.artifacts import Passages, Queries, Tokens
     from condensery.training.batches.sources import PassagesAndQueries
@@ -254,7 +276,7 @@ def _check_tokenizers(queries: Artifact, context: Context) -> None:
             )
 
 
-def _fit(module: "EncoderModule", data: "TokenDataModule", config: SpanConfig, context: Context) -> dict[str, Any]:
+def _fit(module: "EncoderModule", data: "TokenDataModule", config: AnyConfig, context: Context) -> dict[str, Any]:
     """Train and save; the manifest also says how many items there are, and what could not be used."""
     from condensery.training.batches.spans import SpanBatches
 
@@ -266,7 +288,7 @@ def _fit(module: "EncoderModule", data: "TokenDataModule", config: SpanConfig, c
     return {"items": source.items, "left_out": source.left_out, **values}
 
 
-def _condenser(config: PretrainMlmConfig, context: Context, vocabulary: "Vocabulary", head_layers: int) -> "Condenser":
+def _condenser(config: CondenserConfig, context: Context, vocabulary: "Vocabulary", head_layers: int) -> "Condenser":
     """The model before the first step: from scratch, from a checkpoint, or from the artifact of another stage."""
     import torch
 
@@ -282,9 +304,7 @@ def _condenser(config: PretrainMlmConfig, context: Context, vocabulary: "Vocabul
     return Condenser(language_model, condenser_shape(language_model, *head))
 
 
-def _autoencoder(
-    config: PretrainCotmaeConfig | PretrainRetromaeConfig, context: Context, vocabulary: "Vocabulary"
-) -> "MaskedAutoEncoder":
+def _autoencoder(config: AutoEncoderConfig, context: Context, vocabulary: "Vocabulary") -> "MaskedAutoEncoder":
     """The same for an auto-encoder."""
     import torch
 
@@ -301,7 +321,7 @@ def _autoencoder(
     return MaskedAutoEncoder(language_model, shape, config.decoder_init)
 
 
-def _start(config: TrainingStageConfig, context: Context) -> tuple["Path | str", str | None] | None:
+def _start(config: AnyConfig, context: Context) -> tuple["Path | str", str | None] | None:
     """The checkpoint that the weights come from, and its revision; None = from scratch."""
     if config.init != "backbone":
         return context.input("init"), None
