@@ -133,6 +133,10 @@ def change(rows: list[list[str]], line: int, column: int, value: str) -> list[li
             lambda rows: change(rows, 3, 3, "medium"),
             r"sheet-2.csv:3: 'medium' is no judgement \(number 2\); write high",
         ),
+        (
+            lambda rows: change(rows, 3, 3, "x" * 5000),
+            r"sheet-2.csv:3: 'x{9,99}… \(5,000 characters\)' is no judgement",
+        ),
         (lambda rows: change(rows, 4, 3, ""), r"sheet-2.csv:4: the judgement is empty \(number 3\)"),
         (lambda rows: change(rows, 5, 0, "1"), r"sheet-2.csv:5: the number 1 is also that of .*sheet-2.csv:2"),
         (lambda rows: change(rows, 5, 0, "99"), r"sheet-2.csv:5: there is no pair 99 in this audit"),

@@ -14,7 +14,7 @@ from condensery.tokens.artifacts import Tokens
 from condensery.tokens.spans import RandomWindows, SentencePacked
 from condensery.tokens.store import TokenStore
 from condensery.training.batches.sources import SpanPairs
-from condensery.training.datamodules import base as data
+from condensery.training.datamodules import spans as data
 
 BACKBONE: dict[str, Any] = {
     "name": None, "revision": None, "tokenizer": None, "vocab_size": 300, "family": "bert", "layers": 2, "hidden": 32,

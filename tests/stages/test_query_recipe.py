@@ -10,7 +10,7 @@ from small import MODEL, Done, door, half_written, some_text, write, write_beir
 from small_t5 import save_small_t5
 
 from condensery.tokens.artifacts import Passages, Queries
-from condensery.training.datamodules import base as data
+from condensery.training.datamodules import passage_queries as data
 
 TEXT = some_text(documents=6)
 STAGES = [

@@ -2,7 +2,7 @@
 
 import re
 
-from condensery.errors import UserError
+from condensery.errors import UserError, shown
 
 _NAME = re.compile(r"(?P<name>[a-z]+)(?:@(?P<cutoff>[1-9][0-9]*))?", re.IGNORECASE)
 HIT = "Hit"  # of ours: one of the first k passages holds an answer; the top-k accuracy of open-domain QA
@@ -31,9 +31,9 @@ def split_metric(name: str) -> tuple[str, int | None]:
     measure = MEASURES.get(match["name"].lower()) if match else None
     if match is None or measure is None:
         raise UserError(
-            f"metric {name!r} does not exist; known: MRR@k, Recall@k, NDCG@k, Success@k, Hit@k, P@k, MAP, MAP@k"
+            f"metric {shown(name)!r} does not exist; known: MRR@k, Recall@k, NDCG@k, Success@k, Hit@k, P@k, MAP, MAP@k"
         )
     cutoff = int(match["cutoff"]) if match["cutoff"] else None
     if cutoff is None and measure in _NEEDS_CUTOFF:
-        raise UserError(f"metric {name!r} needs a cutoff, for example {name}@100")
+        raise UserError(f"metric {shown(name)!r} needs a cutoff, for example {name}@100")
     return measure, cutoff

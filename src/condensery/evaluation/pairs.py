@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from condensery.errors import UserError
+from condensery.errors import UserError, shown
 from condensery.randomness import generator
 from condensery.text.lines import field, read_objects
 from condensery.text.table import Column, TextTable
@@ -72,8 +72,12 @@ class Pairs:
         row = -1
         for row, ((place, record), expected) in enumerate(zip(read_objects(path), _and_end(ids), strict=False)):
             if field(record, "id", place, str) != expected:
-                known = f"the passage of this row is {expected!r}" if expected else "there is no passage left for it"
-                raise UserError(f"{place}: queries of {record['id']!r}, but {known}; predict the queries again")
+                known = (
+                    f"the passage of this row is {shown(expected)!r}" if expected else "there is no passage left for it"
+                )
+                raise UserError(
+                    f"{place}: queries of {shown(str(record['id']))!r}, but {known}; predict the queries again"
+                )
             texts: list[Any] = field(record, "queries", place, list)
             if not all(isinstance(text, str) for text in texts):
                 raise UserError(f'{place}: the field "queries" must be a list of strings')

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from condensery.errors import UserError
+from condensery.errors import UserError, shown
 from condensery.evaluation.agreement import Votes
 from condensery.evaluation.pairs import Pair
 from condensery.randomness import generator
@@ -138,7 +138,7 @@ def _read_sheet(path: Path, items: dict[int, Item]) -> tuple[int, dict[int, bool
                     " another audit (other passages, queries, seed or pairs); fill in the sheets of this one"
                 )
         if judgement.casefold() not in JUDGEMENTS:
-            said = f"{judgement!r} is no judgement" if judgement else "the judgement is empty"
+            said = f"{shown(judgement)!r} is no judgement" if judgement else "the judgement is empty"
             raise UserError(f"{place}: {said} (number {item.number}); write high or low")
         group, places[item.number] = item.group, place
         judged[item.number] = JUDGEMENTS[judgement.casefold()]

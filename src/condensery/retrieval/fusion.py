@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from condensery.errors import UserError
+from condensery.errors import UserError, shown
 from condensery.retrieval.ranking import EMPTY, Ranking, pack, top, unpack
 from condensery.retrieval.retriever import CollectionRetriever
 from condensery.system.files import RECOMPUTE, inside, read_json, write_json
@@ -235,6 +235,6 @@ def open_fused(folder: Path, open_member: Callable[[Path], CollectionRetriever])
     about, store = read_json(path), folder.resolve().parents[1]
     if about.get("fusion") not in (WEIGHTED, RECIPROCAL_RANK):
         known = f"{WEIGHTED} or {RECIPROCAL_RANK}"
-        raise UserError(f"{path}: unknown fusion {about.get('fusion')!r}, expected {known}; {RECOMPUTE}")
+        raise UserError(f"{path}: unknown fusion {shown(str(about.get('fusion')))!r}, expected {known}; {RECOMPUTE}")
     members = [open_member(inside(store, member, path)) for member in about["members"]]
     return FusedIndex(members, about["weights"], about["depth"], about["fusion"], about["rank_constant"])

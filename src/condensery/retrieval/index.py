@@ -7,7 +7,7 @@ Its ``index.json`` says which.
 from pathlib import Path
 from typing import Any
 
-from condensery.errors import UserError
+from condensery.errors import UserError, shown
 from condensery.retrieval.retriever import MEMORY, CollectionRetriever
 from condensery.system.files import read_json
 from condensery.text.collection import Collection
@@ -51,4 +51,4 @@ def open_index(
 
         return open_fused(folder, lambda member: open_index(member, collection, threads, memory, device))
     known = "bm25, dense, approximate, rerank or fused"
-    raise UserError(f"{folder / 'index.json'}: unknown method {about.get('method')!r}, expected {known}")
+    raise UserError(f"{folder / 'index.json'}: unknown method {shown(str(about.get('method')))!r}, expected {known}")

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from condensery.errors import UserError
+from condensery.errors import UserError, shown
 from condensery.retrieval.dense import shard_path
 from condensery.retrieval.encoding import join_shards, missing, shard_ranges
 from condensery.retrieval.ranking import EMPTY, Ranking, pack, top, unpack
@@ -139,7 +139,7 @@ class RerankedIndex:
         if len(strange):
             name = self.collection.queries.column("id")[int(query_rows[strange[0]])]
             raise UserError(
-                f"{self.folder}: query {name!r} was not reranked (those of the split {self.about['split']!r} were);"
+                f"{self.folder}: query {shown(name)!r} was not reranked (those of the split {self.about['split']!r} were);"
                 " set the key split of the stage that reranks"
             )
         if progress:

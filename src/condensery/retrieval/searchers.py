@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from condensery.errors import UserError
+from condensery.errors import UserError, shown
 from condensery.retrieval.hits import Hit
 from condensery.retrieval.negatives import Negatives, open_negatives
 from condensery.retrieval.ranking import Ranking
@@ -64,7 +64,9 @@ class Searcher(ABC):
         for name, passage in named.items():
             title, text = ("", passage) if isinstance(passage, str) else (passage.get("title", ""), passage.get("text"))
             if not isinstance(text, str) or not isinstance(title, str):
-                raise UserError(f"index: passage {name!r} has no text; it must be a str, or a mapping with `text`")
+                raise UserError(
+                    f"index: passage {shown(str(name))!r} has no text; it must be a str, or a mapping with `text`"
+                )
             titles.append(title)
             texts.append(text)
         self._prepare(titles, texts)

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from condensery.errors import UserError
+from condensery.errors import UserError, shown
 from condensery.system.files import read_json, write_json
 from condensery.system.progress import progress
 from condensery.tokens.workers import Piece, read_tokenizer, tokenised, vocabulary_size
@@ -113,7 +113,7 @@ class TokenStore:
     def _map_tokens(self, dtype: str) -> NDArray:
         path = self.folder / "tokens.bin"
         if dtype not in ("uint16", "uint32"):
-            raise UserError(f"{self.folder / 'store.json'}: dtype {dtype!r} is neither uint16 nor uint32")
+            raise UserError(f"{self.folder / 'store.json'}: dtype {shown(str(dtype))!r} is neither uint16 nor uint32")
         held = path.stat().st_size // np.dtype(dtype).itemsize if path.exists() else 0
         if held != self.token_count:
             raise UserError(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from condensery.errors import UserError
+from condensery.errors import UserError, shown
 from condensery.stages.base import Context
 from condensery.text.queries import Pair, QuerySorter
 from condensery.text.table import TableWriter, TextTable
@@ -82,7 +82,7 @@ def _report(context: Context, passages: Passages, without: np.ndarray, missing: 
     first = passages.table.column("id")[int(without[0])]
     if len(without) == number:
         raise UserError(f"stages.{context.stage_name}: no passage has a query: {none}")
-    said = f"{len(without):,} of {number:,} passages have no query, the first is {first!r}"
+    said = f"{len(without):,} of {number:,} passages have no query, the first is {shown(first)!r}"
     if missing:
         raise UserError(f"{said}; {missing}")
     print(f"[{context.stage_name}] {said}; training leaves them out", flush=True)
@@ -98,15 +98,15 @@ def _write_examples(context: Context, passages: Passages, counts: np.ndarray) ->
     from condensery.reporting.plain import one_line
     from condensery.tokens.artifacts import Queries
 
-    def shown(text: str) -> str:
+    def plain(text: str) -> str:
         return escape_markdown(one_line(text))
 
     queries, having = Queries(context.folder), np.flatnonzero(counts)
     chosen = having[np.linspace(0, len(having) - 1, min(EXAMPLES, len(having))).round().astype(np.int64)]
     parts = [f"# Queries of the stage {context.stage_name}\n"]
     for row in chosen.tolist():
-        identifier, title, text = (shown(passages.table.column(name)[row]) for name in ("id", "title", "text"))
+        identifier, title, text = (plain(passages.table.column(name)[row]) for name in ("id", "title", "text"))
         parts.append(f"## {identifier}\n")
         parts.append(f"{f'**{title}** ' if title else ''}{text}\n")
-        parts.append("".join(f"- {shown(query)}\n" for query in queries.texts(row)))
+        parts.append("".join(f"- {plain(query)}\n" for query in queries.texts(row)))
     (context.folder / "examples.md").write_text("\n".join(parts), encoding="utf-8")
