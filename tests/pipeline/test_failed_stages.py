@@ -147,7 +147,7 @@ def test_an_interrupt_that_a_library_made_something_else_of_ends_the_run(
     jobs: int, monkeypatch: pytest.MonkeyPatch, composed: Compose, capfd: pytest.CaptureFixture[str]
 ) -> None:
     # as one in the middle of an import, which is an AttributeError of the module that was half there
-    monkeypatch.setattr("condensery.system.signals._raised", [KeyboardInterrupt()])
+    monkeypatch.setattr("condensery.system.signals._again", [KeyboardInterrupt])
     with pytest.raises(KeyboardInterrupt):
         run_all(composed(f"jobs={jobs}"))
     assert "starts" not in capfd.readouterr().out, "no stage is begun"
@@ -158,7 +158,7 @@ def test_what_a_library_makes_of_an_interrupt_is_no_failure_of_the_stage(
     interrupted: bool, monkeypatch: pytest.MonkeyPatch, composed: Compose
 ) -> None:
     def ensure(*_: Any) -> bool:
-        monkeypatch.setattr("condensery.system.signals._raised", [KeyboardInterrupt()] if interrupted else [])
+        monkeypatch.setattr("condensery.system.signals._again", [KeyboardInterrupt] if interrupted else [])
         raise AttributeError("no attribute '_multiarray_umath'")
 
     monkeypatch.setattr("condensery.pipeline.store.Store.ensure", ensure)

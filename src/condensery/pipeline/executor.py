@@ -16,7 +16,7 @@ from condensery.pipeline.workers import Failure, Worker, attempt
 from condensery.reporting.plain import one_line
 from condensery.stages.base import Runtime, registry
 from condensery.system.progress import clock
-from condensery.system.signals import leave_if_asked
+from condensery.system.signals import deaf_to_ctrl_c, leave_if_asked
 
 
 def execute(graph: Graph, store: Store, runtime: Runtime) -> dict[str, Failure]:
@@ -115,7 +115,8 @@ class _Pool:
         workers: list[Worker] = []
         try:
             while len(workers) < self.size:
-                workers.append(Worker(root, self.runtime, environment))
+                with deaf_to_ctrl_c():
+                    workers.append(Worker(root, self.runtime, environment))
             while len(self.done) < len(self.graph.nodes):
                 leave_if_asked()
                 self._start(workers)
@@ -127,7 +128,8 @@ class _Pool:
                 for place, worker in enumerate(workers):
                     if worker.process.exitcode is not None and not worker.node:  # it died in its stage
                         worker.stop()
-                        workers[place] = Worker(root, self.runtime, environment)
+                        with deaf_to_ctrl_c():
+                            workers[place] = Worker(root, self.runtime, environment)
         finally:
             for worker in workers:
                 worker.stop()

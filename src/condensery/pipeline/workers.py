@@ -18,7 +18,7 @@ from condensery.pipeline.graph import Node
 from condensery.pipeline.store import Store
 from condensery.stages.base import Runtime
 from condensery.system.children import Parent
-from condensery.system.signals import deaf_to_ctrl_c, leave_if_asked, leave_upon
+from condensery.system.signals import leave_if_asked, leave_upon
 
 PATIENCE = 5.0  # seconds between asking a worker to end and making it
 
@@ -54,14 +54,17 @@ def attempt(store: Store, runtime: Runtime, node: Node, force: bool) -> bool | F
 
 
 class Worker:
-    """The executor's side of one worker process."""
+    """The executor's side of one worker process, which ends by ``stop``.
+
+    It is made in a block ``deaf_to_ctrl_c`` that ends when whoever is to stop it knows it: of one that Ctrl-C made
+    unknown in between, the end of this process would wait for the end.
+    """
 
     def __init__(self, root: Path, runtime: Runtime, environment: Mapping[str, str]) -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(Parent.here(), theirs, root, runtime, dict(environment)))
-        with deaf_to_ctrl_c():
-            self.process.start()
+        self.process.start()
         theirs.close()  # the end of the worker is then seen as the end of the pipe
         self.node: Node | None = None
 

@@ -9,12 +9,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing import resource_tracker
 from typing import Any, NoReturn
 
 came: list[int] = []
 """The signals of ``leave_upon`` that this process got."""
-_raised: list[BaseException] = []
+_again: list[Callable[[], BaseException]] = []
+"""Makes what the last of them raised; the exception itself would keep alive all that it passed through."""
 _AGAIN = 0.05  # seconds until a signal whose exception was lost is sent once more
 
 
@@ -27,11 +29,13 @@ def leave_upon(numbers: Iterable[int], error: Callable[[int], BaseException]) ->
 
     def leave(number: int, frame: object) -> NoReturn:
         came.append(number)
-        _raised.append(error(number))
-        raise _raised[-1]
+        _again[:] = [partial(error, number)]
+        raised = error(number)
+        raised.of_a_signal = True  # type: ignore[attr-defined]
+        raise raised
 
     def hook(lost: Any) -> None:
-        if any(lost.exc_value is one for one in _raised):
+        if getattr(lost.exc_value, "of_a_signal", False):
             threading.Timer(_AGAIN, os.kill, (os.getpid(), came[-1])).start()
         else:
             others(lost)
@@ -49,8 +53,8 @@ def leave_if_asked() -> None:
     A library may make another exception of it, as one whose module was being imported, or none: no fault is to be reported
     then, and no work to be begun.
     """
-    if _raised:
-        raise _raised[-1]
+    if _again:
+        raise _again[-1]()
 
 
 @contextmanager
