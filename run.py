@@ -1,4 +1,4 @@
-"""The door: `python run.py experiment=quickstart`. `python run.py --help` tells the rest."""
+"""The command line: `python run.py experiment=quickstart`. `python run.py --help` says the rest."""
 
 import sys
 from pathlib import Path
