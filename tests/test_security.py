@@ -121,6 +121,28 @@ def test_the_command_line_is_the_persons_own(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("setting", "wanted"),
+    [
+        ("callbacks: {x: {name: os.system}}", "trainer.callbacks.x: unknown 'name' 'os.system'"),
+        ("callbacks: {x: {name: LambdaCallback, setup: os.system}}", "LambdaCallback is not for recipes"),
+        ("callbacks: {x: {_target_: os.system}}", "trainer.callbacks.x: needs 'name'"),
+        ("callbacks: {x: {name: RichModelSummary, _target_: os.system}}", "trainer.callbacks.x._target_: unknown key"),
+        ("callbacks: {x: {name: ModelCheckpoint, dirpath: /tmp}}", "trainer.callbacks.x.dirpath: unknown key"),
+        ("callbacks: {x: {name: ModelCheckpoint, filename: ../../x}}", "trainer.callbacks.x.filename: unknown key"),
+        ("callbacks: {../x: {name: ModelCheckpoint}}", "must match"),
+        ("flags: {profiler: {_target_: os.system}}", "trainer.flags.profiler: must be 'simple'"),
+        ("flags: {default_root_dir: /tmp}", "trainer.flags: default_root_dir is not set here"),
+        ("flags: {plugins: [os.system]}", "trainer.flags: plugins is not set here"),
+        ("flags: {model_registry: x}", "trainer.flags: model_registry is not set here"),
+    ],
+)
+def test_callbacks_and_flags_of_a_recipe_call_nothing_else_and_name_no_folder(
+    setting: str, wanted: str, tmp_path: Path
+) -> None:
+    refused(recipe(tmp_path, f"{HARMLESS}trainer: {{{setting}}}\n"), wanted)
+
+
 def test_a_recipe_reads_no_key_or_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_TOKEN", "s3cret")
     for asked in ("${oc.env:SOME_TOKEN}", "${oc.decode:'\\${oc.env:SOME_TOKEN}'}", "${oc.${name}:SOME_TOKEN}"):

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -168,6 +169,28 @@ def test_dev_queries_are_validated_on(world: Path, tmp_path: Path) -> None:
     run = trainer(tmp_path, max_epochs=1)
     run.fit(CoCondenserModule(world / "bert", **RATE), spans()(world))
     assert not any(name.startswith("val") for name in run.callback_metrics), "plain text has none"
+
+
+class Loaded(SpanPairDataModule):
+    """A user's, with a loader of their own."""
+
+    loaded = 0
+
+    def val_dataloader(self) -> Any:
+        self.loaded += 1
+        return []
+
+
+def test_where_nothing_is_validated_lightning_has_nothing_to_say(world: Path, tmp_path: Path) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run = trainer(tmp_path, max_epochs=1)
+        run.fit(CondenserModule(world / "bert", **RATE), spans()(world))
+    assert not [str(warning.message) for warning in caught if "across ranks is zero" in str(warning.message)]
+    assert not run.enable_validation
+    data = Loaded(world / "notes", world / "bert", **SPANS)
+    trainer(tmp_path, max_epochs=1).fit(CondenserModule(world / "bert", **RATE), data)
+    assert data.loaded
 
 
 DDP = """

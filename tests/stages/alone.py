@@ -14,7 +14,7 @@ from condensery.text.writer import CollectionWriter
 from condensery.tokens.tokenizer import train_wordpiece
 
 TEXT = some_text(documents=8)
-GENERAL = {"seed": 1, "precision": "fp32"}
+GENERAL = {"seed": 1, "precision": "fp32", "callbacks": {}}
 
 
 def inputs(folder: Path, text: Text = TEXT) -> dict[str, Path]:

@@ -47,7 +47,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def config_of(**changes: Any) -> FinetuneConfig:
     backbone = yaml.safe_load((PROJECT / "conf" / "backbone" / "bert_base.yaml").read_text())
-    given = {"seed": 1, "precision": "fp32", "backbone": backbone, "init": "backbone", "negatives": list(SOURCES)}
+    given = {
+        "seed": 1,
+        "precision": "fp32",
+        "callbacks": {},
+        "backbone": backbone,
+        "init": "backbone",
+        "negatives": list(SOURCES),
+    }
     return FinetuneConfig.model_validate({**defaults_of("finetune"), **given, **changes})
 
 

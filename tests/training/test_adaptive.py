@@ -115,7 +115,7 @@ def test_batches_are_those_of_bm25_and_then_of_the_encoder_at_the_begin_of_each_
             model = BiEncoder(Encoder(textbook.language_model(dropout=0.1).float().base_model))
             module = BiEncoderModule(model, **tiny.optimiser())
             data = StepDataModule(tiny.triple_batches(root, order=made))
-            with pytest.raises(KeyboardInterrupt):
+            with pytest.raises(InterruptedError):
                 fit(
                     module,
                     data,
@@ -137,15 +137,18 @@ def test_batches_are_those_of_bm25_and_then_of_the_encoder_at_the_begin_of_each_
 
 
 class _StopAt(AdaptiveBatches):
-    """Ends the training behind so many steps."""
+    """Breaks the training off behind so many steps and their checkpoint."""
 
     def __init__(self, step: int) -> None:
         self.step, self.process = step, None
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None: ...
 
-    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-        trainer.should_stop = trainer.global_step == self.step
+    def on_train_batch_end(self, *_: Any) -> None: ...
+
+    def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
+        if trainer.global_step == self.step:
+            raise InterruptedError
 
 
 @pytest.mark.parametrize("at", [9, *(pytest.param(at, marks=pytest.mark.slow) for at in (2, 6))])
@@ -200,7 +203,7 @@ def test_vectors_that_were_removed_are_not_made_of_other_weights(tmp_path: Path)
     model = BiEncoder(Encoder(textbook.language_model(dropout=0.1).float().base_model))
     module = BiEncoderModule(model, **tiny.optimiser())
     callbacks = [AdaptiveBatches(made, batches), _StopAt(4)]
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(InterruptedError):
         fit(module, StepDataModule(batches), SETTINGS, tmp_path / "run", "x", callbacks=callbacks)
     (tmp_path / "run" / "schedule" / "00001.batches").unlink()
     with pytest.raises(UserError, match=r"00001\.vectors\.npz: gone, .*; delete the checkpoints"):

@@ -14,6 +14,7 @@ import test_generator_training
 import test_sentence_training
 import tiny
 import torch
+from pytorch_lightning.callbacks import EarlyStopping, EMAWeightAveraging
 from torch import Tensor, distributed, multiprocessing
 
 from condensery.errors import UserError
@@ -127,6 +128,15 @@ def with_dropout(folder: Path, name: str, last: int | None = None) -> tuple[dict
     return module.state_dict(), seeds.seeds
 
 
+def early_stopping() -> EarlyStopping:
+    """Ends the training at step 16: the rate is highest at the second of the validations, which are 4 steps apart."""
+    return EarlyStopping("train/lr", mode="max", patience=2, check_on_train_epoch_end=False)
+
+
+def average() -> EMAWeightAveraging:
+    return EMAWeightAveraging(decay=0.5)
+
+
 def child(rank: int, folder: str) -> None:
     """One of the processes: all runs, then runs with dropout, whole and interrupted, and one that fails."""
     torch.set_num_threads(1)
@@ -150,6 +160,12 @@ def child(rank: int, folder: str) -> None:
         sample = tiny.sample(Path(folder)) if name in tiny.KINDS else None
         values = fit(module, data, settings, Path(folder) / f"two {name}", name, sample=sample, callbacks=callbacks)
         found[name] = module.state_dict(), values, list(exchanged), sum(map(torch.numel, module.parameters()))
+    # as in a stage: the first alone validates and asks whether to end, the average is made in every process
+    module, data, settings = tiny.run("biencoder", Path(folder), **{**SETTINGS, "validate_every": 4})
+    ending = [] if rank else [early_stopping()]
+    sample = tiny.sample(Path(folder))
+    fit(module, data, settings, Path(folder) / "ended", "x", sample=sample, callbacks=[*ending, average()])
+    found["ended"] = module.global_step, module.state_dict()
     found["dropout"] = [with_dropout(Path(folder), "whole")]
     try:
         with_dropout(Path(folder), "parts", last=8)  # the checkpoint is of step 5
@@ -243,6 +259,21 @@ def test_dropout_differs_between_processes_and_an_interrupted_run_draws_the_same
         assert all(torch.equal(value, resumed[name]) for name, value in whole.items())
     assert curves(found[0] / "parts") == curves(found[0] / "whole")
     assert all(torch.equal(value, second[0][0][name]) for name, value in first[0][0].items())
+
+
+def test_all_processes_end_where_a_callback_of_the_first_ends_the_training(
+    found: tuple[Path, list[dict[str, Any]]],
+) -> None:
+    module, data, settings = tiny.run("biencoder", found[0], **{**SETTINGS, "validate_every": 4})
+    begin = {name: weight.detach().clone() for name, weight in module.named_parameters()}
+    callbacks = [early_stopping(), average()]
+    fit(module, data, settings, found[0] / "ended alone", "x", sample=tiny.sample(found[0]), callbacks=callbacks)
+    (steps, weights), (other_steps, others) = (rank["ended"] for rank in found[1])
+    assert steps == other_steps == module.global_step == 16
+    assert all(torch.equal(weight, others[name]) for name, weight in weights.items())
+    pairs = [(weights[name] - w, w - begin[name]) for name, w in module.state_dict().items() if _trained(name, begin)]
+    off, moved = (torch.cat([pair[side].flatten() for pair in pairs]) for side in (0, 1))
+    assert float(off.norm() / moved.norm()) < 3e-4
 
 
 def test_every_process_says_what_is_wrong_with_the_weights_that_all_have(

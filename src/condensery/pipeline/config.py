@@ -3,19 +3,18 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from condensery.errors import close_to
 from condensery.pipeline.figure_config import FigureConfig
 from condensery.reporting.layout import AS_TEXT, TableLayout, Text
-from condensery.stages.base import Wandb, no_bool_as_number
+from condensery.stages.base import LeaveOut, Name, Wandb, no_bool_as_number
 from condensery.stages.checks import Split
 from condensery.stages.launcher import Launcher
+from condensery.stages.trainer_options import Callbacks, TrainerFlags
 from condensery.system.files import expanded
 
-NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"  # names of stages and figures: a dot is kept for stages added automatically
 STUDY = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"  # names of runs and sweeps, which become folders as those do
-Name = Annotated[str, Field(pattern=NAME, max_length=100)]
 StudyName = Annotated[str, Field(pattern=STUDY, max_length=100), AS_TEXT]
 
 
@@ -28,14 +27,6 @@ class _Closed(BaseModel):
         return no_bool_as_number(cls, value, info)
 
 
-def _without_null(value: Any) -> Any:
-    """An entry that a recipe sets to null, to leave out what the recipe that it builds on has, is none."""
-    return {key: item for key, item in value.items() if item is not None} if isinstance(value, dict) else value
-
-
-LeaveOut = BeforeValidator(_without_null)
-
-
 class TrainerConfig(_Closed):
     """Which hardware is used, and how. The limits keep a slip of the keyboard from filling the machine with processes."""
 
@@ -45,6 +36,8 @@ class TrainerConfig(_Closed):
     threads: Annotated[int, Field(gt=0, le=1024)] | Literal["auto"]
     workers: Annotated[int, Field(ge=0, le=256)]
     compile: bool
+    flags: TrainerFlags
+    callbacks: Callbacks
 
 
 class WandbConfig(_Closed):

@@ -146,6 +146,7 @@ def _runtime(graph: Graph, group: str, labels: Mapping[str, str]) -> Runtime:
         labels=labels,
         launcher=graph.root.launcher,
         compile=trainer.compile,
+        flags=trainer.flags.given(),
     )
 
 

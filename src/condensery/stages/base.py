@@ -24,14 +24,26 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 from condensery.stages.launcher import Launcher, LocalLauncher
 from condensery.system.files import inside, read_json
 
 PLUGINS = "CONDENSERY_STAGES"  # environment variable: comma-separated modules with further stages, losses and formats
+
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"  # of stages, figures and callbacks: a dot is kept for stages added automatically
+Name = Annotated[str, Field(pattern=NAME, max_length=100)]
+
+
+def _without_null(value: Any) -> Any:
+    """An entry that a recipe sets to null, to leave out what the recipe that it builds on has, is none."""
+    return {key: item for key, item in value.items() if item is not None} if isinstance(value, dict) else value
+
+
+LeaveOut = BeforeValidator(_without_null)
 
 
 @dataclass(frozen=True)
@@ -66,7 +78,7 @@ class StageConfig(BaseModel):
         return no_bool_as_number(cls, value, info)
 
     def by_content(self) -> set[str]:
-        """Fields that name a file or folder whose content is in ``identity``: where it lies does not enter the id."""
+        """Fields that do not enter the id as they stand, but by what ``identity`` says: of a file or folder its content."""
         return set()
 
     def input_error(self, inputs: Mapping[str, Sequence["StageConfig"]]) -> tuple[str, str] | None:
@@ -217,6 +229,7 @@ class Runtime:
     launcher: Launcher = field(default_factory=lambda: LocalLauncher(kind="local"))
     distributed: DistributedProcess | None = None  # in a process that was started for the stage
     compile: bool = False  # whether layers that train are compiled by torch
+    flags: Mapping[str, Any] = field(default_factory=dict)  # of Lightning's Trainer, besides those that the loop sets
 
     @property
     def search_device(self) -> str | None:

@@ -11,6 +11,7 @@ from condensery.models.config import BackboneConfig
 from condensery.sharing import NotRankZero
 from condensery.stages.base import Context, Input, Operational, StageConfig
 from condensery.stages.checks import check_folder, check_length
+from condensery.stages.trainer_options import Callbacks, identity
 
 if TYPE_CHECKING:
     from pytorch_lightning.callbacks import Callback
@@ -28,6 +29,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(gt=0)]
 RUN_LENGTHS = ("steps", "epochs", "token_budget")  # fields that say how long training runs
 LENGTHS = ("length", "query_length", "passage_length")  # fields that say how long inputs are, in tokens
+SAVED = "saved_checkpoints"  # in the artifact: those that a callback keeps
 
 
 class OptimisedStageConfig(StageConfig):
@@ -47,6 +49,7 @@ class OptimisedStageConfig(StageConfig):
     checkpoint_every: Annotated[int, Field(ge=0), Operational()]
     checkpoint_minutes: Annotated[float, Field(ge=0), Operational()]
     log_every: Annotated[int, Field(ge=1), Operational()]
+    callbacks: Callbacks
 
     @model_validator(mode="after")
     def _one_length(self) -> Self:
@@ -55,6 +58,18 @@ class OptimisedStageConfig(StageConfig):
             found = f"got {' and '.join(given)}" if given else "all are null"
             raise ValueError(f"give one of {', '.join(RUN_LENGTHS)} and set the others to null; {found}")
         return self
+
+    def by_content(self) -> set[str]:
+        """The callbacks: those that only watch do not count, and without any the id is that of before there were any."""
+        return {"callbacks"}
+
+    def identity(self) -> list[str]:
+        """The callbacks that can change the result."""
+        return identity(self.callbacks, self.validations())
+
+    def validations(self) -> tuple[int, ...] | None:
+        """How often and on what it is validated; None = never."""
+        return None
 
     def lengths(self) -> dict[str, int]:
         """How long inputs are, in tokens, by key."""
@@ -101,10 +116,10 @@ class EncoderStageConfig(OptimisedStageConfig):
         return self
 
     def identity(self) -> list[str]:
-        """Nothing besides the fields. Raises ``UserError`` where the checkpoint to start from is a missing folder."""
+        """The callbacks. Raises ``UserError`` where the checkpoint to start from is a missing folder."""
         if self.init == "backbone":
             check_folder(self.backbone.name, "backbone.name")
-        return []
+        return super().identity()
 
 
 class CollectionConfig(StageConfig):
@@ -121,6 +136,11 @@ class ValidatedConfig(CollectionConfig):
     validation_queries: Annotated[int, Field(ge=0), Operational()]
     validation_passages: Annotated[int, Field(ge=0), Operational()]
 
+    def validations(self) -> tuple[int, ...] | None:
+        """How often, with how many queries and passages; None where one of the first two is 0."""
+        found = self.validate_every, self.validation_queries, self.validation_passages
+        return found if all(found[:2]) else None
+
 
 def run_training(
     module: "TrainingModule",
@@ -131,7 +151,7 @@ def run_training(
     lengths: tuple[int, int] | None,
     callbacks: "Sequence[Callback]" = (),
 ) -> Mapping[str, Any]:
-    """Run the training loop of a stage; the last logged values go into the manifest.
+    """Run the training loop of a stage; the last logged values and the steps that were done go into the manifest.
 
     Of several processes all but the first end the stage here, by ``NotRankZero``.
 
@@ -164,7 +184,8 @@ def run_training(
         accelerator=context.runtime.accelerator,
         compiled=context.runtime.compile,
         sample=sample,
-        callbacks=callbacks,
+        callbacks=[*callbacks, *_callbacks(config, context, validated=sample is not None)],
+        flags=context.runtime.flags,
     )
     if rank() > 0:
         train()
@@ -176,7 +197,29 @@ def run_training(
         print(f"[{context.stage_name}] goes on from step {first:,} of {settings.steps:,}", flush=True)
     with wandb_logger(_tracked(config, context), context.folder, first) as loggers:
         values = train(loggers=loggers)
-    return {"steps": settings.steps, "trained_on": used, **values}
+    if module.global_step < settings.steps:
+        print(
+            f"[{context.stage_name}] a callback ended it at step {module.global_step:,} of {settings.steps:,}",
+            flush=True,
+        )
+    return {"steps": module.global_step, "trained_on": used, **values}
+
+
+def _callbacks(config: OptimisedStageConfig, context: Context, validated: bool) -> "list[Callback]":
+    """Lightning's callbacks that the config names; of several processes the first has all of them."""
+    from pytorch_lightning import callbacks
+
+    from condensery.losses.cross_batch import rank
+
+    found = []
+    for label, chosen in config.callbacks.items():
+        if chosen.at_validation and not validated:
+            if rank() == 0:
+                print(f"[{context.stage_name}] {chosen.name} does nothing: this stage is not validated", flush=True)
+        elif chosen.everywhere or rank() == 0:
+            arguments = chosen.arguments(context.folder / SAVED / label, validated)
+            found.append(getattr(callbacks, chosen.name)(**arguments))
+    return found
 
 
 def _tracked(config: OptimisedStageConfig, context: Context) -> "Tracked":

@@ -13,7 +13,8 @@ import pytorch_lightning as pl
 import torch
 from lightning_fabric.plugins.io import TorchCheckpointIO
 
-from condensery.errors import UserError
+from condensery.errors import UserError, close_to
+from condensery.losses.cross_batch import from_rank_zero
 from condensery.system.progress import progress
 from condensery.training.modules.base import TrainingModule
 from condensery.training.validation import ValidationSample, mean_reciprocal_rank
@@ -74,7 +75,11 @@ def evaluating(trainer: pl.Trainer, module: pl.LightningModule) -> Iterator[None
 
 
 class Validation(pl.Callback):
-    """MRR@10 of the retriever as it stands, on a sampled sub-corpus, every few steps and at the end."""
+    """MRR@10 of the retriever as it stands, on a sampled sub-corpus, every few steps and at the end.
+
+    The other callbacks are told as by Lightning's own validation: they may put other weights in place for it, keep a
+    checkpoint after it, or end the training. Raises ``UserError`` where one monitors what is not logged.
+    """
 
     def __init__(self, sample: ValidationSample, every: int, last: int) -> None:
         self.sample, self.every, self.last = sample, every, last
@@ -84,18 +89,54 @@ class Validation(pl.Callback):
     ) -> None:
         if trainer.global_step % self.every == 0 or trainer.global_step == self.last:
             assert isinstance(pl_module, TrainingModule)
+            for callback in _others(trainer):
+                callback.on_validation_start(trainer, pl_module)
+                callback.on_validation_epoch_start(trainer, pl_module)
             with evaluating(trainer, pl_module):
                 value = mean_reciprocal_rank(pl_module.embed, self.sample.to(pl_module.device))
             pl_module.log("val/mrr@10", value, batch_size=1, logger=False)
             for logger in trainer.loggers:  # now, for Lightning would wait for the next step that it logs
                 logger.log_metrics({"val/mrr@10": value}, trainer.global_step - 1)
                 logger.save()
+            for callback in _others(trainer):
+                callback.on_validation_epoch_end(trainer, pl_module)
+            for callback in _others(trainer):
+                _check_monitor(callback, trainer)
+                callback.on_validation_end(trainer, pl_module)
+
+
+def _others(trainer: pl.Trainer) -> list[pl.Callback]:
+    """The callbacks that are told of a validation; a list of their own, as Lightning's hooks do not change it."""
+    return [callback for callback in trainer.callbacks if not isinstance(callback, Validation)]  # type: ignore[attr-defined]
+
+
+def _check_monitor(callback: pl.Callback, trainer: pl.Trainer) -> None:
+    monitored = getattr(callback, "monitor", None)
+    if monitored is not None and monitored not in trainer.callback_metrics:
+        raise UserError(
+            f"callbacks: {type(callback).__name__} monitors {monitored}, which is not logged"
+            f"{close_to(monitored, trainer.callback_metrics)}"
+        )
+
+
+class EndTogether(pl.Callback):
+    """Where a callback of the first process has ended the training after a validation, the other processes end it, too."""
+
+    def __init__(self, every: int, last: int) -> None:
+        self.every, self.last = every, last
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if trainer.global_step % self.every == 0 and trainer.global_step < self.last:
+            trainer.should_stop = from_rank_zero(trainer.should_stop)
 
 
 class Checkpoints(pl.callbacks.Checkpoint):
     """Keeps the newest checkpoint, one every so many steps and, where steps are slow, every so many minutes (0 = never).
 
-    The old one goes when the new one is whole.
+    The old one goes when the new one is whole. There is none of a step after which a callback ended the training: who
+    went on from it would go on training.
     """
 
     def __init__(self, folder: Path, every: int, minutes: float) -> None:
@@ -108,7 +149,8 @@ class Checkpoints(pl.callbacks.Checkpoint):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         late = self.minutes and time.monotonic() - self.written >= 60 * self.minutes
-        if not late and (not self.every or trainer.global_step % self.every):
+        ended = trainer.should_stop and trainer.global_step < trainer.max_steps
+        if ended or (not late and (not self.every or trainer.global_step % self.every)):
             return
         path = self.folder / f"step={trainer.global_step}.ckpt"
         trainer.save_checkpoint(path)

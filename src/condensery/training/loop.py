@@ -3,31 +3,54 @@
 import logging
 import shutil
 import warnings
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
 from lightning_fabric.plugins.environments import LightningEnvironment
-from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.callbacks import Callback, Checkpoint
 from pytorch_lightning.loggers import Logger
+from pytorch_lightning.profilers import AdvancedProfiler, PyTorchProfiler, SimpleProfiler
 
-from condensery.losses.cross_batch import from_rank_zero, rank
+from condensery.errors import UserError
+from condensery.losses.cross_batch import from_rank_zero, processes, rank
 from condensery.models.encoder import compiled as compiled_layers
-from condensery.training.callbacks import AtomicCheckpointIO, Checkpoints, Throughput, Validation
+from condensery.training.callbacks import AtomicCheckpointIO, Checkpoints, EndTogether, Throughput, Validation
 from condensery.training.datamodules.base import StepDataModule
 from condensery.training.equipment import check_precision
-from condensery.training.logs import csv_logger, last_values, merge_parts
+from condensery.training.logs import LOGS, csv_logger, last_values, merge_parts
 from condensery.training.modules.base import TrainingModule
 from condensery.training.settings import LoopSettings
 from condensery.training.validation import ValidationSample
 
 CHECKPOINTS = "checkpoints"
 _PRECISIONS: dict[str, Any] = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
+_PROFILERS = {"simple": SimpleProfiler, "advanced": AdvancedProfiler, "pytorch": PyTorchProfiler}
 
 
+@contextmanager
+def _torch_as_it_was() -> Iterator[None]:
+    """The flags ``deterministic`` and ``benchmark`` are settings of the whole process; here they last for one training."""
+    strict, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    benchmark = torch.backends.cudnn.benchmark
+    try:
+        yield
+    except RuntimeError as error:
+        if "deterministic implementation" in str(error):
+            reason = str(error).partition(",")[0]
+            raise UserError(
+                f"trainer.flags.deterministic: {reason}; use warn to go on with those that have one"
+            ) from None
+        raise
+    finally:
+        torch.use_deterministic_algorithms(strict, warn_only=warns)
+        torch.backends.cudnn.benchmark = benchmark
+
+
+@_torch_as_it_was()
 def fit(
     module: TrainingModule,
     data: StepDataModule,
@@ -40,8 +63,9 @@ def fit(
     loggers: list[Logger] | None = None,
     sample: ValidationSample | None = None,
     callbacks: Sequence[Callback] = (),
+    flags: Mapping[str, Any] | None = None,
 ) -> dict[str, float]:
-    """Train ``module`` for so many steps, from the last checkpoint in ``folder`` where there is one.
+    """Train ``module`` for so many steps, or until a callback ends it, from the last checkpoint in ``folder`` if any.
 
     Several processes that have met (``torch.distributed``) and all call this share each batch, and end with the weights
     that one process would have. The first alone writes, logs and validates; the others return no values.
@@ -56,7 +80,9 @@ def fit(
         compiled: whether torch compiles the layers.
         loggers: besides the CSV.
         sample: for validation; None = no validation.
-        callbacks: besides the loop's own, called before them.
+        callbacks: besides the loop's own, called before them. Where one ends the training, ``module.global_step`` tells
+            the steps that were done.
+        flags: further arguments of ``pl.Trainer``; a ``profiler`` by its name, which writes beside the logs.
 
     Returns:
         the last logged values: losses, validation.
@@ -71,6 +97,10 @@ def fit(
     _quieten()
     checkpoint = from_rank_zero(last_checkpoint(folder))
     called = [*callbacks, *(_of_the_first(folder, label, settings, sample) if first else [])]
+    if sample is not None and settings.validate_every and processes() > 1:
+        called.append(EndTogether(settings.validate_every, settings.steps))
+    given = dict(flags or {})
+    profiler = given.pop("profiler", None)
     trainer = pl.Trainer(
         max_steps=settings.steps,
         accelerator=accelerator,
@@ -80,19 +110,21 @@ def fit(
         callbacks=called,
         plugins=[AtomicCheckpointIO(), LightningEnvironment()],  # Lightning is not to look for other processes itself
         log_every_n_steps=max(1, settings.log_every),
-        enable_checkpointing=first and settings.checkpointed,
+        enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in called),
         enable_progress_bar=False,
         enable_model_summary=False,
         limit_val_batches=0,  # `Validation` does it, at any step
         default_root_dir=folder,
+        profiler=_PROFILERS[profiler](dirpath=folder / LOGS, filename="profile") if profiler and first else None,
+        **given,
     )
     torch.manual_seed(module.seed)
     data.epoch = settings.steps  # to Lightning a run is one epoch, whose end it makes something of
     module.train()  # models that were loaded have dropout off, and Lightning leaves that as it is
     with compiled_layers() if compiled else nullcontext():
         trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
-    if trainer.global_step != settings.steps:
-        raise KeyboardInterrupt  # Lightning returns quietly from Ctrl-C
+    if trainer.global_step != settings.steps and (trainer.interrupted or not trainer.should_stop):
+        raise KeyboardInterrupt  # Lightning may return quietly from Ctrl-C; a callback that ends the training says so
     if not first:
         return {}
     values = last_values(merge_parts(folder))  # all of them where the last checkpoint was of the last step

@@ -49,13 +49,15 @@ class FinetuneGeneratorConfig(OptimisedStageConfig):
 
     def by_content(self) -> set[str]:
         """The model, where it is a folder; the sizes, where they are the model's own."""
-        return ({"model"} if self.folder() else set()) | (set(SIZES) if self.model else set())
+        own = ({"model"} if self.folder() else set()) | (set(SIZES) if self.model else set())
+        return super().by_content() | own
 
     def identity(self) -> list[str]:
         """A model in a folder counts by content, wherever it lies. ``UserError`` where it is not there."""
         check_folder(self.model, "stage.finetune_generator.model")
         folder = self.folder()
-        return content_hashes(sorted(path for path in folder.iterdir() if path.is_file())) if folder else []
+        content = content_hashes(sorted(path for path in folder.iterdir() if path.is_file())) if folder else []
+        return [*super().identity(), *content]
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
         """A split that the collection does not have."""

@@ -54,6 +54,15 @@ class StepDataModule(pl.LightningDataModule):
             raise UserError(f"{type(self).__name__}: call prepare_data() and setup() first, or give it to a Trainer")
         return value
 
+    def setup(self, stage: str | None = None) -> None:
+        """Where there is nothing to validate on, ``val_dataloader`` is None: to Lightning it is then not defined.
+
+        Lightning warns of a loader without batches, and shows the progress of validating nothing.
+        """
+        own = type(self).val_dataloader is StepDataModule.val_dataloader
+        if own and self.validation_sample() is None:
+            self.val_dataloader = None  # type: ignore[method-assign, assignment]
+
     def batches_an_epoch(self) -> int:
         """What Lightning takes for an epoch."""
         return self.epoch or self.batches.steps_an_epoch()
@@ -148,6 +157,7 @@ class TokenDataModule(StepDataModule):
         if self._batches is None:
             self._open()
             self._batches = self.make_batches()
+        super().setup(stage)
 
     def make_batches(self) -> Batches:
         """What makes the batches, once the tokens are there."""

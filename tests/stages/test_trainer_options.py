@@ -1,0 +1,187 @@
+"""``trainer.flags`` and ``trainer.callbacks``: what recipes may give, what it changes, and what comes of it."""
+
+import csv
+import inspect
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import pytorch_lightning as pl
+import torch
+from small import Done, door
+
+from condensery.stages.trainer_options import OTHER_CALLBACKS, OWN_FLAGS, Callback, TrainerFlags, identity
+from condensery.system.files import read_json
+
+ALLOWED = {one.__name__: one for one in get_args(get_args(Callback)[0])}
+STOP = "stop: {name: EarlyStopping, monitor: val/mrr@10, mode: max, stopping_threshold: 0.0}"
+RATE = "rate: {name: LearningRateMonitor, logging_interval: step}"
+BEST = "best: {name: ModelCheckpoint, monitor: val/mrr@10, mode: max}"
+SHORT = ["experiment=short", "~stages.condenser", "~stages.cocondenser", "stages.round1.init=backbone"]
+
+
+def test_every_flag_of_lightning_is_given_or_has_a_line_that_says_what_to_use() -> None:
+    flags = inspect.signature(pl.Trainer).parameters
+    assert {*TrainerFlags.model_fields, *OWN_FLAGS} == set(flags)
+    assert TrainerFlags.model_fields.keys().isdisjoint(OWN_FLAGS)
+
+
+def test_every_callback_of_lightning_is_given_or_has_a_line_that_says_why_not() -> None:
+    assert {*ALLOWED, *OTHER_CALLBACKS} == set(pl.callbacks.__all__)
+    assert ALLOWED.keys().isdisjoint(OTHER_CALLBACKS)
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_arguments_and_their_defaults_are_lightnings(name: str, tmp_path: Path) -> None:
+    theirs = inspect.signature(getattr(pl.callbacks, name)).parameters
+    for key, field in ALLOWED[name].model_fields.items():
+        if key != "name" and not field.is_required() and (name, key) != ("DeviceStatsMonitor", "cpu_stats"):
+            assert field.default == theirs[key].default, key
+    given: dict[str, Any] = {"name": name, **({"monitor": "val/mrr@10"} if "monitor" in theirs else {})}
+    getattr(pl.callbacks, name)(**ALLOWED[name](**given).arguments(tmp_path, validated=True))
+
+
+def dry(*given: str) -> Done:
+    return door("dry_run=true", "output_root=/nowhere/at/all", *given)
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ("trainer.flags.max_steps=3", "trainer.flags: max_steps is not set here; use steps, epochs or token_budget"),
+        ("trainer.flags.gradient_clip_val=1.0", "gradient_clip_val is not set here; use max_grad_norm of the stage"),
+        ("trainer.flags.devices=2", "trainer.flags: devices is not set here; use trainer.devices"),
+        ("trainer.flags.detect_anomoly=true", "flags.detect_anomoly: unknown key (did you mean 'detect_anomaly'?)"),
+        ("trainer.flags.detect_anomaly=1", "trainer.flags.detect_anomaly: must be true or false, got 1"),
+        ("trainer.flags.profiler=out.txt", "trainer.flags.profiler: must be 'simple', 'advanced' or 'pytorch'"),
+        (
+            "trainer.callbacks.x={name: LambdaCallback}",
+            "callbacks.x: LambdaCallback is not for recipes: a recipe names",
+        ),
+        ("trainer.callbacks.x={name: Timer}", "trainer.callbacks.x: Timer is not for recipes: use steps, epochs or"),
+        ("trainer.callbacks.x={name: Erly}", "trainer.callbacks.x: unknown 'name' 'Erly' (known: 'EarlyStopping', "),
+        ("trainer.callbacks.x={patience: 1}", "trainer.callbacks.x: needs 'name'"),
+        ("trainer.callbacks.x={name: EarlyStopping}", "trainer.callbacks.x.monitor: needs a value"),
+        (
+            "trainer.callbacks.x={name: EarlyStopping, monitor: mrr}",
+            "callbacks.x.monitor: 'mrr' is not logged; give val/",
+        ),
+        (
+            "trainer.callbacks.x={name: RichModelSummary, max_depth: true}",
+            "max_depth: must be a whole number, got True",
+        ),
+        (
+            "stages.round1.callbacks.x={name: EarlyStopping, patienc: 1}",
+            "stages.round1.callbacks.x.patienc: unknown key",
+        ),
+        (
+            "trainer.callbacks={a: {name: EMAWeightAveraging}, b: {name: EMAWeightAveraging, decay: 0.9}}",
+            "trainer.callbacks: a and b are the same callback; leave one out",
+        ),
+    ],
+)
+def test_what_cannot_be_given_is_one_line_before_anything_is_computed(given: str, line: str) -> None:
+    done = dry(*SHORT, given)
+    assert done.code == 1, done.out
+    assert done.err.startswith("error: ")
+    assert done.err.count("\n") == 1, done.err
+    assert line in done.err
+
+
+@cache
+def ids(*given: str) -> dict[str, str]:
+    """The artifact ids of the stages of a recipe; the bi-encoder ``round1`` and the cross-encoder ``other`` begin alone."""
+    done = dry("experiment=reranked", "stages.round1.init=backbone", *given).sound()
+    return dict(re.findall(r"^│ (\S+) +│ \S+ +│ (\w{16}) ", done.out, re.MULTILINE))
+
+
+def changed(before: dict[str, str], after: dict[str, str]) -> set[str]:
+    assert before.keys() == after.keys()
+    return {name for name in before if before[name] != after[name]}
+
+
+def test_ids_change_with_what_can_change_the_result_and_with_nothing_else() -> None:
+    assert identity({}, (1, 2, 3)) == [], "ids of before there were callbacks remain"
+    plain = ids()
+    assert {"round1", "other", "tokens"} <= plain.keys()
+    watching = f"trainer.callbacks={{{RATE}, sizes: {{name: RichModelSummary}}, device: {{name: DeviceStatsMonitor}}}}"
+    flags = "trainer.flags={deterministic: true, benchmark: true, detect_anomaly: true, profiler: simple}"
+    assert ids(watching, flags) == plain
+    stopped = ids(f"trainer.callbacks={{{STOP}}}")
+    assert "round1" in changed(plain, stopped)
+    assert "other" not in changed(plain, stopped), "it is not validated, so nothing ends it"
+    assert "tokens" not in changed(plain, stopped)
+    averaged = changed(plain, ids("trainer.callbacks.mean={name: EMAWeightAveraging}"))
+    assert {"round1", "other"} <= averaged
+    assert not {"corpus", "tokenizer", "tokens", "bm25"} & averaged
+
+
+def test_ids_do_not_depend_on_how_a_callback_is_written() -> None:
+    stopped = ids("trainer.callbacks.stop={name: EarlyStopping, monitor: val/mrr@10, mode: max}")
+    assert ids("trainer.callbacks.end={name: EarlyStopping, mode: max, monitor: val/mrr@10, patience: 3}") == stopped
+    assert ids("trainer.callbacks.stop={name: EarlyStopping, monitor: val/mrr@10, mode: min}") != stopped
+    assert ids("trainer.callbacks={stop: null}") == ids()
+    alone = ids("stages.round1.callbacks={stop: {name: EarlyStopping, monitor: val/mrr@10, mode: max}}")
+    assert alone["round1"] == stopped["round1"]
+
+
+def test_how_a_stage_is_validated_counts_where_that_can_end_it() -> None:
+    other = "stages.round1.validation_passages=20"
+    assert ids(other) == ids()
+    stop = f"trainer.callbacks={{{STOP}}}"
+    assert "round1" in changed(ids(stop), ids(stop, other))
+    off = "stages.round1.validate_every=0"
+    assert ids(stop, off)["round1"] == ids()["round1"], "never asked"
+
+
+def test_a_recipe_with_callbacks_and_flags(on_beir: list[str], tmp_path: Path) -> None:
+    recipe = [*SHORT, *on_beir, f"output_root={tmp_path}"]
+    given = [f"trainer.callbacks={{{STOP}, {RATE}, {BEST}}}", "trainer.flags={profiler: simple, deterministic: true}"]
+    done = door(*recipe, *given).sound()
+    assert done.err == ""
+    assert "[round1] a callback ended it at step 3 of 6" in done.out
+    stage = done.folder / "stages" / "round1"
+    manifest = read_json(stage / "manifest.json")
+    assert manifest["metrics"]["steps"] == 3
+    assert manifest["metrics"]["val/mrr@10"] > 0
+    assert manifest["config"]["callbacks"]["stop"]["patience"] == 3, "as Lightning has it"
+    rows = list(csv.DictReader((stage / "logs" / "metrics.csv").read_text().splitlines()))
+    rates = [[float(row[name]) for row in rows] for name in ("lr-AdamW/pg1", "train/lr")]
+    assert rates[0] == pytest.approx(rates[1], rel=1e-6)
+    assert len(rows) == 3
+    assert "training_step" in (stage / "logs" / "fit-profile.txt").read_text()
+    kept = list((stage / "saved_checkpoints" / "best").iterdir())
+    assert [path.name for path in kept] == ["epoch=0-step=3.ckpt"]
+    assert torch.load(kept[0], weights_only=True)["global_step"] == 3
+    plain = door(*recipe).sound()
+    assert plain.computed[0] == "round1", "what it reads is there"
+    assert read_json(plain.folder / "stages" / "round1" / "manifest.json")["metrics"]["steps"] == 6
+    watched = door(*recipe, f"trainer.callbacks={{{RATE}}}", given[1]).sound()
+    assert watched.computed == []
+
+
+def test_in_a_stage_that_is_not_validated_early_stopping_says_that_it_does_nothing(
+    on_beir: list[str], tmp_path: Path
+) -> None:
+    done = door(
+        *SHORT, *on_beir, f"trainer.callbacks={{{STOP}}}", "stage.finetune.validate_every=0", f"output_root={tmp_path}"
+    ).sound()
+    assert "[round1] EarlyStopping does nothing: this stage is not validated" in done.out
+    assert read_json(done.folder / "stages" / "round1" / "manifest.json")["metrics"]["steps"] == 6
+
+
+@pytest.mark.slow
+def test_two_processes_end_together(on_beir: list[str], tmp_path: Path) -> None:
+    recipe = [*SHORT, *on_beir, "backbone.dropout=0.0", "stage.finetune.validate_every=2"]
+    averaged = f"trainer.callbacks={{{STOP}, {RATE}, mean: {{name: EMAWeightAveraging, decay: 0.5}}}}"
+    weights = []
+    for number in (1, 2):
+        root = tmp_path / str(number)
+        devices = [f"trainer.devices={number}", f"trainer.threads={number}", "trainer.flags.detect_anomaly=true"]
+        done = door(*recipe, averaged, *devices, f"output_root={root}").sound()
+        manifest = read_json(done.folder / "stages" / "round1" / "manifest.json")
+        assert manifest["metrics"]["steps"] == 2
+        weights.append(manifest["metrics"]["val/mrr@10"])
+    assert weights[1] == pytest.approx(weights[0], abs=0.01)
