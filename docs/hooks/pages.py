@@ -1,0 +1,113 @@
+"""What mkdocs calls: adds the pages that are made from other files of the project, and sets their links right.
+
+A page is written once. README.md is the first page of the site, the studies in ``experiments/`` and the top-level
+documents are pages as they stand, ``conf/`` becomes the pages of recipes and keys, ``examples/`` a page of code. Links are
+written as they hold in the repository, so that they work there too; here they lead to the page that shows the file.
+"""
+
+import posixpath
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import conf_pages
+import griffe
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files, InclusionLevel
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.pages import Page
+
+PROJECT = conf_pages.PROJECT
+AS_THEY_STAND = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "LICENSE", "CITATION.cff")
+EXAMPLES = "examples.md"
+API = "reference/api.md"
+LINK = re.compile(r"""(?<=\]\()(?P<target>[^)\s]+)(?=\))|(?<=src=")(?P<source>[^"]+)(?=")""")
+
+
+def on_files(files: Files, config: "MkDocsConfig") -> Files:
+    """Add the pages that are not in ``docs/``."""
+    studies = (path for path in (PROJECT / "experiments").glob("*/*") if path.suffix in (".md", ".json", ".svg", ".csv"))
+    for path in [*(PROJECT / name for name in AS_THEY_STAND), *sorted(studies)]:
+        name = path.relative_to(PROJECT).as_posix()
+        files.append(File.generated(config, name, abs_src_path=str(path)))
+    for name, text in {**conf_pages.pages(), EXAMPLES: _examples()}.items():
+        files.append(File.generated(config, name, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: "Page", config: "MkDocsConfig", files: Files) -> str:
+    """Set links to files outside of ``docs/`` right, and end the API reference with the base classes."""
+    uri = page.file.src_uri
+    if uri == API:
+        markdown += _base_classes()
+    if page.file.generated_by and not (PROJECT / uri).exists():
+        return markdown  # its links are written for the site
+    origin = uri if page.file.generated_by else f"docs/{uri}"
+    return LINK.sub(lambda link: _link(link[0], origin, uri), markdown)
+
+
+def _link(target: str, origin: str, page: str) -> str:
+    """A link of the file ``origin`` as it must stand on ``page``."""
+    path, _, heading = target.partition("#")
+    if not path or re.match(r"[a-z]+:", path):
+        return target
+    named = posixpath.normpath(posixpath.join(posixpath.dirname(origin), path))
+    if not (PROJECT / named).exists():
+        raise PluginError(f"{origin}: {target}: there is no {named} in the project")
+    found = posixpath.relpath(_shown(named), posixpath.dirname(page))
+    return f"{found}#{heading}" if heading else found
+
+
+def _shown(name: str) -> str:
+    """The page of the site that shows a file or folder of the project."""
+    path = PROJECT / name
+    if name.startswith("docs/"):
+        return name.removeprefix("docs/")
+    if path.is_relative_to(conf_pages.CONF):
+        return conf_pages.place_of(path)
+    if name.startswith("examples"):
+        part = path.relative_to(PROJECT / "examples").parts[:1]
+        return f"{EXAMPLES}#{part[0].removesuffix('.py')}" if part else EXAMPLES
+    return f"{name}/README.md" if path.is_dir() else name
+
+
+def _examples() -> str:
+    """The programs of ``examples/``, which the tests run."""
+    lines = ["# Examples", "", "The programs of `examples/`. The tests run them as they stand, with a small model.", ""]
+    folder = PROJECT / "examples"
+    for path in sorted(folder.glob("*.py")):
+        lines += [f"## {path.name} {{ #{path.stem} }}", "", *_fenced(path), ""]
+    for package in sorted(path for path in folder.iterdir() if path.is_dir() and [*path.glob("*.py")]):
+        lines += [f"## {package.name} {{ #{package.name} }}", ""]
+        for path in sorted(path for path in package.rglob("*") if path.suffix in (".py", ".yaml")):
+            lines += [f"`{path.relative_to(folder)}`", "", *_fenced(path), ""]
+    return "\n".join(lines)
+
+
+def _fenced(path: Path) -> list[str]:
+    return [f"```{path.suffix[1:]}", path.read_text(encoding="utf-8").rstrip(), "```"]
+
+
+def _base_classes() -> str:
+    """Our classes that public ones are made of, with what they share, below a heading of their own."""
+    package = griffe.load("condensery", search_paths=[str(PROJECT / "src")])
+    public = [package[name] for name in _public(package)]
+    classes = [one.final_target if one.is_alias else one for one in public]
+    shared: dict[str, None] = {}
+    for one in classes:
+        if isinstance(one, griffe.Class):
+            shared |= dict.fromkeys(base.path for base in one.mro() if base.path.startswith("condensery."))
+    bases = [path for path in shared if path not in {one.path for one in classes}]
+    if not bases:
+        return ""
+    entries = (f"::: {path}\n    options:\n      heading_level: 3\n" for path in sorted(bases))
+    return "\n\n## What they are made of\n\nNot imported by hand; what they say holds for the classes above.\n\n" + "\n".join(
+        entries
+    )
+
+
+def _public(package: "griffe.Module | griffe.Alias") -> list[str]:
+    """``condensery.__all__``."""
+    return [str(name) for name in package.exports or []]
