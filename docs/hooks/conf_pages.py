@@ -143,7 +143,8 @@ def _source(value: yaml.Node, lines: list[str]) -> str:
         return lines[start.line][start.column : end.column].strip()
     if isinstance(value, yaml.MappingNode):
         return f"{len(value.value)} entries"
-    return " ".join(line.split("#")[0].strip() for line in lines[start.line : end.line + 1]).strip()
+    first, *rest = lines[start.line : end.line + 1]
+    return " ".join(line.split("#")[0].strip() for line in [first[start.column :], *rest]).strip()
 
 
 def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
@@ -288,7 +289,9 @@ def _needs(file: ConfigFile) -> str:
     """The folders that a recipe reads: keys that must be given, and those that name one beside ``run.py``."""
     config = file.whole()
     data = _merged(read(CONF / "data" / f"{file.chosen.get('data', 'pydocs')}.yaml").whole(), config.get("data", {}))
-    named = {f"data.{key}": value for key, value in data.items()} | {"backbone.name": config.get("backbone", {}).get("name")}
+    named = {f"data.{key}": value for key, value in data.items()} | {
+        "backbone.name": config.get("backbone", {}).get("name")
+    }
     for kind in dict.fromkeys(stage["stage"] for stage in config.get("stages", {}).values() if stage):
         named |= {f"stage.{kind}.{key}": value for key, value in config.get("stage", {}).get(kind, {}).items()}
     needed = []

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import conf_pages
 import griffe
 from mkdocs.exceptions import PluginError
-from mkdocs.structure.files import File, Files, InclusionLevel
+from mkdocs.structure.files import File, Files
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -28,7 +28,9 @@ LINK = re.compile(r"""(?<=\]\()(?P<target>[^)\s]+)(?=\))|(?<=src=")(?P<source>[^
 
 def on_files(files: Files, config: "MkDocsConfig") -> Files:
     """Add the pages that are not in ``docs/``."""
-    studies = (path for path in (PROJECT / "experiments").glob("*/*") if path.suffix in (".md", ".json", ".svg", ".csv"))
+    studies = (
+        path for path in (PROJECT / "experiments").glob("*/*") if path.suffix in (".md", ".json", ".svg", ".csv")
+    )
     for path in [*(PROJECT / name for name in AS_THEY_STAND), *sorted(studies)]:
         name = path.relative_to(PROJECT).as_posix()
         files.append(File.generated(config, name, abs_src_path=str(path)))
@@ -103,8 +105,9 @@ def _base_classes() -> str:
     if not bases:
         return ""
     entries = (f"::: {path}\n    options:\n      heading_level: 3\n" for path in sorted(bases))
-    return "\n\n## What they are made of\n\nNot imported by hand; what they say holds for the classes above.\n\n" + "\n".join(
-        entries
+    return (
+        "\n\n## What they are made of\n\nNot imported by hand; what they say holds for the classes above.\n\n"
+        + "\n".join(entries)
     )
 
 
