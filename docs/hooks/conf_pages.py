@@ -236,8 +236,8 @@ def _papers(file: ConfigFile) -> list[str]:
     """The columns and rows of a table with published numbers."""
     values = file.whole()
     columns, classes = values["columns"], values["published"].values()
-    rows = [plain(str(row)) for rows in classes for row in rows]
-    return [f"Columns: {', '.join(plain(str(column)) for column in columns)}.", "", f"Published: {', '.join(rows)}."]
+    rows = dict.fromkeys(plain(str(row)) for rows in classes for row in rows)
+    return [f"Columns: {' · '.join(plain(str(column)) for column in columns)}", "", f"Published: {' · '.join(rows)}"]
 
 
 def _about_group(group: str) -> str:
@@ -247,8 +247,9 @@ def _about_group(group: str) -> str:
             "a key of one stage of the recipe. A stage without a default (`???`) must be given one by the recipe."
         )
     if group == "table":
-        return f"Chosen with `{group}=NAME`: the published numbers that stand beside the measured ones. " + (
-            "A column says which numbers it shows; what the key means is said under `measured`."
+        return (
+            f"Chosen with `{group}=NAME`: published numbers beside the measured ones. The keys are those of "
+            "[`measured`](#measured); `python run.py table=NAME` prints a table without running anything."
         )
     return f"Chosen with `{group}=NAME`; a key is set with `{group}.KEY=VALUE`. `???` must be given."
 

@@ -95,7 +95,8 @@ def _fenced(path: Path) -> list[str]:
 def _base_classes() -> str:
     """Our classes that public ones are made of, with what they share, below a heading of their own."""
     package = griffe.load("condensery", search_paths=[str(PROJECT / "src")])
-    public = [package[name] for name in _public(package)]
+    assert isinstance(package, griffe.Module)
+    public = [package[str(name)] for name in package.exports or []]
     classes = [one.final_target if one.is_alias else one for one in public]
     shared: dict[str, None] = {}
     for one in classes:
@@ -109,8 +110,3 @@ def _base_classes() -> str:
         "\n\n## What they are made of\n\nNot imported by hand; what they say holds for the classes above.\n\n"
         + "\n".join(entries)
     )
-
-
-def _public(package: "griffe.Module | griffe.Alias") -> list[str]:
-    """``condensery.__all__``."""
-    return [str(name) for name in package.exports or []]
