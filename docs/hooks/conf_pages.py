@@ -53,7 +53,8 @@ class ConfigFile:
     @property
     def bases(self) -> list["ConfigFile"]:
         """The files of the same kind that it builds on, by its defaults list."""
-        named = [one for one in self.values.get("defaults", []) if isinstance(one, str) and one != "_self_"]
+        listed = [one for one in self.values.get("defaults", []) if isinstance(one, str) and one != "_self_"]
+        named = [one.removesuffix("@_here_") for one in listed]
         paths = [CONF / f"{one[1:]}.yaml" if one.startswith("/") else self.path.parent / f"{one}.yaml" for one in named]
         return [read(path) for path in paths if path.exists()]
 
@@ -80,6 +81,13 @@ class ConfigFile:
         """Its own keys; one without a comment has that of the file it builds on."""
         comments = self.comments()
         return [replace(key, comment=comments.get(key.name, "")) for key in self.keys]
+
+    def all_keys(self) -> list[Key]:
+        """Its own keys, and then those of the files it builds on that it leaves as they are there."""
+        found = {key.name: key for key in self.explained()}
+        for base in self.bases:
+            found |= {key.name: key for key in base.all_keys() if key.name not in found}
+        return list(found.values())
 
     def whole(self) -> dict[str, Any]:
         """Its values over those that it builds on; what is null there leaves an entry out."""
@@ -156,9 +164,14 @@ def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 
 def files(group: str) -> list[ConfigFile]:
-    """The options of a group, by name; recipes before ablations."""
+    """The files of a group, by name; those of its folders come last."""
     paths = sorted((CONF / group).rglob("*.yaml"), key=lambda path: (len(path.parts), path))
     return [read(path) for path in paths]
+
+
+def options(group: str) -> list[ConfigFile]:
+    """Those that can be chosen; the files of a folder ``shared`` are what several have in common."""
+    return [file for file in files(group) if file.path.parent.name != "shared"]
 
 
 def unexplained() -> list[str]:
@@ -186,6 +199,8 @@ def pages() -> dict[str, str]:
 def place_of(path: Path) -> str:
     """Where the site says what a file or folder of ``conf/`` holds: page#heading."""
     parts = path.with_suffix("").relative_to(CONF).parts
+    if "shared" in parts:
+        return f"reference/keys/{parts[0]}.md"
     if not parts or parts == ("config",):
         return "reference/keys/index.md"
     page = "reference/recipes.md" if parts[0] in ("experiment", "study") else f"reference/keys/{parts[0]}.md"
@@ -223,8 +238,11 @@ def _root() -> str:
 
 def _group(group: str, title: str) -> str:
     lines = [f"# {title}", "", _about_group(group), ""]
-    for file in files(group):
+    for file in options(group):
         lines += [f"## `{file.name}` {{ #{anchor(file.name)} }}", "", *_text(file.head, "../../"), ""]
+        if group == "stage":
+            lines += [*_table(file.all_keys()), ""]
+            continue
         if bases := [base.name for base in file.bases]:
             names = ", ".join(f"[`{name}`](#{anchor(name)})" for name in bases)
             lines += [f"All that is not below is as in {names}.", ""]
