@@ -207,8 +207,7 @@ class SpanPairDataModule(TokenDataModule):
     """Masked spans for Condenser and MLM, pairs of spans for coCondenser and CoT-MAE, sentences and passages for ICT.
 
     Args:
-        data: a folder in the BEIR layout, of documents or of plain text, a list of texts, a ``Collection``, or ``Tokens``.
-        tokenizer: folder or hub name; not needed where ``data`` is ``Tokens``.
+        data, tokenizer, workers: see ``TokenDataModule``.
         length: longest span in tokens, [CLS] and [SEP] included.
         batch_size: documents (spans, where ``pairs`` is None) a step.
         pairs: ``document`` or ``passage``: two spans of each (Gao and Callan 2021b, §3.2); ``sentence``: a span and a
@@ -219,11 +218,9 @@ class SpanPairDataModule(TokenDataModule):
         mask_rate: share of the tokens that is predicted; nothing is masked for ICT.
         whole_word: mask whole words, or single tokens.
         decoder: what the decoder of an auto-encoder reads; None = there is none.
-        query_length: longest sentence in tokens, [CLS] and [SEP] included (of ``pairs="sentence"``).
-        keep_sentence: probability that the sentence stays in its span (of ``pairs="sentence"``).
+        query_length, keep_sentence: of ``pairs="sentence"``: longest sentence in tokens; how often it stays in its span.
         chunk_tokens: padded tokens that are in memory together; a larger batch is accumulated.
         seed: of order, spans and masks.
-        workers: processes that make batches, and that tokenise; 0 = none besides the training.
     """
 
     def __init__(
@@ -285,19 +282,13 @@ class PassageQueryDataModule(TokenDataModule):
     Args:
         data: passages with the queries that were made for them: mappings with ``text`` and ``queries`` (a list of
             strings); or ``Asked`` beside its ``Tokens``.
-        tokenizer: folder or hub name; not needed where ``data`` is ``Tokens``.
+        tokenizer, workers: see ``TokenDataModule``.
         asked: passages and queries in tokens; None = those of ``data``.
-        length: longest passage in tokens, [CLS] and [SEP] included.
-        query_length: longest query in tokens, [CLS] and [SEP] included.
+        length, query_length: longest passage and query in tokens, [CLS] and [SEP] included.
         candidates: how many of a passage's queries are drawn from, one a step.
         mixed_context: probability that a step pairs passages of a document instead (Wu et al. 2023, §5.2).
         batch_size: passages a step.
-        mask_rate: share of the tokens that is predicted.
-        whole_word: mask whole words, or single tokens.
-        decoder: what the decoder of an auto-encoder reads; None = there is none.
-        chunk_tokens: padded tokens that are in memory together; a larger batch is accumulated.
-        seed: of order, queries and masks.
-        workers: processes that make batches, and that tokenise; 0 = none besides the training.
+        mask_rate, whole_word, decoder, chunk_tokens, seed: see ``SpanPairDataModule``.
     """
 
     def __init__(
@@ -355,8 +346,7 @@ class TripleDataModule(TokenDataModule):
     """Queries with a positive and hard negatives each, for the bi-encoder and, pair by pair, for the cross-encoder.
 
     Args:
-        data: a folder in the BEIR layout, of documents or of plain text, a list of texts, a ``Collection``, or ``Tokens``.
-        tokenizer: folder or hub name; not needed where ``data`` is ``Tokens``.
+        data, tokenizer, workers: see ``TokenDataModule``.
         split: whose judged queries are trained on; those of ``dev``, where there are any, are validated on.
         negatives: where hard negatives come from: ``BM25`` or a ``Retriever``, which mines them in ``prepare_data``; a file
             or folder of negatives; or several of these. None = the passages of the other queries alone.
@@ -364,13 +354,11 @@ class TripleDataModule(TokenDataModule):
         mining_depth: negatives mined for a query, of which these are drawn.
         train_queries: so many of the queries, drawn by the seed; None = all.
         batch_size: queries a step.
-        query_length: longest query in tokens, [CLS] and [SEP] included.
-        passage_length: longest passage in tokens, [CLS] and [SEP] included.
+        query_length, passage_length: longest inputs in tokens, [CLS] and [SEP] included.
         titles: passages are read as title [SEP] text.
         pairs: each row is a query and a passage, ``passage_length`` tokens together, as ``CrossEncoderModule`` reads them.
         chunk_tokens: padded tokens that are in memory together; a larger batch is accumulated.
         seed: of order, positives and negatives.
-        workers: processes that make batches, and that tokenise; 0 = none besides the training.
         training: the queries, their positives and their negatives, in place of ``split`` and ``negatives``.
         order: which queries a step is of; None = all in random order, anew each epoch.
     """

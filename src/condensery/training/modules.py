@@ -361,8 +361,7 @@ class CoCondenserModule(CondenserModule):
     """coCondenser (Gao and Callan 2021b, eq. 7): MLM plus the contrast of the two texts of each pair, of all processes.
 
     Args:
-        model: folder or hub name of a checkpoint of the BERT family; or a ``Condenser``.
-        mlm_weight: of the MLM losses.
+        model, mlm_weight: see ``CondenserModule``.
         temperature: divides the inner products (tau of Wu et al. 2023, eq. 5; the paper of coCondenser has none: 1).
         contrast_weight: of the contrast against MLM (1 in the papers).
         others: see ``CondenserModule``.
@@ -401,8 +400,7 @@ class MaskedAutoEncoderModule(EncoderModule):
     Args:
         model: folder or hub name of a checkpoint of the BERT family; or a ``MaskedAutoEncoder``, and then the arguments of
             the decoder are not read.
-        tokenizer: folder or hub name; None = that of the checkpoint.
-        dropout: of hidden states and attention; None = as the checkpoint says.
+        tokenizer, dropout: see ``CondenserModule``.
         decoder: masked (CoT-MAE), causal or enhanced (RetroMAE); see ``DecoderShape``.
         decoder_layers: None = two, of an enhanced decoder one.
         decoder_init: its first weights: random, or those of the backbone's last layers.
