@@ -17,6 +17,7 @@ from small import PROJECT, door
 from test_recipes import GIVEN, OPTIONS, RECIPES, roots, sentences_of  # noqa: F401 - roots is a fixture
 
 import condensery
+from condensery.files import read_json
 
 DOCS = PROJECT / "docs"
 PAGES = sorted(
@@ -168,6 +169,24 @@ def test_the_navigation_lists_every_page() -> None:
 
 def test_the_readme_is_short() -> None:
     assert len((PROJECT / "README.md").read_text().splitlines()) <= 150
+
+
+def test_the_readmes_table_is_that_of_the_study() -> None:
+    part = (PROJECT / "README.md").read_text().split("## Minutes, no download\n")[1].split("\n## ")[0]
+    lines = [line for line in part.splitlines() if line.startswith("|")]
+    assert len(lines) == 9
+    assert set(lines) <= set((PROJECT / "experiments" / "quickstart" / "README.md").read_text().splitlines())
+
+
+def test_the_tours_table_is_the_first_seed_of_the_study() -> None:
+    rows = read_json(PROJECT / "experiments" / "quickstart" / "results.json")
+    measured = {row["row"]: row["metrics"] for row in rows if row["seed"] == 1}
+    shown = re.findall(
+        r"^    │ (.*?) +│ +(.*?)†? │ +(.*?)†? │ +(.*?)†? │$", (DOCS / "tour.md").read_text(), re.MULTILINE
+    )
+    assert {name for name, *_ in shown} == measured.keys()
+    for name, *cells in shown:
+        assert cells == [f"{100 * measured[name][metric]:.1f}" for metric in ("MRR@10", "Recall@100", "NDCG@10")], name
 
 
 def test_every_key_is_explained() -> None:

@@ -50,6 +50,18 @@ def on_page_markdown(markdown: str, page: "Page", config: "MkDocsConfig", files:
     return LINK.sub(lambda link: _link(link[0], origin, uri), markdown)
 
 
+def on_page_content(html: str, page: "Page", config: "MkDocsConfig", files: Files) -> str:
+    """In the API reference, the name of a class of the page is a link to it."""
+    if page.file.src_uri != API:
+        return html
+    places = {path.rpartition(".")[2]: path for path in re.findall(r'<h3 id="(condensery\.[\w.]+)"', html)}
+    return re.sub(
+        r"<code>(\w+)</code>",
+        lambda code: f'<a href="#{places[code[1]]}">{code[0]}</a>' if code[1] in places else code[0],
+        html,
+    )
+
+
 def _link(target: str, origin: str, page: str) -> str:
     """A link of the file ``origin`` as it must stand on ``page``."""
     path, _, heading = target.partition("#")
