@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
 PROJECT = conf_pages.PROJECT
-AS_THEY_STAND = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "LICENSE", "CITATION.cff")
+AS_THEY_STAND = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 EXAMPLES = "examples.md"
 API = "reference/api.md"
 LINK = re.compile(r"""(?<=\]\()(?P<target>[^)\s]+)(?=\))|(?<=src=")(?P<source>[^"]+)(?=")""")
@@ -28,10 +28,8 @@ LINK = re.compile(r"""(?<=\]\()(?P<target>[^)\s]+)(?=\))|(?<=src=")(?P<source>[^
 
 def on_files(files: Files, config: "MkDocsConfig") -> Files:
     """Add the pages that are not in ``docs/``."""
-    studies = (
-        path for path in (PROJECT / "experiments").glob("*/*") if path.suffix in (".md", ".json", ".svg", ".csv")
-    )
-    for path in [*(PROJECT / name for name in AS_THEY_STAND), *sorted(studies)]:
+    studies = sorted((PROJECT / "experiments").glob("*/*.md"))
+    for path in [*(PROJECT / name for name in AS_THEY_STAND), *studies]:
         name = path.relative_to(PROJECT).as_posix()
         files.append(File.generated(config, name, abs_src_path=str(path)))
     for name, text in {**conf_pages.pages(), EXAMPLES: _examples()}.items():
@@ -47,6 +45,8 @@ def on_page_markdown(markdown: str, page: "Page", config: "MkDocsConfig", files:
     if page.file.generated_by and not (PROJECT / uri).exists():
         return markdown  # its links are written for the site
     origin = uri if page.file.generated_by else f"docs/{uri}"
+    for target in {link[0] for link in LINK.finditer(markdown)}:
+        _bring_along(_named(target, origin), origin, config, files)
     return LINK.sub(lambda link: _link(link[0], origin, uri), markdown)
 
 
@@ -62,15 +62,33 @@ def on_page_content(html: str, page: "Page", config: "MkDocsConfig", files: File
     )
 
 
+def _named(target: str, origin: str) -> str | None:
+    """The file or folder of the project that a link of the file ``origin`` names; None = it leads elsewhere."""
+    path = target.partition("#")[0]
+    if not path or re.match(r"[a-z]+:", path):
+        return None
+    return posixpath.normpath(posixpath.join(posixpath.dirname(origin), path))
+
+
+def _bring_along(name: str | None, origin: str, config: "MkDocsConfig", files: Files) -> None:
+    """A file that is linked and has no page becomes part of the site as it is. Raises ``PluginError`` where it is missing."""
+    if name is None or files.get_file_from_path(_shown(name).partition("#")[0]):
+        return
+    path = PROJECT / name
+    if not path.is_file():
+        raise PluginError(
+            f"{origin}: a link to {name}: there is no such file in the project, or it is a folder without a page"
+        )
+    files.append(File.generated(config, name, abs_src_path=str(path)))
+
+
 def _link(target: str, origin: str, page: str) -> str:
     """A link of the file ``origin`` as it must stand on ``page``."""
-    path, _, heading = target.partition("#")
-    if not path or re.match(r"[a-z]+:", path):
+    name = _named(target, origin)
+    if name is None:
         return target
-    named = posixpath.normpath(posixpath.join(posixpath.dirname(origin), path))
-    if not (PROJECT / named).exists():
-        raise PluginError(f"{origin}: {target}: there is no {named} in the project")
-    found = posixpath.relpath(_shown(named), posixpath.dirname(page))
+    heading = target.partition("#")[2]
+    found = posixpath.relpath(_shown(name), posixpath.dirname(page))
     return f"{found}#{heading}" if heading else found
 
 
