@@ -1,5 +1,6 @@
 """The documentation: what its pages say can be run, is run; and nothing public is left out of them."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -17,7 +18,6 @@ from small import PROJECT, door
 from test_recipes import GIVEN, OPTIONS, RECIPES, roots, sentences_of  # noqa: F401 - roots is a fixture
 
 import condensery
-from condensery.files import read_json
 
 DOCS = PROJECT / "docs"
 PAGES = sorted(
@@ -179,7 +179,7 @@ def test_the_readmes_table_is_that_of_the_study() -> None:
 
 
 def test_the_tours_table_is_the_first_seed_of_the_study() -> None:
-    rows = read_json(PROJECT / "experiments" / "quickstart" / "results.json")
+    rows = json.loads((PROJECT / "experiments" / "quickstart" / "results.json").read_text())
     measured = {row["row"]: row["metrics"] for row in rows if row["seed"] == 1}
     shown = re.findall(
         r"^    │ (.*?) +│ +(.*?)†? │ +(.*?)†? │ +(.*?)†? │$", (DOCS / "tour.md").read_text(), re.MULTILINE
