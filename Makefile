@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help install quickstart smoke test test-slow check clean
+.PHONY: help install quickstart smoke test test-slow check docs docs-serve clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -29,8 +29,14 @@ check: .venv/.installed-dev ## lint, types, import cycles
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-clean: ## remove .venv and caches; outputs/ stays
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache
+docs: .venv/.installed-docs ## the documentation, into site/; a warning or a dead link fails
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+docs-serve: .venv/.installed-docs ## the documentation in a browser, built again at every change
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
+clean: ## remove .venv, site and caches; outputs/ stays
+	rm -rf .venv site .pytest_cache .mypy_cache .ruff_cache
 
 .venv/.installed: requirements.txt pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -41,4 +47,9 @@ clean: ## remove .venv and caches; outputs/ stays
 
 .venv/.installed-dev: .venv/.installed requirements-dev.txt
 	$(INSTALL) --no-compile -r requirements-dev.txt
+	@touch $@
+
+.venv/.installed-docs: requirements-docs.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(INSTALL) --no-compile -r requirements-docs.txt
 	@touch $@

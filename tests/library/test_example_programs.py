@@ -41,3 +41,5 @@ def test_what_was_trained_opens_elsewhere(ran: dict[str, str], world: Path) -> N
 def test_what_they_print(ran: dict[str, str]) -> None:
     assert re.search(r"^(rain falls|iron rusts).*\n\{'NDCG@10': [01]\.\d+\}$", ran["finetune"], re.M)
     assert re.search(r"^loss \d+\.\d{3}$", ran["gradient_cache"], re.M)
+    assert re.search(r"^\[Hit\(rank=1, .*\)\]\n\{'NDCG@10': [01]\.\d+\} \{'NDCG@10': [01]\.\d+\}$", ran["search"], re.M)
+    assert re.search(r"^tensor\(\[\[", ran["sentence_similarity"], re.M)

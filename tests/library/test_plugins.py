@@ -45,7 +45,7 @@ def test_without_the_environment_variable_nothing_of_it_is_known(poems: Path) ->
     done = condensery(poems, f"data.root={poems}", "dry_run=true", plugin=False)
     assert done.returncode == 1
     assert len(done.stderr.strip().splitlines()) == 1
-    assert "unknown 'format' 'lines'" in done.stderr
+    assert "stage.count_words: unknown kind of stage" in done.stderr
 
 
 def test_the_table_of_a_recipe_in_ten_lines_of_python(poems: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,7 +119,8 @@ class BM25(Searcher):
     """BM25 with Lucene's formula over titles and texts; see ``condensery.retrieval.bm25``.
 
     Args:
-        k1, b: of the formula; the defaults are Anserini's, with which dense retrievers are usually compared.
+        k1: saturation of term frequency; the default is Anserini's, with which dense retrievers are usually compared.
+        b: length normalisation; the default is Anserini's.
         stopwords: "english" (Lucene's list) or "none".
         stemmer: "none", or an algorithm of Snowball, for which PyStemmer must be installed.
     """
@@ -151,8 +152,9 @@ class Retriever(Searcher):
     Args:
         source: a folder that this project saved, any folder or hub name of the BERT family whose CLS vectors are compared
             by inner product, a ``BiEncoder``, or a module that trains one, whose weights it then shares.
-        query_length, passage_length: longest inputs in tokens, [CLS] and [SEP] included; None = as the folder says, or
-            the longest that the encoder reads, 512 at most.
+        query_length: longest query in tokens, [CLS] and [SEP] included; None = as the folder says, or the longest that
+            the encoder reads, 512 at most.
+        passage_length: longest passage in tokens, as ``query_length``.
         tokenizer: folder or hub name; None = that of ``source``.
         device: "cpu", "cuda", ...; None = the GPU where there is one.
 
