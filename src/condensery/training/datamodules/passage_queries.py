@@ -25,13 +25,19 @@ class PassageQueryDataModule(TokenDataModule):
     Args:
         data: passages with the queries that were made for them: mappings with ``text`` and ``queries`` (a list of
             strings); or ``PassagesAndQueries`` beside its ``Tokens``.
-        tokenizer, workers: see ``TokenDataModule``.
+        tokenizer: folder or hub name; not needed where ``data`` is ``Tokens``.
         asked: passages and queries in tokens; None = those of ``data``.
-        length, query_length: longest passage and query in tokens, [CLS] and [SEP] included.
+        length: longest passage in tokens, [CLS] and [SEP] included.
+        query_length: longest query in tokens, [CLS] and [SEP] included.
         candidates: how many of a passage's queries are drawn from, one a step.
         mixed_context: probability that a step pairs passages of a document instead (Wu et al. 2023, §5.2).
         batch_size: passages a step.
-        mask_rate, whole_word, decoder, chunk_tokens, seed: see ``SpanPairDataModule``.
+        mask_rate: share of the tokens that is predicted.
+        whole_word: mask whole words, or single tokens.
+        decoder: what the decoder of an auto-encoder reads; None = there is none.
+        chunk_tokens: padded tokens that are in memory together; a larger batch is accumulated.
+        seed: of order, queries and masks.
+        workers: processes that make batches, and that tokenise; 0 = none besides the training.
     """
 
     def __init__(

@@ -38,7 +38,8 @@ class SpanPairDataModule(TokenDataModule):
     """Masked spans for Condenser and MLM, pairs of spans for coCondenser and CoT-MAE, sentences and passages for ICT.
 
     Args:
-        data, tokenizer, workers: see ``TokenDataModule``.
+        data: a folder in the BEIR layout, of documents or of plain text, a list of texts, a ``Collection``, or ``Tokens``.
+        tokenizer: folder or hub name; not needed where ``data`` is ``Tokens``.
         length: longest span in tokens, [CLS] and [SEP] included.
         batch_size: documents (spans, where ``pairs`` is None) a step.
         pairs: ``document`` or ``passage``: two spans of each (Gao and Callan 2021b, §3.2); ``sentence``: a span and a
@@ -49,9 +50,11 @@ class SpanPairDataModule(TokenDataModule):
         mask_rate: share of the tokens that is predicted; nothing is masked for ICT.
         whole_word: mask whole words, or single tokens.
         decoder: what the decoder of an auto-encoder reads; None = there is none.
-        query_length, keep_sentence: of ``pairs="sentence"``: longest sentence in tokens; how often it stays in its span.
+        query_length: longest sentence in tokens, [CLS] and [SEP] included (of ``pairs="sentence"``).
+        keep_sentence: probability that the sentence stays in its span (of ``pairs="sentence"``).
         chunk_tokens: padded tokens that are in memory together; a larger batch is accumulated.
         seed: of order, spans and masks.
+        workers: processes that make batches, and that tokenise; 0 = none besides the training.
     """
 
     def __init__(

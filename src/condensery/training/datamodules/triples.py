@@ -26,7 +26,8 @@ class TripleDataModule(TokenDataModule):
     """Queries with a positive and hard negatives each, for the bi-encoder and, pair by pair, for the cross-encoder.
 
     Args:
-        data, tokenizer, workers: see ``TokenDataModule``.
+        data: a folder in the BEIR layout, of documents or of plain text, a list of texts, a ``Collection``, or ``Tokens``.
+        tokenizer: folder or hub name; not needed where ``data`` is ``Tokens``.
         split: whose judged queries are trained on; those of ``dev``, where there are any, are validated on.
         negatives: where hard negatives come from: ``BM25`` or a ``Retriever``, which mines them in ``prepare_data``; a file
             or folder of negatives; or several of these. None = the passages of the other queries alone.
@@ -34,11 +35,13 @@ class TripleDataModule(TokenDataModule):
         mining_depth: negatives mined for a query, of which these are drawn.
         train_queries: so many of the queries, drawn by the seed; None = all.
         batch_size: queries a step.
-        query_length, passage_length: longest inputs in tokens, [CLS] and [SEP] included.
+        query_length: longest query in tokens, [CLS] and [SEP] included.
+        passage_length: longest passage in tokens, [CLS] and [SEP] included.
         titles: passages are read as title [SEP] text.
         pairs: each row is a query and a passage, ``passage_length`` tokens together, as ``CrossEncoderModule`` reads them.
         chunk_tokens: padded tokens that are in memory together; a larger batch is accumulated.
         seed: of order, positives and negatives.
+        workers: processes that make batches, and that tokenise; 0 = none besides the training.
         training: the queries, their positives and their negatives, in place of ``split`` and ``negatives``.
         order: which queries a step is of; None = all in random order, anew each epoch.
     """

@@ -97,7 +97,8 @@ class CoCondenserModule(CondenserModule):
     """coCondenser (Gao and Callan 2021b, eq. 7): MLM plus the contrast of the two texts of each pair, of all processes.
 
     Args:
-        model, mlm_weight: see ``CondenserModule``.
+        model: folder or hub name of a checkpoint of the BERT family; or a ``Condenser``.
+        mlm_weight: of the MLM losses.
         temperature: divides the inner products (tau of Wu et al. 2023, eq. 5; the paper of coCondenser has none: 1).
         contrast_weight: of the contrast against MLM (1 in the papers).
         others: see ``CondenserModule``.
@@ -136,7 +137,8 @@ class MaskedAutoEncoderModule(BackboneModule):
     Args:
         model: folder or hub name of a checkpoint of the BERT family; or a ``MaskedAutoEncoder``, and then the arguments of
             the decoder are not read.
-        tokenizer, dropout: see ``CondenserModule``.
+        tokenizer: folder or hub name; None = that of the checkpoint.
+        dropout: of hidden states and attention; None = as the checkpoint says.
         decoder: masked (CoT-MAE), causal or enhanced (RetroMAE); see ``DecoderShape``.
         decoder_layers: None = two, of an enhanced decoder one.
         decoder_init: its first weights: random, or those of the backbone's last layers.
