@@ -178,11 +178,6 @@ def _blocks(number: int, size: int) -> Iterator[slice]:
     return (slice(first, min(first + size, number)) for first in range(0, number, size))
 
 
-def grid_points(members: int, steps: int) -> int:
-    """How many points ``weight_grid`` has."""
-    return math.comb(steps + members - 1, members - 1)
-
-
 def weight_grid(members: int, steps: int) -> Weights:
     """All weights (g, m) that are multiples of 1/steps and sum to 1, the first weight ascending."""
 
