@@ -1,5 +1,6 @@
 """What all tests share: one thread, no network, no W&B, and the collections beside the project where they are."""
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,14 @@ os.environ.setdefault("CONDENSERY_PROGRESS", "off")
 os.environ.setdefault("WANDB_MODE", "disabled")
 
 PROJECT = Path(__file__).resolve().parent.parent
+
+gc.disable()  # until the libraries are imported: they leave no garbage, and looking for it takes a quarter of that time
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage again, but no more among what the libraries have made."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -51,12 +51,19 @@ def alive(mark: str) -> list[int]:
     return found
 
 
-def kill(process: "subprocess.Popen[str]", mark: str, by: signal.Signals = signal.SIGKILL, group: bool = False) -> str:
+def kill(
+    process: "subprocess.Popen[str]",
+    mark: str,
+    by: signal.Signals = signal.SIGKILL,
+    group: bool = False,
+    patience: float | None = None,
+) -> str:
     """Send a signal to the main process alone, or to its group, and see that nothing is left; what it had printed.
 
     What it started must end by itself, for this ends no other process where the signal is not for the group.
+    ``patience``: the seconds for that, where they are not the usual ones.
     """
-    patience = PATIENCE if by == signal.SIGKILL else SLOW
+    patience = patience or (PATIENCE if by == signal.SIGKILL else SLOW)
     try:
         os.killpg(process.pid, by) if group else process.send_signal(by)
         try:

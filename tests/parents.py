@@ -3,6 +3,7 @@
 Each prints ``ready`` when its children are at work, or wait for some. They start them as the package does.
 """
 
+import gc
 import os
 import subprocess
 import sys
@@ -22,6 +23,8 @@ from condensery.system.children import Parent, guarded
 
 # Environment variable. `watch`: without the help of the kernel; `kernel`: without watching; `nothing`: without both
 ALONE = "TEST_ENDS_BY"
+
+gc.disable()  # a quarter of the time in which Lightning is imported
 
 if os.environ.get(ALONE) in ("watch", "nothing"):
     children._killed_with_parent = lambda: None

@@ -42,16 +42,16 @@ def started(kind: str, folder: Path, **environment: str) -> "subprocess.Popen[st
     return process
 
 
-def left_by(kind: str, folder: Path, processes: int, **environment: str) -> None:
+def left_by(kind: str, folder: Path, processes: int, patience: float | None = None, **environment: str) -> None:
     """Kill such a parent; none is left behind."""
     process = started(kind, folder, **environment)
     try:
-        patience = time.monotonic() + 10
+        deadline = time.monotonic() + 10
         while len(alive(str(folder))) < processes:
-            assert time.monotonic() < patience, "the test starts too little"
+            assert time.monotonic() < deadline, "the test starts too little"
             time.sleep(0.05)
     finally:
-        kill(process, str(folder))
+        kill(process, str(folder), patience=patience)
 
 
 @needs_proc
@@ -72,7 +72,7 @@ def test_each_of_the_two_ways_is_enough(kind: str, way: str, tmp_path: Path) -> 
 @needs_proc
 def test_workers_that_wait_for_tasks_outlive_it_where_nothing_ends_them(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="its output is held open by"):
-        left_by("tokenising", tmp_path / "x", KINDS["tokenising"], **{ALONE: "nothing"})
+        left_by("tokenising", tmp_path / "x", KINDS["tokenising"], patience=3.0, **{ALONE: "nothing"})
 
 
 @needs_proc

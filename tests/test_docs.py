@@ -14,7 +14,7 @@ import conf_pages
 import pytest
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from small import PROJECT, door
+from small import PROJECT, run_command
 from test_recipes import GIVEN, OPTIONS, RECIPES, roots, sentences_of  # noqa: F401 - roots is a fixture
 
 import condensery
@@ -111,9 +111,9 @@ def test_a_command_composes(
         assert chosen["experiment"] in RECIPES
         assert f"data={chosen.get('data', 'pydocs')}" in OPTIONS
     elif given == ["--help"]:
-        door("--help").sound()
+        run_command("--help").sound()
     else:
-        door(f"output_root={tmp_path / 'out'}", *filled(given, roots, tmp_path), "dry_run=true").sound()
+        run_command(f"output_root={tmp_path / 'out'}", *filled(given, roots, tmp_path), "dry_run=true").sound()
 
 
 def test_commands_are_found() -> None:

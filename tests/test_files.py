@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from accidents import refused_as_a_pipe
+from damage import refused_as_a_pipe
 
 from condensery.errors import UserError
 from condensery.system.files import expanded, inside, load_array, load_arrays, read_json

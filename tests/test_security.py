@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from small import MODEL, PROJECT, Done, door
+from small import MODEL, PROJECT, Done, run_command
 
 from condensery.pipeline import store
 
@@ -20,7 +20,7 @@ def recipe(folder: Path, text: str, *given: str, **others: str) -> Done:
         path = folder / "theirs" / f"{name.replace('__', '/')}.yaml"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
-    return door(
+    return run_command(
         "--config-dir", folder / "theirs", "experiment=x", "dry_run=true", f"output_root={folder / 'out'}", *given
     )
 

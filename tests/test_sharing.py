@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 import pytest
-from parts import in_parts
+from simulated_processes import in_parts
 
 from condensery.sharing import SINGLE_PROCESS, NotRankZero, ProcessGroup
 from condensery.system.files import atomic

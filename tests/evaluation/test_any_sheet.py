@@ -4,7 +4,7 @@ import csv
 import tempfile
 from pathlib import Path
 
-from accidents import FEW, MORE, damaged, named
+from damage import FEW, MORE, damaged, named
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from notes import SENTENCES
+from sentences import SENTENCES
 from transformers import BertConfig, BertForMaskedLM
 
 from condensery.tokens.tokenizer import train_wordpiece

@@ -1,12 +1,10 @@
 """The examples run as they stand, but for the names of model and data, and in fewer steps."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from forked import run_program
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SHORTER = {"google-bert/bert-base-uncased": "bert", "max_steps=1000": "max_steps=4", "max_epochs=3": "max_epochs=1"}
@@ -17,16 +15,11 @@ def ran(world: Path) -> dict[str, str]:
     """What each of them prints; the first makes what the second starts from."""
     printed = {}
     sources = {path.stem: path for path in EXAMPLES.glob("*.py")}
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     for name in ("pretrain", *sorted(sources.keys() - {"pretrain"})):
         text = sources[name].read_text()
         for before, after in SHORTER.items():
             text = text.replace(before, after)
-        done = subprocess.run(
-            [sys.executable, "-c", text], cwd=world, env=environment, capture_output=True, text=True, timeout=300
-        )
-        assert done.returncode == 0, f"{name}: {done.stderr[-3000:]}"
-        printed[name] = done.stdout
+        printed[name] = run_program(text, world)
     return printed
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import pytorch_lightning as pl
 import torch
-from notes import SENTENCES
 from pytorch_lightning.callbacks import ModelCheckpoint
+from sentences import SENTENCES
 from torch import Tensor
 
 import condensery
@@ -193,12 +193,15 @@ def test_where_nothing_is_validated_lightning_has_nothing_to_say(world: Path, tm
     assert data.loaded
 
 
-DDP = """
+TRAIN = """
+import gc
+gc.disable()  # while Lightning is imported
 import sys
 import pytorch_lightning as pl
 import torch
 from condensery import CoCondenserModule, SpanPairDataModule
 
+gc.enable()
 world, out, devices = sys.argv[1], sys.argv[2], int(sys.argv[3])
 options = dict(length=32, min_length=4, batch_size=6, chunk_tokens=128)
 data = SpanPairDataModule(f"{world}/notes", tokenizer=f"{world}/bert", **options)
@@ -212,22 +215,22 @@ if trainer.is_global_zero:
 """
 
 
-def test_two_processes_of_lightning_end_with_the_weights_of_one(world: Path, tmp_path: Path) -> None:
-    found = []
-    for devices in (1, 2):
-        out = tmp_path / f"{devices}.pt"
-        script = tmp_path / "train.py"
-        script.write_text(DDP)
-        path = ":".join(sys.path)
-        done = subprocess.run(
-            ["env", f"PYTHONPATH={path}", "OMP_NUM_THREADS=1", sys.executable, script, world, out, str(devices)],
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
-        found.append(torch.load(out))
-    (one, losses), (two, others) = found
+def test_two_processes_of_lightning_end_with_the_weights_of_one(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, one_process, two_processes = (tmp_path / name for name in ("train.py", "one.pt", "two.pt"))
+    script.write_text(TRAIN)
+    monkeypatch.setattr(sys, "argv", [str(script), str(world), str(one_process), "1"])
+    exec(compile(TRAIN, str(script), "exec"), {"__name__": "__main__"})
+    path = ":".join(sys.path)
+    done = subprocess.run(
+        ["env", f"PYTHONPATH={path}", "OMP_NUM_THREADS=1", sys.executable, script, world, two_processes, "2"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    (one, losses), (two, others) = torch.load(one_process), torch.load(two_processes)
     assert losses.keys() == others.keys()
     for name, value in losses.items():
         assert float(others[name]) == pytest.approx(float(value), rel=1e-4), name

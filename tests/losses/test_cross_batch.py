@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import textbook
 import torch
-from torch import Tensor, distributed, multiprocessing, nn
+from forked import run_processes
+from torch import Tensor, distributed, nn
 
 from condensery.losses.cross_batch import gathered, joined_passages, share_of, to_be_averaged
 from condensery.losses.gradient_cache import backpropagate
@@ -123,7 +124,6 @@ class _Chosen:
 
 def child(rank: int, folder: str) -> None:
     """One of the processes: what it back-propagates in every case, averaged as DDP does, and what it gathers."""
-    torch.set_num_threads(1)
     distributed.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=PROCESSES)
     found: dict[str, Any] = {}
     for name, module, own, _ in cases(Path(folder)):
@@ -149,7 +149,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str
     """What each process saved."""
     folder = tmp_path_factory.mktemp("processes")
     list(cases(folder))  # the stores are written once
-    multiprocessing.spawn(child, (str(folder),), nprocs=PROCESSES)
+    run_processes(PROCESSES, child, str(folder))
     return folder, [torch.load(folder / f"{rank}.pt") for rank in range(PROCESSES)]
 
 

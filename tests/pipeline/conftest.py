@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
+from small import run_command
 from toy_commands import Command, Compose, Launch
 
 HERE = Path(__file__).parent
@@ -70,13 +71,15 @@ def launch(project: Path, tmp_path: Path) -> Iterator[Launch]:
 
 
 @pytest.fixture
-def command(launch: Launch) -> Command:
-    """Run ``python run.py experiment=toy ...`` to its end."""
+def command(tmp_path: Path) -> Command:
+    """Run ``python run.py experiment=toy ...`` to its end, in this process."""
 
     def run(*overrides: str, recipe: str = "toy") -> "subprocess.CompletedProcess[str]":
-        process = launch(*overrides, recipe=recipe)
-        out, err = process.communicate(timeout=180)
-        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+        given = [f"data.root={tmp_path / 'text.txt'}", f"output_root={tmp_path / 'out'}", *overrides]
+        done = run_command(
+            "--config-dir", HERE / "conf", *([f"experiment={recipe}"] if recipe else []), *given, curves=True
+        )
+        return subprocess.CompletedProcess([], done.code, done.out, done.err)
 
     return run
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from accidents import FEW, MORE, damaged, named
+from damage import FEW, MORE, damaged, named
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from accidents import MORE
+from damage import MORE
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from parts import in_parts
+from simulated_processes import in_parts
 
 from condensery.retrieval import negatives
 from condensery.retrieval.bm25 import build_bm25

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from accidents import refused_as_a_pipe
+from damage import refused_as_a_pipe
 
 from condensery.errors import UserError
 from condensery.retrieval import negatives

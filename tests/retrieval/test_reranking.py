@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from parts import in_parts
+from simulated_processes import in_parts
 
 from condensery.errors import UserError
 from condensery.retrieval import reranking

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from alone import inputs, run_stage
-from small import Done, door, some_text, write_beir
+from single_stage import inputs, run_stage
+from small import Done, run_command, some_text, write_beir
 
 
 @pytest.fixture(scope="session")
@@ -22,7 +22,7 @@ def on_beir(beir: Path) -> list[str]:
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory, on_beir: list[str]) -> Done:
     """The recipe ``tiny``, run without interruption, one stage after the other."""
-    return door("experiment=tiny", *on_beir, f"output_root={tmp_path_factory.mktemp('finished')}").sound()
+    return run_command("experiment=tiny", *on_beir, f"output_root={tmp_path_factory.mktemp('finished')}").sound()
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from small import CONF, PROJECT, Done, door, some_text
+from small import CONF, PROJECT, Done, run_command, some_text
 
 HEAVY = {
     "torch", "transformers", "pytorch_lightning", "scipy", "bm25s", "faiss", "datasets", "pandas", "matplotlib", "wandb",
@@ -33,7 +33,7 @@ def test_an_answer_imports_nothing_heavy(retriever: str, finished: Done, on_beir
         f"output_root={store}",
         f"ask={some_text().questions[0][1]}",
     ]
-    first = door(*recipe).sound().out.partition("found by answers")[2]
+    first = run_command(*recipe).sound().out.partition("found by answers")[2]
     command = [sys.executable, "-c", WATCHED, PROJECT / "run.py", "--config-dir", CONF, *recipe]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr

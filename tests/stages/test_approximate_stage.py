@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from small import Done, door, metrics_of
+from small import Done, metrics_of, run_command
 
 from condensery.system.files import read_json
 
@@ -20,7 +20,7 @@ def store(finished: Done, tmp_path: Path) -> Path:
 
 def test_a_row_of_its_own_says_how_much_of_exact_search_it_finds(on_beir: list[str], store: Path) -> None:
     extra = ["+table.rows.near=near", "stages.near_mined={stage: mine, retriever: near, depth: 5}", "ask=word"]
-    done = door("experiment=tiny", *on_beir, f"output_root={store}", NEAR % 6, *extra).sound()
+    done = run_command("experiment=tiny", *on_beir, f"output_root={store}", NEAR % 6, *extra).sound()
     assert {"near", "near.evaluation", "near_mined"} >= set(done.computed)
     rows = metrics_of(done.folder)
     exact = next(name for name in rows if name not in ("BM25", "near"))
@@ -29,7 +29,7 @@ def test_a_row_of_its_own_says_how_much_of_exact_search_it_finds(on_beir: list[s
         recall = read_json(done.folder / "stages" / label / "manifest.json")["metrics"]["recall_of_exact"]
         assert recall == 1.0, "all six lists are looked through"
         assert f"[{label}] approximate search found {100 * recall:.1f} % of what exact search finds" in done.out
-    little = door("experiment=tiny", *on_beir, f"output_root={store}", NEAR % 1, "+table.rows.near=near").sound()
+    little = run_command("experiment=tiny", *on_beir, f"output_root={store}", NEAR % 1, "+table.rows.near=near").sound()
     found = read_json(little.folder / "stages" / "near.evaluation" / "manifest.json")["metrics"]["recall_of_exact"]
     assert 0 < found < 1
 
@@ -49,7 +49,9 @@ def test_a_row_of_its_own_says_how_much_of_exact_search_it_finds(on_beir: list[s
     ],
 )
 def test_what_it_cannot_do_is_one_line(stage: str, message: str, on_beir: list[str], store: Path) -> None:
-    done = door("experiment=tiny", *on_beir, f"output_root={store}", f"stages.near={stage}", "+table.rows.near=near")
+    done = run_command(
+        "experiment=tiny", *on_beir, f"output_root={store}", f"stages.near={stage}", "+table.rows.near=near"
+    )
     assert done.code == 1
     assert message in done.err
     assert done.err.count("\n") == 1

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from small import Done, door
+from small import Done, run_command
 from test_bad_input import one_line
 
 from condensery.models.attention import cls_entropy
@@ -27,7 +27,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory, on_beir: list[str]) -> list
 @pytest.fixture(scope="module")
 def measured(recipe: list[str]) -> Done:
     """A run with the stage and its figure."""
-    return door(*recipe, f"stages.entropy={ENTROPY}", f"figures.entropy={FIGURE}").sound()
+    return run_command(*recipe, f"stages.entropy={ENTROPY}", f"figures.entropy={FIGURE}").sound()
 
 
 def test_every_encoder_is_measured_on_the_same_random_texts(measured: Done) -> None:
@@ -60,7 +60,7 @@ def test_another_seed_draws_other_texts_and_whole_documents_are_fewer(recipe: li
     found = []
     for changes in ("number: 20, seed: 1", "number: 20, seed: 2", "number: 1000", "number: 1000, texts: documents"):
         stage = ENTROPY.replace("backbone, condenser, ", "").replace("number: 20", changes)
-        done = door(*recipe, f"stages.entropy={stage}").sound()
+        done = run_command(*recipe, f"stages.entropy={stage}").sound()
         found.append(read_json(done.folder / "stages" / "entropy" / "entropy.json"))
     assert [one["texts"] for one in found] == [20, 20, 120, 40]
     assert len({str(one["encoders"]) for one in found}) == 4
@@ -82,13 +82,13 @@ def test_another_seed_draws_other_texts_and_whole_documents_are_fewer(recipe: li
     }.values(),
 )
 def test_what_cannot_be_measured_is_said_in_one_line(stage: str, said: str, recipe: list[str]) -> None:
-    one_line(door(*recipe, f"stages.entropy={stage}"), said)
+    one_line(run_command(*recipe, f"stages.entropy={stage}"), said)
 
 
 def test_an_encoder_with_another_tokenizer_is_refused(recipe: list[str], measured: Done) -> None:
     other = ["stages.words={stage: tokenizer, vocab_size: 500}", "stages.other={stage: tokens, tokenizer: words}"]
     stage = "{stage: attention_entropy, encoders: [condenser], tokens: other, min_length: 4, length: 24}"
     said = one_line(
-        door(*recipe, *other, f"stages.entropy={stage}"), "condenser reads another tokenizer than the texts"
+        run_command(*recipe, *other, f"stages.entropy={stage}"), "condenser reads another tokenizer than the texts"
     )
     assert said.startswith("error: stages.entropy.encoders: ")

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small import Text, door, some_text, write_beir
+from small import Text, run_command, some_text, write_beir
 
 from condensery.system.files import read_json
 
@@ -60,7 +60,7 @@ def architectures(run: Path) -> set[str]:
 
 
 def test_roberta_from_scratch_with_a_wordpiece(small: list[str]) -> None:
-    done = door(*small, "backbone.family=roberta").sound()
+    done = run_command(*small, "backbone.family=roberta").sound()
     assert architectures(done.folder) == {"roberta"}
 
 
@@ -70,8 +70,8 @@ def test_a_checkpoint_in_a_folder_with_and_without_titles(family: str, small: li
 
     folder = (bert_folder if family == "bert" else roberta_folder)(tmp_path / "checkpoint")
     named = [f"backbone.name={folder}", f"backbone.tokenizer={folder}", "stage.finetune.passage_length=64"]
-    with_titles = door(*small, *named).sound()
-    without = door(*small, *named, "stage.tokens.titles=false").sound()
+    with_titles = run_command(*small, *named).sound()
+    without = run_command(*small, *named, "stage.tokens.titles=false").sound()
     assert architectures(with_titles.folder) == {family}
     tokens = [run.folder / "stages" / "tokens" / "titles" for run in (with_titles, without)]
     assert [path.is_dir() for path in tokens] == [True, False]
@@ -92,17 +92,17 @@ def test_the_same_checkpoint_elsewhere_is_the_same(small: list[str], tmp_path: P
     folder = bert_folder(tmp_path / "here")
     shutil.copytree(folder, tmp_path / "there")
     named = ["backbone.name={0}", "backbone.tokenizer={0}"]
-    door(*small, *(one.format(folder) for one in named)).sound()
-    assert door(*small, *(one.format(tmp_path / "there") for one in named)).sound().computed == []
+    run_command(*small, *(one.format(folder) for one in named)).sound()
+    assert run_command(*small, *(one.format(tmp_path / "there") for one in named)).sound().computed == []
 
 
 def test_a_new_head_on_a_checkpoint_is_drawn_from_the_seed(small: list[str], tmp_path: Path) -> None:
     folder = bert_folder(tmp_path / "checkpoint")
     named = [f"backbone.name={folder}", f"backbone.tokenizer={folder}"]
-    first = door(*small, *named).sound()
+    first = run_command(*small, *named).sound()
     head = first.folder / "stages" / "condenser" / "condenser_head.safetensors"
     before = head.read_bytes()
-    assert door(*small, *named, "force=[condenser]").sound().computed == ["condenser"]
+    assert run_command(*small, *named, "force=[condenser]").sound().computed == ["condenser"]
     assert head.read_bytes() == before
 
 
@@ -110,5 +110,5 @@ def test_a_checkpoint_with_too_few_positions_is_refused_before_training(small: l
     for make in (bert_folder, roberta_folder):
         folder = make(tmp_path / make.__name__)
         named = [f"backbone.name={folder}", f"backbone.tokenizer={folder}"]
-        done = door(*small, *named, "stages.condenser.length=65", "stages.condenser.min_length=8")
+        done = run_command(*small, *named, "stages.condenser.length=65", "stages.condenser.min_length=8")
         assert done.err == "error: stages.condenser: length=65 is longer than the backbone's 64 positions\n"

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small import CONF, PROJECT, Done, artifact_files, door, half_written, metrics_of
+from small import CONF, PROJECT, Done, artifact_files, half_written, metrics_of, run_command
 
 from condensery.errors import DiskError, UserError
 from condensery.retrieval import reranking
@@ -33,7 +33,7 @@ def recipe(on_beir: list[str]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def done(recipe: list[str], tmp_path_factory: pytest.TempPathFactory) -> Done:
-    return door(*recipe, f"output_root={tmp_path_factory.mktemp('reranked')}").sound()
+    return run_command(*recipe, f"output_root={tmp_path_factory.mktemp('reranked')}").sound()
 
 
 def stage(done: Done, name: str) -> Artifact:
@@ -128,9 +128,9 @@ def test_a_rerank_that_was_interrupted_goes_on_and_ends_with_the_same_bits(
     monkeypatch.setattr(reranking, "_score", stopping)
     arguments = [*recipe, f"output_root={root}"]
     for _ in range(2):
-        assert door(*arguments).code != 0
+        assert run_command(*arguments).code != 0
         assert not half_written(root)
-    again = door(*arguments).sound()
+    again = run_command(*arguments).sound()
     assert again.computed == ["ensemble", "denoised", "augmented", "alone0", "alone1"]
     # 10 queries in shards of 4: three for each rerank; two for denoise, three for augment; and two were stopped
     assert shards == 4 * 3 + 2 + 3 + 2
@@ -141,7 +141,7 @@ def test_a_rerank_that_was_interrupted_goes_on_and_ends_with_the_same_bits(
 
 def test_ask_searches_what_was_reranked(recipe: list[str], done: Done) -> None:
     rows = ["table.rows={BM25: bm25, reranked: reranked}"]
-    found = door(*recipe, *rows, f"output_root={done.folder.parents[1]}", "ask=what about it").sound()
+    found = run_command(*recipe, *rows, f"output_root={done.folder.parents[1]}", "ask=what about it").sound()
     assert "found by" in found.out
 
 
@@ -187,7 +187,7 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
 @pytest.mark.parametrize("name", BAD)
 def test_a_fault_of_the_config_is_named_with_its_key(name: str, recipe: list[str], tmp_path: Path) -> None:
     overrides, wanted = BAD[name]
-    failed = door(*recipe, *overrides, f"output_root={tmp_path}")
+    failed = run_command(*recipe, *overrides, f"output_root={tmp_path}")
     assert failed.code == 1, failed.out
     assert failed.err.startswith("error: ")
     assert failed.err.count("\n") == 1, failed.err
@@ -210,7 +210,7 @@ LATE: dict[str, tuple[list[str], list[str]]] = {
 @pytest.mark.parametrize("name", LATE)
 def test_a_fault_that_shows_late_is_one_line_too(name: str, recipe: list[str], done: Done) -> None:
     overrides, wanted = LATE[name]
-    failed = door(*recipe, *overrides, f"output_root={done.folder.parents[1]}")
+    failed = run_command(*recipe, *overrides, f"output_root={done.folder.parents[1]}")
     assert failed.code == 1, failed.out
     assert failed.err.count("\n") == 1, failed.err
     assert all(words in failed.err for words in wanted), failed.err

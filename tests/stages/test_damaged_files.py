@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from small import Done, artifact_files, door
+from small import Done, artifact_files, run_command
 
 TRIALS = int(os.environ.get("DAMAGES", "60"))
 
@@ -54,7 +54,7 @@ def test_no_damage_ends_in_a_traceback_or_in_other_results(finished: Done, on_be
         if not (root / name).exists():
             continue
         what = f"{name}, {damage(root / name, draw)}"
-        done = door("experiment=tiny", *on_beir, f"output_root={root}")
+        done = run_command("experiment=tiny", *on_beir, f"output_root={root}")
         assert done.code in (0, 1), what
         if done.code:
             noticed += 1
@@ -73,7 +73,7 @@ def test_a_disk_that_fills_up_anywhere_is_one_line_and_with_more_space_the_run_g
         pytest.skip("no disk can be mounted here")
     try:
         arguments, size, failed = ["experiment=tiny", *on_beir, f"output_root={tmp_path}"], 100, 0
-        while (done := door(*arguments)).code:
+        while (done := run_command(*arguments)).code:
             assert re.fullmatch(r"error: .*: no space is left on the disk\n", done.err), f"{size} KiB: {done.err}"
             failed, size = failed + 1, int(size * 1.25)
             subprocess.run(["mount", "-o", f"remount,size={size}k", str(tmp_path)], check=True)

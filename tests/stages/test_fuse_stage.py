@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small import Done, artifact_files, door, half_written, metrics_of, some_text, write_beir, write_text_files
+from small import Done, artifact_files, half_written, metrics_of, run_command, some_text, write_beir, write_text_files
 
 from condensery.errors import DiskError
 from condensery.retrieval import fusion
@@ -52,7 +52,7 @@ def store_of(finished: Done, folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def done(recipe: list[str], finished: Done, tmp_path_factory: pytest.TempPathFactory) -> Done:
     store = store_of(finished, tmp_path_factory.mktemp("fused") / "out")
-    return door(*recipe, f"output_root={store}").sound()
+    return run_command(*recipe, f"output_root={store}").sound()
 
 
 def stage(done: Done, name: str) -> Artifact:
@@ -121,9 +121,9 @@ def test_killed_while_it_measures_it_ends_with_the_same_bytes(
 
     monkeypatch.setattr(fusion, "weighted_sum", stopping)
     arguments = [*recipe, f"output_root={root}"]
-    assert door(*arguments).code != 0
+    assert run_command(*arguments).code != 0
     assert not half_written(root)
-    again = door(*arguments).sound()
+    again = run_command(*arguments).sound()
     assert again.computed == ["fused", "given"]
     mine, wanted = artifact_files(again.folder), artifact_files(done.folder)
     assert [name for name in wanted if mine.get(name) != wanted[name]] == []
@@ -137,7 +137,7 @@ def test_without_dev_queries_all_weigh_the_same_and_a_line_says_so(source: str, 
     fused = "stages.fused={stage: fuse, retrievers: [short, long]}"
     row = ["+table.rows.fused=fused"] if source == "no dev" else []
     arguments = [*LEXICAL, *data, f"data.root={tmp_path / 'data'}", fused, *row, f"output_root={tmp_path / 'out'}"]
-    done = door(*arguments).sound()
+    done = run_command(*arguments).sound()
     about, name = read_json(stage(done, "fused").path / "index.json"), "beir" if row else "text"
     assert (about["weights"], about["chosen"]) == ([0.5, 0.5], None)
     line = f"[fused] the collection {name} has no dev queries to choose weights by: each retriever has 0.5;"
@@ -147,7 +147,7 @@ def test_without_dev_queries_all_weigh_the_same_and_a_line_says_so(source: str, 
 
 
 def test_a_dry_run_shows_what_is_encoded_for_it(on_beir: list[str], tmp_path: Path) -> None:
-    out = door("experiment=tiny", *on_beir, FUSED, "dry_run=true", f"output_root={tmp_path}").sound().out
+    out = run_command("experiment=tiny", *on_beir, FUSED, "dry_run=true", f"output_root={tmp_path}").sound().out
     assert out.index("round1.index") < out.index("fused")
 
 
@@ -177,7 +177,7 @@ def test_what_cannot_be_is_one_line(setting: str, on_beir: list[str], tmp_path: 
     fused = ", ".join(f"{key}: {value}" for key, value in settings.items())
     other = "stages.other={stage: rerank, retriever: bm25, cross_encoders: [cross]}"
     cross = "stages.cross={stage: train_cross_encoder, init: backbone, length: 48}"
-    done = door(
+    done = run_command(
         "experiment=tiny", *on_beir, cross, other, f"stages.fused={{stage: fuse, {fused}}}", "dry_run=true",
         f"output_root={tmp_path}",
     )  # fmt: skip

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from alone import run_stage
+from single_stage import run_stage
 from small_t5 import save_small_t5
 
 from condensery.errors import UserError

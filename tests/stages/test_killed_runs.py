@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from kills import checkpoints, kill, same_results, start, wait
-from small import CONF, PROJECT, Done, door
+from small import CONF, PROJECT, Done, run_command
 
 KILLS = 8
 LONGER = [  # so that training takes long enough to be killed in
@@ -50,7 +50,7 @@ def test_killed_after_a_checkpoint_it_goes_on_from_there(
         return resumed[-1]
 
     monkeypatch.setattr(loop, "last_checkpoint", noted)
-    again = door(*arguments).sound()
+    again = run_command(*arguments).sound()
     assert again.computed != finished.computed, "what was finished before the kill is reused"
     assert len(left) == 1
     assert {path.name for path in resumed if path} == {f"step={left[0]}.ckpt"}
@@ -62,7 +62,7 @@ def test_killed_after_a_checkpoint_it_goes_on_from_there(
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_killed_at_random_moments_it_ends_with_the_same_bits(jobs: int, on_beir: list[str], tmp_path: Path) -> None:
     recipe = ["experiment=tiny", *on_beir, *LONGER, *JOINED]
-    whole = door(*recipe, f"output_root={tmp_path / 'whole'}").sound()
+    whole = run_command(*recipe, f"output_root={tmp_path / 'whole'}").sound()
     root, draw = tmp_path / "killed", random.Random(jobs)
     arguments = [*recipe, f"output_root={root}", f"jobs={jobs}"]
     seen: set[Path] = set()  # checkpoints that an earlier kill left behind
@@ -85,7 +85,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_bits(jobs: int, on_beir:
     assert process.returncode == 0, out
     assert kills >= 3
     assert resumable >= 1, "no kill came after a checkpoint"
-    last = door(*arguments).sound()
+    last = run_command(*arguments).sound()
     assert last.computed == []
     same_results(last.folder, whole.folder)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from alone import TEXT, inputs, run_stage
+from single_stage import TEXT, inputs, run_stage
 from small import write_beir
 from transformers import BertConfig, BertModel
 

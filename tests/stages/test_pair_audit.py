@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small import Done, door
+from small import Done, run_command
 
 from condensery.evaluation import proxy
 from condensery.evaluation.agreement import fleiss_kappa, wilson
@@ -49,7 +49,7 @@ def audit(first: Done) -> Path:
 
 
 def audited(root: Path, *overrides: str) -> Done:
-    return door("experiment=audit", f"output_root={root}", *overrides)
+    return run_command("experiment=audit", f"output_root={root}", *overrides)
 
 
 def one_line(done: Done) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from alone import run_stage
-from small import Done, door
+from single_stage import run_stage
+from small import Done, run_command
 
 from condensery.tokens.artifacts import Tokens
 from condensery.tokens.spans import RandomWindows, SentencePacked
@@ -110,10 +110,10 @@ def test_another_place_for_pairs_is_another_artifact_and_an_unknown_one_is_named
     on_beir: list[str], tmp_path: Path
 ) -> None:
     given = ["experiment=short", *on_beir, f"output_root={tmp_path}", "dry_run=true"]
-    before = ids_of(door(*given).sound())
+    before = ids_of(run_command(*given).sound())
     key = "stage.pretrain_cocondenser.pairs_within"
-    after = ids_of(door(*given, f"{key}=passage").sound())
+    after = ids_of(run_command(*given, f"{key}=passage").sound())
     changed = {name for name in before if before[name] != after[name]}
     assert changed == {"cocondenser", "round1", "round1.index", "round1.evaluation"}
-    assert ids_of(door(*given, f"{key}=document").sound()) == before
-    assert door(*given, f"{key}=text").err == f"error: {key}: must be 'document' or 'passage', got 'text'\n"
+    assert ids_of(run_command(*given, f"{key}=document").sound()) == before
+    assert run_command(*given, f"{key}=text").err == f"error: {key}: must be 'document' or 'passage', got 'text'\n"

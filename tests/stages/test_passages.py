@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from alone import TEXT, inputs, run_stage
+from single_stage import TEXT, inputs, run_stage
 
 from condensery.text.collection import Collection
 from condensery.text.records import Document, Passage

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small import MODEL, Done, door, half_written, some_text, write, write_beir
+from small import MODEL, Done, half_written, run_command, some_text, write, write_beir
 from small_t5 import save_small_t5
 
 from condensery.tokens.artifacts import Passages, Queries
@@ -63,7 +63,7 @@ def done(given: list[str], root: Path) -> Done:
         WRITER,
         f"stages.queries={_options(stage='generate_queries', model='null', generator='writer', max_tokens=8, number=2)}",
     ]
-    return door(*given, *stages).sound()
+    return run_command(*given, *stages).sound()
 
 
 def test_every_kind_of_stage_runs_and_is_reused(done: Done, given: list[str], root: Path) -> None:
@@ -78,7 +78,7 @@ def test_every_kind_of_stage_runs_and_is_reused(done: Done, given: list[str], ro
     manifest = json.loads((stages / "queries" / "manifest.json").read_text())
     assert manifest["metrics"]["queries"] == len(queries["queries"].store)
     assert (stages / "writer" / "logs" / "metrics.csv").is_file()
-    again = door(*given, WRITER, queries_stage("generate_queries", model="null", generator="writer", max_tokens=8,
+    again = run_command(*given, WRITER, queries_stage("generate_queries", model="null", generator="writer", max_tokens=8,
                                                number=2), "trainer.devices=2").sound()  # fmt: skip
     assert again.computed == [], "the number of processes is not part of what a stage is"
 
@@ -87,10 +87,10 @@ def test_where_files_lie_does_not_matter(done: Done, given: list[str], root: Pat
     moved = root / "moved.tsv"
     moved.write_bytes((root / "read.tsv").read_bytes())
     read = f"stages.read={_options(stage='read_queries', passages='own', path=moved)}"
-    assert door(*given, OWN, read).sound().computed == []
+    assert run_command(*given, OWN, read).sound().computed == []
     with moved.open("a") as lines:
         lines.write("0\tone more\n")
-    assert door(*given, OWN, read).sound().computed == ["read"]
+    assert run_command(*given, OWN, read).sound().computed == ["read"]
 
 
 def one_line(done: Done, *wanted: str) -> None:
@@ -145,7 +145,7 @@ def test_a_fault_of_the_config_is_named_with_its_key(name: str, given: list[str]
     extra += [TOKENS] if stage.startswith("stages.pre=") else []
     stage, _, override = stage.partition(" data.")
     overrides = [f"data.{override}", "data.dev_queries=0"] if override else []
-    one_line(door(*given, *extra, stage, *overrides, f"output_root={tmp_path}"), *wanted)
+    one_line(run_command(*given, *extra, stage, *overrides, f"output_root={tmp_path}"), *wanted)
     assert not list(tmp_path.glob("artifacts/*/*/manifest.json")), "found only after work was done"
 
 
@@ -159,27 +159,27 @@ def test_a_fault_of_the_files_is_named_with_its_line(done: Done, given: list[str
     }
     for name, (lines, wanted) in broken.items():
         path = write(tmp_path / name, lines)
-        one_line(door(*given, OWN, queries_stage("read_queries", passages="own", path=path)), wanted)
+        one_line(run_command(*given, OWN, queries_stage("read_queries", passages="own", path=path)), wanted)
 
 
 def test_a_model_that_cannot_write_is_one_line(done: Done, given: list[str], tmp_path: Path) -> None:
     words = (done.folder / "stages" / "tokenizer").resolve()
     save_small_t5(tmp_path / "startless", words, decoder_start_token_id=None)
     one_line(
-        door(*given, queries_stage("generate_queries", model=tmp_path / "startless")),
+        run_command(*given, queries_stage("generate_queries", model=tmp_path / "startless")),
         "stages.queries.model: ",
         "has no decoder_start_token_id",
     )
     startless = WRITER.replace("layers: 1", f"model: {tmp_path / 'startless'}")
-    one_line(door(*given, startless), "stages.writer.model: ", "has no decoder_start_token_id")
+    one_line(run_command(*given, startless), "stages.writer.model: ", "has no decoder_start_token_id")
     fp16 = queries_stage("generate_queries", model="nix/nix", precision="fp16")
-    one_line(door(*given, fp16), "stages.queries.precision: fp16 needs a GPU")
-    one_line(door(*given, queries_stage("generate_queries", model="nix/nix")), "cannot load 'nix/nix'")
+    one_line(run_command(*given, fp16), "stages.queries.precision: fp16 needs a GPU")
+    one_line(run_command(*given, queries_stage("generate_queries", model="nix/nix")), "cannot load 'nix/nix'")
 
 
 def test_the_length_of_queries_does_not_count_without_queries(given: list[str], tmp_path: Path) -> None:
     overrides = [pretraining(query_length=200), TOKENS, f"output_root={tmp_path}", "dry_run=true"]
-    door(*given, *overrides).sound()
+    run_command(*given, *overrides).sound()
 
 
 def test_a_sentence_that_is_removed_is_hidden_from_its_passage_in_training(
@@ -195,7 +195,7 @@ def test_a_sentence_that_is_removed_is_hidden_from_its_passage_in_training(
     monkeypatch.setattr(data, "PassageQueries", Kept)
     for remove in (True, False):
         queries = queries_stage("extract_queries", number=2, remove=remove)
-        done = door(*given, TOKENS, queries, pretraining(queries="queries")).sound()
+        done = run_command(*given, TOKENS, queries, pretraining(queries="queries")).sound()
         assert "pre" in done.computed
         (source,) = made
         made.clear()
@@ -219,8 +219,8 @@ def test_queries_and_passages_of_another_tokenizer_are_one_line_and_another_name
     ]
     wrong = "were tokenised with another tokenizer than this stage reads; give both the same stage as `tokenizer`"
     of_queries = queries_stage("extract_queries", tokenizer="other")
-    one_line(door(*given, *stages, of_queries), f"stages.pre.queries: the queries {wrong}")
+    one_line(run_command(*given, *stages, of_queries), f"stages.pre.queries: the queries {wrong}")
     of_passages = queries_stage("extract_queries", passages="foreign")
-    one_line(door(*given, *stages, of_passages), f"stages.pre.queries: the passages of these queries {wrong}")
+    one_line(run_command(*given, *stages, of_passages), f"stages.pre.queries: the passages of these queries {wrong}")
     assert not list(tmp_path.glob("artifacts/pretrain_cotmae/*/logs")), "found only while it trained"
-    door(*given, *stages, queries_stage("extract_queries", tokenizer="same")).sound()
+    run_command(*given, *stages, queries_stage("extract_queries", tokenizer="same")).sound()

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from alone import run_stage
 from pydantic import ValidationError
+from single_stage import run_stage
 from small import write
 
 from condensery.errors import UserError

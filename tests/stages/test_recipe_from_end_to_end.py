@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from small import PROJECT, Done, artifact_files, door, half_written, metrics_of, write
+from small import PROJECT, Done, artifact_files, half_written, metrics_of, run_command, write
 from test_query_recipe import KINDS as OF_QUERIES  # kinds that the recipe there runs
 from test_sentence_stages import KINDS as OF_SENTENCES
 
@@ -26,7 +26,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The recipe ``tiny`` on the docstrings of the standard library, with triples besides; its corpus lies ready."""
     folder = tmp_path_factory.mktemp("recipe")
     root = f"output_root={folder / 'out'}"
-    door("data=pydocs_stdlib", "stages.corpus={stage: corpus}", "logger=csv", root).sound()
+    run_command("data=pydocs_stdlib", "stages.corpus={stage: corpus}", "logger=csv", root).sound()
     collection = Collection(next((folder / "out" / "artifacts" / "corpus").glob("*/collection.json")).parent)
     queries, passages = collection.queries.ids, collection.passages.ids
     positives = list(collection.qrels("train").positives().items())[:300]
@@ -37,13 +37,13 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 @pytest.fixture(scope="module")
 def done(recipe: list[str]) -> Done:
-    return door(*recipe).sound()
+    return run_command(*recipe, curves=True).sound()
 
 
 @pytest.fixture(scope="module")
 def contexts(done: Done, recipe: list[str]) -> Done:
     """The recipe ``contexts`` on the same collection, beside the first."""
-    return door("experiment=contexts", recipe[-1]).sound()
+    return run_command("experiment=contexts", recipe[-1]).sound()
 
 
 def test_every_kind_of_stage_is_run_and_the_corpus_of_another_recipe_reused(done: Done, contexts: Done) -> None:
@@ -132,7 +132,7 @@ def test_what_was_pretrained_on_contexts_is_fine_tuned_and_their_pairs_are_audit
 
 def test_a_second_run_reuses_everything_and_answers(done: Done, recipe: list[str]) -> None:
     results = (done.folder / "results.json").read_bytes()
-    again = door(*recipe, "ask=read a json file").sound()
+    again = run_command(*recipe, "ask=read a json file").sound()
     assert again.computed == []
     assert (done.folder / "results.json").read_bytes() == results
     shown = again.out.partition("found by BM25")[2]
@@ -143,7 +143,7 @@ def test_a_second_run_reuses_everything_and_answers(done: Done, recipe: list[str
 
 def test_a_dense_retriever_answers_too(done: Done, recipe: list[str]) -> None:
     rows = ["~table.rows.BM25", "table.baseline=null"]
-    answered = door(*recipe, *rows, "ask=read a json file").sound()
+    answered = run_command(*recipe, *rows, "ask=read a json file").sound()
     best = max(ROWS[1:], key=lambda row: metrics_of(done.folder)[row]["MRR@10"])
     assert f"found by {best}" in answered.out
     assert answered.computed == []
@@ -153,7 +153,7 @@ def test_several_questions_are_answered_from_a_pipe(
     done: Done, recipe: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("read a json file\nsort a list\n"))
-    answered = door(*recipe, "ask=-").sound()
+    answered = run_command(*recipe, "ask=-").sound()
     assert answered.computed == []
     assert answered.out.count("found by BM25") == 2
     assert "? sort a list" in answered.out
@@ -161,14 +161,14 @@ def test_several_questions_are_answered_from_a_pipe(
 
 def test_force_recomputes_one_stage_and_gives_the_same(done: Done, recipe: list[str]) -> None:
     before = artifact_files(done.folder)
-    forced = door(*recipe, "force=[round1]").sound()
+    forced = run_command(*recipe, "force=[round1]").sound()
     assert forced.computed == ["round1"]
     assert artifact_files(done.folder) == before
 
 
 @pytest.mark.slow
 def test_two_jobs_give_the_bits_of_one(finished: Done, on_beir: list[str], tmp_path: Path) -> None:
-    two = door("experiment=tiny", *on_beir, "jobs=2", f"output_root={tmp_path}").sound()
+    two = run_command("experiment=tiny", *on_beir, "jobs=2", f"output_root={tmp_path}").sound()
     assert sorted(two.computed) == sorted(finished.computed)
     assert two.folder.name == finished.folder.name
     for name in ("results.json", "table.md"):
@@ -179,13 +179,13 @@ def test_two_jobs_give_the_bits_of_one(finished: Done, on_beir: list[str], tmp_p
 def test_where_the_data_lies_does_not_matter(finished: Done, beir: Path, on_beir: list[str], tmp_path: Path) -> None:
     shutil.copytree(beir, tmp_path / "moved")
     root = f"output_root={finished.folder.parents[1]}"
-    moved = door("experiment=tiny", *on_beir, f"data.root={tmp_path / 'moved'}", root).sound()
+    moved = run_command("experiment=tiny", *on_beir, f"data.root={tmp_path / 'moved'}", root).sound()
     assert moved.computed == []
 
 
 def test_what_changes_one_stage_recomputes_it_and_what_reads_it(finished: Done, on_beir: list[str]) -> None:
     root = f"output_root={finished.folder.parents[1]}"
-    changed = door("experiment=tiny", *on_beir, root, "stages.round2.learning_rate=2.0e-3").sound()
+    changed = run_command("experiment=tiny", *on_beir, root, "stages.round2.learning_rate=2.0e-3").sound()
     assert changed.computed == ["round2", "round2.index", "round2.evaluation"]
     before, after = metrics_of(finished.folder), metrics_of(changed.folder)
     assert {row for row in before if before[row] != after[row]} <= {"two towers"}

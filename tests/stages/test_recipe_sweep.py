@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from small import door
+from small import run_command
 from wandb_files import offline_runs
 
 from condensery.system.files import read_json
@@ -15,7 +15,7 @@ def test_a_sweep_over_fine_tuning_shares_the_pretraining(
     monkeypatch.setenv("WANDB_MODE", "offline")
     given = [one for one in on_beir if not one.startswith("logger")]
     arguments = ["-m", "experiment=short", *given, "logger=wandb", f"output_root={tmp_path}"]
-    swept = door(*arguments, "stage.finetune.learning_rate=1e-4,1e-3").sound()
+    swept = run_command(*arguments, "stage.finetune.learning_rate=1e-4,1e-3").sound()
     tuned = ["round1", "round1.index", "round1.evaluation"]
     shared = ["corpus", "tokenizer", "tokens", "bm25", "bm25_negatives", "condenser", "cocondenser", "bm25.evaluation"]
     first, second = swept.out.split("== job 1:")
@@ -32,7 +32,7 @@ def test_a_sweep_over_fine_tuning_shares_the_pretraining(
     table = (folder / "table.md").read_text()
     assert all(row["row"] in table.replace("**", "") for row in rows)
     in_wandb = offline_runs(tmp_path)
-    assert door(*arguments, "stage.finetune.learning_rate=1e-4,1e-3").sound().computed == []
+    assert run_command(*arguments, "stage.finetune.learning_rate=1e-4,1e-3").sound().computed == []
     assert len(offline_runs(tmp_path)) == len(in_wandb), "the same results are logged once"
     assert {run.group for run in in_wandb} == {"short"}
     assert [(run.name, run.job_type) for run in in_wandb] == [
@@ -61,7 +61,7 @@ def test_a_sweep_over_fine_tuning_shares_the_pretraining(
 
 def test_a_job_that_fails_hides_no_other(on_beir: list[str], tmp_path: Path) -> None:
     arguments = ["-m", "experiment=short", *on_beir, f"output_root={tmp_path}", "stages.condenser.skip_from=1,5"]
-    swept = door(*arguments)
+    swept = run_command(*arguments)
     assert swept.code == 1
     said = swept.err.splitlines()
     assert [line for line in said if not line.startswith("error: ")] == []

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from alone import inputs, run_stage
+from single_stage import inputs, run_stage
 from transformers import AutoModel, BertConfig, BertModel
 
 from condensery.errors import UserError

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from alone import inputs, run_stage
-from small import MODEL, door, metrics_of, some_text, write_articles, write_stsb
+from single_stage import inputs, run_stage
+from small import MODEL, metrics_of, run_command, some_text, write_articles, write_stsb
 from test_bad_input import Break, line, one_line, record, without
 
 from condensery.errors import UserError
@@ -140,17 +140,17 @@ def test_a_broken_file_is_named_in_one_line(name: str, tmp_path: Path) -> None:
     change(root)
     given = ["data=documents", f"data.root={write_articles(tmp_path / 'corpus', TEXT)}", "logger=csv", *MODEL]
     stages = ["stages.corpus={stage: corpus}", "stages.tokenizer={stage: tokenizer}", stage]
-    one_line(door(*given, *stages, f"output_root={tmp_path / 'out'}"), wanted)
+    one_line(run_command(*given, *stages, f"output_root={tmp_path / 'out'}"), wanted)
 
 
 def test_the_other_split_is_measured_with_the_same_encoders(made: dict[str, Path], tmp_path: Path) -> None:
     few = [f"stage.pretrain_{kind}.steps=2" for kind in ("mlm", "condenser", "cocondenser")]
     given = ["data=documents", f"data.root={made['articles'].parent}", f"stage.read_sts.root={made['stsb']}", *few]
     arguments = ["experiment=ablation/stsb", *given, f"output_root={tmp_path}", "logger=csv", *MODEL]
-    test = door(*arguments).sound()
+    test = run_command(*arguments).sound()
     assert list(metrics_of(test.folder)) == ["random init", "warm start", "MLM", "Condenser", "coCondenser"]
     assert all(list(values) == ["Spearman"] for values in metrics_of(test.folder).values())
-    dev = door(*arguments, "table.split=dev").sound()
+    dev = run_command(*arguments, "table.split=dev").sound()
     rows = ("random", "warm", "mlm", "condenser", "cocondenser")
     assert sorted(dev.computed) == sorted(f"{name}_measured" for name in rows)
     assert "STS-b, dev" in (dev.folder / "table.md").read_text()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from kills import checkpoints, kill, same_results, start, wait
-from small import Done, door, metrics_of
+from small import Done, metrics_of, run_command
 
 from condensery.system.files import read_json
 
@@ -22,12 +22,12 @@ TWO = ["trainer.devices=2", "trainer.threads=2"]
 
 @pytest.fixture(scope="module")
 def on_one(on_beir: list[str], tmp_path_factory: pytest.TempPathFactory) -> Done:
-    return door(*RECIPE, *on_beir, f"output_root={tmp_path_factory.mktemp('one')}").sound()
+    return run_command(*RECIPE, *on_beir, f"output_root={tmp_path_factory.mktemp('one')}").sound()
 
 
 @pytest.fixture(scope="module")
 def on_two(on_beir: list[str], tmp_path_factory: pytest.TempPathFactory) -> Done:
-    return door(*RECIPE, *TWO, *on_beir, f"output_root={tmp_path_factory.mktemp('two')}").sound()
+    return run_command(*RECIPE, *TWO, *on_beir, f"output_root={tmp_path_factory.mktemp('two')}").sound()
 
 
 def test_artifacts_and_table_are_those_of_one_process(on_one: Done, on_two: Done) -> None:
@@ -53,7 +53,7 @@ def test_nothing_but_the_lines_of_progress_is_printed(on_one: Done, on_two: Done
 
 def test_a_sweep_starts_processes_for_each_stage_of_each_job(on_two: Done, on_beir: list[str], tmp_path: Path) -> None:
     rates = "stage.finetune.learning_rate=1.0e-3,2.0e-3"
-    done = door("-m", *RECIPE, *TWO, *on_beir, rates, f"output_root={tmp_path}").sound()
+    done = run_command("-m", *RECIPE, *TWO, *on_beir, rates, f"output_root={tmp_path}").sound()
     assert done.computed.count("tokens") == 1
     assert done.computed.count("round1") == 2
     assert len(list(tmp_path.glob("artifacts/finetune/*/manifest.json"))) == 2
@@ -63,11 +63,11 @@ def test_killed_after_a_checkpoint_it_ends_with_the_bits_of_an_uninterrupted_run
     on_beir: list[str], tmp_path: Path
 ) -> None:
     recipe = [*RECIPE, *TWO, *on_beir, "backbone.dropout=0.1", "stage.finetune.steps=60"]
-    whole = door(*recipe, f"output_root={tmp_path / 'whole'}").sound()
+    whole = run_command(*recipe, f"output_root={tmp_path / 'whole'}").sound()
     tmp_path = tmp_path / "killed"
     arguments = [*recipe, f"output_root={tmp_path}"]
     process = start(str(tmp_path), *arguments)
     wait(process, lambda: bool(checkpoints(tmp_path)))
     kill(process, str(tmp_path))
     assert len(checkpoints(tmp_path)) == 1
-    same_results(door(*arguments).sound().folder, whole.folder)
+    same_results(run_command(*arguments).sound().folder, whole.folder)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from kills import alive, kill, start, wait
-from small import Done, artifact_files, door
+from small import Done, artifact_files, run_command
 
 from condensery.stages.sharing import searched_together
 from condensery.system.files import read_json, write_json
@@ -46,7 +46,7 @@ def recipe(on_beir: list[str]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def on_one(recipe: list[str], tmp_path_factory: pytest.TempPathFactory) -> Done:
-    return door(*recipe, f"output_root={tmp_path_factory.mktemp('one')}").sound()
+    return run_command(*recipe, f"output_root={tmp_path_factory.mktemp('one')}").sound()
 
 
 def without(kinds: list[str], made: Done, folder: Path) -> Path:
@@ -65,7 +65,7 @@ def same(run: Done, other: Done) -> None:
 
 @pytest.mark.slow
 def test_two_processes_make_the_bytes_of_one(on_one: Done, recipe: list[str], tmp_path: Path) -> None:
-    on_two = door(*recipe, *TWO, f"output_root={without(SHARED, on_one, tmp_path)}").sound()
+    on_two = run_command(*recipe, *TWO, f"output_root={without(SHARED, on_one, tmp_path)}").sound()
     manifests = {path.name: read_json(path / "manifest.json") for path in (on_two.folder / "stages").iterdir()}
     several = {manifest["kind"] for manifest in manifests.values() if manifest["machine"].get("processes") == "2"}
     assert several == {*SHARED}
@@ -89,7 +89,7 @@ def test_killed_they_go_on_and_end_with_the_same_bytes(
     wait(process, lambda: bool([*root.glob(f"artifacts/{kind}/*.partial/{shards}")]))
     kill(process, str(tmp_path))
     assert [*root.glob(f"artifacts/{kind}/*.partial/{shards}")], "the kill came when all was done"
-    same(door(*arguments).sound(), on_one)
+    same(run_command(*arguments).sound(), on_one)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import pytest
 import pytorch_lightning as pl
 import torch
-from small import Done, door
+from small import Done, run_command
 
 from condensery.stages.trainer_options import OTHER_CALLBACKS, OWN_FLAGS, Callback, TrainerFlags, identity
 from condensery.system.files import read_json
@@ -44,7 +44,7 @@ def test_arguments_and_their_defaults_are_lightnings(name: str, tmp_path: Path) 
 
 
 def dry(*given: str) -> Done:
-    return door("dry_run=true", "output_root=/nowhere/at/all", *given)
+    return run_command("dry_run=true", "output_root=/nowhere/at/all", *given)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_how_a_stage_is_validated_counts_where_that_can_end_it() -> None:
 def test_a_recipe_with_callbacks_and_flags(on_beir: list[str], tmp_path: Path) -> None:
     recipe = [*SHORT, *on_beir, f"output_root={tmp_path}"]
     given = [f"trainer.callbacks={{{STOP}, {RATE}, {BEST}}}", "trainer.flags={profiler: simple, deterministic: true}"]
-    done = door(*recipe, *given).sound()
+    done = run_command(*recipe, *given).sound()
     assert done.err == ""
     assert "[round1] a callback ended it at step 3 of 6" in done.out
     stage = done.folder / "stages" / "round1"
@@ -155,17 +155,17 @@ def test_a_recipe_with_callbacks_and_flags(on_beir: list[str], tmp_path: Path) -
     kept = list((stage / "saved_checkpoints" / "best").iterdir())
     assert [path.name for path in kept] == ["epoch=0-step=3.ckpt"]
     assert torch.load(kept[0], weights_only=True)["global_step"] == 3
-    plain = door(*recipe).sound()
+    plain = run_command(*recipe).sound()
     assert plain.computed[0] == "round1", "what it reads is there"
     assert read_json(plain.folder / "stages" / "round1" / "manifest.json")["metrics"]["steps"] == 6
-    watched = door(*recipe, f"trainer.callbacks={{{RATE}}}", given[1]).sound()
+    watched = run_command(*recipe, f"trainer.callbacks={{{RATE}}}", given[1]).sound()
     assert watched.computed == []
 
 
 def test_in_a_stage_that_is_not_validated_early_stopping_says_that_it_does_nothing(
     on_beir: list[str], tmp_path: Path
 ) -> None:
-    done = door(
+    done = run_command(
         *SHORT, *on_beir, f"trainer.callbacks={{{STOP}}}", "stage.finetune.validate_every=0", f"output_root={tmp_path}"
     ).sound()
     assert "[round1] EarlyStopping does nothing: this stage is not validated" in done.out
@@ -180,7 +180,7 @@ def test_two_processes_end_together(on_beir: list[str], tmp_path: Path) -> None:
     for number in (1, 2):
         root = tmp_path / str(number)
         devices = [f"trainer.devices={number}", f"trainer.threads={number}", "trainer.flags.detect_anomaly=true"]
-        done = door(*recipe, averaged, *devices, f"output_root={root}").sound()
+        done = run_command(*recipe, averaged, *devices, f"output_root={root}").sound()
         manifest = read_json(done.folder / "stages" / "round1" / "manifest.json")
         assert manifest["metrics"]["steps"] == 2
         weights.append(manifest["metrics"]["val/mrr@10"])

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from alone import inputs
+from single_stage import inputs
 from small import PROJECT
 from stage_defaults import defaults_of
 

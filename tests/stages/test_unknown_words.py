@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from alone import inputs, run_stage
+from single_stage import inputs, run_stage
 from small import Text
 from transformers import BertConfig, BertForMaskedLM
 

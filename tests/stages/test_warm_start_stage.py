@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from alone import run_stage
 from pydantic import ValidationError
 from safetensors.torch import load_file
-from small import MODEL, Done, door, metrics_of, some_text
+from single_stage import run_stage
+from small import MODEL, Done, metrics_of, run_command, some_text
 from test_bad_input import one_line
 from transformers import AutoModel, AutoModelForMaskedLM
 
@@ -191,7 +191,7 @@ def done(on_beir: list[str], tmp_path_factory: pytest.TempPathFactory) -> Done:
     """A recipe that measures it untrained, and the same without all that is warm; fine-tuning starts from it."""
     sizes = "query_length: 16, passage_length: 32, batch_size: 8, chunk_tokens: 256, negatives: [], validate_every: 0"
     rest = ", ".join(f"{key}: {'null' if value is None else value}" for key, value in AT_REST.items())
-    return door(
+    return run_command(
         *on_beir, *MODEL, "logger=csv", "stages.corpus={stage: corpus}", "stages.tokenizer={stage: tokenizer}",
         "stages.tokens={stage: tokens, workers: 1}",
         "stages.warm={stage: warm_start, length: 64}",
@@ -282,4 +282,4 @@ def test_in_a_recipe_that_is_one_line(setting: str, message: str, tmp_path: Path
         "stages.small={stage: token_vectors, dim: 8}",
     )  # fmt: skip
     given = ("data=pydocs_stdlib", *MODEL, "logger=csv", *stages, f"stages.warm={{stage: warm_start, {setting}}}")
-    one_line(door(*given, "dry_run=true", f"output_root={tmp_path}"), message)
+    one_line(run_command(*given, "dry_run=true", f"output_root={tmp_path}"), message)

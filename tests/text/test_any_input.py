@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from accidents import FEW, MORE, damaged, named
+from damage import FEW, MORE, damaged, named
 from hypothesis import example, given
 from hypothesis import strategies as st
 

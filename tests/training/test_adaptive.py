@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +13,7 @@ import scipy.sparse as sparse
 import textbook
 import tiny
 import torch
+from forked import run_process
 from pytorch_lightning.loggers import CSVLogger
 from words import Words
 
@@ -151,19 +150,15 @@ class _StopAt(AdaptiveBatches):
             raise InterruptedError
 
 
+def _run_until(root: Path, at: int) -> None:
+    run(root, "parts", loggers=[Stop(root, at)])
+
+
 @pytest.mark.parametrize("at", [9, *(pytest.param(at, marks=pytest.mark.slow) for at in (2, 6))])
 def test_a_killed_run_ends_bit_identical(
     at: int, whole: tuple[Path, AdaptiveOrder, BiEncoderModule], tmp_path: Path
 ) -> None:
-    script = (
-        "import sys; from pathlib import Path; from test_adaptive import Stop, run; root = Path(sys.argv[1]);"
-        "run(root, 'parts', loggers=[Stop(root, int(sys.argv[2]))])"
-    )
-    here = Path(__file__).parent
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here), str(here.parent)])}
-    command = [sys.executable, "-c", script, str(tmp_path), str(at)]
-    done = subprocess.run(command, env=environment, capture_output=True, check=False)
-    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    assert run_process(_run_until, tmp_path, at) == -signal.SIGKILL
     path = tmp_path / "parts" / "schedule" / f"0000{at // EPOCH}.batches"
     assert path.exists(), "the batches of the epoch in which it was killed"
     with open(path, "r+b") as stream:  # as if it had been killed while it made them

@@ -14,8 +14,9 @@ import test_generator_training
 import test_sentence_training
 import tiny
 import torch
+from forked import run_processes
 from pytorch_lightning.callbacks import EarlyStopping, EMAWeightAveraging
-from torch import Tensor, distributed, multiprocessing
+from torch import Tensor, distributed
 
 from condensery.errors import UserError
 from condensery.tokens.tokenizer import train_wordpiece
@@ -139,7 +140,6 @@ def average() -> EMAWeightAveraging:
 
 def child(rank: int, folder: str) -> None:
     """One of the processes: all runs, then runs with dropout, whole and interrupted, and one that fails."""
-    torch.set_num_threads(1)
     distributed.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=PROCESSES)
     exchanged: list[int] = []
     all_reduce = distributed.all_reduce
@@ -189,7 +189,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str
     for run in RUNS.values():
         run(folder)  # the stores are written once
     tiny.sample(folder)
-    multiprocessing.spawn(child, (str(folder),), nprocs=PROCESSES)
+    run_processes(PROCESSES, child, str(folder))
     return folder, [torch.load(folder / f"{rank}.pt") for rank in range(PROCESSES)]
 
 

@@ -1,0 +1,59 @@
+"""Processes that need not import torch and Lightning anew, which takes five seconds each."""
+
+import os
+import random
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import multiprocessing
+
+# A fork of a process that has used a GPU, or of one that is not on Linux, cannot compute
+METHOD = "fork" if sys.platform == "linux" and not torch.cuda.is_available() else "spawn"
+
+
+def run_processes(number: int, work: Callable[..., None], *arguments: Any) -> None:
+    """Call ``work(rank, *arguments)`` in ``number`` processes and wait for all; raises what one of them raised."""
+    multiprocessing.start_processes(_begin, (work, *arguments), nprocs=number, start_method=METHOD)
+
+
+def _begin(rank: int, work: Callable[..., None], *arguments: Any) -> None:
+    """As in processes that were started alone, no two have drawn the same numbers before."""
+    torch.set_num_threads(1)
+    random.seed(rank)
+    np.random.seed(rank)
+    torch.manual_seed(rank)
+    work(rank, *arguments)
+
+
+def run_process(work: Callable[..., None], *arguments: Any) -> int:
+    """Call ``work(*arguments)`` in a process; its exit code, or less a signal's number."""
+    process = multiprocessing.get_context(METHOD).Process(target=work, args=arguments)
+    process.start()
+    process.join()
+    code: int = process.exitcode
+    return code
+
+
+def run_program(source: str, folder: Path) -> str:
+    """Run a program in Python, with ``folder`` as the working folder, as ``python -c`` does; what it prints."""
+    files = folder / "stdout.txt", folder / "stderr.txt"
+    code = run_process(_program, source, folder, *files)
+    printed, errors = (path.read_text() for path in files)
+    assert code == 0, errors
+    return printed
+
+
+def _program(source: str, folder: Path, stdout: Path, stderr: Path) -> None:
+    os.chdir(folder)
+    with open(stdout, "w") as out, open(stderr, "w") as err, redirect_stdout(out), redirect_stderr(err):
+        try:
+            exec(compile(source, "<program>", "exec"), {"__name__": "__main__"})
+        except Exception:
+            traceback.print_exc()
+            sys.exit(1)
