@@ -26,15 +26,15 @@ class Work:
         self.folder.mkdir(exist_ok=True)
         return [number for number in range(SHARDS) if not (self.folder / str(number)).exists()]
 
-    def __call__(self, part: ProcessGroup) -> int:
-        with part.shards(self.left) as mine:
+    def __call__(self, group: ProcessGroup) -> int:
+        with group.shards(self.left) as mine:
             for number in mine:
-                time.sleep(0.02 * part.rank)  # nor must these be left behind
+                time.sleep(0.02 * group.rank)  # nor must these be left behind
                 with atomic(self.folder / str(number)) as temporary:
                     temporary.write_text(str(number))
-                self.written.append((part.rank, number))
-        self.seen[part.rank] = len(list(self.folder.iterdir()))
-        part.end()
+                self.written.append((group.rank, number))
+        self.seen[group.rank] = len(list(self.folder.iterdir()))
+        group.leave_unless_rank_zero()
         return len(self.written)
 
 
@@ -64,8 +64,8 @@ def test_a_restart_keeps_what_is_done_and_shares_the_rest_whoever_did_it(tmp_pat
 def test_what_the_first_finds_holds_for_all_and_is_found_once() -> None:
     calls: list[int] = []
 
-    def work(part: ProcessGroup) -> str:
-        return part.from_rank_zero(lambda: calls.append(part.rank) or f"of {part.rank}")
+    def work(group: ProcessGroup) -> str:
+        return group.from_rank_zero(lambda: calls.append(group.rank) or f"of {group.rank}")
 
     assert in_parts(3, work) == ["of 0"] * 3
     assert calls == [0]
@@ -74,11 +74,11 @@ def test_what_the_first_finds_holds_for_all_and_is_found_once() -> None:
 def test_a_part_that_fails_lets_none_go_on(tmp_path: Path) -> None:
     finished: list[int] = []
 
-    def work(part: ProcessGroup) -> None:
-        with part.shards(lambda: [0, 1]) as mine:
-            if part.rank:
+    def work(group: ProcessGroup) -> None:
+        with group.shards(lambda: [0, 1]) as mine:
+            if group.rank:
                 raise ZeroDivisionError(f"{mine}")
-        finished.append(part.rank)
+        finished.append(group.rank)
 
     with pytest.raises(ZeroDivisionError, match=r"\[1\]"):
         in_parts(2, work)
@@ -86,6 +86,6 @@ def test_a_part_that_fails_lets_none_go_on(tmp_path: Path) -> None:
 
 
 def test_only_the_first_goes_on_after_the_end() -> None:
-    SINGLE_PROCESS.end()
+    SINGLE_PROCESS.leave_unless_rank_zero()
     with pytest.raises(NotRankZero):
-        ProcessGroup(1, 2).end()
+        ProcessGroup(1, 2).leave_unless_rank_zero()

@@ -246,14 +246,14 @@ def shared(config: Shared, context: Context) -> dict[str, Any]:
     from condensery.retrieval.shards import open_ranking, rank_in_shards
     from condensery.stages.sharing import process_group
 
-    part = process_group(context.runtime)
+    group = process_group(context.runtime)
     passages = np.random.default_rng(0).normal(size=(50, 8)).astype(np.float32)
 
     def rank(rows: Any, task: Any) -> Any:
-        with open(context.folder.parent / f"searched-{part.rank}.txt", "a") as lines:
+        with open(context.folder.parent / f"searched-{group.rank}.txt", "a") as lines:
             lines.write(f"{rows.tolist()}\n")
         return unpack(top(pack(passages[rows] @ passages.T, np.arange(50)), 5))
 
-    rank_in_shards(rank, np.arange(config.queries), 5, context.folder, "toy", size=2, part=part)
-    part.end()
+    rank_in_shards(rank, np.arange(config.queries), 5, context.folder, "toy", size=2, group=group)
+    group.leave_unless_rank_zero()
     return {"queries": len(open_ranking(context.folder).query_rows)}

@@ -116,7 +116,7 @@ def test_several_processes_that_go_on_where_one_stopped_write_the_same_index(
     def encode(folder: Path, encoder: Encoder, part: ProcessGroup) -> None:
         encode_store(encoder, passages, folder, group=part, **settings)
         encode_queries(encoder, queries, folder, group=part, **settings)
-        part.end()
+        part.leave_unless_rank_zero()
         write_dense_index(folder)
 
     encode(tmp_path / "whole", Encoder(64), SINGLE_PROCESS)

@@ -121,12 +121,13 @@ def test_settings_that_contradict_each_other_are_refused(made: dict[str, Path], 
 
 def test_the_sizes_of_a_model_from_scratch_do_not_count_where_a_model_is_named(tmp_path: Path) -> None:
     fields = FinetuneGeneratorConfig.model_fields
-    named = FinetuneGeneratorConfig.model_construct(_fields_set=set(fields), model="t5/small")
-    scratch = FinetuneGeneratorConfig.model_construct(_fields_set=set(fields), model=None)
-    local = FinetuneGeneratorConfig.model_construct(_fields_set=set(fields), model=str(tmp_path))
-    assert named.by_content() == {"layers", "hidden", "heads", "intermediate"}
-    assert scratch.by_content() == set()
-    assert local.by_content() == {"layers", "hidden", "heads", "intermediate", "model"}
+    named = FinetuneGeneratorConfig.model_construct(_fields_set=set(fields), callbacks={}, model="t5/small")
+    scratch = FinetuneGeneratorConfig.model_construct(_fields_set=set(fields), callbacks={}, model=None)
+    local = FinetuneGeneratorConfig.model_construct(_fields_set=set(fields), callbacks={}, model=str(tmp_path))
+    sizes = {"layers", "hidden", "heads", "intermediate"}
+    assert named.by_content() == {"callbacks", *sizes}
+    assert scratch.by_content() == {"callbacks"}
+    assert local.by_content() == {"callbacks", "model", *sizes}
     (tmp_path / "config.json").write_text("{}")
     before = local.identity()
     (tmp_path / "config.json").write_text("{ }")

@@ -113,7 +113,11 @@ BROKEN: dict[str, tuple[str, Break, str]] = {
     "two columns": ("stsb", line("dev.csv", 4, "a,b"), "dev.csv:4: 2 columns"),
     "the original STS-b": ("stsb", line("test.csv", 0, "g\tf\ty\t1\t5.0\ta\tb\n"), "original sts-*.csv is tab-separated"),
     "a score above 5": ("stsb", line("train.csv", 2, "a,b,6"), "train.csv:2: the score must be a number from 0 to 5"),
-    "no headings": ("wiki", line("documents.jsonl", 3, record(_id="x", passages=["a"])), 'jsonl:3: the field "headings"'),
+    "no headings": (
+        "wiki",
+        line("documents.jsonl", 3, record(_id="x", passages=["a"])),
+        'documents.jsonl:3: the field "headings"',
+    ),
     "too few headings": (
         "wiki",
         line("documents.jsonl", 3, record(_id="x", passages=["a", "b"], headings=[""])),
