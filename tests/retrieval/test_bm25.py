@@ -12,7 +12,8 @@ from bm25s.stopwords import STOPWORDS_EN
 
 from condensery.errors import UserError
 from condensery.retrieval import bm25
-from condensery.retrieval.bm25 import Analyser, BM25Index, build_bm25
+from condensery.retrieval.analyser import STOPWORDS, Analyser
+from condensery.retrieval.bm25 import BM25Index, build_bm25
 from condensery.retrieval.index import open_index
 from condensery.text.collection import Collection
 from condensery.text.records import Passage
@@ -117,7 +118,7 @@ def test_stop_words_go_and_numbers_and_single_letters_stay() -> None:
 
 
 def test_the_english_stop_words_are_those_of_bm25s() -> None:
-    assert bm25.STOPWORDS["english"] == {*STOPWORDS_EN, "s", "t"}
+    assert STOPWORDS["english"] == {*STOPWORDS_EN, "s", "t"}
 
 
 @pytest.mark.parametrize("name", ["data.csc.index.npy", "indptr.csc.index.npy", "vocab.index.json"])

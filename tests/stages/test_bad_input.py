@@ -512,8 +512,8 @@ LATE: dict[str, tuple[list[str], list[str]]] = {
         ["trainer.accelerator=gpu", "stages.round1.learning_rate=2.0e-3"],
         ["trainer.accelerator"],
     ),
-    "an unknown stemmer": (["stages.bm25.stemmer=klingon"], ["bm25.stemmer", "klingon", "english"]),
-    "unknown stopwords": (["stages.bm25.stopwords=klingon"], ["bm25.stopwords", "klingon", "english"]),
+    "an unknown stemmer": (["stages.bm25.stemmer=klingon"], ["stages.bm25.stemmer", "klingon", "english"]),
+    "unknown stopwords": (["stages.bm25.stopwords=klingon"], ["stages.bm25.stopwords", "klingon", "english"]),
 }
 
 

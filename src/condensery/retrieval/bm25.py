@@ -8,7 +8,6 @@ comparisons with dense retrievers are Anserini's, k1 = 0.9 and b = 0.4.
 """
 
 import logging
-import re
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError
+from condensery.retrieval.analyser import Analyser
 from condensery.retrieval.ranking import EMPTY, Keys, Ranking, pack, top, unpack
 from condensery.system.files import load_array, read_json, write_json
 from condensery.system.progress import ProgressTask, progress
@@ -31,51 +31,10 @@ from condensery.text.collection import Collection
 if TYPE_CHECKING:
     import scipy.sparse as sparse
 
-WORD = re.compile(r"\w+")
-LUCENE_STOP_WORDS = """
-a an and are as at be but by for if in into is it no not of on or such that the
-their then there these they this to was will with
-"""
-STOPWORDS = {
-    "none": frozenset[str](),
-    "english": frozenset((*LUCENE_STOP_WORDS.split(), "s", "t")),  # s, t: what WORD leaves of "it's" and "don't"
-}
 SHOWN = 4096  # passages between two signs of progress
 POSTINGS = 8_000_000  # postings that one block of queries may touch: 64 MB of results
 
 Take = Callable[[int, NDArray[np.float32], NDArray[np.int32]], None]
-
-
-class Analyser:
-    """Text to terms: lower case, words, without stop words, stemmed where a stemmer is named.
-
-    ``stopwords`` is "none" or "english"; ``stemmer`` is "none" or an algorithm of Snowball ("porter" is Lucene's), for
-    which the package PyStemmer must be installed. Raises ``UserError`` for a name that does not exist.
-    """
-
-    def __init__(self, stopwords: str = "english", stemmer: str = "none") -> None:
-        if stopwords not in STOPWORDS:
-            raise UserError(f"bm25.stopwords: {stopwords!r} does not exist, choose from {', '.join(STOPWORDS)}")
-        self.stopwords = STOPWORDS[stopwords]
-        self.stem = _stemmer(stemmer)
-
-    def terms(self, text: str) -> list[str]:
-        """The terms of a text in order."""
-        words = [word for word in WORD.findall(text.lower()) if word not in self.stopwords]
-        return self.stem(words) if self.stem else words
-
-
-def _stemmer(name: str) -> Callable[[list[str]], list[str]] | None:
-    if name == "none":
-        return None
-    try:
-        import Stemmer
-    except ImportError:
-        raise UserError(f"bm25.stemmer: {name!r} needs the package PyStemmer: pip install PyStemmer") from None
-    if name not in Stemmer.algorithms():
-        raise UserError(f"bm25.stemmer: {name!r} does not exist, choose from none, {', '.join(Stemmer.algorithms())}")
-    stem: Callable[[list[str]], list[str]] = Stemmer.Stemmer(name).stemWords
-    return stem
 
 
 class _TermIds:

@@ -2,8 +2,9 @@
 
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
+from condensery.retrieval.analyser import check_stemmer, check_stopwords
 from condensery.stages.base import Context, Input, StageConfig, stage
 
 
@@ -13,8 +14,8 @@ class Bm25Config(StageConfig):
     corpus: Annotated[str, Input("corpus")]
     k1: Annotated[float, Field(ge=0)]
     b: Annotated[float, Field(ge=0, le=1)]
-    stopwords: str
-    stemmer: str
+    stopwords: Annotated[str, AfterValidator(check_stopwords)]
+    stemmer: Annotated[str, AfterValidator(check_stemmer)]
 
 
 @stage("bm25", version=1, makes="index")
