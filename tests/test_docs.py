@@ -23,7 +23,12 @@ DOCS = PROJECT / "docs"
 PAGES = sorted(
     [PROJECT / "README.md", PROJECT / "CONTRIBUTING.md", *DOCS.rglob("*.md"), *PROJECT.glob("experiments/*/*.md")]
 )
-FORMATS = {"data=squad": "cocondenser_squad", "data=beir": "cocondenser_squad", "data=documents": "condenser_stsb"}
+FORMATS = {
+    "data=squad": "cocondenser_squad",
+    "data=beir": "cocondenser_squad",
+    "data=documents": "condenser_stsb",
+    "data=tevatron": "data=tevatron",
+}
 LINK = re.compile(r"""\]\(([^)\s]+)\)|src="([^"]+)\"""")
 
 

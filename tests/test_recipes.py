@@ -140,6 +140,7 @@ def roots(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "cocondenser_triviaqa": write_dpr(folder / "triviaqa", TEXT, "trivia", gz=True),
         "cocondenser_msmarco_document": write_marco_documents(folder / "marco_documents", TEXT),
         "cocondenser_beir": write_beir(folder / "scifact", TEXT),
+        "data=tevatron": write_tevatron(folder / "tevatron", TEXT),
     }
 
 
