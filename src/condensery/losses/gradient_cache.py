@@ -4,7 +4,7 @@ The steps are those of Gao and Callan 2021b, §3.3, eq. 8-12:
 
 1. One chunk, of queries or passages, is encoded with a graph, which waits; every other one without, by the backbone alone.
    The vectors are kept.
-2. The contrastive loss over all vectors gives one gradient per vector, v = dL / dh (eq. 10).
+2. The contrastive loss over all vectors gives one gradient per vector, v = dL / dh (eq. 9).
 3. v . h plus the chunk's own losses is back-propagated (eq. 12) chunk by chunk: through the graph that waits, and through
    every other chunk, encoded again under the same dropout. This accumulates the gradient of the whole batch.
 
