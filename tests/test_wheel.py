@@ -47,6 +47,6 @@ def test_the_wheel_holds_all_that_a_run_reads(tmp_path: Path) -> None:
         [*called, "experiment=quickstart", "dry_run=true"], env=given, cwd=elsewhere, capture_output=True
     )
     assert shown.returncode == 0, shown.stderr
-    assert (installed / "condensery" / "reporting" / "page.css").exists()
+    assert (installed / "condensery" / "reporting" / "templates" / "page.css").exists()
     points = next(installed.glob("*.dist-info/entry_points.txt")).read_text()
     assert "condensery = condensery.command:installed" in points

@@ -16,7 +16,7 @@ import pytest
 from condensery.reporting.curves import Curve
 from condensery.reporting.drawing import Figure
 from condensery.reporting.examples import CLOSE, LOST, WON, Example, Examples, Finding, Shown
-from condensery.reporting.markup import Markup, tag
+from condensery.reporting.html import macros
 from condensery.reporting.page import ArtifactRow, JobSection, Page, html, results_table, write_page
 from condensery.reporting.panels import nice_ticks, panel
 from condensery.reporting.results import Row
@@ -304,8 +304,10 @@ def test_ticks_are_round_and_hold_the_values(low: float, high: float, wanted: li
     assert ticks == pytest.approx(wanted)
 
 
-def test_markup_is_escaped_once() -> None:
-    assert tag("b", "<", Markup("&lt;"), title='"', hidden=False, open=True) == '<b title="&quot;" open>&lt;&lt;</b>'
+def test_templates_escape_what_they_are_given_and_drop_control_characters() -> None:
+    drawn = macros("page.html").faults([("<b>\x1b[1m", '"&"')])
+    assert drawn == '<ul class="failed"><li><b>&lt;b&gt;[1m</b>: &#34;&amp;&#34;</li></ul>'
+    assert "<ul" in macros("page.html").commands(drawn, ""), "what is HTML already stays"
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium here")

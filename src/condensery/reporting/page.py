@@ -9,18 +9,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import dedent
 
+from markupsafe import Markup
+
 from condensery.reporting.curves import Curve
 from condensery.reporting.drawing import Figure
-from condensery.reporting.examples import Example, Examples, Finding, Shown, by_kind
+from condensery.reporting.examples import Examples, by_kind
 from condensery.reporting.formats import SOURCE, one_lined
-from condensery.reporting.markup import Markup, joined, tag
+from condensery.reporting.html import TEMPLATES, macros
 from condensery.reporting.panels import panel
 from condensery.reporting.results import Row
 from condensery.reporting.table import MARK, MISSING, Block, Table
 from condensery.system.files import atomic
 from condensery.system.progress import clock
 
-STYLE = Path(__file__).with_name("page.css")
+STYLE = TEMPLATES / "page.css"
+Cell = str | tuple[str, str]  # a text, or an element and its text
 
 
 @dataclass(frozen=True)
@@ -89,54 +92,28 @@ def write_page(page: Page, path: Path) -> None:
 
 def html(page: Page) -> str:
     """The whole document."""
+    page_macros = macros("page.html")
     sections = {
-        "Failed": _failed(page),
-        "Warnings": _warnings(page),
-        "Results": joined(results_table(table) for table in page.tables),
-        "Examples": _examples(page.examples),
-        "Figures": joined(map(_figure, page.figures)),
-        "Training curves": _curves(page.jobs),
-        "Run it again": _commands(page),
-        "Where the numbers come from": _sources(page.rows),
-        "Stages": _stages(page.jobs),
-        "Configuration": _configs(page.jobs),
-        "Machine": _machine(page.machine),
+        "Failed": _faults(_failed(page)),
+        "Warnings": _faults(_warnings(page)),
+        "Results": Markup().join(results_table(table) for table in page.tables),
+        "Examples": page_macros.examples(page.examples, by_kind(page.examples.items)) if page.examples else "",
+        "Figures": Markup().join(page_macros.figure(one, _data(one)) for one in page.figures),
+        "Training curves": page_macros.curves(_curves(page.jobs)),
+        "Run it again": page_macros.commands(page.command, _each_command(page)),
+        "Where the numbers come from": page_macros.sources(_sources(page.rows)) if page.rows else "",
+        "Stages": page_macros.stages(_stages(page.jobs)) if any(job.made for job in page.jobs) else "",
+        "Configuration": page_macros.configs(page.jobs),
+        "Machine": page_macros.machine(page.machine) if page.machine else "",
     }
-    shown = {title: content for title, content in sections.items() if content}
-    places = {title: title.lower().replace(" ", "-") for title in shown}
-    links = tag("nav", *(tag("a", title, href=f"#{place}") for title, place in places.items()), aria_label="Sections")
-    body = [tag("section", tag("h2", title), shown[title], id=place) for title, place in places.items()]
-    head = [
-        tag("meta", charset="utf-8"),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("title", f"{page.name} – Condensery"),
-        tag("style", Markup(STYLE.read_text(encoding="utf-8"))),
+    shown = [
+        {"title": title, "place": title.lower().replace(" ", "-"), "content": content}
+        for title, content in sections.items()
+        if content
     ]
-    document = tag("html", tag("head", *head), tag("body", tag("main", _header(page), links, *body)), lang="en")
-    return f"<!doctype html>\n{document}\n"
-
-
-def _header(page: Page) -> Markup:
     what = f"A study of {len(page.jobs)} runs" if len(page.jobs) > 1 else "A run"
-    about = [tag("pre", dedent(text)) if text.startswith(" ") else tag("p", text) for text in page.about]
-    return tag("header", tag("p", what, class_="kicker"), tag("h1", page.name), tag("div", *about, class_="about"))
-
-
-def grid(header: Sequence[str], lines: Sequence[Sequence[str]], label: str, class_: str = "") -> Markup:
-    """A table in a box that scrolls by itself; the first cell of each line names it."""
-    rows = [tag("tr", tag("th", line[0], scope="row"), *(tag("td", cell) for cell in line[1:])) for line in lines]
-    return _boxed(header, [tag("tbody", *rows)], label, class_)
-
-
-def _boxed(header: Sequence[str], bodies: Sequence[Markup], label: str, class_: str) -> Markup:
-    names = [
-        tag("th", text, scope="col", class_="source" if text == SOURCE else None) if text else tag("td")
-        for text in header
-    ]
-    head = tag("thead", tag("tr", *names))
-    table = tag("table", head, *bodies, class_=class_ or None, aria_label=label)
-    return tag("div", table, class_="scroll", tabindex=0, role="region", aria_label=label)
+    about = [(dedent(text), True) if text.startswith(" ") else (text, False) for text in page.about]
+    return str(page_macros.document(page, Markup(STYLE.read_text(encoding="utf-8")), what, about, shown))
 
 
 def results_table(table: Table) -> Markup:
@@ -148,108 +125,38 @@ def results_table(table: Table) -> Markup:
     table = one_lined(table)
     if table.blocks and table.turned:
         table = table.turn()
+    blocks = [(Block("", len(table.names)), range(len(table.names)))] if table.turned else table.by_block()
+    sources = [] if table.turned else table.sources
+    bodies = [
+        {
+            "heading": block.heading,
+            "published": block.published,
+            "lines": [{"name": table.names[i], "cells": table.cells[i], "sources": sources[i : i + 1]} for i in places],
+        }
+        for block, places in blocks
+    ]
     header = ["", *table.header, *([SOURCE] if table.sources else [])]
-    bodies = []
-    for block, places in [(Block("", len(table.names)), range(len(table.names)))] if table.turned else table.by_block():
-        heading = tag("tr", tag("th", block.heading, scope="rowgroup", colspan=len(header))) if block.heading else ""
-        lines = [_result(table, i) for i in places]
-        bodies.append(tag("tbody", heading, *lines, class_="published" if block.published else None))
-    parts = [tag("h3", table.title), _boxed(header, bodies, table.title, "numbers")]
-    parts += [tag("p", table.conclusion, class_="conclusion")] if table.conclusion else []
-    parts += [tag("p", note, class_="note") for note in table.notes]
-    if table.comparisons:
-        differences = [
-            [one.name, one.column, f"{100 * one.difference:+.1f}", f"{one.p:.4f}"] for one in table.comparisons
-        ]
-        title = "Differences from the baseline, with p"
-        content = grid(["", "metric", "difference", "p"], differences, title, "numbers")
-        parts.append(tag("details", tag("summary", title), content))
-    return joined(parts)
+    differences = [[one.name, one.column, f"{100 * one.difference:+.1f}", f"{one.p:.4f}"] for one in table.comparisons]
+    found: Markup = macros("page.html").results(table, header, bodies, differences, MARK, SOURCE)
+    return found
 
 
-def _result(table: Table, line: int) -> Markup:
-    """One line of a comparison."""
-    cells = [
-        tag("td", tag("strong", cell.text) if cell.best else cell.text, tag("sup", MARK) if cell.marked else "")
-        for cell in table.cells[line]
-    ]
-    source = [] if table.turned else [tag("td", text, class_="source") for text in table.sources[line : line + 1]]
-    return tag("tr", tag("th", table.names[line], scope="row"), *cells, *source)
+def _data(figure: Figure) -> str:
+    return base64.b64encode(figure.paths["svg"].read_bytes()).decode("ascii")
 
 
-def _examples(examples: Examples | None) -> Markup:
-    """The questions under what those of a kind have in common, the first of each kind unfolded."""
-    if examples is None:
-        return Markup("")
-    where = f"Questions of the split {examples.split} of {examples.collection}"
-    where += f", and what the rows of one job found, {examples.job}" if examples.job else ""
-    relevant = (
-        "Relevant is what holds an answer."
-        if examples.by_answers
-        else "Relevant is what was judged so; what nobody judged may answer a question as well."
-    )
-    parts = [tag("p", f"{where}. {relevant}"), tag("p", examples.rule, class_="note")]
-    for kind, items in by_kind(examples.items):
-        parts.append(tag("h3", examples.headings[kind]))
-        parts += [_example(item, (examples.best, examples.other), item is items[0]) for item in items]
-    return joined(parts)
-
-
-def _example(item: Example, compared: Sequence[str | None], unfolded: bool) -> Markup:
-    """One question: the ranks of the rows that are compared, what is relevant, and what each row found."""
-    ranks = [f"{one.row}: {_rank(one)}" for one in item.findings if one.row in compared]
-    summary = tag("summary", tag("bdi", item.text), tag("small", " · ".join(ranks)))
-    relevant = [tag("p", *_marked(one, True)) for one in item.relevant]
-    if item.judged > len(item.relevant):
-        relevant.append(tag("p", f"and {item.judged - len(item.relevant):,} more that are relevant", class_="note"))
-    if item.answers:
-        relevant.insert(0, tag("p", tag("b", "answers"), " ", tag("bdi", " / ".join(item.answers))))
-    header = [tag("th", text, scope="col") for text in ("row", "first relevant", "ranked first")]
-    lines = [
-        tag("tr", tag("th", one.row, scope="row"), tag("td", _rank(one)), tag("td", *_first(one)))
-        for one in item.findings
-    ]
-    caption = tag("caption", f"What each row found for: {item.text}")
-    table = tag("table", caption, tag("thead", tag("tr", *header)), tag("tbody", *lines), class_="found")
-    return tag("details", summary, tag("div", *relevant, class_="relevant"), table, open=unfolded, class_="example")
-
-
-def _rank(finding: Finding) -> str:
-    return f"not in the first {finding.depth:,}" if finding.rank is None else f"rank {finding.rank:,}"
-
-
-def _first(finding: Finding) -> list[str]:
-    """The passage that a row ranked first."""
-    return ["nothing found"] if finding.first is None else _marked(finding.first, finding.relevant)
-
-
-def _marked(passage: Shown, relevant: bool) -> list[str]:
-    """A passage and whether it is relevant; set apart, for it may be written from right to left."""
-    mark = tag("b", "relevant", class_="hit") if relevant else tag("span", "not relevant", class_="miss")
-    title = [tag("b", passage.title), " "] if passage.title else []
-    return [mark, " ", tag("bdi", *title, passage.text)]
-
-
-def _figure(figure: Figure) -> Markup:
-    """As an image: two SVGs in one page would share the ids of their parts."""
-    data = base64.b64encode(figure.paths["svg"].read_bytes()).decode("ascii")
-    image = tag("img", src=f"data:image/svg+xml;base64,{data}", alt=f"{figure.title}. {figure.caption}")
-    box = tag("div", image, class_="scroll paper", tabindex=0, role="region", aria_label=figure.title)
-    return tag("figure", tag("h3", figure.title), box, tag("figcaption", figure.caption))
-
-
-def _curves(jobs: Sequence[JobSection]) -> Markup:
+def _curves(jobs: Sequence[JobSection]) -> list[tuple[str, list[Markup]]]:
+    """The panels of each job that has some."""
     found = [(job.label, [panel(name, curves) for name, curves in job.curves.items()]) for job in jobs]
-    found = [(label, panels) for label, panels in found if panels]
-    return joined(_folded(label, tag("div", *panels, class_="panels"), len(found) > 3) for label, panels in found)
+    return [(label, panels) for label, panels in found if panels]
 
 
-def _folded(label: str, content: Markup, closed: bool) -> Markup:
-    """The content under its label, to be unfolded; as it is where it has none."""
-    return tag("details", tag("summary", label), content, open=not closed) if label else content
+def _faults(items: list[tuple[str, str]]) -> str:
+    found: str = macros("page.html").faults(items) if items else ""
+    return found
 
 
-def _failed(page: Page) -> Markup:
+def _failed(page: Page) -> list[tuple[str, str]]:
     """What failed and why, each reason once, and how much was lost with it."""
     lines: dict[str, list[str]] = {}
     for job in page.jobs:
@@ -259,11 +166,10 @@ def _failed(page: Page) -> Markup:
             lines.setdefault(made.failed, []).append(" · ".join(filter(None, (job.label, made.stage))) + without)
     for what, why in page.failed:
         lines.setdefault(why, []).append(what)
-    items = [tag("li", tag("b", ", ".join(those)), ": ", why) for why, those in lines.items()]
-    return tag("ul", *items, class_="failed") if items else Markup("")
+    return [(", ".join(those), why) for why, those in lines.items()]
 
 
-def _warnings(page: Page) -> Markup:
+def _warnings(page: Page) -> list[tuple[str, str]]:
     """What the stages found amiss in their input, each once, and in which jobs."""
     lines: dict[tuple[str, str], dict[str, None]] = {}
     for job in page.jobs:
@@ -271,67 +177,36 @@ def _warnings(page: Page) -> Markup:
             for text in made.warnings:
                 lines.setdefault((made.stage, text), {})[job.label] = None
     several = len(page.jobs) > 1
-    items = [
-        tag("li", tag("b", stage), ": ", text, f" ({', '.join(filter(None, labels))})" if several else "")
+    return [
+        (stage, text + (f" ({', '.join(filter(None, labels))})" if several else ""))
         for (stage, text), labels in lines.items()
     ]
-    return tag("ul", *items, class_="failed") if items else Markup("")
 
 
-def _commands(page: Page) -> Markup:
-    parts = []
-    if page.command:
-        parts = [tag("p", "What is there already is reused. All of it:"), tag("pre", tag("code", page.command))]
-    if len(page.jobs) > 1 or not page.command:
-        each = [line for job in page.jobs if job.command for line in (f"# {job.label or 'the run'}", job.command)]
-        if each:
-            commands = tag("pre", tag("code", "\n".join(each)))
-            parts.append(tag("details", tag("summary", "Each run by itself"), commands))
-    return joined(parts)
+def _each_command(page: Page) -> str:
+    """The commands of the runs, where that of all is not enough."""
+    if len(page.jobs) < 2 and page.command:
+        return ""
+    return "\n".join(line for job in page.jobs if job.command for line in (f"# {job.label or 'the run'}", job.command))
 
 
-def _sources(rows: Sequence[Row]) -> Markup:
-    lines = [
+def _sources(rows: Sequence[Row]) -> list[list[Cell]]:
+    return [
         [row.name, MISSING if row.seed is None else str(row.seed), f"{row.collection or MISSING}, {row.split}",
-         tag("code", row.artifact), "failed" if row.failed else ""]
+         ("code", row.artifact), "failed" if row.failed else ""]
         for row in rows
     ]  # fmt: skip
-    if not lines:
-        return Markup("")
-    note = tag(
-        "p", "Each number is in metrics.json of its artifact, the values of each query beside it.", class_="note"
-    )
-    title = "The artifact behind each row"
-    return joined([grid(["row", "seed", "measured on", "artifact", ""], lines, title), note])
 
 
-def _stages(jobs: Sequence[JobSection]) -> Markup:
+def _stages(jobs: Sequence[JobSection]) -> list[list[Cell]]:
     """Every artifact once, though several runs may share it."""
-    lines: dict[tuple[str, str], list[str]] = {}
+    lines: dict[tuple[str, str], list[Cell]] = {}
     for made in (made for job in jobs for made in job.made):
         took = MISSING if made.seconds is None else clock(made.seconds)
         if made.failed:
             took = "failed" if made.cause == made.stage else "not made"
         version = "" if made.version is None else str(made.version)
-        place = tag("code", f"{made.kind}/{made.id}")
-        lines.setdefault(
-            (made.stage, made.id), [made.stage, took, place, version, ", ".join(made.reads), tag("time", made.created)]
-        )
-    if not lines:
-        return Markup("")
-    title = f"{len(lines)} stages and their artifacts"
-    table = grid(["stage", "wall time", "artifact", "version", "reads", "made"], list(lines.values()), title)
-    return tag("details", tag("summary", title), table, open=len(lines) <= 30)
-
-
-def _configs(jobs: Sequence[JobSection]) -> Markup:
-    return joined(
-        tag("details", tag("summary", f"config.yaml{' of ' + job.label if job.label else ''}"), tag("pre", job.config))
-        for job in jobs
-        if job.config
-    )
-
-
-def _machine(machine: Mapping[str, str]) -> Markup:
-    pairs = [part for name, value in machine.items() for part in (tag("dt", name), tag("dd", value))]
-    return tag("dl", *pairs) if pairs else Markup("")
+        place = ("code", f"{made.kind}/{made.id}")
+        found: list[Cell] = [made.stage, took, place, version, ", ".join(made.reads), ("time", made.created)]
+        lines.setdefault((made.stage, made.id), found)
+    return list(lines.values())

@@ -5,12 +5,14 @@ Lines are told apart by dashes and width; the caption shows each with its last v
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 from numpy.typing import NDArray
 
 from condensery.reporting.curves import LOSS, LOSSES, SCORE, VALIDATION, Curve, smoothed
-from condensery.reporting.markup import Attribute, Markup, joined, tag
+from condensery.reporting.html import macros
 
 DASHES = dict(zip(LOSSES, (("", 2.2), ("7 3", 1.6), ("2 2.5", 2.0), ("9 3 2 3", 1.6)), strict=True))  # and width
 WIDTH, HEIGHT = 340, 190
@@ -25,33 +27,29 @@ def panel(name: str, curves: Mapping[str, Curve]) -> Markup:
         losses = losses[:1]
     shown = [curves[column] for column in [*losses, *([SCORE] if SCORE in curves else [])]]
     if not shown:
-        return tag("figure", tag("figcaption", tag("b", name), " nothing was logged"), class_="panel")
+        nothing: Markup = macros("panel.html").empty(name)
+        return nothing
     last = max(float(curve.steps[-1]) for curve in shown)
-    parts, keys = [_axis(last)], []
+    parts: list[dict[str, Any]] = []
     if losses:
         values = [smoothed(curves[column].values) for column in losses]
         ticks = nice_ticks(min(float(v.min()) for v in values), max(float(v.max()) for v in values))
         parts.append(_scale(ticks, left=True))
         for column, line in zip(losses, values, strict=True):
             (label, _), (dashes, width) = LOSSES[column], DASHES[column]
-            look = {
-                "class_": f"line {column.partition('/')[2]}",
-                "stroke_dasharray": dashes or None,
-                "stroke_width": width,
-            }
-            parts.append(_line(curves[column].steps / max(last, 1.0), line, ticks, look))
-            keys.append(_key(f"{label} {line[-1]:.2f}", look))
+            look = {"class": f"line {column.partition('/')[2]}", "dashes": dashes, "width": width}
+            points = _points(curves[column].steps / max(last, 1.0), line, ticks)
+            parts.append({"points": points, "look": look, "marks": False, "text": f"{label} {line[-1]:.2f}"})
     if SCORE in curves:
         percent = 100 * curves[SCORE].values
         ticks = nice_ticks(0.0, float(percent.max()))
-        look = {"class_": "line validation", "stroke_width": 1.4}
+        look = {"class": "line validation", "dashes": "", "width": 1.4}
+        points = _points(curves[SCORE].steps / max(last, 1.0), percent, ticks)
         parts.append(_scale(ticks, left=False))
-        parts.append(_line(curves[SCORE].steps / max(last, 1.0), percent, ticks, look, marks=True))
-        keys.append(_key(f"{VALIDATION} {percent[-1]:.1f} %", look, marks=True))
-    text = f"{name}: " + ", ".join(told for told, _ in keys) + f" after {last:,.0f} steps"
-    picture = tag("svg", *parts, viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=text)
-    caption = tag("figcaption", tag("b", name), tag("span", *(drawn for _, drawn in keys), class_="keys"))
-    return tag("figure", caption, picture, class_="panel")
+        parts.append({"points": points, "look": look, "marks": True, "text": f"{VALIDATION} {percent[-1]:.1f} %"})
+    text = f"{name}: " + ", ".join(part["text"] for part in parts if "text" in part) + f" after {last:,.0f} steps"
+    found: Markup = macros("panel.html").panel(name, text, (WIDTH, HEIGHT), LEFT, RIGHT, _steps(last), parts)
+    return found
 
 
 def nice_ticks(low: float, high: float) -> list[float]:
@@ -64,42 +62,28 @@ def nice_ticks(low: float, high: float) -> list[float]:
     return [step * number for number in range(first, max(after, first + 2) + 1)]
 
 
-def _line(
-    across: NDArray[np.float64],
-    values: NDArray[np.float64],
-    ticks: Sequence[float],
-    look: Mapping[str, Attribute],
-    marks: bool = False,
-) -> Markup:
-    """A line over the share of the steps, and its points where they are few or to be marked."""
+def _points(across: NDArray[np.float64], values: NDArray[np.float64], ticks: Sequence[float]) -> list[tuple[str, str]]:
+    """Where a line over the share of the steps runs in the picture."""
     chosen = np.unique(np.linspace(0, len(values) - 1, min(POINTS, len(values))).round().astype(int))
     up = (values[chosen] - ticks[0]) / (ticks[-1] - ticks[0])
     places = [(LEFT + (RIGHT - LEFT) * x, BOTTOM - (BOTTOM - TOP) * y) for x, y in zip(across[chosen], up, strict=True)]
-    points = [tag("circle", cx=f"{x:.1f}", cy=f"{y:.1f}", r=2.6, class_=str(look["class_"])) for x, y in places]
-    line = tag("polyline", points=" ".join(f"{x:.1f},{y:.1f}" for x, y in places), **look)
-    return joined([line, *points] if marks or len(places) == 1 else [line])
+    return [(f"{x:.1f}", f"{y:.1f}") for x, y in places]
 
 
-def _scale(ticks: Sequence[float], left: bool) -> Markup:
+def _scale(ticks: Sequence[float], left: bool) -> dict[str, Any]:
     """Numbers at the side; those of the left one have lines across the plot."""
     places = [BOTTOM - (BOTTOM - TOP) * number / (len(ticks) - 1) for number in range(len(ticks))]
-    across = [tag("line", x1=LEFT, x2=RIGHT, y1=f"{y:.1f}", y2=f"{y:.1f}", class_="grid") for y in places if left]
     x, anchor = (LEFT - 6, "end") if left else (RIGHT + 6, "start")
-    numbers = [
-        tag("text", f"{tick:g}", x=x, y=f"{y + 3.5:.1f}", text_anchor=anchor, class_="" if left else "validation")
-        for tick, y in zip(ticks, places, strict=True)
-    ]
-    return joined([*across, *numbers])
+    return {
+        "across": [f"{y:.1f}" for y in places if left],
+        "numbers": [(f"{tick:g}", f"{y + 3.5:.1f}") for tick, y in zip(ticks, places, strict=True)],
+        "x": x,
+        "anchor": anchor,
+        "class": "" if left else "validation",
+    }
 
 
-def _axis(last: float) -> Markup:
-    """The steps: 0, the last one, and their name between."""
+def _steps(last: float) -> list[tuple[float, int, str, str]]:
+    """Words below the plot, each with its place: 0, the last step, and their name between."""
     words = ((LEFT, "start", "0"), ((LEFT + RIGHT) / 2, "middle", "optimisation step"), (RIGHT, "end", f"{last:,.0f}"))
-    return joined(tag("text", text, x=x, y=BOTTOM + 18, text_anchor=anchor) for x, anchor, text in words)
-
-
-def _key(text: str, look: Mapping[str, Attribute], marks: bool = False) -> tuple[str, Markup]:
-    """A line as the picture has it, and its text."""
-    drawn = [tag("line", x1=1, x2=27, y1=5, y2=5, **look)]
-    drawn += [tag("circle", cx=14, cy=5, r=2.6, class_=str(look["class_"]))] if marks else []
-    return text, tag("span", tag("svg", *drawn, viewBox="0 0 28 10", class_="key", aria_hidden="true"), f" {text}")
+    return [(x, BOTTOM + 18, anchor, text) for x, anchor, text in words]
