@@ -501,7 +501,7 @@ LATE: dict[str, tuple[list[str], list[str]]] = {
         ["'nix/nix'", "tokenizer", "no such folder"],
     ),
     "a folder that is no tokenizer": (["backbone.tokenizer=EMPTY"], ["EMPTY", "tokenizer"]),
-    "a folder that is no checkpoint": (["backbone.name=EMPTY"], ["backbone.name", "EMPTY"]),
+    "a folder that is no checkpoint": (["backbone.name=EMPTY"], ["backbone.name", "EMPTY", "config.json"]),
     "a checkpoint that is not on the hub": (["backbone.name=nix/nix"], ["backbone.name", "'nix/nix'"]),
     "a vocabulary too small for the alphabet": (
         ["backbone.vocab_size=100", "stage.tokenizer.vocab_size=10"],

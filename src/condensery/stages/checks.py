@@ -48,6 +48,13 @@ def check_folder(name: str | None, key: str) -> None:
         raise UserError(f"{key}: {name}: no such folder")
 
 
+def check_checkpoint(name: str | None, key: str) -> None:
+    """The same for a checkpoint; a folder must hold its ``config.json``."""
+    check_folder(name, key)
+    if name and expanded(name).is_dir() and not (expanded(name) / "config.json").exists():
+        raise UserError(f"{key}: {name}: holds no config.json, so it is no checkpoint as transformers saves it")
+
+
 def check_length(key: str, tokens: int, positions: int) -> None:
     """Raise ``ValueError`` where an input of ``tokens`` tokens, set in ``key``, does not fit the backbone."""
     if tokens > positions:

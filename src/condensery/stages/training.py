@@ -10,7 +10,7 @@ from condensery.errors import UserError
 from condensery.models.config import BackboneConfig
 from condensery.sharing import NotRankZero
 from condensery.stages.base import Context, Input, Operational, StageConfig
-from condensery.stages.checks import check_folder, check_length
+from condensery.stages.checks import check_checkpoint, check_length
 from condensery.stages.trainer_options import Callbacks, identity
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class EncoderStageConfig(OptimisedStageConfig):
     def identity(self) -> list[str]:
         """The callbacks. Raises ``UserError`` where the checkpoint to start from is a missing folder."""
         if self.init == "backbone":
-            check_folder(self.backbone.name, "backbone.name")
+            check_checkpoint(self.backbone.name, "backbone.name")
         return super().identity()
 
 

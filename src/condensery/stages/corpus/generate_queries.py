@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from condensery.stages.base import Context, Input, Operational, stage
-from condensery.stages.checks import check_folder
+from condensery.stages.checks import check_checkpoint
 from condensery.stages.corpus.query_config import QueryStageConfig
 from condensery.system.files import expanded
 from condensery.text.hashes import content_hashes
@@ -46,7 +46,7 @@ class GenerateQueriesConfig(QueryStageConfig):
 
     def identity(self) -> list[str]:
         """A model in a folder counts by content, wherever it lies. ``UserError`` where it is not there."""
-        check_folder(self.model, "stage.generate_queries.model")
+        check_checkpoint(self.model, "stage.generate_queries.model")
         folder = self._folder()
         return content_hashes(sorted(path for path in folder.iterdir() if path.is_file())) if folder else []
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from condensery.stages.base import Context, Input, StageConfig, stage
-from condensery.stages.checks import Split, check_folder, missing_split
+from condensery.stages.checks import Split, check_checkpoint, missing_split
 from condensery.stages.training import Count, OptimisedStageConfig, run_training
 from condensery.system.files import expanded
 from condensery.text.hashes import content_hashes
@@ -54,7 +54,7 @@ class FinetuneGeneratorConfig(OptimisedStageConfig):
 
     def identity(self) -> list[str]:
         """A model in a folder counts by content, wherever it lies. ``UserError`` where it is not there."""
-        check_folder(self.model, "stage.finetune_generator.model")
+        check_checkpoint(self.model, "stage.finetune_generator.model")
         folder = self.folder()
         content = content_hashes(sorted(path for path in folder.iterdir() if path.is_file())) if folder else []
         return [*super().identity(), *content]

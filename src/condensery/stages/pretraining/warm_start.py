@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from condensery.errors import UserError
 from condensery.models.config import BackboneConfig
 from condensery.stages.base import Context, Input, StageConfig, stage
-from condensery.stages.checks import check_folder, check_length
+from condensery.stages.checks import check_checkpoint, check_length
 from condensery.stages.pretraining.token_vectors import TokenVectorsConfig
 from condensery.system.files import expanded
 
@@ -41,7 +41,7 @@ class WarmStartConfig(StageConfig):
 
     def identity(self) -> list[str]:
         """Nothing besides the fields. Raises ``UserError`` where the checkpoint to start from is a missing folder."""
-        check_folder(self.backbone.name, "backbone.name")
+        check_checkpoint(self.backbone.name, "backbone.name")
         return []
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
