@@ -19,7 +19,7 @@ from condensery.pipeline.complaints import in_one_line
 TOYS = Path(__file__).parent / "pipeline"
 HEAVY = {
     "torch", "pytorch_lightning", "transformers", "tokenizers", "faiss", "datasets", "pyarrow", "pandas", "numpy", "scipy",
-    "bm25s", "ir_measures", "matplotlib", "wandb",
+    "bm25s", "ir_measures", "matplotlib", "jinja2", "wandb",
 }  # fmt: skip
 
 

@@ -80,7 +80,7 @@ def test_gpus_that_are_not_seen_here_are_taken_for_new_ones(machine: Path, monke
 def test_devices_that_are_not_there_are_refused(
     monkeypatch: pytest.MonkeyPatch, accelerator: str, devices: int | str, seen: int, message: str
 ) -> None:
-    monkeypatch.setattr(hardware, "_cores", lambda: 2)
+    monkeypatch.setattr(hardware, "cores", lambda: 2)
     monkeypatch.setattr(hardware, "_gpus_in_sight", lambda: 0)
     monkeypatch.setattr(hardware, "_gpus_of_torch", lambda: seen)
     if message:

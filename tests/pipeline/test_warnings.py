@@ -97,7 +97,7 @@ def test_devices_that_are_not_there_are_refused_though_all_is_at_hand(
 ) -> None:
     monkeypatch.setattr(hardware, "_gpus_in_sight", lambda: 0)
     monkeypatch.setattr(hardware, "_gpus_of_torch", lambda: 0)
-    monkeypatch.setattr(hardware, "_cores", lambda: 2)
+    monkeypatch.setattr(hardware, "cores", lambda: 2)
     run(composed())
     for more in ([], ["force=[plain]"], ["ask=what"]):
         with pytest.raises(UserError, match=r"^trainer\.(devices|accelerator): "):

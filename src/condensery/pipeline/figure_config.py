@@ -69,14 +69,20 @@ class ScoreByStepsFigure(_ScoreFigure):
     amount: Literal["tokens", "steps"] = "tokens"
 
 
-class FirstEpochsFigure(_Figure):
+class _StagesFigure(_Figure):
+    stages: Stages
+
+    def named_stages(self) -> dict[str, list[str]]:
+        return {"stages": list(self.stages.values())}
+
+
+class FirstEpochsFigure(_StagesFigure):
     """Training losses of several stages on a log scale, up to so many epochs or steps; null = all.
 
     Figure 5 of the early version of Gao and Callan 2021a.
     """
 
     kind: Literal["first_epochs"]
-    stages: Stages
     epochs: Annotated[float, Field(gt=0)] | None = None
     steps: Annotated[int, Field(gt=0)] | None = None
 
@@ -91,18 +97,11 @@ class FirstEpochsFigure(_Figure):
             raise ValueError("give epochs or steps, not both")
         return self
 
-    def named_stages(self) -> dict[str, list[str]]:
-        return {"stages": list(self.stages.values())}
 
-
-class TrainingFigure(_Figure):
+class TrainingFigure(_StagesFigure):
     """Training loss and validation MRR@10 of several stages by step (Zhao et al., figures 3 to 5)."""
 
     kind: Literal["training"]
-    stages: Stages
-
-    def named_stages(self) -> dict[str, list[str]]:
-        return {"stages": list(self.stages.values())}
 
 
 FigureConfig = Annotated[

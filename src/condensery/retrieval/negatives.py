@@ -22,7 +22,7 @@ from condensery.system.files import atomic, load_array, write_json
 from condensery.system.inputs import look
 from condensery.system.progress import progress
 from condensery.text.collection import Collection
-from condensery.text.lines import check_whole, json_fault, read_lines
+from condensery.text.lines import check_whole, read_lines, read_value
 
 LINES = 4096  # lines whose ids are looked up at a time
 WRITTEN = 256  # lines written at a time
@@ -158,10 +158,7 @@ def _line_blocks(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _parse(line: str, where: str, field: str) -> tuple[str, list[str]]:
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{where}: not valid JSON ({json_fault(error)})") from None
+    value = read_value(line, where)
     if not isinstance(value, dict):
         raise UserError(f"{where}: expected an object with query_id and {field}")
     query, ids = value.get("query_id"), value.get(field)

@@ -13,7 +13,7 @@ from condensery.system.files import atomic
 
 
 def cache_folder() -> Path:
-    """Where the folders lie."""
+    """Where things are remembered across runs: ``CONDENSERY_CACHE``, or ``~/.cache/condensery``."""
     return Path(os.environ.get("CONDENSERY_CACHE") or Path.home() / ".cache" / "condensery")
 
 

@@ -30,6 +30,11 @@ PATIENCE = 3.0  # seconds between asking a foreign program to end and making it
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
+def cores() -> int:
+    """The CPU cores that this process may use: so many children can compute at a time."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @dataclass(frozen=True)
 class Parent:
     """The process that starts another one. It is sent to that one, which calls ``end_with`` first of all.

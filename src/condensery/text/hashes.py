@@ -6,14 +6,10 @@ import time
 from contextlib import closing
 from pathlib import Path
 
+from condensery.system.cache import cache_folder
 from condensery.system.files import content_hash
 
 SETTLED = 2.0  # seconds: a file changed more recently may change again without its time stamp showing it
-
-
-def cache_folder() -> Path:
-    """Where small things are remembered across runs: ``CONDENSERY_CACHE``, or ``~/.cache/condensery``."""
-    return Path(os.environ.get("CONDENSERY_CACHE") or Path.home() / ".cache" / "condensery")
 
 
 def content_hashes(paths: list[Path]) -> list[str]:

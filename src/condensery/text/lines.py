@@ -76,10 +76,7 @@ def read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     for place, line in read_lines(path):
         if not line.strip():
             continue
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{place}: not valid JSON ({json_fault(error)})") from None
+        value = read_value(line, place)
         if not isinstance(value, dict):
             raise UserError(f"{place}: a JSON object is expected, not {_called(value)}")
         yield place, value
@@ -168,6 +165,14 @@ def decimal(value: str) -> float:
     Python alone would take 0_1, digits of other scripts, and words such as infinity.
     """
     return float(value) if NUMBER.fullmatch(value) else math.nan
+
+
+def read_value(text: str, place: str) -> Any:
+    """The JSON value that a line holds; ``UserError`` with its ``place`` where it holds none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{place}: not valid JSON ({json_fault(error)})") from None
 
 
 def json_fault(error: Exception) -> str:

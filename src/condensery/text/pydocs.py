@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 from pydantic import Field
 
 from condensery.errors import UserError
-from condensery.system.children import Parent
+from condensery.system.children import Parent, cores
 from condensery.system.progress import progress
 from condensery.system.signals import deaf_to_ctrl_c
 from condensery.text.docstrings import read_files
@@ -193,11 +193,6 @@ def _mapper(workers: int) -> Iterator[Callable[..., Iterable[Any]]]:
                 return pool.map(*arguments)
 
         yield mapped
-
-
-def cores() -> int:
-    """The CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _without_boilerplate(entries: list[Entry], minimum_words: int, writer: "CollectionWriter") -> list[Entry]:

@@ -70,12 +70,11 @@ class Column(Sequence[Value], Generic[Value]):
     ``column[i]`` is a value, ``column[a:b]`` a list of values, ``column.take(rows)`` the values of any rows.
     """
 
-    def __init__(self, chunks: list[pa.Array]) -> None:
-        self._chunks = chunks
-        self._starts = np.cumsum([0] + [len(chunk) for chunk in chunks])
+    def __init__(self, data: pa.ChunkedArray) -> None:
+        self._data = data
 
     def __len__(self) -> int:
-        return int(self._starts[-1])
+        return len(self._data)
 
     @overload
     def __getitem__(self, at: int) -> Value: ...
@@ -86,39 +85,20 @@ class Column(Sequence[Value], Generic[Value]):
     def __getitem__(self, at: int | slice) -> Value | list[Value]:
         if isinstance(at, slice):
             start, stop, step = at.indices(len(self))
-            return self._range(start, stop) if step == 1 else self.take(range(start, stop, step))
-        if not -len(self) <= at < len(self):
-            raise IndexError(f"row {at} of {len(self)}")
-        return self._value(at % len(self))
-
-    def _value(self, row: int) -> Value:
-        chunk = int(np.searchsorted(self._starts, row, side="right")) - 1
-        return self._chunks[chunk][row - int(self._starts[chunk])].as_py()
-
-    def _range(self, start: int, stop: int) -> list[Value]:
-        values: list[Value] = []
-        while start < stop:
-            chunk = int(np.searchsorted(self._starts, start, side="right")) - 1
-            begin, end = int(self._starts[chunk]), int(self._starts[chunk + 1])
-            values += self._chunks[chunk].slice(start - begin, min(stop, end) - start).to_pylist()
-            start = end
-        return values
+            if step != 1:
+                return self.take(range(start, stop, step))
+            return self._data.slice(start, max(0, stop - start)).to_pylist()
+        return self._data[at].as_py()
 
     def take(self, rows: ArrayLike | Sequence[int]) -> list[Value]:
-        """The values of ``rows`` (any integers, any order); of the rest nothing is read or copied."""
-        wanted = np.asarray(rows, np.int64)
-        order = np.argsort(wanted, kind="stable")
-        edges = np.searchsorted(wanted, self._starts, sorter=order)
-        found: list[Any] = [None] * len(wanted)
-        for chunk in np.flatnonzero(np.diff(edges)).tolist():
-            places = order[edges[chunk] : edges[chunk + 1]]
-            values = self._chunks[chunk].take(pa.array(wanted[places] - self._starts[chunk])).to_pylist()
-            for place, value in zip(places.tolist(), values, strict=True):
-                found[place] = value
-        return found
+        """The values of ``rows`` (any integers, any order); of the rest nothing is read or copied.
+
+        Arrow's own ``take`` would join the chunks first, which copies the whole column into memory.
+        """
+        return [self._data[row].as_py() for row in np.asarray(rows, np.int64).tolist()]
 
     def __iter__(self) -> Iterator[Value]:
-        for chunk in self._chunks:
+        for chunk in self._data.chunks:
             yield from chunk.to_pylist()
 
 
@@ -151,7 +131,7 @@ class TextTable:
 
     def column(self, name: str) -> Column[Any]:
         """The column ``name``; ``KeyError`` when there is none."""
-        return Column(self._table.column(name).chunks)
+        return Column(self._table.column(name))
 
     def arrow(self, name: str) -> pa.ChunkedArray:
         """The column ``name`` as Arrow holds it (zero-copy)."""

@@ -31,7 +31,7 @@ def pretraining_texts(collection: Collection) -> tuple[Column[str], np.ndarray]:
         return collection.passages.column("text"), collection.document_starts
     passages: pa.ChunkedArray = collection.documents.arrow("passages")
     counts = pc.list_value_length(passages).to_numpy()
-    return Column(pc.list_flatten(passages).chunks), np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    return Column(pc.list_flatten(passages)), np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
 def tokenise_collection(

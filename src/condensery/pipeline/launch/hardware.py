@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from condensery.errors import UserError
+from condensery.system.children import cores
 
 PROCESSES = 8  # at most, for each core, of a stage on a CPU
 _AMPERE, _VOLTA = (8, 0), (7, 0)  # compute capabilities
@@ -42,9 +43,9 @@ def check_devices(accelerator: str, devices: int | str) -> None:
         raise UserError("trainer.accelerator: gpu was asked for, but torch sees none; use cpu or auto")
     if there and wanted > there:
         raise UserError(f"trainer.devices: {wanted} GPUs are asked for, and torch sees {there}")
-    cores = _cores()
-    if not there and wanted > PROCESSES * cores:
-        most = f"at most {PROCESSES * cores} are started on {cores} {'core' if cores == 1 else 'cores'}"
+    number = cores()
+    if not there and wanted > PROCESSES * number:
+        most = f"at most {PROCESSES * number} are started on {number} {'core' if number == 1 else 'cores'}"
         raise UserError(f"trainer.devices: {wanted} processes are asked for, but {most}")
 
 
@@ -62,10 +63,6 @@ def _gpus_of_torch() -> int:
     import torch
 
     return torch.cuda.device_count()
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _has_gpu() -> bool:
@@ -100,7 +97,7 @@ def machine() -> dict[str, str]:
     """What a result was computed on, for people to read: no name of a user or host is in it."""
     found = {
         "processor": _processor() or platform.processor() or platform.machine(),
-        "cores": str(_cores()),
+        "cores": str(cores()),
         "system": f"{platform.system()} {platform.machine()}",
     }
     with suppress(OSError, ValueError, AttributeError):

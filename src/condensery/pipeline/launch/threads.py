@@ -3,6 +3,8 @@
 import os
 import sys
 
+from condensery.system.children import cores
+
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 _ASKED = os.environ.get("OMP_NUM_THREADS", "")
 
@@ -11,8 +13,7 @@ def threads_of_a_stage(threads: int | str, jobs: int) -> int:
     """How many threads each stage gets: as asked, or the cores shared among ``jobs`` (at most ``OMP_NUM_THREADS``)."""
     if isinstance(threads, int):
         return threads
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    share = max(1, cores // jobs)
+    share = max(1, cores() // jobs)
     return min(share, int(_ASKED)) if _ASKED.isdigit() and int(_ASKED) else share
 
 
