@@ -77,6 +77,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "FOLDER").mkdir()
     (folder / "FOLDER" / "sheet-1.csv").write_text("")
     (folder / "DIR").mkdir()
+    (folder / "DIR" / "config.json").write_text("{}")
     return folder
 
 
