@@ -201,3 +201,9 @@ def test_no_config_of_a_stage_is_deeper_than_four_classes() -> None:
     depths = {kind: depth(stage.config) for kind, stage in registry().items()}
     assert len(depths) > 30
     assert {kind: number for kind, number in depths.items() if number > 4} == {}
+
+
+def test_a_plug_in_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONDENSERY_STAGES", "toys,no_such_module")
+    with pytest.raises(UserError, match="CONDENSERY_STAGES: there is no module 'no_such_module'"):
+        registry()

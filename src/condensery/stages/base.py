@@ -28,6 +28,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
+from condensery.errors import UserError
 from condensery.stages.launcher import Launcher, LocalLauncher
 from condensery.system.files import inside, read_json
 
@@ -332,7 +333,12 @@ def stage(
 @cache
 def _import_all(plugins: str) -> None:
     for name in [*filter(None, plugins.split(",")), "condensery.stages"]:  # ours read what others have registered
-        module = importlib.import_module(name.strip())
+        try:
+            module = importlib.import_module(name.strip())
+        except ModuleNotFoundError as error:
+            if error.name != name.strip().partition(".")[0]:  # what it imports itself is missing
+                raise
+            raise UserError(f"{PLUGINS}: there is no module {name.strip()!r}; is its folder in PYTHONPATH?") from None
         for found in pkgutil.walk_packages(getattr(module, "__path__", []), f"{module.__name__}."):
             spec = importlib.util.find_spec(found.name)
             if spec and spec.origin and "@stage(" in Path(spec.origin).read_text(encoding="utf-8"):
