@@ -427,6 +427,11 @@ BAD_CONFIGS: dict[str, tuple[list[str], list[str]]] = {
         ["stages.round1.loss=ltr"],
         ["stages.round1.loss", "'ltr'", "'learning_to_rank'"],
     ),
+    "an option that a loss does not have": (
+        ["stages.round1.loss={name: info_nce, temprature: 2}"],
+        ["stages.round1.loss", "'temprature'", "'temperature'"],
+    ),
+    "options of no loss": (["stages.round1.loss={temperature: 2}"], ["stages.round1.loss", "name", "info_nce"]),
     "range: warm-up": (["stages.round1.warmup_ratio=2"], ["stages.round1.warmup_ratio", "<= 1", "2"]),
     "range: heads": (["backbone.heads=3"], ["backbone", "hidden (32)", "heads (3)", "multiple"]),
     "a group with null": (["data=null"], ["data=null"]),

@@ -1,10 +1,11 @@
 """The losses of the bi-encoder by name. Imports no torch: a recipe is checked before any work is begun."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from condensery.errors import UserError, close_to
+from condensery.errors import UserError, close_to, shown
 
 if TYPE_CHECKING:
     from condensery.losses.base import RetrievalLoss
@@ -32,11 +33,34 @@ def register(name: str) -> Callable[[Maker], Maker]:
 
 def check_name(loss: Named) -> str:
     """The name of a loss, which may have options beside it. Raises ``ValueError`` where there is no such loss."""
-    name = loss if isinstance(loss, str) else str(loss.get("name"))
     names = {*_OURS, *_LOSSES}
+    if not isinstance(loss, str) and "name" not in loss:
+        raise ValueError(f"a loss with options has a name beside them, one of {', '.join(sorted(names))}")
+    name = loss if isinstance(loss, str) else str(loss["name"])
     if name not in names:
         raise ValueError(f"there is no loss {name!r}{close_to(name, names)}")
     return name
+
+
+def check_loss(loss: Named) -> str:
+    """The same; the options beside the name must be those of the loss, whose file is imported only where there are any."""
+    name, options = check_name(loss), _options(loss)
+    if options:
+        known = inspect.signature(_made_by(name)).parameters
+        unknown = [str(option) for option in options if option not in known]
+        if unknown and not any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
+            raise ValueError(f"{name} has no option {shown(unknown[0])!r}{close_to(unknown[0], known)}")
+    return name
+
+
+def _options(loss: Named) -> dict[str, Any]:
+    return {} if isinstance(loss, str) else {key: value for key, value in loss.items() if key != "name"}
+
+
+def _made_by(name: str) -> "Callable[..., RetrievalLoss]":
+    if name in _OURS:
+        import_module(f"condensery.losses.{_OURS[name]}")
+    return _LOSSES[name]
 
 
 def make_loss(loss: Named, **options: Any) -> "RetrievalLoss":
@@ -50,13 +74,10 @@ def make_loss(loss: Named, **options: Any) -> "RetrievalLoss":
         UserError: there is no such loss, or it does not take these options.
     """
     try:
-        name = check_name(loss)
+        name = check_loss(loss)
     except ValueError as error:
         raise UserError(f"loss: {error}") from None
-    if name in _OURS:
-        import_module(f"condensery.losses.{_OURS[name]}")
-    own = {} if isinstance(loss, str) else {key: value for key, value in loss.items() if key != "name"}
     try:
-        return _LOSSES[name](**{**options, **own})
+        return _made_by(name)(**{**options, **_options(loss)})
     except TypeError as error:
         raise UserError(f"loss: {name}: {error}") from None

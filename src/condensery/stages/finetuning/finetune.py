@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from condensery.losses.registry import check_name
+from condensery.losses.registry import check_loss
 from condensery.stages.base import Context, StageConfig, stage
 from condensery.stages.finetuning.training_queries import QueriesConfig, training_queries
 from condensery.stages.training import EncoderStageConfig, ValidatedConfig, initial_towers, run_training
@@ -42,7 +42,7 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     @field_validator("loss")
     @classmethod
     def _is_known(cls, loss: str | dict[str, Any]) -> str | dict[str, Any]:
-        check_name(loss)
+        check_loss(loss)
         return loss
 
 
