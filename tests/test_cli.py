@@ -110,7 +110,7 @@ def test_output_lies_beside_run_py_wherever_it_is_called_from(project: Path, tmp
         (["ask=", "data.root=x"], ["ask", "empty"]),
         (["stages.plane.steps=1", "data.root=x"], ["stages.plane", "not a stage", "'plain'"]),
         (["output_root=/proc/nix"], ["/proc/nix", "no folder can be made"]),
-        (["seed=1,2"], ["seed=1,2", "ambiguous"]),
+        (["seed=1,2"], ["seed=1,2", "sweep", "-m"]),
         (["data.root=/nix"], ["/nix", "no such file"]),
         ([f"seed=-{'9' * 4000}", "data.root=x"], ["seed"]),
         (["data.root=${nix}"], ["data.root", "'nix'", "not found"]),
@@ -134,6 +134,14 @@ def test_a_broken_config_file_is_named_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "experiment" / "broken.yaml").write_text("# @package _global_\nname: [x\nseed: 1\n")
     done = small.run_command("--config-dir", tmp_path, "experiment=broken")
     fails_in_one_line(done, f"{tmp_path / 'experiment' / 'broken.yaml'}:3")
+
+
+@pytest.mark.parametrize("text", ["", "name: x\n", "# a comment\nname: x\n"])
+def test_a_recipe_that_would_not_stand_at_the_root_is_named(text: str, tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "own.yaml").write_text(text)
+    done = small.run_command("--config-dir", tmp_path, "experiment=own")
+    fails_in_one_line(done, f"{tmp_path / 'experiment' / 'own.yaml'}", "# @package _global_")
 
 
 def test_a_fault_of_ours_keeps_its_traceback(project: Path, tmp_path: Path) -> None:

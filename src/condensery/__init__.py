@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from condensery.results import run
     from condensery.retrieval.hits import Hit
     from condensery.retrieval.searchers import BM25, Retriever
+    from condensery.training.batches.spans import ContextMasking
     from condensery.training.datamodules.passage_queries import PassageQueryDataModule
     from condensery.training.datamodules.spans import SpanPairDataModule
     from condensery.training.datamodules.triples import TripleDataModule
@@ -35,6 +36,7 @@ __all__ = [
     "BiEncoderModule",
     "CoCondenserModule",
     "CondenserModule",
+    "ContextMasking",
     "CrossEncoderModule",
     "Hit",
     "InverseClozeModule",
@@ -57,6 +59,7 @@ _MODULES = {
     "BiEncoderModule": "training.modules.biencoder",
     "CoCondenserModule": "training.modules.pretraining",
     "CondenserModule": "training.modules.pretraining",
+    "ContextMasking": "training.batches.spans",
     "CrossEncoderModule": "training.modules.cross_encoder",
     "Hit": "retrieval.hits",
     "InverseClozeModule": "training.modules.pretraining",

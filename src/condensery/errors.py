@@ -82,17 +82,36 @@ RENAMED = {  # what recipes of before call it -> what it is called now
 }
 
 
+ELSEWHERE = {  # what other toolkits call it -> what it is called here
+    "gradient_clip_val": "max_grad_norm",
+    "lr": "learning_rate",
+    "max_length": "length",
+    "max_seq_length": "length",
+    "max_steps": "steps",
+    "num_train_epochs": "epochs",
+    "p_max_len": "passage_length",
+    "passage_max_len": "passage_length",
+    "per_device_train_batch_size": "batch_size",
+    "q_max_len": "query_length",
+    "query_max_len": "query_length",
+    "train_batch_size": "batch_size",
+    "warmup_steps": "warmup_ratio",
+}
+
+
 def close_to(word: str, known: Iterable[str]) -> str:
     """The hint `` (did you mean 'x'?)`` where a known word is near or is the new name, otherwise the known words."""
     words = sorted(known)
     if RENAMED.get(word) in words:
         return f" (it is now called {RENAMED[word]!r})"
+    if ELSEWHERE.get(word) in words:
+        return f" (here it is called {ELSEWHERE[word]!r})"
     near = difflib.get_close_matches(word, words, 1)
     if near:
         return f" (did you mean {near[0]!r}?)"
     return f" (known: {', '.join(words)})" if words else ""
 
 
-def shown(text: str) -> str:
-    """A wrong value as a message shows it: its beginning, and how long the rest is."""
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}… ({len(text):,} characters)"
+def shown(text: str, most: int = SHOWN) -> str:
+    """A wrong value as a message shows it: its first ``most`` characters, and how long it is where it is longer."""
+    return text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)"

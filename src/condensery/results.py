@@ -87,5 +87,6 @@ def run(
                 sys.stderr.write(line)
         folder = file.read()
     if process.returncode or not folder:
-        raise UserError(f"run: {last or f'the run ended with code {process.returncode}'}")
+        reason = last.removeprefix("error: ") or f"the run ended with code {process.returncode}"
+        raise UserError(f"run: {reason}")
     return Results(Path(folder), read_results(Path(folder) / "results.json"))

@@ -419,6 +419,8 @@ BAD_CONFIGS: dict[str, tuple[list[str], list[str]]] = {
         ["+stage.finetune.warmup=0.2"],
         ["stage.finetune.warmup", "'warmup_ratio'"],
     ),
+    "a key as others call it": (["stage.finetune.lr=1"], ["stage.finetune.lr", "'learning_rate'"]),
+    "a kind of nobody": (["+stages.near={stage: haiku}"], ["stages.near.stage", "'haiku'", "CONDENSERY_STAGES"]),
     "an old kind": (
         ["+stages.near={stage: approximate}"],
         ["stages.near.stage", "'approximate'", "'ann_index'"],
@@ -506,6 +508,7 @@ LATE: dict[str, tuple[list[str], list[str]]] = {
         ["'nix/nix'", "tokenizer", "no such folder"],
     ),
     "a folder that is no tokenizer": (["backbone.tokenizer=EMPTY"], ["EMPTY", "tokenizer"]),
+    "a checkpoint without weights": (["backbone.name=CONFIG"], ["backbone.name", "CONFIG", "no weights"]),
     "a folder that is no checkpoint": (["backbone.name=EMPTY"], ["backbone.name", "EMPTY", "config.json"]),
     "a checkpoint that is not on the hub": (["backbone.name=nix/nix"], ["backbone.name", "'nix/nix'"]),
     "a vocabulary too small for the alphabet": (
@@ -526,8 +529,15 @@ LATE: dict[str, tuple[list[str], list[str]]] = {
 def test_a_fault_that_shows_late_is_one_line_too(name: str, finished: Done, on_beir: list[str], tmp_path: Path) -> None:
     overrides, wanted = LATE[name]
     root = finished.folder.parents[1]
-    given = [override.replace("EMPTY", str(tmp_path)) for override in overrides]
-    place, *words = (word.replace("EMPTY", str(tmp_path)) for word in wanted)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "config.json").write_text('{"model_type": "bert"}')
+
+    def placed(word: str) -> str:
+        return word.replace("EMPTY", str(tmp_path / "empty")).replace("CONFIG", str(tmp_path / "config"))
+
+    given = [placed(override) for override in overrides]
+    place, *words = (placed(word) for word in wanted)
     one_line(run_command("experiment=tiny", *on_beir, f"output_root={root}", *given), place, *words)
     assert not half_written(root)
 

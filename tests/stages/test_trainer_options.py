@@ -10,6 +10,7 @@ from typing import Any, get_args
 import pytest
 import pytorch_lightning as pl
 import torch
+from error_lines import names
 from small import Done, run_command
 
 from condensery.stages.trainer_options import OTHER_CALLBACKS, OWN_FLAGS, Callback, TrainerFlags, identity
@@ -162,12 +163,9 @@ def test_a_recipe_with_callbacks_and_flags(on_beir: list[str], tmp_path: Path) -
     assert watched.computed == []
 
 
-def test_in_a_stage_that_is_not_validated_early_stopping_says_that_it_does_nothing(
-    on_beir: list[str], tmp_path: Path
-) -> None:
-    done = run_command(
-        *SHORT, *on_beir, f"trainer.callbacks={{{STOP}}}", "stage.finetune.validate_every=0", f"output_root={tmp_path}"
-    ).sound()
+def test_without_dev_queries_early_stopping_says_that_it_does_nothing(on_beir: list[str], tmp_path: Path) -> None:
+    without = ["data.splits.dev=null", "data.dev_queries=0"]
+    done = run_command(*SHORT, *on_beir, *without, f"trainer.callbacks={{{STOP}}}", f"output_root={tmp_path}").sound()
     assert "[round1] EarlyStopping does nothing: this stage is not validated" in done.out
     assert read_json(done.folder / "stages" / "round1" / "manifest.json")["metrics"]["steps"] == 6
 
@@ -185,3 +183,8 @@ def test_two_processes_end_together(on_beir: list[str], tmp_path: Path) -> None:
         assert manifest["metrics"]["steps"] == 2
         weights.append(manifest["metrics"]["val/mrr@10"])
     assert weights[1] == pytest.approx(weights[0], abs=0.01)
+
+
+def test_a_callback_that_no_stage_would_ask_is_refused() -> None:
+    done = dry(*SHORT, f"trainer.callbacks={{{STOP}}}", "stage.finetune.validate_every=0")
+    names(done.err, "trainer.callbacks.stop", "validate_every")

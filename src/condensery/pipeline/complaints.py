@@ -67,6 +67,10 @@ def _of_hydra(error: BaseException) -> str:
     merged = re.match(r"Error merging override \+*([^=]*)=", text)
     if merged and "Cannot merge" in str(error.__cause__ or error.__context__):
         return f"{merged[1]}: is a list or a mapping where the other is needed"
+    several = re.match(r"Ambiguous value for argument '([^=']*)=(.*?)'[ \n]", text, re.S)
+    if several:
+        key, values = several[1], several[2]
+        return f"{key}={values}: several values are a sweep: add -m (one list is written {key}=[{values}])"
     if text.startswith("Config group override must be"):  # it does not say which
         groups = [argument for argument in sys.argv[1:] if re.match(r"[+~]*\w+=", argument)]
         text = f"{' or '.join(groups)}: a group takes the name of one of its options"

@@ -17,6 +17,9 @@ from condensery.pipeline.faults import Place, checked, follow, needs_value
 from condensery.pipeline.figure_config import check as check_figure
 from condensery.pipeline.launch.hardware import quick_precision
 from condensery.stages.base import Stage, StageConfig, operational, references, registry
+from condensery.stages.training import idle_callback
+
+OWN_STAGES = "; for one of your own set CONDENSERY_STAGES to the module that defines it"
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,10 @@ class _Builder:
         self.overrides = {name: dict(settings) for name, settings in root.stages.items()}
         for name in list(self.overrides):
             self._add(name, ())
+        if idle := idle_callback(node.config for node in self.nodes.values()):
+            raise UserError(
+                f"trainer.callbacks.{idle}: acts when a stage is validated, and none is: set validate_every of one, above 0"
+            )
         rows = {}
         for label, retriever in root.table.rows.items() if root.stages else ():  # without stages only a table is shown
             rows[label] = self._adapted(retriever, "evaluation", f"table.rows.{label}")
@@ -114,7 +121,7 @@ class _Builder:
     def _check_defaults(self, root: RootConfig) -> None:
         for kind, defaults in root.stage.items():
             if kind not in self.stages:
-                raise UserError(f"stage.{kind}: unknown kind of stage{close_to(kind, self.stages)}")
+                raise UserError(f"stage.{kind}: unknown kind of stage{self._kinds_near(kind)}")
             fields = self.stages[kind].config.model_fields
             for key in defaults:
                 if key not in fields:
@@ -156,8 +163,12 @@ class _Builder:
                 f" {', '.join(sorted(self.stages))}"
             )
         if not isinstance(kind, str) or kind not in self.stages:
-            raise UserError(f"stages.{name}.stage: unknown kind of stage {kind!r}{close_to(str(kind), self.stages)}")
+            raise UserError(f"stages.{name}.stage: unknown kind of stage {kind!r}{self._kinds_near(str(kind))}")
         return str(kind)
+
+    def _kinds_near(self, kind: str) -> str:
+        hint = close_to(kind, self.stages)
+        return hint if "did you mean" in hint or "now called" in hint else f"{OWN_STAGES}{hint}"
 
     def _config(self, name: str, kind: str) -> StageConfig:
         """Defaults of the kind, overlaid with what the node sets, interpolations resolved in their place."""

@@ -88,6 +88,8 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
         warn(graph, store)
         asking.answer(graph, store, known, root.ask)
         return Finished(folder, known)
+    if root.ask is not None and not job:
+        print("ask: this run is not there as a whole; what is missing is computed first", flush=True)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / asking.FINISHED).unlink(missing_ok=True)
     _write_recipe(cfg, graph, store, folder)

@@ -16,7 +16,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
-from condensery.errors import UserError
+from condensery.errors import UserError, shown
 from condensery.pipeline.reports.study import SWEPT, swept_keys
 from condensery.system.files import expanded
 from condensery.system.signals import leave_if_asked
@@ -95,7 +95,7 @@ class JoinedTable(Callback):
                 failed.append(label or "all")
                 reasons.setdefault(_last_line(record["error"]), []).append(label or "all")
         if failed:
-            text = "; ".join(f"{', '.join(those)} ({reason})" for reason, those in reasons.items())
+            text = "; ".join(f"{', '.join(those)} ({shown(reason, 200)})" for reason, those in reasons.items())
             print(f"error: {len(failed)} of {len(records)} jobs failed: {text}", file=sys.stderr, flush=True)
         for fault in faults:
             print(f"error: {fault}", file=sys.stderr, flush=True)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from condensery.arguments import check_numbers
 from condensery.errors import UserError, shown
 from condensery.retrieval.hits import Hit
 from condensery.retrieval.negatives import Negatives, open_negatives
@@ -85,6 +86,7 @@ class Searcher(ABC):
         Equal scores stand in the order of the passages; BM25 finds no passage that shares no term with the query.
         Raises ``UserError`` where nothing is indexed.
         """
+        check_numbers("search", {"k": k})
         one = isinstance(query, str)
         scores, rows = self.rank([query] if isinstance(query, str) else query, k)
         found = [
@@ -126,6 +128,7 @@ class BM25(Searcher):
     """
 
     def __init__(self, k1: float = 0.9, b: float = 0.4, stopwords: str = "english", stemmer: str = "none") -> None:
+        check_numbers("BM25", locals())
         super().__init__()
         self._settings = (k1, b, stopwords, stemmer)
         self._folder: Any = None
@@ -177,6 +180,7 @@ class Retriever(Searcher):
         from condensery.tokens.tokenizer import load_tokenizer
         from condensery.tokens.vocabulary import Vocabulary
 
+        check_numbers("Retriever", locals())
         super().__init__()
         lengths: tuple[int | None, int | None] = (None, None)
         if isinstance(source, str | Path):

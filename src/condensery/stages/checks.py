@@ -49,10 +49,16 @@ def check_folder(name: str | None, key: str) -> None:
 
 
 def check_checkpoint(name: str | None, key: str) -> None:
-    """The same for a checkpoint; a folder must hold its ``config.json``."""
+    """The same for a checkpoint; a folder must hold its ``config.json`` and weights."""
     check_folder(name, key)
-    if name and expanded(name).is_dir() and not (expanded(name) / "config.json").exists():
+    if not name or not expanded(name).is_dir():
+        return
+    if not (expanded(name) / "config.json").exists():
         raise UserError(f"{key}: {name}: holds no config.json, so it is no checkpoint as transformers saves it")
+    if not any(path.suffix in (".safetensors", ".bin") for path in expanded(name).iterdir()):
+        raise UserError(
+            f"{key}: {name}: holds no weights (model.safetensors or pytorch_model.bin), so it is no checkpoint"
+        )
 
 
 def check_length(key: str, tokens: int, positions: int) -> None:

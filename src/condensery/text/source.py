@@ -160,5 +160,5 @@ class FolderSource(DataConfig):
     def check(self) -> None:
         """As ``DataConfig.check``; a missing root is reported as such."""
         if why := fault(self.folder, FOLDER):
-            raise UserError(f"{self.folder}: {why}; data.root must name that of the collection {self.name}")
+            raise UserError(f"{self.folder}: {why}; give the folder of the collection {self.name} as data.root")
         super().check()

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from condensery.arguments import check_numbers
 from condensery.errors import UserError
 from condensery.tokens.artifacts import Tokens
 from condensery.training.batches.sources import (
@@ -38,7 +39,16 @@ class PassageQueryDataModule(TokenDataModule):
         chunk_tokens: padded tokens that are in memory together; a larger batch is accumulated.
         seed: of order, queries and masks.
         workers: processes that make batches, and that tokenise; 0 = none besides the training.
+
+    Raises:
+        UserError: a number is out of its range, or an item of ``data`` has no text or no queries; see
+            ``TokenDataModule``, too.
+
+    Attributes:
+        pairs: what the pairs are of, as ``SpanPairDataModule`` says it.
     """
+
+    pairs = "query"
 
     def __init__(
         self,
@@ -58,6 +68,7 @@ class PassageQueryDataModule(TokenDataModule):
         seed: int = 42,
         workers: int = 0,
     ) -> None:
+        check_numbers("PassageQueryDataModule", locals())
         texts, self._queries = (data, []) if isinstance(data, Tokens) else _with_queries(data)
         super().__init__(texts, tokenizer, titles=False, workers=workers)
         self.asked, self.length, self.query_length = asked, length, query_length

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from condensery.arguments import check_numbers
 from condensery.text.given import Given
 from condensery.tokens.artifacts import Tokens
-from condensery.tokens.spans import RandomWindows, SentencePacked, SpanSet
+from condensery.tokens.spans import SPECIAL_TOKENS, RandomWindows, SentencePacked, SpanSet
 from condensery.tokens.store import TokenStore
 from condensery.tokens.vocabulary import Vocabulary
 from condensery.training.batches.sources import (
@@ -46,7 +47,8 @@ class SpanPairDataModule(TokenDataModule):
             sentence taken out of it (ICT); None: single spans.
         spans: ``sentences`` packed to the length, as the papers' scripts do; or ``windows``: cut anywhere.
         short_probability: share of spans that aim at a shorter length (of ``sentences``).
-        min_length: tokens of the shortest span; a document needs twice that.
+        min_length: tokens of the shortest span; a document needs twice that. None = 16, or half of what a span holds
+            where that is less.
         mask_rate: share of the tokens that is predicted; nothing is masked for ICT.
         whole_word: mask whole words, or single tokens.
         decoder: what the decoder of an auto-encoder reads; None = there is none.
@@ -55,6 +57,9 @@ class SpanPairDataModule(TokenDataModule):
         chunk_tokens: padded tokens that are in memory together; a larger batch is accumulated.
         seed: of order, spans and masks.
         workers: processes that make batches, and that tokenise; 0 = none besides the training.
+
+    Raises:
+        UserError: a number is out of its range; see ``TokenDataModule``, too.
     """
 
     def __init__(
@@ -67,7 +72,7 @@ class SpanPairDataModule(TokenDataModule):
         pairs: Literal["document", "passage", "sentence"] | None = "document",
         spans: Literal["sentences", "windows"] = "sentences",
         short_probability: float = 0.1,
-        min_length: int = 16,
+        min_length: int | None = None,
         mask_rate: float = 0.15,
         whole_word: bool = True,
         decoder: ContextMasking | None = None,
@@ -77,9 +82,11 @@ class SpanPairDataModule(TokenDataModule):
         seed: int = 42,
         workers: int = 0,
     ) -> None:
+        check_numbers("SpanPairDataModule", locals())
         super().__init__(data, tokenizer, titles=False, workers=workers)
         self.length, self.batch_size, self.pairs, self.spans = length, batch_size, pairs, spans
-        self.short_probability, self.min_length = short_probability, min_length
+        self.short_probability = short_probability
+        self.min_length = min(16, max(1, (length - SPECIAL_TOKENS) // 2)) if min_length is None else min_length
         self.masking = Masking(None if pairs == "sentence" else mask_rate, whole_word, decoder)
         self.query_length, self.keep_sentence = query_length, keep_sentence
         self.chunk_tokens, self.seed = chunk_tokens, seed

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from condensery.arguments import check_numbers
 from condensery.errors import UserError
 from condensery.models.cross_encoder import pair_separators
 from condensery.retrieval.negatives import Negatives, open_negatives, read_negatives
@@ -44,6 +45,9 @@ class TripleDataModule(TokenDataModule):
         workers: processes that make batches, and that tokenise; 0 = none besides the training.
         training: the queries, their positives and their negatives, in place of ``split`` and ``negatives``.
         order: which queries a step is of; None = all in random order, anew each epoch.
+
+    Raises:
+        UserError: a number is out of its range; see ``TokenDataModule``, too.
     """
 
     def __init__(
@@ -67,6 +71,7 @@ class TripleDataModule(TokenDataModule):
         training: TrainingQueries | None = None,
         order: Order | None = None,
     ) -> None:
+        check_numbers("TripleDataModule", locals())
         super().__init__(data, tokenizer, titles, workers)
         one = isinstance(negatives, str | Path | Searcher | type | Negatives)
         self.negatives: list[Any] = [negatives] if one else list(negatives or [])  # type: ignore[arg-type]

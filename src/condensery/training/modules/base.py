@@ -6,11 +6,11 @@ data modules. They optimise by hand, so clipping is ``max_grad_norm`` and a batc
 """
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Any, ClassVar, Literal, Unpack
 
 import pytorch_lightning as pl
 import torch
@@ -19,6 +19,7 @@ from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from condensery.arguments import check_numbers
 from condensery.errors import UserError
 from condensery.losses.contrast import Contrast
 from condensery.losses.cross_batch import (
@@ -68,9 +69,14 @@ class TrainingModule(pl.LightningModule):
 
     Attributes:
         tokens: read in the last step by all processes together, padding not counted.
+        trained_on: by the ``pairs`` of a data module of ours, how one is written that fits.
+
+    Raises:
+        UserError: a number is out of its range.
     """
 
     tokens: int
+    trained_on: ClassVar[Mapping[Any, str]] = {}
 
     def __init__(
         self,
@@ -82,6 +88,7 @@ class TrainingModule(pl.LightningModule):
         max_grad_norm: float = 1.0,
         seed: int = 42,
     ) -> None:
+        check_numbers(type(self).__name__, locals())
         super().__init__()
         self.automatic_optimization = False
         self.model = model
@@ -129,7 +136,16 @@ class TrainingModule(pl.LightningModule):
         return min(epochs * each, most) if most >= 0 else epochs * each
 
     def on_fit_start(self) -> None:
-        """Raise ``UserError`` where the trainer shards the weights, which the gradient cache does not know."""
+        """Raise ``UserError`` where the data are those of another module, or the trainer shards the weights.
+
+        The gradient cache does not know of shards.
+        """
+        data: Any = getattr(self.trainer, "datamodule", None)
+        if self.trained_on and hasattr(data, "pairs") and data.pairs not in self.trained_on:
+            fitting = ", ".join(dict.fromkeys(self.trained_on.values()))
+            raise UserError(
+                f"{type(self).__name__} is trained on {fitting}; {type(data).__name__}(pairs={data.pairs!r}) does not fit"
+            )
         if not isinstance(self.trainer.strategy, SingleDeviceStrategy | DDPStrategy):
             name = type(self.trainer.strategy).__name__
             raise UserError(f"Trainer(strategy=...): {name} is not supported; use one device or strategy='ddp'")
@@ -304,6 +320,7 @@ class TowersModule(EncoderModule):
         dropout: float | None = None,
         **optimiser: Unpack[Optimiser],
     ) -> None:
+        check_numbers(type(self).__name__, locals())
         built = model
         if isinstance(built, str | Path):
             built = load_towers(built, towers == "separate", dropout).train()

@@ -1,10 +1,12 @@
 """Fine-tuning of a bi-encoder."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor
 
+from condensery.arguments import check_numbers
 from condensery.losses.base import RetrievalLoss
 from condensery.losses.contrast import Contrast
 from condensery.losses.cross_batch import (
@@ -36,6 +38,8 @@ class BiEncoderModule(TowersModule):
         others: see ``TowersModule``.
     """
 
+    trained_on = MappingProxyType({False: "TripleDataModule"})
+
     def __init__(
         self,
         model: PathOrName | BiEncoder,
@@ -45,6 +49,7 @@ class BiEncoderModule(TowersModule):
         temperature: float = 1.0,
         **others: Any,
     ) -> None:
+        check_numbers(type(self).__name__, locals())
         super().__init__(model, **others)
         self.mask_known_positives = mask_known_positives
         self.loss = loss if isinstance(loss, RetrievalLoss) else make_loss(loss, temperature=temperature)

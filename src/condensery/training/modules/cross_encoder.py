@@ -1,8 +1,10 @@
 """Training of the cross-encoder."""
 
 from pathlib import Path
+from types import MappingProxyType
 from typing import Unpack
 
+from condensery.arguments import check_numbers
 from condensery.errors import UserError
 from condensery.losses.contrast import Contrast
 from condensery.losses.cross_batch import share_of
@@ -34,6 +36,7 @@ class CrossEncoderModule(TrainingModule):
     """
 
     model: CrossEncoder
+    trained_on = MappingProxyType({True: "TripleDataModule(pairs=True)"})
 
     def __init__(
         self,
@@ -43,6 +46,7 @@ class CrossEncoderModule(TrainingModule):
         dropout: float | None = None,
         **optimiser: Unpack[Optimiser],
     ) -> None:
+        check_numbers(type(self).__name__, locals())
         built = model
         if not isinstance(built, CrossEncoder):
             folder = expanded(built)

@@ -2,11 +2,14 @@
 
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
+from condensery.arguments import check_numbers
+from condensery.errors import UserError
 from condensery.losses.contrast import Contrast, span_contrast, weighted
 from condensery.losses.cross_batch import (
     across_processes,
@@ -28,13 +31,21 @@ from condensery.system.files import expanded
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
 from condensery.training.batches.spans import SpanBatch
+from condensery.training.datamodules.spans import Masking
 from condensery.training.modules.base import EncoderModule, PathOrName, TowersModule, tokenizer_of
 from condensery.training.settings import Optimiser
+
+PAIRS = {
+    "document": 'SpanPairDataModule(pairs="document")',
+    "passage": 'SpanPairDataModule(pairs="passage")',
+    "query": "PassageQueryDataModule",
+}
 
 
 class BackboneModule(EncoderModule):
     """Pre-training of a backbone with an MLM head and further layers; retrieval takes the backbone alone."""
 
+    trained_on = MappingProxyType({None: "SpanPairDataModule(pairs=None)", **PAIRS})
     model: Condenser | MaskedAutoEncoder
 
     def towers(self) -> BiEncoder:
@@ -77,6 +88,7 @@ class CondenserModule(BackboneModule):
         mlm_weight: float = 1.0,
         **optimiser: Unpack[Optimiser],
     ) -> None:
+        check_numbers(type(self).__name__, locals())
         built = model
         if not isinstance(built, Condenser):
             source, vocabulary = _begin(built, tokenizer, optimiser)
@@ -104,6 +116,8 @@ class CoCondenserModule(CondenserModule):
         others: see ``CondenserModule``.
     """
 
+    trained_on = MappingProxyType(PAIRS)
+
     def __init__(
         self,
         model: PathOrName | Condenser,
@@ -113,6 +127,7 @@ class CoCondenserModule(CondenserModule):
         contrast_weight: float = 1.0,
         **others: Any,
     ) -> None:
+        check_numbers(type(self).__name__, locals())
         super().__init__(model, mlm_weight=mlm_weight, **others)
         self.temperature, self.contrast_weight = temperature, contrast_weight
 
@@ -162,6 +177,7 @@ class MaskedAutoEncoderModule(BackboneModule):
         mlm_weight: float = 1.0,
         **optimiser: Unpack[Optimiser],
     ) -> None:
+        check_numbers(type(self).__name__, locals())
         built = model
         if not isinstance(built, MaskedAutoEncoder):
             shape = decoder_shape(decoder, decoder_layers, decoder_mask_rate)
@@ -169,6 +185,16 @@ class MaskedAutoEncoderModule(BackboneModule):
         super().__init__(built, tokenizer_of(model, tokenizer), **optimiser)
         self.mlm_weight = mlm_weight
         self._remember(model=model)
+
+    def on_fit_start(self) -> None:
+        """Raise ``UserError``, too, where the data have nothing for the decoder to read."""
+        super().on_fit_start()
+        masking = getattr(getattr(self.trainer, "datamodule", None), "masking", None)
+        if isinstance(masking, Masking) and masking.decoder is None:
+            raise UserError(
+                "MaskedAutoEncoderModule has a decoder: give the data module what it reads, such as"
+                ' decoder=ContextMasking("partner", both=True, rate=0.45)'
+            )
 
     def objective(self, batch: SpanBatch) -> tuple[ChunkEncoder, Contrast | None]:
         """MLM of encoder and decoder, each a mean over its own tokens."""
@@ -190,7 +216,10 @@ class InverseClozeModule(TowersModule):
         others: see ``TowersModule``.
     """
 
+    trained_on = MappingProxyType({"sentence": 'SpanPairDataModule(pairs="sentence")'})
+
     def __init__(self, model: PathOrName | BiEncoder, *, temperature: float = 1.0, **others: Any) -> None:
+        check_numbers(type(self).__name__, locals())
         super().__init__(model, **others)
         self.temperature = temperature
 

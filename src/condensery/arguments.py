@@ -1,0 +1,91 @@
+"""The numbers that the public classes take. An argument of one name means the same, and has one range, wherever it stands.
+
+Stages check the keys of a recipe before; these checks are for programs that use the classes themselves.
+"""
+
+import math
+import numbers
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from condensery.errors import UserError, shown
+
+
+class Range(NamedTuple):
+    """Which numbers an argument may have.
+
+    Attributes:
+        least: the smallest.
+        most: the largest.
+        whole: no fractions.
+        above: ``least`` itself is too small.
+    """
+
+    least: float
+    most: float = math.inf
+    whole: bool = False
+    above: bool = False
+
+    def fault(self, value: Any) -> str | None:
+        """What the value must be; None where it is."""
+        kind = numbers.Integral if self.whole else numbers.Real
+        right = isinstance(value, kind) and not isinstance(value, bool) and math.isfinite(value)
+        if right and self.least <= value <= self.most and not (self.above and value == self.least):
+            return None
+        bounds = f"{'>' if self.above else '>='} {self.least:g}"
+        return f"{'whole number' if self.whole else 'number'} {bounds}" + (
+            f" and <= {self.most:g}" if self.most < math.inf else ""
+        )
+
+
+_COUNT, _COUNT_OR_NONE, _SHARE = Range(1, whole=True), Range(0, whole=True), Range(0, 1)
+_POSITIVE, _WEIGHT = Range(0, above=True), Range(0)
+
+RANGES = {
+    "b": _SHARE,
+    "batch_size": _COUNT,
+    "candidates": _COUNT,
+    "chunk_tokens": _COUNT,
+    "contrast_weight": _WEIGHT,
+    "decoder_layers": _COUNT,
+    "decoder_mask_rate": _SHARE,
+    "dropout": _SHARE,
+    "head_layers": _COUNT_OR_NONE,
+    "k": _COUNT,
+    "k1": _WEIGHT,
+    "keep_sentence": _SHARE,
+    "learning_rate": _POSITIVE,
+    "length": Range(3, whole=True),
+    "margin": _WEIGHT,
+    "mask_rate": Range(0, 1, above=True),
+    "max_grad_norm": _WEIGHT,
+    "min_length": _COUNT,
+    "mining_depth": _COUNT,
+    "mixed_context": _SHARE,
+    "mlm_weight": _WEIGHT,
+    "negatives_per_query": _COUNT_OR_NONE,
+    "passage_length": Range(3, whole=True),
+    "query_length": Range(3, whole=True),
+    "short_probability": _SHARE,
+    "skip_from": _COUNT_OR_NONE,
+    "temperature": _POSITIVE,
+    "train_queries": _COUNT,
+    "warmup_ratio": _SHARE,
+    "weight_decay": _WEIGHT,
+    "workers": _COUNT_OR_NONE,
+}
+
+
+def check_numbers(owner: str, given: Mapping[str, Any]) -> None:
+    """Raise ``UserError`` for the first number of ``given`` that is not in its range; None and other names are passed over.
+
+    Args:
+        owner: the class or function that they were given to.
+        given: by name; a mapping among them, such as keywords that are passed on, is looked through as well.
+    """
+    for name, value in given.items():
+        if isinstance(value, Mapping):
+            check_numbers(owner, value)
+        wanted = RANGES[name].fault(value) if name in RANGES and value is not None else None
+        if wanted:
+            raise UserError(f"{owner}: {name} must be a {wanted}, not {shown(repr(value))}")
