@@ -15,6 +15,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
+from condensery.errors import UserError
 from condensery.pipeline import recipe_guard
 from condensery.pipeline.complaints import Stopped, in_one_line
 from condensery.pipeline.reports.study import typed
@@ -59,11 +60,11 @@ def run_program(program: Callable[[], Any], home: Path) -> int:
         program()
         return 0
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises, so that its message can be made one line here
-    sys.argv[1:] = prepared(sys.argv[1:])
     recipe_guard.install()
     _compose_quickly()
     signals.leave_upon((signal.SIGINT, signal.SIGTERM), lambda number: KeyboardInterrupt())
     try:
+        sys.argv[1:] = prepared(sys.argv[1:])
         program()
     except (Exception, Stopped, KeyboardInterrupt, SystemExit) as stop:
         if signals.came:
@@ -109,7 +110,12 @@ def prepared(arguments: list[str]) -> list[str]:
     ``stages.round1.steps=9`` may add a key that the recipe leaves to the defaults, so it gets Hydra's ``++``; a key
     that does not exist is found when the config is checked. ``output_root=~/x`` gets its home folder. A question is taken
     as it is typed, with its commas and quotes.
+
+    Raises ``UserError`` for a key that is given twice: Hydra would take the last without a word.
     """
+    keys = [argument.partition("=")[0].lstrip("+") for argument in arguments if "=" in argument and argument[0] not in "-~"]
+    if twice := next((key for key in keys if keys.count(key) > 1), None):
+        raise UserError(f"{twice}: given twice; leave one out")
 
     def one(argument: str) -> str:
         if argument.startswith("ask="):

@@ -71,6 +71,8 @@ def _of_hydra(error: BaseException) -> str:
     if several:
         key, values = several[1], several[2]
         return f"{key}={values}: several values are a sweep: add -m (one list is written {key}=[{values}])"
+    if text.startswith("While dereferencing interpolation '${output_root}'"):
+        return "output_root: names no folder"
     if text.startswith("Config group override must be"):  # it does not say which
         groups = [argument for argument in sys.argv[1:] if re.match(r"[+~]*\w+=", argument)]
         text = f"{' or '.join(groups)}: a group takes the name of one of its options"

@@ -63,16 +63,20 @@ def first_missing(value: Any, place: tuple[str | int, ...] = ()) -> tuple[str | 
 def follow(raw: dict[str, Any], start: Place, place: Place, value: Any = None) -> str:
     """The key in which a value was written: walk ``place`` from the key ``start``, to the target of each ``${...}``.
 
-    ``raw`` is the whole config, unresolved; ``value`` is what lies at ``start`` where ``raw`` does not hold it.
+    ``raw`` is the whole config, unresolved; ``value`` is what lies at ``start`` where ``raw`` does not hold it. Where the
+    place itself refers to a mapping, as ``seed: ${data}`` does, the reference is what is wrong: it is not followed.
     """
     key = list(start)
     value = _lookup(raw, key) if value is None else value
-    for part in place:
+    for number, part in enumerate(place, 1):
         value = _lookup(value, [part])
         key.append(part)
         while isinstance(value, str) and (match := REFERENCE.fullmatch(value)):
-            key = list(match[1].split("."))
-            value = _lookup(raw, key)
+            target = match[1].split(".")
+            value = _lookup(raw, target)
+            if number == len(place) and isinstance(value, dict):
+                break
+            key = list(target)
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in key).lstrip(".")
 
 

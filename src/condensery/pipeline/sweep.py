@@ -62,7 +62,7 @@ class JoinedTable(Callback):
         from condensery.pipeline.config import STUDY
 
         if not re.fullmatch(STUDY, str(config.get("name"))):  # before anything in a folder of that name is touched
-            raise Stopped from UserError(f"name: must match {STUDY}, got {config.get('name')!r}")
+            raise Stopped from UserError(f"name: must match {STUDY}, got {shown(repr(config.get('name')))}")
         folder = expanded(config.hydra.sweep.dir).absolute()
         os.environ[FOLDER] = str(folder)
         recipe = OmegaConf.select(config, "hydra.sweeper.params") or {}
