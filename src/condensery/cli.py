@@ -113,7 +113,9 @@ def prepared(arguments: list[str]) -> list[str]:
 
     Raises ``UserError`` for a key that is given twice: Hydra would take the last without a word.
     """
-    keys = [argument.partition("=")[0].lstrip("+") for argument in arguments if "=" in argument and argument[0] not in "-~"]
+    keys = [
+        argument.partition("=")[0].lstrip("+") for argument in arguments if "=" in argument and argument[0] not in "-~"
+    ]
     if twice := next((key for key in keys if keys.count(key) > 1), None):
         raise UserError(f"{twice}: given twice; leave one out")
 

@@ -35,6 +35,8 @@ from condensery import (
     evaluate,
 )
 from condensery.losses.registry import register
+from condensery.tokens.tokenizer import load_tokenizer
+from condensery.training.validation import PairSample, mean_reciprocal_rank_of_pairs
 
 SPANS: dict[str, Any] = {"length": 32, "min_length": 4, "batch_size": 6, "chunk_tokens": 256}
 TRIPLES: dict[str, Any] = {"negatives": BM25, "negatives_per_query": 2, "mining_depth": 6, "batch_size": 4}
@@ -179,6 +181,42 @@ class Loaded(SpanPairDataModule):
     def val_dataloader(self) -> Any:
         self.loaded += 1
         return []
+
+
+def test_a_cross_encoder_is_validated_on_what_bm25_confuses(world: Path, tmp_path: Path) -> None:
+    data = triples(pairs=True)(world)
+    best = ModelCheckpoint(tmp_path / "best", monitor="val/mrr@10", mode="max")
+    run = trainer(tmp_path, max_steps=3, callbacks=[best], enable_checkpointing=True)
+    run.fit(CrossEncoderModule(world / "bert", **RATE), data)
+    sample = data.validation_sample()
+    assert isinstance(sample, PairSample)
+    assert sample.size == 10
+    vocabulary = data.tokenizer_folder and load_tokenizer(data.tokenizer_folder)
+    read = {
+        row: vocabulary.decode(ids[:length], skip_special_tokens=True)
+        for chunk in sample.pairs
+        for row, ids, length in zip(chunk.rows.tolist(), chunk.input_ids, chunk.lengths, strict=True)
+    }
+    lists = [[read[row] for row in range(first, first + 10)] for first in range(0, len(read), 10)]
+    assert len(lists) == 4
+    for own in lists:  # "what q n ... note n text Note n.": the positive has the number of its query
+        query = own[0].split(" note ")[0]
+        assert all(one.startswith(query) for one in own)
+        number = query.split()[-1]
+        assert f"note {number} " in own[0]
+        assert sum(f" note {number} " in one.removeprefix(query) for one in own) == 1  # a judged passage is no other
+        same = own[0].split(f"note {number} ")[1].split(" note ")[0]
+        assert same in own[1], "first of the others is what shares the sentence"
+    assert best.best_model_score == run.callback_metrics["val/mrr@10"] >= 0.1
+
+    def score(order: Tensor) -> float:
+        return mean_reciprocal_rank_of_pairs(lambda chunk: order[chunk.rows], sample)
+
+    rows = torch.arange(40)
+    assert score(-(rows % 10).float()) == 1.0
+    assert score((rows % 10).float()) == pytest.approx(0.1)
+    assert score(torch.zeros(40)) == pytest.approx(0.1)  # who cannot tell them apart has found nothing
+    assert score(torch.where(rows % 10 < 3, 1.0, 0.0)) == pytest.approx(1 / 3)
 
 
 def test_where_nothing_is_validated_lightning_has_nothing_to_say(world: Path, tmp_path: Path) -> None:

@@ -63,6 +63,10 @@ def test_reranking_keeps_the_candidates_and_orders_them_by_score(done: Done) -> 
     }  # fmt: skip
 
 
+def test_the_cross_encoder_is_validated_on_dev_queries(done: Done) -> None:
+    assert 0.1 <= stage(done, "cross_encoder").manifest["metrics"]["val/mrr@10"] <= 1
+
+
 def test_the_ensemble_is_the_mean_of_its_members(done: Done) -> None:
     arrays = [
         {file: np.load(stage(done, name).path / file) for file in ("candidates.npy", "scores.npy")}

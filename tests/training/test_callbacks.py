@@ -126,7 +126,7 @@ def test_the_moving_average_of_the_weights_is_validated_and_is_the_result(
         validated.append({name: w.detach().clone() for name, w in embed.__self__.named_parameters()})
         return mean_reciprocal_rank(embed, sample)
 
-    monkeypatch.setattr("condensery.training.callbacks.mean_reciprocal_rank", watched)
+    monkeypatch.setattr("condensery.training.modules.base.mean_reciprocal_rank", watched)
     every, plain = Snapshots(), Snapshots()
     train(tmp_path, "plain", [plain])
     validated.clear()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from condensery.training.modules.base import TrainingModule
     from condensery.training.settings import LoopSettings, Optimiser
     from condensery.training.tracking import Tracked
-    from condensery.training.validation import ValidationSample
+    from condensery.training.validation import PairSample, ValidationSample
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(gt=0)]
@@ -148,14 +148,14 @@ def run_training(
     settings: "LoopSettings",
     config: OptimisedStageConfig,
     context: Context,
-    lengths: tuple[int, int] | None,
+    sample: "ValidationSample | PairSample | None",
     callbacks: "Sequence[Callback]" = (),
 ) -> Mapping[str, Any]:
     """Run the training loop of a stage; the last logged values and the steps that were done go into the manifest.
 
     Of several processes all but the first end the stage here, by ``NotRankZero``.
 
-    ``lengths``: of queries and passages in tokens, for validation; None where nothing is retrieved.
+    ``sample``: for validation; None where nothing is ranked, or there are no dev queries.
     Raises ``UserError`` where the backbone has too few positions, or there is no GPU and one is asked for.
     """
     from condensery.losses.cross_batch import processes, rank
@@ -170,10 +170,6 @@ def run_training(
     init_process_group(context.runtime)
     _check_positions(module, config, context.stage_name)
     check_precision(config.precision, device)
-    sample = None
-    if lengths:
-        assert isinstance(config, ValidatedConfig)
-        sample = _validation_sample(config, config.chunk_tokens, context, lengths)
     train = partial(
         fit,
         module,
@@ -273,15 +269,18 @@ def _check_positions(module: "TrainingModule", config: OptimisedStageConfig, sta
                 raise UserError(f"stages.{stage}: {error}") from None
 
 
-def _validation_sample(
+def validation_sample(
     config: ValidatedConfig, chunk_tokens: int, context: Context, lengths: tuple[int, int]
 ) -> "ValidationSample | None":
-    """Some dev queries, their positives, and passages drawn at random; None where there is no dev split."""
+    """What a retriever is validated on; None where there is no dev split, or nothing is to be validated.
+
+    ``lengths``: of queries and passages in tokens.
+    """
     from condensery.text.collection import Collection
     from condensery.tokens.artifacts import Tokens
     from condensery.training.validation import sample_of
 
-    if not config.validation_queries or not config.validate_every:
+    if config.validations() is None:
         return None
     collection, tokens = Collection(context.input("corpus")), Tokens(context.input("tokens"))
     sizes = config.validation_queries, config.validation_passages

@@ -17,7 +17,7 @@ from condensery.errors import UserError, close_to
 from condensery.losses.cross_batch import from_rank_zero
 from condensery.system.progress import progress
 from condensery.training.modules.base import TrainingModule
-from condensery.training.validation import ValidationSample, mean_reciprocal_rank
+from condensery.training.validation import PairSample, ValidationSample
 
 
 class Throughput(pl.Callback):
@@ -75,13 +75,13 @@ def evaluating(trainer: pl.Trainer, module: pl.LightningModule) -> Iterator[None
 
 
 class Validation(pl.Callback):
-    """MRR@10 of the retriever as it stands, on a sampled sub-corpus, every few steps and at the end.
+    """MRR@10 of the model as it stands, on a sample of dev queries and passages, every few steps and at the end.
 
     The other callbacks are told as by Lightning's own validation: they may put other weights in place for it, keep a
     checkpoint after it, or end the training. Raises ``UserError`` where one monitors what is not logged.
     """
 
-    def __init__(self, sample: ValidationSample, every: int, last: int) -> None:
+    def __init__(self, sample: ValidationSample | PairSample, every: int, last: int) -> None:
         self.sample, self.every, self.last = sample, every, last
 
     def on_train_batch_end(
@@ -93,7 +93,7 @@ class Validation(pl.Callback):
                 callback.on_validation_start(trainer, pl_module)
                 callback.on_validation_epoch_start(trainer, pl_module)
             with evaluating(trainer, pl_module):
-                value = mean_reciprocal_rank(pl_module.embed, self.sample.to(pl_module.device))
+                value = pl_module.validated(self.sample.to(pl_module.device))
             pl_module.log("val/mrr@10", value, batch_size=1, logger=False)
             for logger in trainer.loggers:  # now, for Lightning would wait for the next step that it logs
                 logger.log_metrics({"val/mrr@10": value}, trainer.global_step - 1)

@@ -24,7 +24,7 @@ from condensery.training.equipment import check_precision
 from condensery.training.logs import LOGS, csv_logger, last_values, merge_parts
 from condensery.training.modules.base import TrainingModule
 from condensery.training.settings import LoopSettings
-from condensery.training.validation import ValidationSample
+from condensery.training.validation import PairSample, ValidationSample
 
 CHECKPOINTS = "checkpoints"
 _PRECISIONS: dict[str, Any] = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
@@ -61,7 +61,7 @@ def fit(
     accelerator: str = "cpu",
     compiled: bool = False,
     loggers: list[Logger] | None = None,
-    sample: ValidationSample | None = None,
+    sample: ValidationSample | PairSample | None = None,
     callbacks: Sequence[Callback] = (),
     flags: Mapping[str, Any] | None = None,
 ) -> dict[str, float]:
@@ -133,7 +133,9 @@ def fit(
     return {name: values[name] for name in sorted(values) if "/" in name}
 
 
-def _of_the_first(folder: Path, label: str, settings: LoopSettings, sample: ValidationSample | None) -> list[Callback]:
+def _of_the_first(
+    folder: Path, label: str, settings: LoopSettings, sample: ValidationSample | PairSample | None
+) -> list[Callback]:
     """What the first process does besides training."""
     found: list[Callback] = [Throughput(label, settings.steps, max(1, settings.log_every))]
     if settings.checkpointed:

@@ -1,17 +1,22 @@
-"""Validation on the way: how well the retriever as it stands finds the positives of a few dev queries."""
+"""Validation on the way: how high the model as it stands ranks the positives of a few dev queries."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from condensery.models.biencoder import PASSAGE, QUERY
 from condensery.randomness import generator
+from condensery.retrieval.searchers import BM25
 from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Tokens
 from condensery.tokens.batches import Chunk, chunks, text_rows
+from condensery.tokens.pairs import PairReader
+
+Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -55,17 +60,75 @@ def sample_of(
     """
     if "dev" not in collection.splits:
         return None
+    chosen, found, relevant = _drawn(collection, queries, passages)
+    pad, vocabulary = tokens.vocabulary.pad, tokens.vocabulary
+    asked = chunks(*text_rows(tokens.queries, chosen, vocabulary, lengths[0]), budget, pad, tower=QUERY)
+    text = text_rows(tokens.passages, found, vocabulary, lengths[1], tokens.titles)
+    return ValidationSample(asked, chunks(*text, budget, pad, tower=PASSAGE), relevant)
+
+
+@dataclass(frozen=True)
+class PairSample:
+    """A few queries, each paired with a positive and with passages that BM25 takes for relevant.
+
+    Attributes:
+        pairs: chunks; rows i * size to (i + 1) * size - 1 are those of query i, its positive first.
+        size: pairs of each query.
+    """
+
+    pairs: list[Chunk]
+    size: int
+
+    def to(self, device: torch.device) -> "PairSample":
+        """The same sample on ``device``."""
+        return replace(self, pairs=[chunk.to(device) for chunk in self.pairs])
+
+
+def pair_sample(
+    collection: Collection, reader: PairReader, queries: int, passages: int, *, size: int = 10, budget: int = 8192
+) -> PairSample | None:
+    """What a cross-encoder is validated on: of some dev queries a positive each, and the passages that BM25 ranks highest.
+
+    The passages are those of a sample, as ``sample_of`` draws it, that are not judged relevant. None where the collection
+    has no dev split.
+
+    Args:
+        collection: with the judgements.
+        reader: writes the pairs.
+        queries, passages: how many, at most; positives come on top.
+        size: pairs of a query, where there are so many passages.
+        budget: padded tokens a chunk may hold.
+    """
+    if "dev" not in collection.splits:
+        return None
+    chosen, found, relevant = _drawn(collection, queries, passages)
+    size = min(size, 1 + len(found) - int(relevant.sum(axis=1).max()))
+    bm25 = BM25().index(collection.passages.full_texts(found))
+    _, ranked = bm25.rank(collection.queries.column("text").take(chosen), len(found))
+    lists = []
+    for row, known in zip(ranked, relevant, strict=True):
+        order = np.concatenate([row[row >= 0], np.setdiff1d(np.arange(len(found)), row)])  # last what shares no term
+        lists.append(np.concatenate([np.flatnonzero(known)[:1], order[~known[order]][: size - 1]]))
+    pairs = reader.chunks(np.repeat(chosen, size), found[np.concatenate(lists)], budget)
+    return PairSample(pairs, size)
+
+
+def _drawn(collection: Collection, queries: int, passages: int) -> tuple[Ids, Ids, NDArray[np.bool_]]:
+    """Some dev queries (q,), passages (p,) with all that are relevant to them, ascending, and which are (q, p)."""
     positives = collection.qrels("dev").positives()
     random = generator("validation")  # the same sample for every training and seed, so that curves can be compared
     chosen = random.permutation(np.fromiter(positives, np.int64))[:queries]
     relevant_rows = [positives[int(query)] for query in chosen]
     others = random.integers(0, len(collection.passages), passages)
     found = np.unique(np.concatenate([*relevant_rows, others]).astype(np.int64))
-    relevant = np.stack([np.isin(found, rows) for rows in relevant_rows])
-    pad, vocabulary = tokens.vocabulary.pad, tokens.vocabulary
-    asked = chunks(*text_rows(tokens.queries, chosen, vocabulary, lengths[0]), budget, pad, tower=QUERY)
-    text = text_rows(tokens.passages, found, vocabulary, lengths[1], tokens.titles)
-    return ValidationSample(asked, chunks(*text, budget, pad, tower=PASSAGE), relevant)
+    return chosen, found, np.stack([np.isin(found, rows) for rows in relevant_rows])
+
+
+def mean_reciprocal_rank_of_pairs(score: Callable[[Chunk], Tensor], sample: PairSample) -> float:
+    """MRR@10 of a sample; a passage of the positive's own score stands before it. ``score``: a chunk to scores (b,)."""
+    scores = _in_order(sample.pairs, [score(chunk).float() for chunk in sample.pairs]).view(-1, sample.size)
+    ranks = (scores >= scores[:, :1]).sum(dim=1)
+    return float((ranks <= 10).div(ranks).mean())
 
 
 def mean_reciprocal_rank(embed: Callable[[Chunk], Tensor], sample: ValidationSample) -> float:
@@ -79,6 +142,10 @@ def mean_reciprocal_rank(embed: Callable[[Chunk], Tensor], sample: ValidationSam
 
 
 def _vectors(embed: Callable[[Chunk], Tensor], parts: list[Chunk]) -> Tensor:
-    rows = torch.cat([chunk.rows for chunk in parts])
-    vectors = torch.cat([embed(chunk).float() for chunk in parts])
-    return torch.empty_like(vectors).index_copy_(0, rows, vectors)
+    return _in_order(parts, [embed(chunk).float() for chunk in parts])
+
+
+def _in_order(parts: list[Chunk], values: list[Tensor]) -> Tensor:
+    """What was computed chunk by chunk, in the order of the rows."""
+    rows, joined = torch.cat([chunk.rows for chunk in parts]), torch.cat(values)
+    return torch.empty_like(joined).index_copy_(0, rows, joined)

@@ -9,7 +9,13 @@ from pydantic import Field, field_validator
 from condensery.losses.registry import check_loss
 from condensery.stages.base import Context, StageConfig, stage
 from condensery.stages.finetuning.training_queries import QueriesConfig, training_queries
-from condensery.stages.training import EncoderStageConfig, ValidatedConfig, initial_towers, run_training
+from condensery.stages.training import (
+    EncoderStageConfig,
+    ValidatedConfig,
+    initial_towers,
+    run_training,
+    validation_sample,
+)
 
 if TYPE_CHECKING:
     from condensery.training.batches.base import Order
@@ -84,7 +90,8 @@ def finetune(config: FinetuneConfig, context: Context) -> dict[str, Any]:
     assert isinstance(data.batches, TripleBatches)
     data.batches.order = order = _order(config, context, training) or data.batches.order
     callbacks = [AdaptiveBatches(order, data.batches)] if isinstance(order, AdaptiveOrder) else []
-    values = run_training(module, data, settings, config, context, data.lengths, callbacks)
+    sample = validation_sample(config, config.chunk_tokens, context, data.lengths)
+    values = run_training(module, data, settings, config, context, sample, callbacks)
     shutil.rmtree(context.folder / SCHEDULE, ignore_errors=True)
     module.save_pretrained(context.folder, context.input("tokenizer"), data.lengths)
     return {"queries": len(training.rows), **values}

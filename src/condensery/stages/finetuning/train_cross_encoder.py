@@ -10,14 +10,14 @@ from pydantic import Field, model_validator
 from condensery.errors import UserError
 from condensery.stages.base import Context, stage
 from condensery.stages.finetuning.training_queries import QueriesConfig, training_queries
-from condensery.stages.training import CollectionConfig, EncoderStageConfig, run_training
+from condensery.stages.training import EncoderStageConfig, ValidatedConfig, run_training
 
 if TYPE_CHECKING:
     from condensery.models.cross_encoder import CrossEncoder
     from condensery.tokens.vocabulary import Vocabulary
 
 
-class TrainCrossEncoderConfig(QueriesConfig, CollectionConfig, EncoderStageConfig):
+class TrainCrossEncoderConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     """``batch_size`` counts queries; each brings one positive and ``negatives_per_query`` negatives."""
 
     negatives_per_query: Annotated[int, Field(gt=0)]
@@ -37,8 +37,10 @@ def train_cross_encoder(config: TrainCrossEncoderConfig, context: Context) -> di
     """Train the cross-encoder and save it as a checkpoint; the last step's weights are the result."""
     from condensery.text.collection import Collection
     from condensery.tokens.artifacts import Tokens
+    from condensery.training.batches.lists import ListBatches
     from condensery.training.datamodules.triples import TripleDataModule
     from condensery.training.modules.cross_encoder import CrossEncoderModule
+    from condensery.training.validation import pair_sample
 
     collection, tokens = Collection(context.input("corpus")), Tokens(context.input("tokens"))
     training = training_queries(config, context, collection)
@@ -64,7 +66,12 @@ def train_cross_encoder(config: TrainCrossEncoderConfig, context: Context) -> di
     data.setup()
     model = _initial(config, context, tokens.vocabulary)
     module = CrossEncoderModule(model, loss=config.loss, **config.optimiser())
-    values = run_training(module, data, config.loop(data.batches), config, context, None)
+    sample = None
+    if config.validations():
+        sizes = config.validation_queries, config.validation_passages
+        assert isinstance(data.batches, ListBatches)
+        sample = pair_sample(collection, data.batches.reader, *sizes, budget=config.chunk_tokens)
+    values = run_training(module, data, config.loop(data.batches), config, context, sample)
     module.save_pretrained(context.folder, context.input("tokenizer"), data.lengths)
     return {"queries": len(training.rows), **values}
 

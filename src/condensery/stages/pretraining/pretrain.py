@@ -14,6 +14,7 @@ from condensery.stages.training import (
     Share,
     ValidatedConfig,
     run_training,
+    validation_sample,
 )
 
 if TYPE_CHECKING:
@@ -282,8 +283,9 @@ def _fit(module: "EncoderModule", data: "TokenDataModule", config: AnyConfig, co
 
     data.setup()
     assert isinstance(data.batches, SpanBatches)
-    source, longest = data.batches.source, (config.length, config.length)
-    values = run_training(module, data, config.loop(data.batches), config, context, longest)
+    source = data.batches.source
+    sample = validation_sample(config, config.chunk_tokens, context, (config.length, config.length))
+    values = run_training(module, data, config.loop(data.batches), config, context, sample)
     module.save_pretrained(context.folder, context.input("tokenizer"), data.lengths)
     return {"items": source.items, "left_out": source.left_out, **values}
 

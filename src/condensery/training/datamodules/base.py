@@ -23,7 +23,7 @@ from condensery.tokens.artifacts import Tokens, tokenise_collection
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
 from condensery.training.batches.base import Batch, Batches, Share, StepDataset, StepSampler, begin_worker
-from condensery.training.validation import ValidationSample, sample_of
+from condensery.training.validation import PairSample, ValidationSample, sample_of
 
 Value = TypeVar("Value")
 
@@ -84,7 +84,7 @@ class StepDataModule(pl.LightningDataModule):
         sample = self.validation_sample()
         return [] if sample is None else DataLoader([sample], batch_size=None)  # type: ignore[arg-type]
 
-    def validation_sample(self) -> ValidationSample | None:
+    def validation_sample(self) -> ValidationSample | PairSample | None:
         """What ``val_dataloader`` gives; None = nothing is validated."""
         return None
 
@@ -163,7 +163,7 @@ class TokenDataModule(StepDataModule):
         """What makes the batches, once the tokens are there."""
         raise NotImplementedError
 
-    def validation_sample(self) -> ValidationSample | None:
+    def validation_sample(self) -> ValidationSample | PairSample | None:
         """A few dev queries of the collection; None where it has none."""
         if self._collection is None:
             return None

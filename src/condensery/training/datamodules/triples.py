@@ -18,7 +18,7 @@ from condensery.training.batches.base import Order
 from condensery.training.batches.lists import ListBatches
 from condensery.training.batches.triples import TrainingQueries, TripleBatches, judged_queries
 from condensery.training.datamodules.base import TokenDataModule
-from condensery.training.validation import ValidationSample
+from condensery.training.validation import PairSample, ValidationSample, pair_sample
 
 Mined = Searcher | type[BM25] | str | Path | Negatives
 
@@ -115,9 +115,12 @@ class TripleDataModule(TokenDataModule):
         separators = pair_separators(self.tokenizer_folder)
         return ListBatches(triples, pair_reader(self.tokens, self.query_length, self.passage_length, separators))
 
-    def validation_sample(self) -> ValidationSample | None:
-        """See ``TokenDataModule``; a cross-encoder makes no vectors."""
-        return None if self.pairs else super().validation_sample()
+    def validation_sample(self) -> ValidationSample | PairSample | None:
+        """See ``TokenDataModule``."""
+        if not self.pairs:
+            return super().validation_sample()
+        assert isinstance(self.batches, ListBatches)
+        return None if self._collection is None else pair_sample(self._collection, self.batches.reader, 100, 2000)
 
     def _judged(self) -> TrainingQueries:
         if self._collection is None:

@@ -173,9 +173,14 @@ class TrainingModule(pl.LightningModule):
         total = torch.stack(list(losses.values())).sum()
         self._record({"loss": total, **losses, "lr": rate})
 
-    def validation_step(self, batch: ValidationSample, batch_idx: int) -> None:
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
         """MRR@10 over the sample, logged as ``val/mrr@10``."""
-        self.log("val/mrr@10", mean_reciprocal_rank(self.embed, batch), batch_size=1, sync_dist=True)
+        self.log("val/mrr@10", self.validated(batch), batch_size=1, sync_dist=True)
+
+    def validated(self, sample: Any) -> float:
+        """MRR@10 over a sample: the ``ValidationSample`` of a retriever, the ``PairSample`` of a cross-encoder."""
+        assert isinstance(sample, ValidationSample)
+        return mean_reciprocal_rank(self.embed, sample)
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Clip the gradient; its norm before clipping is logged."""

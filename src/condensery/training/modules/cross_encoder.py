@@ -21,6 +21,7 @@ from condensery.system.files import expanded
 from condensery.training.batches.lists import ListBatch
 from condensery.training.modules.base import TrainingModule
 from condensery.training.settings import Optimiser
+from condensery.training.validation import PairSample, mean_reciprocal_rank_of_pairs
 
 
 class CrossEncoderModule(TrainingModule):
@@ -59,6 +60,10 @@ class CrossEncoderModule(TrainingModule):
     def objective(self, batch: ListBatch) -> tuple[ChunkEncoder, Contrast | None]:
         """The loss of the lists."""
         return RelevanceOfLists(self.model, share_of(batch.lists), batch.size, self.loss), None
+
+    def validated(self, sample: PairSample) -> float:
+        """See ``TrainingModule``."""
+        return mean_reciprocal_rank_of_pairs(self.model.scores, sample)
 
     def save_pretrained(
         self, folder: str | Path, tokenizer: str | Path | None = None, lengths: tuple[int, int] | None = None
