@@ -66,16 +66,26 @@ class Done:
 def run_command(*arguments: str | Path, curves: bool = False) -> Done:
     """``python run.py ...`` in this process, with the recipes of the tests beside the project's own.
 
+    Of a key that several of ``arguments`` give, the last counts; the command itself refuses to be given a key twice.
     ``curves``: draw them too, which takes a third of the time of a small run.
     """
     program = hydra.main(version_base="1.3", config_path=str(PROJECT / "conf"), config_name="config")(cli.main)
     out, err = io.StringIO(), io.StringIO()
     with _as_it_was(), _quick(curves), redirect_stdout(out), redirect_stderr(err):
-        sys.argv = ["run.py", "--config-dir", str(CONF), *map(str, arguments)]
+        sys.argv = ["run.py", "--config-dir", str(CONF), *_each_key_once(map(str, arguments))]
         os.environ.pop("HYDRA_FULL_ERROR", None)
         sweep.failed.clear()
         code = cli.run_program(program, PROJECT)
     return Done(code, out.getvalue(), err.getvalue())
+
+
+def _each_key_once(arguments: Iterable[str]) -> list[str]:
+    """What a test shares with others, and then says otherwise, is said once."""
+    found: dict[str, str] = {}
+    for argument in arguments:
+        key, is_given, _ = argument.partition("=")
+        found[key.lstrip("+") if is_given else argument] = argument
+    return list(found.values())
 
 
 @contextmanager

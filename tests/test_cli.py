@@ -187,6 +187,13 @@ def test_the_command_line_is_made_ready_for_hydra() -> None:
     assert prepared(["output_root=~/x"]) == [f"output_root={os.path.expanduser('~/x')}"]
 
 
+@pytest.mark.parametrize("twice", [["seed=1", "seed=1"], ["stages.a.x=1", "-m", "++stages.a.x=2"], ["a.b=1", "+a.b=2"]])
+def test_a_key_that_is_given_twice_is_refused(twice: list[str]) -> None:
+    with pytest.raises(UserError, match=r"^(seed|stages\.a\.x|a\.b): given twice"):
+        prepared(["experiment=x", *twice])
+    assert prepared(["~table.rows.x", "table.rows.x=1", "-m", "--config-dir=a", "--config-dir=a"])
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -213,7 +220,8 @@ def test_a_question_is_taken_as_it_is_typed(text: str) -> None:
 
 
 def test_null_asks_nothing_and_what_is_quoted_for_hydra_is_let_be() -> None:
-    assert prepared(["ask=null", "ask='a, b'", 'ask="a"']) == ["ask=null", "ask='a, b'", 'ask="a"']
+    for given in ("ask=null", "ask='a, b'", 'ask="a"'):
+        assert prepared([given]) == [given]
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])

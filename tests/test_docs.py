@@ -78,6 +78,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "FOLDER" / "sheet-1.csv").write_text("")
     (folder / "DIR").mkdir()
     (folder / "DIR" / "config.json").write_text("{}")
+    (folder / "DIR" / "model.safetensors").write_bytes(b"")
     return folder
 
 

@@ -129,6 +129,7 @@ def test_the_sizes_of_a_model_from_scratch_do_not_count_where_a_model_is_named(t
     assert scratch.by_content() == {"callbacks"}
     assert local.by_content() == {"callbacks", "model", *sizes}
     (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(b"")
     before = local.identity()
     (tmp_path / "config.json").write_text("{ }")
     assert local.identity() != before
