@@ -151,8 +151,19 @@ class _Builder:
         for name, node in self.nodes.items():
             made_from = {field: tuple(known[n].reference for n in names) for field, names in node.inputs.items()}
             node = replace(node, made_from=made_from)
-            known[name] = replace(node, id=artifact_id(node, self.stages[node.kind].version))
+            try:
+                known[name] = replace(node, id=artifact_id(node, self.stages[node.kind].version))
+            except UserError as error:
+                raise UserError(self._of_own_backbone(name, str(error))) from None
         return known
+
+    def _of_own_backbone(self, name: str, said: str) -> str:
+        """What a stage says of a key of ``backbone``, with the key of the stage where it has a backbone of its own."""
+        key, separator, rest = said.partition(": ")
+        group, _, field = key.partition(".")
+        if group != "backbone" or field not in (self.overrides[name].get("backbone") or {}):
+            return said
+        return f"{self._written(name, (group, field))}{separator}{rest}"
 
     def _kind(self, name: str) -> str:
         kind = self.overrides[name].get("stage")

@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 import traceback
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from condensery.reporting.results import Row
 
 FOLDER = "CONDENSERY_SWEEP"  # environment variable: where the jobs of this sweep leave their records
+CANDIDATES = "stage.evaluate.candidates"
+MEASURED_ON = frozenset({"table.split", "stage.evaluate.split", CANDIDATES, f"{CANDIDATES}_number"})
 failed: list[str] = []  # of the last sweep in this process: the labels of the jobs that failed
 
 
@@ -83,9 +86,12 @@ class JoinedTable(Callback):
                 folder.rmdir()
             return
         labels = labels_of([record["overrides"] for record in records])
+        settings = labels_of(_of_systems([record["overrides"] for record in records]))
         jobs = list(zip(labels, records, strict=True))
         runs = [
-            SweptRun(label, record["overrides"], Path(record["folder"])) for label, record in jobs if record["folder"]
+            SweptRun(label, without_seed(setting), record["overrides"], Path(record["folder"]))
+            for (label, record), setting in zip(jobs, settings, strict=True)
+            if record["folder"]
         ]
         nothing_left = [(label, _last_line(record["error"])) for label, record in jobs if not record["folder"]]
         faults = _join(folder, runs, nothing_left, config) if runs else []
@@ -103,9 +109,10 @@ class JoinedTable(Callback):
 
 
 class SweptRun(NamedTuple):
-    """A job of a sweep that left a run: what tells it from the others, what it was given, its folder."""
+    """A job of a sweep that left a run: what tells it from the others, and its systems from theirs; what it was given."""
 
     label: str
+    setting: str
     overrides: list[str]
     folder: Path
 
@@ -129,7 +136,7 @@ def _join(folder: Path, runs: list[SweptRun], nothing_left: list[tuple[str, str]
 
     root = runs[0].folder.parents[1]
     found = [(run, row) for run in runs for row in with_values(read_results(run.folder / "results.json"), root)]
-    rows = distinct_rows([(run.label, row) for run, row in found])
+    rows = distinct_rows([(run.setting, row) for run, row in found])
     rows = with_settings(rows, [(run.overrides, row) for run, row in found])
     tables = []
     if any(not row.failed for row in rows):
@@ -155,7 +162,7 @@ def _draw(folder: Path, runs: list[SweptRun], config: DictConfig) -> "tuple[list
         return [], []
     from condensery.pipeline.reports.figures import FigureJob, draw_figures, read_figures
 
-    jobs = [FigureJob(run.folder, without_seed(run.label)) for run in runs]
+    jobs = [FigureJob(run.folder, run.setting) for run in runs]
     return draw_figures(read_figures(OmegaConf.to_container(figures, resolve=True)), jobs, folder)
 
 
@@ -167,11 +174,37 @@ def with_settings(rows: "list[Row]", found: "list[tuple[list[str], Row]]") -> "l
     for row in rows:
         settings: dict[str, list[str]] = {}
         for overrides in (given for given, one in found if (one.name, one.artifact) == (row.system, row.artifact)):
-            for key, _, value in (override.partition("=") for override in overrides):
+            for key, value in (pair for override in overrides for pair in settings_of(override).items()):
                 if key.startswith(("stage.", "stages.")) and value not in settings.setdefault(key, []):
                     settings[key].append(value)
         told.append(replace(row, settings=settings))
     return told
+
+
+def settings_of(override: str) -> dict[str, str]:
+    """Key -> value of an override as the command line has it; each entry of a mapping by itself, with its whole key."""
+    key, _, value = override.partition("=")
+    if not value.startswith("{"):
+        return {key: value}
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    return dict(_entries(key, OverridesParser.create().parse_override(override).value()))
+
+
+def _entries(key: str, value: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict):
+        for name, one in value.items():
+            yield from _entries(f"{key}.{name}", one)
+    else:
+        yield key, "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _of_systems(jobs: list[list[str]]) -> list[list[str]]:
+    """The overrides of the jobs without those that only say on what is measured, which rows tell by their split."""
+    told = [[(override, settings_of(override)) for override in job] for job in jobs]
+    pools = {settings.get(CANDIDATES, "null") for job in told for _, settings in job}
+    measured_on = MEASURED_ON if len(pools - {"null"}) < 2 else MEASURED_ON - {CANDIDATES}
+    return [[override for override, settings in job if not settings.keys() <= measured_on] for job in told]
 
 
 def distinct_rows(found: "list[tuple[str, Row]]") -> "list[Row]":

@@ -1,5 +1,6 @@
 """Published rows beside measured ones: in blocks of their own, the best of each marked, every number with its source."""
 
+import re
 from collections.abc import Sequence
 from decimal import Decimal
 
@@ -171,7 +172,8 @@ def _word(value: Value) -> str:
 
 def _name(row: Row, columns: Sequence[ColumnLayout]) -> str:
     """The name of its line: without the settings of the sweep that the columns tell apart."""
-    told = tuple(f"{key.rpartition('.')[2]}=" for column in columns for key in column.where)
+    told = {key.rpartition(".")[2] for column in columns for key in column.where}
     system = row.system or row.name
     label = row.name.removesuffix(system).removesuffix(" · ")
-    return " · ".join(part for part in (" ".join(w for w in label.split() if not w.startswith(told)), system) if part)
+    words = [word for word in label.split() if told.isdisjoint(re.findall(r"(?:^|[{,])(\w+)[=:]", word))]
+    return " · ".join(part for part in (" ".join(words), system) if part)

@@ -145,7 +145,7 @@ def row_of(graph: Graph, label: str, evaluation: Artifact) -> "Row":
         Row(
             name=label,
             collection=found.get("collection", searched),
-            split=graph.root.table.split,
+            split=measured_split(evaluation, graph.root.table.split),
             metrics=found["metrics"],
             seed=graph.root.seed,
             artifact=f"{evaluation.kind}/{evaluation.id}",
@@ -153,6 +153,17 @@ def row_of(graph: Graph, label: str, evaluation: Artifact) -> "Row":
         ),
         evaluation.path,
     )
+
+
+def measured_split(evaluation: Artifact, split: str) -> str:
+    """The split that an evaluation measured, ``split`` where its stage has none.
+
+    With a sample of candidates instead of all passages their number stands behind it, as in ``dev-100``: such numbers are
+    far higher, and never belong beside those of a full ranking.
+    """
+    config = evaluation.manifest["config"]
+    measured = str(config.get("split", split))
+    return f"{measured}-{1 + config['candidates_number']}" if config.get("candidates") else measured
 
 
 def with_queries(row: "Row", folder: Path) -> "Row":

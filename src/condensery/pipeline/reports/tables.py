@@ -1,5 +1,6 @@
 """A table without a recipe: published rows, and beside them what runs and sweeps of its studies have measured so far."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ def write(root: RootConfig) -> Path | None:
     """
     config = root.table
     found = {study: measured(root.output_root, study) for study in config.studies}
-    rows = [row for own in found.values() for row in own]
+    rows = of_studies(found)
     if config.rows:  # a choice among them
         rows = [row for label in config.rows for row in rows if (row.system or row.name) == label]
     if not rows and not config.columns:
@@ -38,6 +39,38 @@ def write(root: RootConfig) -> Path | None:
     if folder:
         print(f"\n{folder}", flush=True)
     return folder
+
+
+def of_studies(found: "Mapping[str, Sequence[Row]]") -> "list[Row]":
+    """The rows of all studies. What two of them measured alike stands once.
+
+    Where a study has a row of the same name that was made otherwise, it is no further seed of that row: the name of the study
+    stands before it.
+    """
+    from dataclasses import replace
+
+    lines: dict[tuple[str, str], dict[tuple[str, int | None], Row]] = {}  # (name, collection) -> by split and seed
+    for study, rows in found.items():
+        own: dict[tuple[str, str], dict[tuple[str, int | None], Row]] = {}
+        for row in rows:
+            own.setdefault((row.name, row.collection), {})[row.split, row.seed] = row
+        for (name, collection), placed in own.items():
+            known = lines.get((name, collection), placed)
+            common = known.keys() & placed.keys()
+            if not common or any(not _same(known[place], placed[place]) for place in common):
+                system = next(iter(placed.values())).system or name
+                placed = {place: replace(row, name=f"{study} · {name}", system=system) for place, row in placed.items()}
+                name = f"{study} · {name}"
+            line = lines.setdefault((name, collection), {})
+            for place, row in placed.items():
+                line[place] = max(line.get(place, row), row, key=lambda one: len(one.metrics))
+    return [row for line in lines.values() for row in line.values()]
+
+
+def _same(one: "Row", other: "Row") -> bool:
+    """Whether two rows tell of one system: one artifact, or the same numbers in all metrics that both have."""
+    common = one.metrics.keys() & other.metrics.keys()
+    return one.artifact == other.artifact or (bool(common) and all(one.metrics[m] == other.metrics[m] for m in common))
 
 
 def measured(output_root: Path, study: str) -> "list[Row]":
