@@ -246,8 +246,11 @@ def write_text_files(root: Path, text: Text) -> Path:
     return root
 
 
-def write_marco(root: Path, text: Text, gz: bool = False) -> Path:
-    """The passage collection of MS MARCO in its native files; the documents and triples beside it."""
+def write_marco(root: Path, text: Text, gz: bool = False, trec: bool = False) -> Path:
+    """The passage collection of MS MARCO in its native files; the documents and triples beside it.
+
+    ``trec``: with graded judgements as TREC DL 2019 and 2020 have them.
+    """
     end = ".gz" if gz else ""
     train, test = splits_of(text)["train"], splits_of(text)["test"]
     write(root / f"collection.tsv{end}", (f"{name}\t{words}" for name, _, words, _ in text.passages))
@@ -267,6 +270,10 @@ def write_marco(root: Path, text: Text, gz: bool = False) -> Path:
         for step in range(1, 6)
     )
     write(root / f"qidpidtriples.train.full.2.tsv{end}", triples)
+    for year in (2019, 2020) if trec else ():
+        asked = splits_of(text)["dev"]
+        write(root / f"msmarco-test{year}-queries.tsv{end}", (f"{name}\t{words}" for name, words, _ in asked))
+        write(root / f"{year}qrels-pass.txt{end}", (f"{name} Q0 {passage} 2" for name, _, passage in asked))
     return root
 
 

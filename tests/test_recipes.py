@@ -54,7 +54,7 @@ MARCO_ROWS = [
     "BM25",
     *(f"{name}{end}" for name in ("BERT", "Condenser", "coCondenser") for end in ("", " + hard negatives")),
 ]
-SCRATCH = ["stages.cocondenser.backbone.name=null"]  # instead of the Condenser on the hub
+SCRATCH = ["stages.condenser_round1.backbone.name=null"]  # instead of the Condenser on the hub
 ON_MARCO = [name for name in RECIPES if name.endswith("_msmarco")]
 ON_PASSAGES = ("condenser_ct_msmarco", "low_data_msmarco", "rocketqa_msmarco", "abs_msmarco", "abs_models_msmarco")
 ON_WEB = [name for name in ON_MARCO if name not in ON_PASSAGES]
@@ -525,7 +525,7 @@ def marco(roots: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> l
 def test_query_as_context_on_msmarco_runs_to_its_table(marco: list[str]) -> None:
     from condensery.tokens.artifacts import Queries
 
-    marco = [*marco, *SCRATCH]
+    marco = [*marco, "stages.cocondenser.backbone.name=null"]
     done = run_command("experiment=query_as_context_msmarco", *marco).sound()
     rows = two_rounds("coCondenser", "query-as-context")
     assert list(metrics_of(done.folder)) == rows

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from toy_commands import Command
 
-from condensery.pipeline.sweep import distinct_rows, labels_of, without_seed
+from condensery.pipeline.sweep import distinct_rows, labels_of, of_systems, settings_of, with_settings, without_seed
 from condensery.reporting.results import Row
 
 
@@ -63,6 +63,35 @@ def test_a_label_is_what_tells_the_jobs_apart() -> None:
     assert labels_of(jobs) == ["steps=1", "steps=2"]
     assert labels_of([["experiment=x"]]) == [""]
     assert without_seed("steps=1 seed=3") == "steps=1"
+
+
+def test_settings_that_are_swept_together_are_one_word_and_told_one_by_one() -> None:
+    few = "stage.finetune={train_queries:1000,epochs:40,adaptive:{beam:2},labels:null}"
+    assert settings_of(few) == {
+        "stage.finetune.train_queries": "1000",
+        "stage.finetune.epochs": "40",
+        "stage.finetune.adaptive.beam": "2",
+        "stage.finetune.labels": "null",
+    }
+    assert settings_of("stages.a.steps=1") == {"stages.a.steps": "1"}
+    assert labels_of([[few], ["stage.finetune={train_queries:null,epochs:3}"]]) == [
+        "train_queries=1000,epochs=40,beam=2,labels=null",
+        "train_queries=null,epochs=3",
+    ]
+    (told,) = with_settings(
+        [Row("a", "toys", "test", {}, artifact="x", system="a")], [([few], Row("a", "", "", {}, artifact="x"))]
+    )
+    assert told.settings["stage.finetune.train_queries"] == ["1000"]
+
+
+def test_what_is_measured_on_does_not_tell_systems_apart() -> None:
+    on = ["table.split=dl19", "stage.evaluate={split:dev,candidates:bm25}", "stage.evaluate.candidates_number=9"]
+    assert of_systems([["n=1", one] for one in on]) == [["n=1"]] * 3
+    deeper = ["stage.evaluate={split:dev,depth:9}", "stage.evaluate.depth=9"]
+    assert of_systems([[one] for one in deeper]) == [[one] for one in deeper]
+    pools = [["stage.evaluate.candidates=bm25"], ["stage.evaluate.candidates=dense"]]
+    assert of_systems(pools) == pools, "numbers on other candidates of the same split are others"
+    assert of_systems([pools[0], ["stage.evaluate.candidates=null"]]) == [[], []]
 
 
 def test_a_row_is_named_after_its_job_only_where_the_sweep_made_a_difference() -> None:

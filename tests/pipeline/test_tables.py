@@ -4,8 +4,10 @@ import csv
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from toy_commands import Command, Compose
@@ -14,6 +16,9 @@ from condensery.errors import UserError
 from condensery.pipeline.graph import build
 from condensery.pipeline.reports import tables
 from condensery.pipeline.run import run
+from condensery.reporting.comparison import comparison
+from condensery.reporting.layout import TableLayout
+from condensery.reporting.results import Row
 
 OWN = {
     "columns": {"MRR": {"published": "msmarco dev/MRR@10", "metric": "MRR@10"}},
@@ -65,6 +70,34 @@ def test_a_users_own_table_stands_alone_is_filled_by_a_sweep_and_written_again_f
     assert again.returncode == 0, again.stderr
     assert (folder / "table.csv").read_text() == (out / "sweeps" / "toy" / "table.csv").read_text()
     assert re.findall("nothing is measured.*", again.stdout) == [f"nothing is measured yet of tyo in {out}"]
+
+
+def test_rows_of_two_studies_are_one_only_where_they_are_the_same() -> None:
+    def row(name: str, artifact: str, seed: int = 1, score: float = 0.5, **more: Any) -> Row:
+        return Row(name, "toys", "test", {"MRR@10": score}, seed=seed, artifact=artifact, **more)
+
+    found = tables.of_studies(
+        {
+            "first": [row("BM25", "a"), row("BERT", "b"), row("BERT", "c", seed=2), row("x", "d")],
+            "second": [
+                row("BM25", "e"),  # on another copy of the collection
+                row("BERT", "b"),
+                row("BERT", "f", seed=3),
+                row("x", "g", seed=2),  # made how? no seed says
+                row("y · x", "h", score=0.4, system="x"),
+            ],
+            "third": [replace(row("x", "i", score=0.1), collection="others"), row("y · x", "j", score=0.3, system="x")],
+        }
+    )
+    assert [(one.name, one.artifact, one.system) for one in found] == [
+        *[("BM25", "a", ""), ("BERT", "b", ""), ("BERT", "c", ""), ("BERT", "f", ""), ("x", "d", "")],
+        *[("second · x", "g", "x"), ("y · x", "h", "x"), ("x", "i", ""), ("third · y · x", "j", "x")],
+    ]
+    columns = {"MRR": {"metric": "MRR@10", "collection": "toys"}}
+    layout = TableLayout(title=None, columns=columns, published={}, within=0, test="t", level=0.01)
+    table = comparison(layout, found, "test")
+    assert dict(zip(table.names, table.sources, strict=True))["BERT"] == "3 seeds"
+    assert dict(zip(table.names, table.sources, strict=True))["BM25"] == "1 seed"
 
 
 def test_of_runs_the_last_is_shown_whatever_the_clock_says_and_only_those_of_the_study(

@@ -176,6 +176,42 @@ def test_several_collections_fill_the_columns_that_name_them_and_their_average()
     assert [round(float(cell.text)) for cell in table.cells[0]] == [20, 40, 30]
 
 
+def test_settings_swept_together_fill_the_columns_of_one_and_are_told_elsewhere() -> None:
+    def swept(size: str, epochs: str) -> Row:
+        settings = {"stage.finetune.train_queries": [size], "stage.finetune.epochs": [epochs]}
+        return measured(f"train_queries={size},epochs={epochs} · MLM", 0.3, system="MLM", settings=settings)
+
+    sizes = {"1K": 1000, "all": None}
+    columns = {
+        name: {"metric": "MRR@10", "where": {"stage.finetune.train_queries": size}} for name, size in sizes.items()
+    }
+    rows = [swept("1000", "40"), swept("null", "3")]
+    table = comparison(layout(columns=columns, published={}), rows, "test")
+    assert table.names == ["MLM"]
+    assert all(cell.text != "–" for cell in table.cells[0])
+    plain = comparison(layout(columns={"M": {"metric": "MRR@10"}}, published={}), rows, "test")
+    assert plain.names == ["train_queries=1000,epochs=40 · MLM", "train_queries=null,epochs=3 · MLM"]
+
+
+def test_a_sample_of_candidates_never_fills_a_column_of_all_passages() -> None:
+    columns = {"dev": {"metric": "MRR@10", "split": "dev-100"}, "full": {"metric": "MRR@10", "split": "test"}}
+    rows = [measured("a", 0.9, split="dev-100"), measured("a", 0.2), measured("b", 0.9, split="test-100")]
+    table = comparison(layout(columns=columns, published={}), rows, "test")
+    assert table.names == ["a"]
+    assert [round(float(cell.text), -1) for cell in table.cells[0]] == [90, 20]
+    assert "Measured, but with no number for these columns: b." in table.notes
+
+
+def test_a_collection_in_parts_fills_its_column_and_counts_once() -> None:
+    columns = {name: {"metric": "MRR@10", "collection": name} for name in ("scifact", "cqadupstack", "average")}
+    levels = {"scifact": 0.8, "cqadupstack/android": 0.3, "cqadupstack/english": 0.5}
+    rows = [measured("a", level, collection=name) for name, level in levels.items()]
+    rows.append(measured("b", 0.5, collection="cqadupstack/android"))
+    table = comparison(layout(columns=columns, published={}), rows, "test")
+    assert table.names == ["a"], "b lacks a part"
+    assert [round(float(cell.text), -1) for cell in table.cells[0]] == [80, 40, 60]
+
+
 def wide() -> Table:
     columns = {f"c{i}": {"published": "msmarco dev/MRR@10", "metric": "MRR@10"} for i in range(11)}
     return comparison(layout(columns=columns), [measured("a_b", 0.3), measured("c", 0.4)], "test", baseline="c")

@@ -86,7 +86,7 @@ class JoinedTable(Callback):
                 folder.rmdir()
             return
         labels = labels_of([record["overrides"] for record in records])
-        settings = labels_of(_of_systems([record["overrides"] for record in records]))
+        settings = labels_of(of_systems([record["overrides"] for record in records]))
         jobs = list(zip(labels, records, strict=True))
         runs = [
             SweptRun(label, without_seed(setting), record["overrides"], Path(record["folder"]))
@@ -199,7 +199,7 @@ def _entries(key: str, value: Any) -> Iterator[tuple[str, str]]:
         yield key, "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _of_systems(jobs: list[list[str]]) -> list[list[str]]:
+def of_systems(jobs: list[list[str]]) -> list[list[str]]:
     """The overrides of the jobs without those that only say on what is measured, which rows tell by their split."""
     told = [[(override, settings_of(override)) for override in job] for job in jobs]
     pools = {settings.get(CANDIDATES, "null") for job in told for _, settings in job}
@@ -229,9 +229,18 @@ def distinct_rows(found: "list[tuple[str, Row]]") -> "list[Row]":
 
 
 def labels_of(jobs: list[list[str]]) -> list[str]:
-    """What tells the jobs apart: of each the overrides that not all share, without the leading part of their keys."""
+    """What tells the jobs apart: of each the overrides that not all share, without the leading part of their keys.
+
+    An override is one word, a mapping too: ``stage.finetune={steps:9,epochs:null}`` is ``steps=9,epochs=null``.
+    """
     common = set.intersection(*(set(job) for job in jobs)) if jobs else set()
-    return [" ".join(re.sub(r"^[^=]*\.(?=[^.=]*=)", "", o) for o in job if o not in common) for job in jobs]
+    return [" ".join(_word(override) for override in job if override not in common) for job in jobs]
+
+
+def _word(override: str) -> str:
+    if "={" not in override:
+        return re.sub(r"^[^=]*\.(?=[^.=]*=)", "", override)
+    return ",".join(f"{key.rpartition('.')[2]}={value}" for key, value in settings_of(override).items())
 
 
 def without_seed(label: str) -> str:

@@ -6,7 +6,7 @@ from decimal import Decimal
 
 from condensery.reporting.layout import ColumnLayout, OwnRow, TableLayout, Value, published_rows
 from condensery.reporting.published import PublishedRow, find
-from condensery.reporting.results import AVERAGE, Row, averages
+from condensery.reporting.results import AVERAGE, Row, averages, wholes
 from condensery.reporting.table import (
     MARK,
     MISSING,
@@ -130,8 +130,9 @@ def _add_measured(table: Table, heading: str, measured: Measured, layout: TableL
 
 def _measured(layout: TableLayout, rows: Sequence[Row], split: str) -> tuple[list[tuple[str, Measured]], list[str]]:
     """A block for each collection, with its heading; and the names of rows that have nothing to show."""
-    rows = [*rows, *averages(rows)]
     columns = list(layout.columns.values())
+    named_by_columns = {column.collection for column in columns}
+    rows = [*rows, *(row for row in wholes(rows) if row.collection in named_by_columns), *averages(rows)]
     single = all(column.collection or column.metric is None for column in columns)
     collections = [None] if single else list(dict.fromkeys(row.collection for row in rows if row.collection != AVERAGE))
     named: dict[str, list[Row]] = {}
@@ -175,5 +176,5 @@ def _name(row: Row, columns: Sequence[ColumnLayout]) -> str:
     told = {key.rpartition(".")[2] for column in columns for key in column.where}
     system = row.system or row.name
     label = row.name.removesuffix(system).removesuffix(" · ")
-    words = [word for word in label.split() if told.isdisjoint(re.findall(r"(?:^|[{,])(\w+)[=:]", word))]
+    words = [word for word in label.split() if told.isdisjoint(re.findall(r"(?:^|,)(\w+)=", word))]
     return " · ".join(part for part in (" ".join(words), system) if part)

@@ -1,6 +1,6 @@
 """``results.json``: what a run measured, one entry for each row of its table, for people and programs to read."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -113,20 +113,38 @@ def averages(rows: Sequence[Row]) -> list[Row]:
 
     Collections called ``whole/part`` count together as one, as BEIR has it with CQADupStack.
     """
-    collections = {row.collection for row in rows}
-    measured: dict[tuple[str, str, int | None], dict[str, Row]] = {}
+    if len({row.collection for row in rows}) < 2:
+        return []
+    counted = [row for row in rows if "/" not in row.collection]
+    return _means([*counted, *wholes(rows)], {AVERAGE: {_whole(row) for row in rows}}, lambda row: AVERAGE)
+
+
+def wholes(rows: Sequence[Row]) -> list[Row]:
+    """For each system and seed the mean of its metrics over the parts of a collection, such as those of CQADupStack.
+
+    Parts are called ``whole/part``. A system has a mean where it has the same split of all parts that anything was measured
+    on.
+    """
+    in_parts = [row for row in rows if "/" in row.collection]
+    parts: dict[str, set[str]] = {}
+    for row in in_parts:
+        parts.setdefault(_whole(row), set()).add(row.collection)
+    return _means(in_parts, parts, _whole)
+
+
+def _whole(row: Row) -> str:
+    return row.collection.partition("/")[0]
+
+
+def _means(rows: Sequence[Row], parts: Mapping[str, set[str]], whole: Callable[[Row], str]) -> list[Row]:
+    """The mean over the ``parts`` of each whole, of the metrics that a system has on all of them."""
+    measured: dict[tuple[str, str, int | None, str], dict[str, Row]] = {}
     for row in rows:
-        measured.setdefault((row.name, row.split, row.seed), {})[row.collection] = row
+        measured.setdefault((row.name, row.split, row.seed, whole(row)), {})[row.collection] = row
     found = []
-    for (name, split, seed), by_collection in measured.items():
-        if len(collections) > 1 and by_collection.keys() == collections:
-            shared = set.intersection(*(set(row.metrics) for row in by_collection.values()))
-            wholes: dict[str, list[Row]] = {}
-            for collection, row in by_collection.items():
-                wholes.setdefault(collection.partition("/")[0], []).append(row)
-            means = {
-                metric: float(np.mean([np.mean([row.metrics[metric] for row in parts]) for parts in wholes.values()]))
-                for metric in sorted(shared)
-            }
-            found.append(Row(name, AVERAGE, split, means, seed=seed))
+    for (name, split, seed, of), own in measured.items():
+        if own.keys() == parts[of]:
+            shared = set.intersection(*(set(row.metrics) for row in own.values()))
+            means = {metric: float(np.mean([row.metrics[metric] for row in own.values()])) for metric in sorted(shared)}
+            found.append(Row(name, of, split, means, seed=seed))
     return found
