@@ -43,6 +43,12 @@ def commands(text: str) -> list[str]:
     return lines + re.findall(r"`((?:python run\.py|condensery) [^`]*=[^`]*)`", joined)
 
 
+def commands_of_table(text: str) -> list[str]:
+    """The calls of the program in a file of conf/table: in its comments, and what it prints where nothing is measured."""
+    lines = re.findall(r"^(?:# +|command: )(python run\.py .*)$", text, re.MULTILINE)
+    return [command for line in lines for command in re.split(r"; |  +", line) if command.startswith("python")]
+
+
 def words_of(command: str) -> tuple[str, ...]:
     """Its arguments, without the comment behind it; what a shell would put in is put in."""
     return tuple(shlex.split(command.replace("$(hostname)", "node1"), comments=True)[1:])
@@ -61,8 +67,15 @@ def _first_value(word: str) -> str:
     return f"{word.split('=')[0]}={next(iter(override.sweep_string_iterator()))}"
 
 
+TABLES = sorted(PROJECT.glob("conf/table/*.yaml"))
 COMMANDS = {  # each once, with the page that has it
-    words_of(command): named(page) for page in PAGES for command in commands(page.read_text()) if "NAME" not in command
+    **{words_of(command): named(file) for file in TABLES for command in commands_of_table(file.read_text())},
+    **{
+        words_of(command): named(page)
+        for page in PAGES
+        for command in commands(page.read_text())
+        if "NAME" not in command
+    },
 }
 # with these keys alone a command is one that test_recipes composes
 PLAIN = {"experiment", "data", "data.root", "stage.read_sts.root", "seed", "ask", "dry_run", "jobs"}
@@ -93,6 +106,7 @@ def filled(words: list[str], roots: dict[str, Path], folder: Path) -> list[str]:
         "data.root": str(root),
         "data.extra": f"[{root}/documents.jsonl]",
         "stage.read_sts.root": str(roots["condenser_wiki_sections"]),
+        "stages.ict_tuned.backbone.name": "a/ict",
         "backbone.name": "a/model",
         "backbone.tokenizer": "a/model",
         "output_root": str(folder / "out"),

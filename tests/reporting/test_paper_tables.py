@@ -35,7 +35,7 @@ from condensery.reporting.table import MISSING
 from condensery.stages.base import registry
 
 TEXT = some_text(documents=24, seed=5)
-SIZES = {500: 6, 1000: 8, 10000: 12}  # training examples of the papers -> those of the small files
+SIZES = {500: 6, 1000: 8, 10000: 12, 100000: 14}  # training examples of the papers -> those of the small files
 MEASURABLE = [name for name in NAMES if config_of(name).command]
 OTHER_COMMANDS = {  # that a table's file names beside the one it prints
     "rocketqa_comparison": (
@@ -47,6 +47,7 @@ OTHER_COMMANDS = {  # that a table's file names beside the one it prints
 POSITIONS = "backbone.max_positions=160"
 LENGTHS = {"query_length": 32, "passage_length": 100, "length": 100}  # tokens, of all that is trained
 OWN = {
+    "abs_msmarco": ["stage.finetune.train_queries=14"],
     "rocketqa_msmarco": [
         *("stage.denoise.below=1", "stage.pseudo_label.positive=0.01", "stage.pseudo_label.negative=0"),
     ],

@@ -14,7 +14,13 @@ from condensery.text.table import TextTable
 from condensery.tokens.artifacts import Sentences
 
 TEXT = some_text(documents=24, paragraphs=6)
-KINDS = {"read_sts", "section_triplets", "finetune_sentences", "evaluate_sentences"}  # each is run here
+KINDS = {
+    "read_sts",
+    "read_triplets",
+    "section_triplets",
+    "finetune_sentences",
+    "evaluate_sentences",
+}  # each is run here
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +58,16 @@ def test_pairs_and_scores_are_those_of_the_files(made: dict[str, Path]) -> None:
             one.replace('""" ', '""').replace('"""', '""') for one in written
         ]
         assert found.scores(split).tolist() == pytest.approx([n / 24 for n in range(24)], abs=1e-3)
+
+
+def test_published_triplets_are_read_as_they_are(made: dict[str, Path], tmp_path: Path) -> None:
+    for split, name in (("train", "train"), ("dev", "validation"), ("test", "test")):
+        (tmp_path / f"{name}.csv").write_text(f'Sentence1,Sentence2,Sentence3\na {split},"b, too",c\n')
+    run_stage("read_triplets", tmp_path / "made", made, root=str(tmp_path))
+    found, texts = Sentences(tmp_path / "made"), _texts(tmp_path / "made")
+    assert found.about == {"name": "sections", "task": "triplets"}
+    triplets = {split: [texts[row] for row in found.rows(split)[0]] for split in ("train", "dev", "test")}
+    assert triplets == {split: [f"a {split}", "b, too", "c"] for split in triplets}
 
 
 def test_an_article_is_in_one_split_alone(made: dict[str, Path]) -> None:

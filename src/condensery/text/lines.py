@@ -104,6 +104,22 @@ def csv_rows(lines: Iterable[str], **how: Any) -> Any:
     return csv.reader(lines, **how)
 
 
+def read_csv(path: Path, expected: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield (place, fields) for every row of a file of columns between commas; a quoted field may go over line ends.
+
+    ``UserError`` where it is no such file; ``expected`` says then what the file is.
+    """
+    begin = 1
+    rows = csv_rows((line + "\n" for _, line in read_lines(path)), strict=True)
+    try:
+        for row in rows:
+            place, begin = f"{path}:{begin}", rows.line_num + 1
+            if row:
+                yield place, row
+    except csv.Error as error:
+        raise UserError(f"{path}:{begin}: not valid CSV ({error}); the file is {expected}") from None
+
+
 def read_quoted(path: Path, names: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
     """Yield (place, fields) for every line of a file of columns between tabs, in which a field may be "quoted".
 

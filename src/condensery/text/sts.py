@@ -1,12 +1,11 @@
 """The STS benchmark (Cer et al. 2017): pairs of sentences and how similar people find them, from 0 to 5."""
 
-import csv
 from collections.abc import Iterator
 from pathlib import Path
 
 from condensery.errors import UserError, shown
 from condensery.text.blank import is_blank
-from condensery.text.lines import csv_rows, decimal, read_lines
+from condensery.text.lines import decimal, read_csv
 from condensery.text.source import InputFile
 
 HEADER = ["sentence1", "sentence2", "score"]
@@ -31,18 +30,12 @@ def read_sts(path: Path) -> Iterator[ScoredPair]:
     Raises ``UserError`` with file and line: another header, another number of columns, an empty sentence, a score that
     is no number from 0 to 5, a quotation that does not end; and for a file without pairs.
     """
-    number, begin = 0, 1
-    rows = csv_rows((line + "\n" for _, line in read_lines(path)), strict=True)
-    try:
-        for row in rows:
-            place, begin = f"{path}:{begin}", rows.line_num + 1
-            if row == HEADER and place.endswith(":1"):
-                continue
-            if row:
-                yield _pair(row, place)
-                number += 1
-    except csv.Error as error:
-        raise UserError(f"{path}:{begin}: not valid CSV ({error}); the file is {EXPECTED}") from None
+    number = 0
+    for place, row in read_csv(path, EXPECTED):
+        if row == HEADER and place.endswith(":1"):
+            continue
+        yield _pair(row, place)
+        number += 1
     if not number:
         raise UserError(f"{path}: no pair of sentences; the file is {EXPECTED}")
 

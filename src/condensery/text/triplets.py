@@ -1,0 +1,47 @@
+"""Triplets of sentences of Wikipedia (Ein Dor et al. 2018): the second is of the section of the first, the third is not."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from condensery.errors import UserError
+from condensery.text.blank import is_blank
+from condensery.text.lines import read_csv
+from condensery.text.source import InputFile
+
+SENTENCES = ("Sentence1", "Sentence2", "Sentence3")
+FILES = {"train": "train.csv", "dev": "validation.csv", "test": "test.csv"}
+EXPECTED = f"comma-separated, with the columns {', '.join(SENTENCES)} in its header"
+
+Triplet = tuple[str, str, str]
+
+
+def triplet_files(root: Path) -> dict[str, Path]:
+    """The file of each split, plain or .gz. Raises ``UserError`` that says what is missing and what is expected."""
+    hint = f" of wikipedia-sections-triplets.zip, {EXPECTED}"
+    return {split: InputFile(f"{split} split", root / name, hint).open_path() for split, name in FILES.items()}
+
+
+def read_triplets(path: Path) -> Iterator[Triplet]:
+    """Yield the triplets of one file; columns besides the three sentences are passed over.
+
+    Raises ``UserError`` with file and line: a header without the three, a row of another length, an empty sentence, a
+    quotation that does not end; and for a file without triplets.
+    """
+    rows = read_csv(path, EXPECTED)
+    place, header = next(rows, (f"{path}:1", []))
+    if not set(SENTENCES) <= set(header):
+        raise UserError(f"{place}: the file must be {EXPECTED}")
+    columns = [header.index(name) for name in SENTENCES]
+    number = 0
+    for place, row in rows:
+        if len(row) != len(header):
+            raise UserError(
+                f"{place}: {len(row)} columns, but the header has {len(header)}; quote sentences with commas"
+            )
+        first, second, third = (" ".join(row[at].split()) for at in columns)
+        if is_blank(first) or is_blank(second) or is_blank(third):
+            raise UserError(f"{place}: a sentence is empty")
+        yield first, second, third
+        number += 1
+    if not number:
+        raise UserError(f"{path}: no triplet of sentences; the file is {EXPECTED}")
