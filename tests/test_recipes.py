@@ -128,7 +128,7 @@ GIVEN = {  # what else must be given
     ],
     "cocondenser_beir": ["stages.retriever.folder=.", "backbone.tokenizer=a/retriever"],
 }
-OTHER_FORMATS = {f"data={name}" for name in ("beir", "squad", "msmarco", "msmarco_documents", "text")}
+OTHER_FORMATS = {f"data={name}" for name in ("beir", "squad", "msmarco", "msmarco_web", "msmarco_documents", "text")}
 OTHER_FORMATS |= {f"data={name}" for name in ("nq", "triviaqa", "tevatron")}
 
 
