@@ -1,14 +1,12 @@
 """Negatives from files: every fault has its line, triples become distinct negatives, arrays are mapped from disk."""
 
 import gzip
-import json
 import pickle
 from pathlib import Path
 
 import numpy as np
 import pytest
 from damage import refused_as_a_pipe
-from error_lines import names
 
 from condensery.errors import UserError
 from condensery.retrieval import negatives
@@ -16,7 +14,6 @@ from condensery.retrieval.negatives import (
     Negatives,
     _Distinct,
     from_collection,
-    from_hard_negatives,
     from_triples,
     open_negatives,
     read_negatives,
@@ -146,43 +143,6 @@ def test_faults_of_triples_are_user_errors(tmp_path: Path, collection: Collectio
 def test_a_missing_triples_file_is_a_user_error(tmp_path: Path, collection: Collection) -> None:
     with pytest.raises(UserError, match="no such file"):
         from_triples(tmp_path / "no.tsv", collection, depth=2)
-
-
-def test_hard_negatives_of_several_retrievers_are_taken_by_rank(tmp_path: Path, collection: Collection) -> None:
-    scored = [{"pid": "p5", "ce-score": 1.5}, {"pid": "p4", "ce-score": 0.5}]
-    lines = [
-        {"qid": "q1", "pos": ["p3"], "neg": {"bm25": ["p4", "p3", "p7", "p8"], "dense": scored}},
-        {"qid": 77, "pos": [1], "neg": {"bm25": [1]}},
-        {"qid": "q0", "pos": [], "neg": {}},
-    ]
-    path = tmp_path / "hard.jsonl.gz"
-    path.write_bytes(gzip.compress("".join(json.dumps(line) + "\n" for line in lines).encode()))
-    read, counts = from_hard_negatives(path, collection, depth=3)
-    assert counts == {"lines": 3, "unknown_queries": 1, "queries": 1, "negatives": 3}
-    assert (read.query_rows.tolist(), read.passage_rows.tolist()) == ([1], [[4, 5, 7]])  # p3 is judged
-
-
-@pytest.mark.parametrize(
-    ("line", "place", "word"),
-    [
-        ('{"qid": "q1", "neg": ["p1"]}', ":2", '"neg"'),
-        ('{"qid": "q1", "neg": {"bm25": "p1"}}', ":2", '"neg"'),
-        ('{"qid": null, "neg": {"bm25": ["p1"]}}', ":2", '"qid"'),
-        ('{"qid": "q1", "neg": {"bm25": [{"id": 1}]}}', ":2", "ids"),
-        ('{"qid": "q1", "neg": {"bm25": ["p99"]}}', ":2", "'p99' is unknown"),
-        ('{"qid": "q1", "neg": {"bm25": ["\\ud800"]}}', ":2", "half a character"),
-        ("[]", ":2", "object"),
-        ("", "", "no hard negative of a query"),
-    ],
-)
-def test_faults_of_hard_negatives_name_their_line(
-    line: str, place: str, word: str, tmp_path: Path, collection: Collection
-) -> None:
-    path = tmp_path / "hard.jsonl"
-    path.write_text('{"qid": "none", "pos": [], "neg": {"bm25": ["p1"]}}\n' + line + "\n")
-    with pytest.raises(UserError) as caught:
-        from_hard_negatives(path, collection, depth=3)
-    names(str(caught.value), f"{path}{place}", word)
 
 
 def test_triples_are_not_read_from_a_pipe(tmp_path: Path, collection: Collection) -> None:

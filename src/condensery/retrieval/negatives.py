@@ -7,7 +7,7 @@ The format is also what users bring from elsewhere, hence every line is checked.
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice, zip_longest
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from condensery.system.files import atomic, load_array, write_json
 from condensery.system.inputs import look
 from condensery.system.progress import progress
 from condensery.text.collection import Collection
-from condensery.text.lines import check_whole, read_lines, read_objects, read_value
+from condensery.text.lines import check_whole, read_lines, read_value
 
 LINES = 4096  # lines whose ids are looked up at a time
 WRITTEN = 256  # lines written at a time
@@ -201,54 +201,6 @@ def from_triples(
     if not len(negatives.query_rows):
         raise UserError(f"{path}: no triple of a query of the collection '{collection.name}'")
     return negatives, {"triples": triples, "unknown_queries": unknown, **_numbers(negatives)}
-
-
-def from_hard_negatives(
-    path: Path, collection: Collection, depth: int, split: str = "train"
-) -> tuple[Negatives, dict[str, Any]]:
-    """sentence-transformers' file of hard negatives of several retrievers (JSON lines, .gz accepted), and counts.
-
-    A line is {"qid", "pos", "neg": {retriever: passages, best first}}, a passage its id or {"pid": id, ...}. Of each query
-    the first ``depth`` distinct passages are kept, the best of each retriever first; those judged relevant in ``split``
-    are left out. Queries that the collection does not know are counted, not kept. Raises ``UserError`` with file and line
-    where a field is wrong or a passage unknown, and where nothing is left.
-    """
-    found = _Distinct(len(collection.queries), depth)
-    judged = _judged(collection, split)
-    lines = unknown = 0
-    with progress("hard negatives", 0, "queries") as task:
-        for place, record in read_objects(path):
-            query, ids = _hard_negatives_in(record, place)
-            (row,) = rows_of(collection.queries, [query]).tolist()
-            lines, unknown = lines + 1, unknown + (row < 0)
-            task.advance(1)
-            if row < 0:
-                continue
-            passages = rows_of(collection.passages, ids)
-            if (passages < 0).any():
-                raise UserError(f"{place}: passage {shown(ids[int(np.argmax(passages < 0))])!r} is unknown")
-            pairs = (row << 32) + passages
-            found.add(pairs[~np.isin(pairs, judged)])
-    negatives = found.result()
-    if not len(negatives.query_rows):
-        raise UserError(f"{path}: no hard negative of a query of the collection '{collection.name}'")
-    return negatives, {"lines": lines, "unknown_queries": unknown, **_numbers(negatives)}
-
-
-def _hard_negatives_in(record: dict[str, Any], place: str) -> tuple[str, list[str]]:
-    """The query of a line of hard negatives, and the passages: the best of each retriever, then the second best, ..."""
-    negatives = record.get("neg")
-    if not isinstance(negatives, dict) or not all(isinstance(own, list) for own in negatives.values()):
-        raise UserError(f'{place}: "neg" must be an object of lists, one a retriever')
-    by_rank = zip_longest(*negatives.values())
-    given = [record.get("qid"), *(one for rank in by_rank for one in rank if one is not None)]
-    words = [one.get("pid") if isinstance(one, dict) else one for one in given]
-    for word in words:
-        if type(word) not in (str, int):
-            raise UserError(f'{place}: "qid" and the passages must be ids')
-        check_whole(str(word), "id", place)
-    query, *passages = map(str, words)
-    return query, passages
 
 
 def from_collection(collection: Collection, depth: int, split: str = "train") -> tuple[Negatives, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Stage ``read_negatives``: MS MARCO's triples of ids, sentence-transformers' hard negatives, or the collection's own."""
+"""Stage ``read_negatives``: negatives that a collection publishes: MS MARCO's triples of ids, or its own files'."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,8 +13,7 @@ from condensery.text.source import InputFile
 
 
 class TriplesConfig(StageConfig):
-    """``file``: lines of query, positive and negative id, or sentence-transformers' JSON lines; ``None``: what the
-    collection's files give (DPR, Tevatron).
+    """``file``: lines of query, positive and negative id; ``None``: what the collection's files give (DPR, Tevatron).
 
     The first ``depth`` negatives of each query are kept.
     """
@@ -42,16 +41,12 @@ class TriplesConfig(StageConfig):
 @stage("read_negatives", version=2, makes="negatives")
 def read_negatives(config: TriplesConfig, context: Context) -> dict[str, Any]:
     """Write the negatives as arrays and negatives.jsonl."""
-    from condensery.retrieval.negatives import from_collection, from_hard_negatives, from_triples, save_negatives
+    from condensery.retrieval.negatives import from_collection, from_triples, save_negatives
     from condensery.text.collection import Collection
 
     collection = Collection(context.input("corpus"))
     how = (collection, config.depth, config.split)
-    if config.file is None:
-        negatives, counts = from_collection(*how)
-    else:
-        read = from_hard_negatives if ".jsonl" in config.file.suffixes else from_triples
-        negatives, counts = read(config.file, *how)
+    negatives, counts = from_triples(config.file, *how) if config.file else from_collection(*how)
     made_by = {"made_by": config.file.name if config.file else collection.name}
     save_negatives(context.folder, negatives, collection, {**counts, "split": config.split, **made_by})
     return counts
