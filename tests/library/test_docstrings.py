@@ -55,3 +55,15 @@ def test_each_method_says_what_it_does(name: str) -> None:
     }
     silent = [method for method in methods if not (inspect.getdoc(getattr(kind, method)) or "").strip()]
     assert not silent
+
+
+RECORDS = {"ContextMasking", "Hit", "UserError"}
+OURS_ALONE = {"Retriever", "evaluate", "register", "run"}  # tools of this project, of no paper
+
+
+@pytest.mark.parametrize("name", sorted({*NAMES} - RECORDS))
+def test_each_says_what_it_raises_and_what_it_is_after(name: str) -> None:
+    own = inspect.getdoc(getattr(condensery, name)) or ""
+    assert re.search(r"Raises:|raises ``", own) or "so is what it raises" in own, name
+    if name not in OURS_ALONE:
+        assert re.search(r"\b(19|20)\d\d", own), f"{name}: no paper"

@@ -7,7 +7,8 @@ class RetrievalLoss(nn.Module):
     """A loss of a batch of queries and passages, of which each query has one positive.
 
     It is computed once a step from the vectors of the whole batch, whatever its chunking and however many processes
-    share it. What a loss learns itself belongs into ``features``, which is called chunk by chunk.
+    share it (Gao and Callan 2021b, §3.3). What a loss learns itself belongs into ``features``, which is called chunk by
+    chunk. A subclass raises ``UserError`` for options that it cannot take.
     """
 
     def prepare(self, hidden_size: int, seed: int) -> None:

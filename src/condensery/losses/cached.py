@@ -18,6 +18,8 @@ def cached_backward(
 ) -> Tensor:
     """Accumulate the gradient of a loss of many vectors in the memory of one chunk, exactly, dropout included.
 
+    This is the gradient cache of Gao and Callan 2021b (§3.3).
+
         loss = cached_backward(contrast, (query_encoder, query_chunks), (passage_encoder, passage_chunks))
 
     Args:

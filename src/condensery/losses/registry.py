@@ -19,7 +19,8 @@ _OURS = {"info_nce": "info_nce", "learning_to_rank": "learning_to_rank"}  # name
 def register(name: str) -> Callable[[Maker], Maker]:
     """Let recipes and ``BiEncoderModule`` know a loss by ``name``: its class, or a function that makes it.
 
-    Raises ``ValueError`` where another has the name.
+    Raises:
+        ValueError: another loss has the name.
     """
 
     def known(make: Maker) -> Maker:

@@ -118,13 +118,16 @@ class Searcher(ABC):
 
 
 class BM25(Searcher):
-    """BM25 with Lucene's formula over titles and texts; see ``condensery.retrieval.bm25``.
+    """BM25 (Robertson and Zaragoza 2009) with Lucene's formula over titles and texts; see ``condensery.retrieval.bm25``.
 
     Args:
         k1: saturation of term frequency; the default is Anserini's, with which dense retrievers are usually compared.
         b: length normalisation; the default is Anserini's.
         stopwords: "english" (Lucene's list) or "none".
         stemmer: "none", or an algorithm of Snowball, for which PyStemmer must be installed.
+
+    Raises:
+        UserError: a number is out of its range; from ``index``, there is no such stemmer or list, or no word to index.
     """
 
     def __init__(self, k1: float = 0.9, b: float = 0.4, stopwords: str = "english", stemmer: str = "none") -> None:

@@ -27,7 +27,7 @@ class SpanBatch(Batch):
 
 @dataclass(frozen=True)
 class ContextMasking:
-    """What the decoder of a context autoencoder (CoT-MAE, RetroMAE) reads beside the vectors.
+    """What the decoder of an auto-encoder reads beside the vectors (CoT-MAE: Wu et al. 2023, eq. 8 to 11; RetroMAE).
 
     Attributes:
         context: partner = the other text of the pair (CoT-MAE); same = the text that the encoder reads (RetroMAE).

@@ -26,6 +26,8 @@ Mined = Searcher | type[BM25] | str | Path | Negatives
 class TripleDataModule(TokenDataModule):
     """Queries with a positive and hard negatives each, for the bi-encoder and, pair by pair, for the cross-encoder.
 
+    Negatives are those of Karpukhin et al. 2020 (§3.2): hard ones, and the passages of the other queries of the batch.
+
     Args:
         data: a folder in the BEIR layout, of documents or of plain text, a list of texts, a ``Collection``, or ``Tokens``.
         tokenizer: folder or hub name; not needed where ``data`` is ``Tokens``.

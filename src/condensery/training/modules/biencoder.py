@@ -36,6 +36,9 @@ class BiEncoderModule(TowersModule):
             drawn positive. The papers' code counts them as negatives.
         temperature: an option of the loss, unless it was given as an object.
         others: see ``TowersModule``.
+
+    Raises:
+        UserError: the checkpoint cannot be loaded, a number is out of its range, or there is no such loss or option of it.
     """
 
     trained_on = MappingProxyType({False: "TripleDataModule"})

@@ -25,7 +25,7 @@ from condensery.training.validation import PairSample, mean_reciprocal_rank_of_p
 
 
 class CrossEncoderModule(TrainingModule):
-    """Relevance of pairs (RocketQA): every pair for itself, or the positive among the passages of its query.
+    """Relevance of pairs (Qu et al. 2021): every pair for itself, or the positive among the passages of its query.
 
     Its data are those of ``TripleDataModule(pairs=True)``. A batch larger than a chunk is gradient accumulation.
 
@@ -34,6 +34,9 @@ class CrossEncoderModule(TrainingModule):
         loss: pointwise or listwise.
         dropout: of hidden states and attention; None = as the checkpoint says.
         optimiser: see ``TrainingModule``.
+
+    Raises:
+        UserError: the checkpoint cannot be loaded, or a number is out of its range.
     """
 
     model: CrossEncoder

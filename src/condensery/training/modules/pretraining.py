@@ -71,7 +71,7 @@ class CondenserModule(BackboneModule):
         optimiser: see ``TrainingModule``.
 
     Raises:
-        UserError: the checkpoint or its tokenizer cannot be loaded.
+        UserError: the checkpoint or its tokenizer cannot be loaded, or a number is out of its range.
     """
 
     model: Condenser
@@ -114,6 +114,9 @@ class CoCondenserModule(CondenserModule):
         temperature: divides the inner products (tau of Wu et al. 2023, eq. 5; the paper of coCondenser has none: 1).
         contrast_weight: of the contrast against MLM (1 in the papers).
         others: see ``CondenserModule``.
+
+    Raises:
+        UserError: as ``CondenserModule``.
     """
 
     trained_on = MappingProxyType(PAIRS)
@@ -142,7 +145,7 @@ class QueryAsContextModule(CoCondenserModule):
     """Query-as-context pre-training (Wu et al. 2023, §3.1): coCondenser on pairs of a passage and one of its queries.
 
     The objective is coCondenser's; what makes it another method is its data, ``PassageQueryDataModule``. Arguments are
-    those of ``CoCondenserModule``; the paper's temperature is 1.
+    those of ``CoCondenserModule``, and so is what it raises; the paper's temperature is 1.
     """
 
 
@@ -160,6 +163,9 @@ class MaskedAutoEncoderModule(BackboneModule):
         decoder_mask_rate: the share of the other tokens that an enhanced decoder does not see.
         mlm_weight: of the encoder's MLM.
         optimiser: see ``TrainingModule``.
+
+    Raises:
+        UserError: the checkpoint or its tokenizer cannot be loaded, or a number is out of its range.
     """
 
     model: MaskedAutoEncoder
@@ -214,6 +220,9 @@ class InverseClozeModule(TowersModule):
         model: see ``TowersModule``.
         temperature: divides the inner products.
         others: see ``TowersModule``.
+
+    Raises:
+        UserError: the checkpoint cannot be loaded, or a number is out of its range.
     """
 
     trained_on = MappingProxyType({"sentence": 'SpanPairDataModule(pairs="sentence")'})
