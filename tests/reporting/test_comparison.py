@@ -193,6 +193,24 @@ def test_settings_swept_together_fill_the_columns_of_one_and_are_told_elsewhere(
     assert plain.names == ["train_queries=1000,epochs=40 · MLM", "train_queries=null,epochs=3 · MLM"]
 
 
+def test_rows_with_an_ending_fill_columns_of_their_own_in_the_line_of_the_name_without_it() -> None:
+    columns = {
+        "round 1": {"metric": "MRR@10"},
+        "round 2": {"metric": "MRR@10", "ending": " + hard negatives"},
+    }
+    rows = [
+        measured("n=1 · a", 0.2, system="a"),
+        measured("n=1 · a + hard negatives", 0.4, system="a + hard negatives"),
+        measured("b + hard negatives", 0.6),
+    ]
+    table = comparison(layout(columns=columns, published={}), rows, "test", baseline="b + hard negatives")
+    numbers = [
+        [cell.text if cell.text == "–" else str(round(float(cell.text), -1)) for cell in line] for line in table.cells
+    ]
+    assert dict(zip(table.names, numbers, strict=True)) == {"n=1 · a": ["20.0", "40.0"], "b": ["–", "60.0"]}
+    assert [(one.name, one.column) for one in table.comparisons] == [("n=1 · a", "round 2")]
+
+
 def test_a_sample_of_candidates_never_fills_a_column_of_all_passages() -> None:
     columns = {"dev": {"metric": "MRR@10", "split": "dev-100"}, "full": {"metric": "MRR@10", "split": "test"}}
     rows = [measured("a", 0.9, split="dev-100"), measured("a", 0.2), measured("b", 0.9, split="test-100")]

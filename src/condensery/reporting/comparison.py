@@ -43,6 +43,8 @@ def comparison(
     ]
     if left_out:
         table.notes.append(f"Measured, but with no number for these columns: {', '.join(left_out)}.")
+    for column in layout.columns.values():
+        baseline = baseline.removesuffix(column.ending) if baseline else baseline
     if baseline is not None and own:
         how = Significance(baseline, layout.test, level=layout.level)
         known = [one for one in zip(added, (measured for _, measured in own), strict=True) if one[1].known(baseline)]
@@ -142,7 +144,7 @@ def _measured(layout: TableLayout, rows: Sequence[Row], split: str) -> tuple[lis
     shown: set[str] = set()
     for collection in collections:
         lines = {
-            name: [[row for row in own if _fits(row, column, collection, split)] for column in columns]
+            name: [[row for row in own if _fits(row, column, columns, collection, split)] for column in columns]
             for name, own in named.items()
         }
         lines = {name: line for name, line in lines.items() if any(line)}
@@ -156,10 +158,16 @@ def _measured(layout: TableLayout, rows: Sequence[Row], split: str) -> tuple[lis
     return blocks, [name for name in named if name not in shown]
 
 
-def _fits(row: Row, column: ColumnLayout, collection: str | None, split: str) -> bool:
+def _ending(row: Row, columns: Sequence[ColumnLayout]) -> str:
+    """The end of a row's name by which columns choose among rows, or nothing."""
+    return next((column.ending for column in columns if column.ending and row.name.endswith(column.ending)), "")
+
+
+def _fits(row: Row, column: ColumnLayout, columns: Sequence[ColumnLayout], collection: str | None, split: str) -> bool:
     """Whether a measured row belongs in a column of the block of a collection."""
     return (
         column.metric in row.metrics
+        and _ending(row, columns) == column.ending
         and row.split == (column.split or split)
         and row.collection == (column.collection or collection)
         and all(_word(value) in row.settings.get(key, ()) for key, value in column.where.items())
@@ -176,5 +184,6 @@ def _name(row: Row, columns: Sequence[ColumnLayout]) -> str:
     told = {key.rpartition(".")[2] for column in columns for key in column.where}
     system = row.system or row.name
     label = row.name.removesuffix(system).removesuffix(" · ")
+    ending = _ending(row, columns)
     words = [word for word in label.split() if told.isdisjoint(re.findall(r"(?:^|,)(\w+)=", word))]
-    return " · ".join(part for part in (" ".join(words), system) if part)
+    return " · ".join(part for part in (" ".join(words), system.removesuffix(ending)) if part)

@@ -28,6 +28,8 @@ class ColumnLayout(_Closed):
         split: of the measured rows; without, that of the table.
         collection: of the measured rows; without, rows on different collections make blocks of their own.
         where: settings of a sweep that the measured rows were made with, such as ``stage.finetune.train_queries: 1000``.
+        ending: of the names of its measured rows, such as `` + hard negatives``. Their numbers stand in the line that is
+            called as the rest of the name; columns without an ending have those of other rows.
         best: which number is marked.
     """
 
@@ -36,6 +38,7 @@ class ColumnLayout(_Closed):
     split: Text | None = None
     collection: Text | None = None
     where: dict[Text, Value] = {}
+    ending: Text = ""
     best: Literal["highest", "lowest", "none"] = "highest"
 
 
