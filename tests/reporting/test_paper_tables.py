@@ -47,6 +47,7 @@ OTHER_COMMANDS = {  # that a table's file names beside the one it prints
 POSITIONS = "backbone.max_positions=160"
 LENGTHS = {"query_length": 32, "passage_length": 100, "length": 100}  # tokens, of all that is trained
 OWN = {
+    **{f"query_number{end}": ["++stages.query_as_context.candidates=1,5"] for end in ("_msmarco", "_cotmae_msmarco")},
     "abs_msmarco": ["stage.finetune.train_queries=14"],
     "rocketqa_msmarco": [
         *("stage.denoise.below=1", "stage.pseudo_label.positive=0.01", "stage.pseudo_label.negative=0"),
