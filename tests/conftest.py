@@ -2,6 +2,7 @@
 
 import gc
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("CONDENSERY_PROGRESS", "off")
 os.environ.setdefault("WANDB_MODE", "disabled")
+os.environ["IR_DATASETS_HOME"] = tempfile.mkdtemp(prefix="ir_datasets-")  # it asks once, when it is imported
 
 PROJECT = Path(__file__).resolve().parent.parent
 

@@ -129,6 +129,7 @@ GIVEN = {  # what else must be given
     "cocondenser_beir": ["stages.retriever.folder=.", "backbone.tokenizer=a/retriever"],
 }
 OTHER_FORMATS = {f"data={name}" for name in ("beir", "squad", "msmarco", "msmarco_web", "msmarco_documents", "text")}
+BY_NAME = {"data=ir_datasets": ["data.name=beir/scifact"]}
 OTHER_FORMATS |= {f"data={name}" for name in ("nq", "triviaqa", "tevatron")}
 
 
@@ -217,9 +218,9 @@ def test_the_pretraining_ablation_has_all_objectives(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("option", OPTIONS)
 def test_every_option_composes(option: str, roots: dict[str, Path], tmp_path: Path) -> None:
-    with_root = option.startswith("data=") and "pydocs" not in option
+    with_root = option.startswith("data=") and "pydocs" not in option and option not in BY_NAME
     recipe = "condenser_wikipedia" if with_root else "quickstart"
-    given = [f"data.root={roots[recipe]}"] if with_root else []
+    given = [f"data.root={roots[recipe]}"] if with_root else BY_NAME.get(option, [])
     done = run_command(f"experiment={recipe}", option, *given, "dry_run=true", f"output_root={tmp_path}")
     if option in OTHER_FORMATS:
         assert re.fullmatch(r"error: .*(missing|no such file|no text files).*\n", done.err), done.err

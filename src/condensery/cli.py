@@ -16,7 +16,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from condensery.errors import UserError
-from condensery.pipeline import recipe_guard
+from condensery.pipeline import fetching, recipe_guard
 from condensery.pipeline.complaints import Stopped, in_one_line
 from condensery.pipeline.reports.study import typed
 from condensery.system import signals
@@ -113,6 +113,7 @@ def prepared(arguments: list[str]) -> list[str]:
 
     Raises ``UserError`` for a key that is given twice: Hydra would take the last without a word.
     """
+    arguments = fetching.as_overrides(arguments)
     keys = [
         argument.partition("=")[0].lstrip("+") for argument in arguments if "=" in argument and argument[0] not in "-~"
     ]

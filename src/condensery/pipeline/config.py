@@ -93,6 +93,7 @@ class RootConfig(_Closed):
     output_root: Path
     jobs: Annotated[int, Field(gt=0, le=256)]
     dry_run: bool
+    fetch: bool
     force: list[Text]
     ask: Text | None
     next: list[Text]

@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from condensery.errors import UserError
 from condensery.pipeline import asking
 from condensery.pipeline.executor import execute, warn
+from condensery.pipeline.fetching import fetch_data
 from condensery.pipeline.graph import Graph, build
 from condensery.pipeline.launch.hardware import check_devices
 from condensery.pipeline.launch.threads import threads_of_a_stage
@@ -77,7 +78,9 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
             "experiment: which recipe? Give experiment=NAME, for example experiment=quickstart (see --help)"
         )
     store = Store(root.output_root)
-    if root.dry_run:
+    if root.fetch:
+        fetch_data(graph)
+    if root.dry_run or root.fetch:
         show(graph, store)
         return Finished(None, [])
     if root.launcher.kind == "local":

@@ -8,6 +8,7 @@ from condensery.text.beir import BeirSource
 from condensery.text.documents import DocumentsSource
 from condensery.text.dpr import DprSource
 from condensery.text.formats import ADDED
+from condensery.text.ir_datasets import IrDatasetsSource
 from condensery.text.msmarco import MarcoDocumentsSource, MarcoSource
 from condensery.text.plain_text import TextSource
 from condensery.text.pydocs import PydocsSource
@@ -23,6 +24,7 @@ _OURS = (
     DocumentsSource,
     TextSource,
     PydocsSource,
+    IrDatasetsSource,
 )
 if TYPE_CHECKING:
     DataConfig = DataConfig

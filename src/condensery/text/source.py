@@ -120,6 +120,14 @@ class DataConfig(BaseModel):
         """Whether the input names hard negatives of its queries."""
         return False
 
+    def fetch(self) -> list[Path]:
+        """Every file that is read, on disk and checked. Files of a folder must be there; others are fetched.
+
+        Raises ``UserError`` as ``check``, and where a file cannot be fetched or is not what it should be.
+        """
+        self.check()
+        return [file.look() for file in self.input_files()]
+
     def check(self) -> None:
         """Raise one ``UserError`` that names every missing file. Opens nothing, so it is quick enough for the start."""
         missing = [file for file in self.input_files() if file.fault()]

@@ -1,0 +1,195 @@
+"""Files from the network: gone on with where an interruption left them, and checked by size and digest."""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from filelock import FileLock
+
+from condensery.errors import UserError
+from condensery.system.inputs import MEGABYTE
+from condensery.system.progress import progress
+
+if TYPE_CHECKING:
+    from requests import Response
+
+SILENCE = 30.0  # seconds without a byte after which a connection counts as broken
+TRIES = 5  # times that a place may fail in a row without having sent anything
+PART = ".part"  # what is added to the name of a file that is not yet whole
+
+
+@dataclass(frozen=True)
+class Download:
+    """A file that is fetched.
+
+    Args:
+        urls: where it is, the best place first; none: it can only be fetched by hand.
+        path: where it lies afterwards.
+        md5: its digest, 32 hexadecimal digits; None where nobody publishes one.
+        size: its bytes, as far as they are known before.
+        by_hand: how to get it where a program may not: the page, and what to do there.
+        headers: sent along with the request.
+    """
+
+    urls: tuple[str, ...]
+    path: Path
+    md5: str | None = None
+    size: int | None = None
+    by_hand: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def part(self) -> Path:
+        """What there is of it until it is whole."""
+        return self.path.with_name(self.path.name + PART)
+
+    @property
+    def missing(self) -> int:
+        """The bytes that are still to be fetched, as far as the size is known."""
+        return 0 if self.path.exists() else max(0, (self.size or 0) - _size(self.part))
+
+
+def fetch(download: Download, key: str) -> Path:
+    """The file on disk, checked; what is missing of it is fetched.
+
+    Several processes may ask for one file: one fetches it, the others wait. ``key`` is the key of the config that named it.
+
+    Raises:
+        UserError: the place cannot be reached, the file has another digest, or it can only be fetched by hand.
+    """
+    if download.path.exists():
+        if download.md5 and download.path.is_file():
+            check_digest(download.path, download.md5)
+        return download.path
+    if not download.urls:
+        raise UserError(f"{key}: {download.path} can only be fetched by hand: {download.by_hand}")
+    download.path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{download.path}.lock"):
+        if not download.path.exists():
+            _fetch(download, key)
+    return download.path
+
+
+def check_digest(path: Path, md5: str) -> None:
+    """Raise ``UserError`` where the file has another MD5."""
+    if (found := file_md5(path)) != md5:
+        raise UserError(
+            f"{path}: its MD5 is {found}, not {md5}: another file, or a broken one; remove it and start again"
+        )
+
+
+def file_md5(path: Path) -> str:
+    """The MD5 of a file, 32 hexadecimal digits."""
+    digest = hashlib.md5(usedforsecurity=False)
+    with open(path, "rb") as file, progress(f"checking {path.name}", _size(path) // MEGABYTE, "MB") as task:
+        while block := file.read(MEGABYTE):
+            digest.update(block)
+            task.advance()
+    return digest.hexdigest()
+
+
+def check_space(downloads: Iterable[Download], key: str) -> None:
+    """Raise ``UserError`` where a disk has no room for what is still to be fetched."""
+    wanted: dict[Path, int] = {}
+    for download in downloads:
+        folder = next(folder for folder in download.path.parents if folder.exists())
+        wanted[folder] = wanted.get(folder, 0) + download.missing
+    for folder, size in wanted.items():
+        free = shutil.disk_usage(folder).free
+        if size > free:
+            raise UserError(f"{key}: {as_bytes(size)} are to be fetched, and {folder} has room for {as_bytes(free)}")
+
+
+def as_bytes(size: float) -> str:
+    """A number of bytes as people read it: ``1.1 GB`` is 1.1 x 10^9."""
+    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= scale:
+            return f"{size / scale:,.1f} {unit}"
+    return f"{size:.0f} bytes"
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _fetch(download: Download, key: str) -> None:
+    """Fetch it from the first of its places that has it."""
+    problems = []
+    for url in download.urls:
+        problem = _fetch_from(url, download)
+        if not problem and download.md5 and file_md5(download.part) != download.md5:
+            problem = f"what came has not the MD5 {download.md5}, and was removed"
+            download.part.unlink()
+        if not problem:
+            os.replace(download.part, download.path)
+            return
+        problems.append(f"{url}: {problem}")
+    raise UserError(
+        f"{key}: {'; '.join(problems)}. The same command goes on where it stopped; fetched elsewhere, the file goes to"
+        f" {download.path}"
+    )
+
+
+def _fetch_from(url: str, download: Download) -> str:
+    """Fetch what is missing into ``download.part``; returns what went wrong, or nothing."""
+    import requests
+    import urllib3
+
+    failed, problem = 0, ""
+    while failed < TRIES:
+        before = _size(download.part)
+        # bytes as they lie there, not packed for the way, so that their number and digest are those of the file
+        headers = {**download.headers, "Accept-Encoding": "identity"} | (
+            {"Range": f"bytes={before}-"} if before else {}
+        )
+        try:
+            with requests.get(url, headers=headers, stream=True, timeout=SILENCE) as response:
+                if before and response.status_code == requests.codes.requested_range_not_satisfiable:
+                    return ""  # nothing is missing; the digest tells whether it is the file
+                response.raise_for_status()
+                _write(response, download)
+            return ""
+        except requests.exceptions.HTTPError as error:
+            return str(error).partition(" for url")[0]
+        except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError) as error:
+            problem = _reason(error)
+            if not _size(download.part):
+                return problem  # nobody answers at all
+            failed = 0 if _size(download.part) > before else failed + 1
+    return problem
+
+
+def _write(response: "Response", download: Download) -> None:
+    """Append what comes to the part, or begin it anew where the place does not go on in the middle."""
+    import requests
+
+    before = _size(download.part) if response.status_code == requests.codes.partial_content else 0
+    length = response.headers.get("content-length", "")
+    total = before + int(length) if length.isdecimal() else download.size or 0
+    file: IO[bytes]
+    with (
+        open(download.part, "ab" if before else "wb") as file,
+        progress(f"fetching {download.path.name}", total // MEGABYTE, "MB", before // MEGABYTE) as task,
+    ):
+        shown = before // MEGABYTE
+        for block in response.raw.stream(MEGABYTE, decode_content=False):
+            file.write(block)
+            if (at := file.tell() // MEGABYTE) > shown:
+                task.advance(at - shown)
+                shown = at
+        if length.isdecimal() and file.tell() < total:
+            raise requests.exceptions.ConnectionError(f"{file.tell():,} of {total:,} bytes came")
+
+
+def _reason(error: Exception) -> str:
+    """What a connection failed of, without the objects that requests and urllib3 put around it."""
+    text = " ".join(str(error).split())
+    if any(sign in text for sign in ("NameResolution", "name resolution", "Name or service", "getaddrinfo")):
+        return "this name is not known here (is there a network?)"
+    if "timed out" in text or "Timeout" in text:
+        return "no answer in time"
+    return text.rsplit("Caused by ", 1)[-1].strip("()'\"")[-200:]

@@ -1,0 +1,426 @@
+"""Collections by their id in the library ir_datasets (MacAvaney et al. 2021): MS MARCO, BEIR, DPR's Wikipedia, mMARCO.
+
+The library knows where each file lies, its size and its MD5, and how it is read; the files lie in ``$IR_DATASETS_HOME``
+(by default ``~/.ir_datasets``). Every file that is read is first fetched whole (``system/downloads.py``) and checked. The
+identity of a collection is made of these digests, so that it is known before anything is fetched.
+
+Texts may differ by characters from those of the published files: the library mends the broken encoding of MS MARCO's
+passages, and takes MS MARCO's documents from the file in TREC's format.
+
+The ids, file names, sizes and MD5 are those of ir_datasets 0.6.3. Tests serve small files in the place of the real ones.
+"""
+
+import difflib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from condensery.errors import UserError, of_the_disk, shown
+from condensery.system.downloads import Download, check_space, fetch
+from condensery.system.progress import progress
+from condensery.text.hashes import content_hashes
+from condensery.text.ids import id_hash
+from condensery.text.records import Document, Passage, Query
+from condensery.text.source import DataConfig, InputFile
+
+if TYPE_CHECKING:
+    from condensery.text.writer import CollectionWriter
+
+AUTO = "auto"
+CANDIDATES = {  # what a split is called in ir_datasets, the best first; "": the collection's own queries
+    "train": ("train",),
+    "dev": ("dev",),
+    "test": ("test", "dev/small", "dev", ""),
+    "dl19": ("trec-dl-2019/judged",),
+    "dl20": ("trec-dl-2020/judged",),
+}
+ON_DEV = ("beir/msmarco",)  # BEIR reports MS MARCO on its dev queries; its test queries are TREC's of 2019
+RELEVANT_FROM = {"msmarco-passage": 2, "msmarco-passage-v2": 2}  # of TREC's grades, as its tables take them
+GRADED = {"dl19", "dl20"}
+DPR = "dpr-w100"
+NOT_IN_BEIR = {  # the four of BEIR's eighteen whose texts are not free
+    "beir/bioasq": "register at http://participants-area.bioasq.org, then data=beir data.root=FOLDER",
+    "beir/signal1m": "ask Signal AI (https://research.signal-ai.com), then data=beir data.root=FOLDER",
+    "beir/trec-news": "data.name=wapo/v2/trec-news-2019; ask NIST (https://trec.nist.gov/data/wapost/)",
+    "beir/robust04": "data.name=disks45/nocr/trec-robust-2004; ask NIST (https://trec.nist.gov/data/cd45/)",
+}
+EVERY = 1000  # rows after which progress is told
+
+
+class IrSplits(BaseModel):
+    """For each split an id of ir_datasets, with or without that of the collection before it; None: no such split.
+
+    ``auto`` is the first of ``CANDIDATES`` that the library has.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    train: str | None
+    dev: str | None
+    test: str | None
+    dl19: str | None
+    dl20: str | None
+
+
+@dataclass(frozen=True)
+class Part:
+    """Documents, queries or judgements: what for (``passages``, ``qrels of train``), the id, and what reads them."""
+
+    role: str
+    id: str
+    handler: Any
+
+
+class IrDatasetsSource(DataConfig):
+    """A collection of ir_datasets. ``documents``: the id of another one whose documents are the text for pre-training.
+
+    ``relevant_from``: the lowest grade of dl19 and dl20 that counts as relevant. ``positives``: ``first`` takes the first
+    judged positive of a query alone, as DPR trains.
+    """
+
+    format: Literal["ir_datasets"] = "ir_datasets"
+    splits: IrSplits
+    documents: str | None
+    relevant_from: int | Literal["auto"] = Field(union_mode="left_to_right")
+    positives: Literal["first", "all", "auto"]
+
+    outside_identity: ClassVar[set[str]] = {"splits", "documents", "relevant_from", "positives"}
+
+    @cached_property
+    def parts(self) -> dict[str, Part]:
+        """What is read, by role: judgements and queries of each split, the passages, the documents.
+
+        Raises ``UserError`` where the library is not installed, or does not know an id.
+        """
+        base = self._with_docs(self.name, "data.name")
+        found: dict[str, Part] = {}
+        for split, identifier in self._split_ids().items():
+            data = _load(identifier)
+            for role in ("qrels", "queries"):
+                if data is None or not data.has(role):
+                    raise UserError(
+                        f"data.splits.{split}: {identifier} has no {role} in ir_datasets; choose another id"
+                    )
+                found[f"{role} of {split}"] = Part(f"{role} of {split}", identifier, getattr(data, f"{role}_handler")())
+        found["passages"] = Part("passages", base, _load(base).docs_handler())
+        if self.documents:
+            other = self._with_docs(self.documents, "data.documents")
+            found["documents"] = Part("documents", other, _load(other).docs_handler())
+        return found
+
+    def _with_docs(self, name: str, key: str) -> str:
+        """The id itself, or the first part of it whose collection has documents."""
+        data = _load(name)
+        if data is not None and data.has("docs"):
+            return name
+        below = [one for one in library().registry if one.startswith(f"{name}/")]
+        if (
+            below and (above := name.rpartition("/")[0]) and not data
+        ):  # dpr-w100/natural-questions has no entry of its own
+            return self._with_docs(above, key)
+        if hint := NOT_IN_BEIR.get(name):
+            raise UserError(f"{key}: {name} can only be fetched by hand: {hint}")
+        near = difflib.get_close_matches(name, library().registry, 1)
+        named = f"did you mean {near[0]!r}?" if near and not below else f"choose one below it: {', '.join(below[:9])}"
+        named = named if near or below else "its ids: https://ir-datasets.com"
+        raise UserError(f"{key}: ir_datasets has no documents called {shown(name)!r}; {named}")
+
+    def _split_ids(self) -> dict[str, str]:
+        """Split -> id, of the splits that are wanted and there."""
+        found = {}
+        for split, given in self.splits:
+            if given == AUTO:
+                names = CANDIDATES[split]
+                if self.name in ON_DEV:
+                    names = {"dev": (), "test": ("dev",)}.get(split, names)
+                ids = ["/".join(filter(None, (self.name, name))) for name in names]
+                there = [one for one in ids if _judges(one)]
+                if there and not (split == "dev" and self._test_is_dev()):
+                    found[split] = there[0]
+            elif given:
+                ids = [f"{self.name}/{given}", given]
+                found[split] = next((one for one in ids if _load(one) is not None), ids[0])
+        return found
+
+    def _test_is_dev(self) -> bool:
+        """Whether the dev queries are what is tested on."""
+        return self.splits.test == AUTO and not _judges(f"{self.name}/test")
+
+    @property
+    def from_dpr(self) -> bool:
+        """Whether it is DPR's Wikipedia: quoted texts, answers, hard negatives, queries that are numbers."""
+        return self.name.split("/")[0] == DPR
+
+    def lowest_grade(self, split: str) -> int | None:
+        """The lowest grade that counts as relevant, of a split whose grades are TREC's."""
+        if split not in GRADED:
+            return None
+        if isinstance(self.relevant_from, int):
+            return self.relevant_from
+        return RELEVANT_FROM.get(self.name.split("/")[0], 1)
+
+    @property
+    def only_first(self) -> bool:
+        """Whether the first positive of a query alone is taken."""
+        return self.positives == "first" or (self.positives == AUTO and self.from_dpr)
+
+    def judged_splits(self) -> set[str]:
+        """Those that the library has."""
+        return {role.removeprefix("qrels of ") for role in self.parts if role.startswith("qrels of ")}
+
+    def answered_splits(self) -> set[str]:
+        """Those whose queries have answers (DPR's)."""
+        parts = [part for role, part in self.parts.items() if role.startswith("queries of ")]
+        return {
+            part.role.removeprefix("queries of ") for part in parts if "answers" in part.handler.queries_cls()._fields
+        }
+
+    def gives_negatives(self) -> bool:
+        """Whether it is DPR's."""
+        return self.from_dpr and bool(self.judged_splits())
+
+    def check(self) -> None:
+        """Raise ``UserError`` for an unknown id, and for every file that can only be fetched by hand and is not there."""
+        wanted = [one for one in self.downloads() if not one.urls and not one.path.exists()]
+        if wanted:
+            files = "; ".join(f"{one.path}: {one.by_hand}" for one in wanted)
+            raise UserError(f"data.name={self.name}: {len(wanted)} of its files can only be fetched by hand: {files}")
+
+    def fingerprint(self) -> str:
+        """Of each part the id and the digests of its files, and the keys that matter; nothing is fetched."""
+        self.check()
+        content: list[Any] = [[part.role, part.id, _digests(part)] for part in self.parts.values()]
+        content += [[split, self.lowest_grade(split)] for split in sorted(self.judged_splits() & GRADED)]
+        return self._digest([*content, ["first positive"] if self.only_first else []])
+
+    def input_files(self) -> list[InputFile]:
+        """None: what is read is known by its id; see ``downloads``."""
+        return []
+
+    def downloads(self) -> list[Download]:
+        """Every file that is read, each once."""
+        found = [one for part in self.parts.values() for one in _downloads(part.handler)]
+        return list({one.path: one for one in found}.values())
+
+    def fetch(self) -> list[Path]:
+        """See ``DataConfig``. What is there already is read for its digest, a gigabyte in some two seconds."""
+        self.check()
+        downloads = self.downloads()
+        check_space(downloads, "data.name")
+        for terms in dict.fromkeys(one.dua for part in self.parts.values() for one in _of_library(part.handler)):
+            if terms and any(one.missing for one in downloads):
+                print(" ".join(terms.split()), flush=True)
+        return [fetch(download, "data.name") for download in downloads]
+
+    def expected(self) -> dict[str, int]:
+        """How many passages, queries and documents there will be, as far as the library knows."""
+        counts: dict[str, int] = {}
+        for part in self.parts.values():
+            kind = part.role.split(" of ")[0]
+            if kind != "qrels":
+                entity = "queries" if kind == "queries" else "docs"
+                number = _load(part.id).metadata().get(entity, {}).get("count", 0)
+                counts[kind] = counts.get(kind, 0) + number
+        return counts
+
+
+def library() -> Any:
+    """ir_datasets, which says no more than what is wrong. Raises ``UserError`` where it is not installed."""
+    try:
+        import ir_datasets
+    except ModuleNotFoundError as error:
+        if error.name != "ir_datasets":
+            raise
+        raise UserError(
+            "data.format=ir_datasets: the package ir_datasets is not installed; pip install ir_datasets ijson"
+        ) from None
+    ir_datasets.log.easy().logger().setLevel(
+        "ERROR"
+    )  # "starting", "finished", terms of use: see IrDatasetsSource.fetch
+    return ir_datasets
+
+
+def knows(name: str) -> bool:
+    """Whether the library is installed and has a collection of this name, or says how to get it by hand."""
+    try:
+        return _load(name) is not None or name in NOT_IN_BEIR or name.startswith(f"{DPR}/")
+    except UserError:
+        return False
+
+
+def _load(identifier: str) -> Any:
+    """A data set of the library, or None."""
+    try:
+        return library().load(identifier)
+    except KeyError:
+        return None
+
+
+def _judges(identifier: str) -> bool:
+    data = _load(identifier)
+    return data is not None and data.has("queries") and data.has("qrels")
+
+
+def _of_library(handler: Any) -> Iterator[Any]:
+    """The library's ``Download`` objects that a handler reads, and ``LocalDownload`` of data sets of one's own.
+
+    The library has no list of them; they lie in the attributes of the handlers and of what unpacks.
+    """
+    util = library().util
+    seen, left = set[int](), [handler]
+    while left:
+        value = left.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, util.Download | util.LocalDownload):
+            yield value
+        elif isinstance(value, util._DownloadConfig):
+            left += [value[key] for key in value.contents()]
+        elif isinstance(value, list | tuple):
+            left += value
+        elif isinstance(value, dict):
+            left += value.values()
+        elif type(value).__module__.startswith("ir_datasets"):
+            left += vars(value).values()
+
+
+def _downloads(handler: Any) -> Iterator[Download]:
+    """The files that a handler reads. The library is told to keep each in a file, also those it would fetch anew."""
+    util = library().util
+    for one in _of_library(handler):
+        if isinstance(one, util.LocalDownload):
+            yield Download((), Path(one._path), by_hand=one._message or "a file of your own")
+            continue
+        if one._cache_path is None and one.expected_md5:
+            one._cache_path = str(util.home_path() / "downloads" / one.expected_md5)
+            one._stream = False
+        if one._cache_path is None:
+            continue  # without a digest it is the library that fetches it, while it reads
+        places = [place for place in one.mirrors if isinstance(place, util.RequestsDownload)]
+        local = [place._message for place in one.mirrors if isinstance(place, util.LocalDownload) and not places]
+        yield Download(
+            tuple(place.url for place in places),
+            Path(one._cache_path),
+            one.expected_md5,
+            one._size_hint,
+            " ".join(str(local[0]).split()) if local else "",
+            next((place.headers for place in places if place.headers), {}),
+        )
+
+
+def _digests(part: Part) -> list[str]:
+    """What tells the files of a part: their MD5, or the hash of their content where they are one's own."""
+    own = [one.path for one in _downloads(part.handler) if one.md5 is None and one.path.is_file()]
+    return sorted([one.md5 for one in _downloads(part.handler) if one.md5] + content_hashes(own))
+
+
+@contextmanager
+def _reading(part: Part) -> Iterator[None]:
+    """Say in one line what the library fails of while it reads."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if said := of_the_disk(error):
+            raise said from None
+        text = " ".join(str(error).split())[:300] or type(error).__name__
+        raise UserError(
+            f"{part.id}: ir_datasets cannot read the {part.role} ({type(error).__name__}: {text})"
+        ) from error
+
+
+def _rows(part: Part, kind: str, total: int = 0) -> Iterator[tuple[str, Any]]:
+    """(place, row) of what the library reads: ``docs``, ``queries`` or ``qrels``."""
+    with _reading(part), progress(f"reading {part.id}", total, kind) as task:
+        for number, row in enumerate(getattr(part.handler, f"{kind}_iter")(), start=1):
+            yield f"{part.id} {kind}:{number}", row
+            if number % EVERY == 0:
+                task.advance(EVERY)
+
+
+def read(config: IrDatasetsSource, writer: "CollectionWriter") -> None:
+    """Fetch the files, and read them into ``writer``."""
+    config.fetch()
+    expected = config.expected()
+    splits = [role.removeprefix("qrels of ") for role in config.parts if role.startswith("qrels of ")]
+    for split in splits:
+        _read_qrels(config, split, writer)
+    seen: set[int] = set()
+    for split in splits:
+        for place, row in _rows(config.parts[f"queries of {split}"], "queries"):
+            identifier, text = _name(config, split, row.query_id), _text(row)[1]
+            if id_hash(identifier) not in seen:  # a query may be in two splits
+                writer.add_query(Query(identifier, text.strip() if config.from_dpr else text, _answers(row)), place)
+                if len(splits) > 1:
+                    seen.add(id_hash(identifier))
+    document, before = "", ""
+    for place, row in _rows(config.parts["passages"], "docs", expected["passages"]):
+        title, text = _text(row)
+        if not config.from_dpr:
+            writer.add_passage(Passage(row.doc_id, title, text), place)
+            continue
+        title, text = unquoted(title), unquoted(text)
+        if not document or not title or title != before:
+            document, before = row.doc_id, title
+        writer.add_passage(Passage(row.doc_id, title, text, document), place)
+    if "documents" in config.parts:
+        for place, row in _rows(config.parts["documents"], "docs", expected["documents"]):
+            title, text = _text(row)
+            writer.add_document(Document(row.doc_id, title, [text]), place)
+
+
+def _name(config: IrDatasetsSource, split: str, identifier: str) -> str:
+    """The id of a query; DPR's, which are places in the file of a split, are named as ``text/dpr.py`` names them."""
+    return f"{split}-{identifier}" if config.from_dpr else identifier
+
+
+def _read_qrels(config: IrDatasetsSource, split: str, writer: "CollectionWriter") -> None:
+    """Add the judgements of a split. Queries without any positive are left out, with a count."""
+    part = config.parts[f"qrels of {split}"]
+    positive = {id_hash(row.query_id) for _, row in _rows(part, "qrels") if row.relevance > 0}
+    lost, done = set[int](), set[int]()
+    hard: tuple[str, list[str]] = "", []
+    for place, row in _rows(part, "qrels"):
+        query, name = id_hash(row.query_id), _name(config, split, row.query_id)
+        if query not in positive:
+            lost.add(query)
+        elif config.from_dpr and row.relevance <= 0:
+            if hard[0] != name:
+                writer.add_negatives(*hard, place) if hard[1] else None
+                hard = name, []
+            hard[1].extend([row.doc_id] * (row.relevance == 0))  # -1: drawn at random
+        elif not (config.only_first and query in done):
+            done.add(query)
+            writer.add_judgement(split, name, row.doc_id, row.relevance, place)
+    if hard[1]:
+        writer.add_negatives(*hard, part.id)
+    if lost:
+        writer.dropped["questions_without_positive"] += len(lost)
+    if (lowest := config.lowest_grade(split)) is not None:
+        writer.relevant_from[split] = lowest
+
+
+def _text(row: Any) -> tuple[str, str]:
+    """(title, text) of a document or query; what has fields of another kind says itself what its text is."""
+    fields = type(row)._fields
+    for name in ("text", "body"):
+        if name in fields:
+            return (row.title or "") if "title" in fields else "", getattr(row, name) or ""
+    return "", row.default_text()
+
+
+def _answers(row: Any) -> tuple[str, ...]:
+    return tuple(row.answers) if "answers" in type(row)._fields else ()
+
+
+def unquoted(field: str) -> str:
+    """A field of a file of columns in which fields may be "quoted", without its quotes. The library leaves them."""
+    whole = len(field) > 1 and field.startswith('"') and field.endswith('"')
+    return field[1:-1].replace('""', '"') if whole else field

@@ -1,0 +1,123 @@
+"""A place in the network for tests: a folder served over HTTP on this machine, and data sets that are fetched from it."""
+
+import gzip
+import hashlib
+import http.server
+import io
+import tarfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+class Place:
+    """A folder that is served; ``asked``: (path, Range header) of every request.
+
+    ``breaks_after``: bytes after which the next answer breaks off, once.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.asked, self.breaks_after = folder, list[tuple[str, str]](), 0
+        self.url = ""
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[Place]:
+    """Serve ``folder``, with ranges of bytes, while the block runs."""
+    place = Place(folder)
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            path, wanted = folder / self.path.lstrip("/"), self.headers.get("Range", "")
+            place.asked.append((path.name, wanted))
+            if not path.is_file():
+                return self.send_error(404)
+            content = path.read_bytes()
+            first = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted else 0
+            if wanted and first >= len(content):
+                return self.send_error(416)
+            self.send_response(206 if wanted else 200)
+            self.send_header("Content-Length", str(len(content) - first))
+            self.end_headers()
+            end, place.breaks_after = place.breaks_after or len(content), 0
+            self.wfile.write(content[first:end])
+            self.close_connection = True
+            return None
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    place.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        yield place
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def packed(files: dict[str, str]) -> bytes:
+    """A .tar.gz file."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz") as archive:
+        for name, text in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(text.encode())
+            archive.addfile(entry, io.BytesIO(text.encode()))
+    return out.getvalue()
+
+
+MARCO = ["msmarco-passage"] + [
+    f"msmarco-passage/{split}" for split in ("train", "dev/small", "trec-dl-2019/judged", "trec-dl-2020/judged")
+]
+
+
+def publish_marco(folder: Path, files: Mapping[str, str]) -> Path:
+    """MS MARCO's native files as they are published: in archives, packed, or plain."""
+    folder.mkdir(parents=True, exist_ok=True)
+    archive = ("collection.tsv", "queries.dev.small.tsv", "qrels.dev.small.tsv")
+    (folder / "collectionandqueries.tar.gz").write_bytes(packed({name: files[name] for name in archive}))
+    (folder / "queries.tar.gz").write_bytes(packed({"queries.train.tsv": files["queries.train.tsv"]}))
+    for name in ("qrels.train.tsv", "2019qrels-pass.txt", "2020qrels-pass.txt"):
+        (folder / name).write_text(files[name])
+    for name in ("msmarco-test2019-queries.tsv", "msmarco-test2020-queries.tsv"):
+        (folder / f"{name}.gz").write_bytes(gzip.compress(files[name].encode(), mtime=0))
+    return folder
+
+
+def empty_home() -> Path:
+    """Where ir_datasets keeps its files, without any; its folders were made when it was imported."""
+    import ir_datasets
+
+    folder = ir_datasets.util.home_path()
+    for file in [one for one in folder.rglob("*") if one.is_file()]:
+        file.unlink()
+    return Path(folder)
+
+
+def stand_in(url: str, folder: Path, *identifiers: str) -> None:
+    """Let ir_datasets fetch the files of these data sets from ``url``, where ``folder`` is served.
+
+    Its own readers, ids and file names are those of the real ones; the digests are those of the files in ``folder``.
+    """
+    import ir_datasets
+
+    from condensery.text.ir_datasets import _of_library
+
+    for identifier in identifiers:
+        data = ir_datasets.load(identifier)
+        handlers = [getattr(data, f"{kind}_handler")() for kind in ("docs", "queries", "qrels") if data.has(kind)]
+        for one in (found for handler in handlers for found in _of_library(handler)):
+            one._path = None
+            for mirror in one.mirrors:
+                if isinstance(mirror, ir_datasets.util.RequestsDownload):
+                    name = mirror.url.rsplit("/", 1)[-1]
+                    mirror.url = f"{url}/{name}"
+                    if (folder / name).exists():
+                        content = (folder / name).read_bytes()
+                        one.expected_md5, one._size_hint = hashlib.md5(content).hexdigest(), len(content)
