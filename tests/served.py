@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import http.server
 import io
+import json
 import tarfile
 import threading
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,7 @@ class Place:
     def __init__(self, folder: Path) -> None:
         self.folder, self.asked, self.breaks_after = folder, list[tuple[str, str]](), 0
         self.url = ""
+        self.headers: dict[str, dict[str, str]] = {}  # what is sent besides, by path
 
 
 @contextmanager
@@ -29,18 +31,29 @@ def served(folder: Path) -> Iterator[Place]:
     place = Place(folder)
 
     class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            path, wanted = folder / self.path.lstrip("/"), self.headers.get("Range", "")
+        def do_HEAD(self) -> None:
+            self.do_GET(whole=False)
+
+        def do_GET(self, whole: bool = True) -> None:
+            path, wanted = folder / self.path.lstrip("/").partition("?")[0], self.headers.get("Range", "")
             place.asked.append((path.name, wanted))
             if not path.is_file():
-                return self.send_error(404)
+                self.send_response(404)
+                if path.is_relative_to(folder / "api"):
+                    self.send_header("X-Error-Code", "RepoNotFound")
+                self.send_header("Content-Length", "0")
+                return self.end_headers()
             content = path.read_bytes()
             first = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted else 0
             if wanted and first >= len(content):
                 return self.send_error(416)
             self.send_response(206 if wanted else 200)
             self.send_header("Content-Length", str(len(content) - first))
+            for name, value in place.headers.get(path.relative_to(folder).as_posix(), {}).items():
+                self.send_header(name, value)
             self.end_headers()
+            if not whole:
+                return None
             end, place.breaks_after = place.breaks_after or len(content), 0
             self.wfile.write(content[first:end])
             self.close_connection = True
@@ -121,3 +134,28 @@ def stand_in(url: str, folder: Path, *identifiers: str) -> None:
                     if (folder / name).exists():
                         content = (folder / name).read_bytes()
                         one.expected_md5, one._size_hint = hashlib.md5(content).hexdigest(), len(content)
+
+
+def publish_data_set(place: Place, name: str, files: Mapping[str, bytes], commit: str = "0" * 40) -> None:
+    """Let a place be a hub with one more data set: what huggingface_hub asks for it, and what the hub answers."""
+    tree = []
+    for path, content in files.items():
+        digest = hashlib.sha256(content).hexdigest()
+        blob = hashlib.sha1(f"blob {len(content)}\0".encode() + content).hexdigest()
+        entry: dict[str, Any] = {"type": "file", "path": path, "size": len(content), "oid": blob}
+        if path.endswith((".parquet", ".gz")):
+            entry["lfs"] = {"oid": digest, "size": len(content), "pointerSize": 130}
+        tree.append(entry)
+        at = f"datasets/{name}/resolve/{commit}/{path}"
+        _publish(place.folder / at, content)
+        place.headers[at] = {"ETag": f'"{digest if "lfs" in entry else blob}"', "X-Repo-Commit": commit}
+    about = {"id": name, "sha": commit, "siblings": [{"rfilename": path} for path in files], "tags": []}
+    about |= {"private": False, "downloads": 0, "likes": 0}
+    for revision in ("main", commit):
+        _publish(place.folder / "api" / "datasets" / name / "revision" / revision, json.dumps(about).encode())
+        _publish(place.folder / "api" / "datasets" / name / "tree" / revision, json.dumps(tree).encode())
+
+
+def _publish(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)

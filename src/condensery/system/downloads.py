@@ -96,12 +96,22 @@ def check_space(downloads: Iterable[Download], key: str) -> None:
     """Raise ``UserError`` where a disk has no room for what is still to be fetched."""
     wanted: dict[Path, int] = {}
     for download in downloads:
-        folder = next(folder for folder in download.path.parents if folder.exists())
+        folder = _standing(download.path.parent)
         wanted[folder] = wanted.get(folder, 0) + download.missing
     for folder, size in wanted.items():
-        free = shutil.disk_usage(folder).free
-        if size > free:
-            raise UserError(f"{key}: {as_bytes(size)} are to be fetched, and {folder} has room for {as_bytes(free)}")
+        check_room(folder, size, key)
+
+
+def check_room(folder: Path, size: int, key: str) -> None:
+    """Raise ``UserError`` where the disk of ``folder`` has no room for so many bytes."""
+    folder = _standing(folder)
+    if size > (free := shutil.disk_usage(folder).free):
+        raise UserError(f"{key}: {as_bytes(size)} are to be fetched, and {folder} has room for {as_bytes(free)}")
+
+
+def _standing(folder: Path) -> Path:
+    """The folder, or the nearest one above that is there."""
+    return next(one for one in (folder, *folder.parents) if one.exists())
 
 
 def as_bytes(size: float) -> str:

@@ -8,6 +8,7 @@ from condensery.text.beir import BeirSource
 from condensery.text.documents import DocumentsSource
 from condensery.text.dpr import DprSource
 from condensery.text.formats import ADDED
+from condensery.text.huggingface import HuggingfaceDocumentsSource, HuggingfaceSource, HuggingfaceTriplesSource
 from condensery.text.ir_datasets import IrDatasetsSource
 from condensery.text.msmarco import MarcoDocumentsSource, MarcoSource
 from condensery.text.plain_text import TextSource
@@ -25,6 +26,9 @@ _OURS = (
     TextSource,
     PydocsSource,
     IrDatasetsSource,
+    HuggingfaceSource,
+    HuggingfaceTriplesSource,
+    HuggingfaceDocumentsSource,
 )
 if TYPE_CHECKING:
     DataConfig = DataConfig

@@ -382,14 +382,17 @@ def _name(config: IrDatasetsSource, split: str, identifier: str) -> str:
 
 
 def _read_qrels(config: IrDatasetsSource, split: str, writer: "CollectionWriter") -> None:
-    """Add the judgements of a split. Queries without any positive are left out, with a count."""
+    """Add the judgements of a split; those of unknown queries, and of queries without any positive, are left out."""
     part = config.parts[f"qrels of {split}"]
+    known = {id_hash(row.query_id) for _, row in _rows(config.parts[f"queries of {split}"], "queries")}
     positive = {id_hash(row.query_id) for _, row in _rows(part, "qrels") if row.relevance > 0}
     lost, done = set[int](), set[int]()
     hard: tuple[str, list[str]] = "", []
     for place, row in _rows(part, "qrels"):
         query, name = id_hash(row.query_id), _name(config, split, row.query_id)
-        if query not in positive:
+        if query not in known:
+            writer.dropped["judgements_of_unknown_queries"] += 1
+        elif query not in positive:
             lost.add(query)
         elif config.from_dpr and row.relevance <= 0:
             if hard[0] != name:

@@ -1,6 +1,6 @@
 """A folder of plain text: every ``.txt`` and ``.md`` file is a document, its paragraphs are the passages."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -61,13 +61,18 @@ class TextSource(FolderSource):
 
 
 def paragraphs(path: Path, minimum_words: int) -> Iterator[tuple[str, str]]:
-    """Yield (place of the first line, text) of each paragraph; its lines stay apart.
+    """Yield (place of the first line, text) of each paragraph; its lines stay apart."""
+    return joined(_blocks(path), minimum_words)
 
-    Short paragraphs go in front of the next one; what is short at the end of the file goes with the one before.
+
+def joined(found: Iterable[tuple[str, str]], minimum_words: int) -> Iterator[tuple[str, str]]:
+    """Paragraphs (place, text) out of those of one document: short ones go in front of the next.
+
+    What is short at the end goes with the one before.
     """
     ready: tuple[str, list[str]] | None = None
     place, blocks = "", list[str]()
-    for where, block in _blocks(path):
+    for where, block in found:
         place = place if blocks else where
         blocks.append(block)
         if sum(len(text.split()) for text in blocks) >= minimum_words:

@@ -1,0 +1,319 @@
+"""Data sets of the Hugging Face hub: which files a configuration has, fetched and checked, read row by row.
+
+``huggingface_hub`` fetches into its cache (``$HF_HOME``, by default ``~/.cache/huggingface``), goes on with what it began,
+and keeps there the list of a commit's files with their sizes and digests. The library ``datasets`` reads parquet, JSON, CSV
+and text from there, in a stream: no copy in Arrow's format is made. The commit in the cache is taken before a newer one.
+
+Written to the documented behaviour of huggingface_hub 2.4 and datasets 5.2. Tests serve a small hub on this machine; the
+layouts of the data sets that are named in ``conf/data/`` were not seen, for lack of a network.
+"""
+
+import fnmatch
+import hashlib
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from condensery.errors import UserError, close_to, of_the_disk
+from condensery.system.downloads import check_room
+from condensery.system.files import expanded, read_json
+from condensery.system.inputs import MEGABYTE
+from condensery.system.progress import progress, style
+from condensery.text.hashes import content_hashes
+
+CARD = "README.md"
+PAGE = "https://huggingface.co/datasets"
+READERS = {
+    "parquet": "parquet",
+    "json": "json",
+    "jsonl": "json",
+    "csv": "csv",
+    "tsv": "csv",
+    "txt": "text",
+    "arrow": "arrow",
+}
+DATA = re.compile(rf"\.({'|'.join(READERS)})(\.(gz|bz2|xz|zst))?$")
+SPLIT_WORDS = {"dev": ("dev", "validation", "valid", "val"), "validation": ("validation", "valid", "val", "dev")}
+ROWS = 1000  # rows that are read at a time
+
+
+@dataclass(frozen=True)
+class HubFile:
+    """A file of a repository: its size in bytes, and its SHA-256 or, of a small one, the SHA-1 that git gives it."""
+
+    size: int
+    digest: str
+    sha256: bool
+
+    def check(self, path: Path) -> None:
+        """Raise ``UserError`` where the file on disk is another."""
+        size = path.stat().st_size
+        digest = hashlib.sha256() if self.sha256 else hashlib.sha1(f"blob {size}\0".encode(), usedforsecurity=False)
+        with open(path, "rb") as file, progress(f"checking {path.name}", size // MEGABYTE, "MB") as task:
+            while block := file.read(MEGABYTE):
+                digest.update(block)
+                task.advance()
+        if size != self.size or digest.hexdigest() != self.digest:
+            raise UserError(
+                f"{path}: {size:,} bytes with the digest {digest.hexdigest()}, not {self.size:,} with {self.digest};"
+                f" remove {path.resolve()} and start again"
+            )
+
+
+class Repository:
+    """A data set by its name on the hub, or a folder in its layout (``./...``, ``/...`` or ``~...``).
+
+    Args:
+        name: ``owner/name``, or a folder.
+        revision: commit, tag or branch; None for the main one.
+        key: the key of the config that names it, for messages.
+    """
+
+    def __init__(self, name: str, revision: str | None, key: str) -> None:
+        self.name, self.revision, self.key = name, revision, key
+        self.local = name.startswith(("/", ".", "~"))
+
+    @cached_property
+    def folder(self) -> Path:
+        """The folder of the commit in the cache. Asks the hub where the cache knows none."""
+        if self.local:
+            folder = expanded(self.name)
+            if not folder.is_dir():
+                raise UserError(f"{self.key}: {self.name}: no such folder")
+            return folder
+        try:
+            with self._talking(library().errors.LocalEntryNotFoundError):
+                return self._fetched([CARD], offline=True)
+        except library().errors.LocalEntryNotFoundError:
+            with self._talking():
+                return self._fetched([CARD])
+
+    @cached_property
+    def files(self) -> dict[str, HubFile | None]:
+        """Every file of the commit by its path; what is known of it, of one on the hub."""
+        if self.local:
+            paths = (path for path in sorted(self.folder.rglob("*")) if path.is_file())
+            return {path.relative_to(self.folder).as_posix(): None for path in paths}
+        listing = self.folder.parents[1] / "trees" / f"{self.folder.name}.json"
+        if not listing.is_file():  # the cache is of an earlier version of the library, which kept none
+            with self._talking():
+                self._fetched([CARD])
+        if not listing.is_file():
+            raise UserError(
+                f"{self.key}: {self.name}: the list of its files is not in the cache; it needs a network once"
+            )
+        return {
+            path: HubFile(one["size"], one.get("lfs_sha256") or one["blob_id"], bool(one.get("lfs_sha256")))
+            for path, one in read_json(listing)["files"].items()
+        }
+
+    @cached_property
+    def card(self) -> dict[str, Any]:
+        """What stands at the head of its README: ``configs`` and ``dataset_info``, as far as there are any."""
+        path = self.folder / CARD
+        if not path.is_file():
+            return {}
+        with self._talking():
+            return dict(library().DatasetCard.load(path, ignore_metadata_errors=True).data.to_dict())
+
+    @property
+    def configs(self) -> list[str]:
+        """The names of its configurations, as far as its README has them."""
+        return [str(one.get("config_name", "default")) for one in self.card.get("configs") or []]
+
+    def has(self, config: str) -> bool:
+        """Whether it has such a configuration: by its README, or else by the names of its files."""
+        if self.configs:
+            return config in self.configs
+        return any(_names(config, path) for path in self._data())
+
+    def select(self, config: str | None, split: str | None) -> list[str]:
+        """The files of a configuration (None: the first) and a split (None: all), sorted.
+
+        A README without configurations leaves it to the names of files and folders, as the library ``datasets`` does.
+
+        Raises:
+            UserError: there is no such configuration, split or file.
+        """
+        if not self.configs:
+            paths = [path for path in self._data() if config is None or _names(config, path)]
+            paths = _of_split(paths, split)
+        else:
+            if config is not None and config not in self.configs:
+                raise UserError(
+                    f"{self.key}: {self.name} has no configuration {config!r}{close_to(config, self.configs)}"
+                )
+            entries = {str(one.get("config_name", "default")): one for one in self.card["configs"]}
+            first = next((name for name, one in entries.items() if one.get("default")), None)
+            entry = entries[config or first or ("default" if "default" in entries else self.configs[0])]
+            patterns = _patterns(entry)
+            if split is not None and "" not in patterns and split not in patterns:
+                raise UserError(f"{self.key}: {self.name} has no split {split!r}{close_to(split, patterns)}")
+            wanted = [one for name in ([split] if split in patterns else patterns) for one in patterns[name or ""]]
+            paths = [path for path in self._data() if any(fnmatch.fnmatch(path, one) for one in wanted)]
+            paths = paths if split in patterns else _of_split(paths, split)
+        if not paths:
+            what = " of ".join(filter(None, (split and f"split {split!r}", config and f"configuration {config!r}")))
+            raise UserError(
+                f"{self.key}: {self.name} has no files{f' for the {what}' if what else ''} that can be read"
+            )
+        return sorted(paths)
+
+    def _data(self) -> list[str]:
+        return [path for path in self.files if DATA.search(path)]
+
+    def digests(self, paths: Iterable[str]) -> list[str]:
+        """What tells the content of files: the digests that the hub has of them; of a folder's, hashes of their bytes."""
+        known = [(path, self.files[path]) for path in paths]
+        own = iter(content_hashes([self.folder / path for path, one in known if one is None]))
+        return [one.digest if one else next(own) for _, one in known]
+
+    def fetch(self, paths: Iterable[str]) -> list[Path]:
+        """The files on disk, checked; what is missing is fetched. Raises ``UserError`` where that fails."""
+        paths = list(paths)
+        if not self.local:
+            missing = sum(one.size for path in paths if (one := self.files[path]) and not (self.folder / path).exists())
+            check_room(self.folder, missing, self.key)
+            # a name may hold what a pattern takes for more than itself
+            with self._talking():
+                self._fetched([CARD, *(re.sub(r"([\[*?])", r"[\1]", path) for path in paths)])
+        for path in paths:
+            if known := self.files[path]:
+                known.check(self.folder / path)
+        return [self.folder / path for path in paths]
+
+    def rows(self, paths: Iterable[str], total: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
+        """(place, row) of every row of these files, which are there; a few thousand are in memory at a time."""
+        number = 0
+        with progress(f"reading {self.name}", total, "rows") as task:
+            for path in paths:
+                place = f"{self.name}/{path}"
+                with self._talking():
+                    batches = iter(_opened(self.folder / path).iter(batch_size=ROWS))
+                number = 0
+                while True:
+                    with self._talking():
+                        batch = next(batches, None)
+                    if batch is None:
+                        break
+                    names = list(batch)
+                    for values in zip(*(batch[name] for name in names), strict=True):
+                        number += 1
+                        yield f"{place}:{number}", dict(zip(names, values, strict=True))
+                    task.advance(len(batch[names[0]]))
+
+    def count(self, config: str | None) -> int:
+        """The rows of a configuration, by its README; 0 where that does not say."""
+        infos = self.card.get("dataset_info") or []
+        infos = [infos] if isinstance(infos, dict) else infos
+        for one in infos:
+            if config is None or one.get("config_name", "default") == config:
+                return sum(int(split.get("num_examples") or 0) for split in one.get("splits") or [])
+        return 0
+
+    def _fetched(self, patterns: list[str], offline: bool = False) -> Path:
+        """The folder with these files, at the commit that was taken before where there is one."""
+        revision = self.__dict__["folder"].name if "folder" in self.__dict__ else self.revision
+        what = {"repo_type": "dataset", "revision": revision, "allow_patterns": patterns}
+        return Path(library().snapshot_download(self.name, local_files_only=offline, **what))
+
+    @contextmanager
+    def _talking(self, expected: type[Exception] = UserError) -> Iterator[None]:
+        """Say in one line what the libraries fail of, but for what is ``expected``."""
+        errors = library().errors
+        try:
+            yield
+        except (UserError, expected):
+            raise
+        except errors.GatedRepoError:
+            raise UserError(
+                f"{self.key}: {self.name} can only be had by who agrees to its terms, at {PAGE}/{self.name}; then give the"
+                " token of your account: HF_TOKEN=..."
+            ) from None
+        except errors.RevisionNotFoundError:
+            raise UserError(f"data.revision: {self.name} has no revision {self.revision!r}") from None
+        except errors.RepositoryNotFoundError:
+            raise UserError(
+                f"{self.key}: there is no data set {self.name!r} at {PAGE}, or it is private (HF_TOKEN=...)"
+            ) from None
+        except errors.HFValidationError:
+            raise UserError(
+                f"{self.key}: {self.name!r} is no name on the hub (owner/name), nor a folder (./...)"
+            ) from None
+        except Exception as error:
+            if said := of_the_disk(error):
+                raise said from None
+            if isinstance(error, errors.LocalEntryNotFoundError) or type(error).__module__.startswith("httpx"):
+                raise UserError(
+                    f"{self.key}: {self.name} is not whole in the cache, and the hub cannot be reached"
+                    f" ({_first(error.__cause__ or error)}); the same command goes on where it stopped"
+                ) from None
+            raise UserError(f"{self.key}: {self.name}: {type(error).__name__}: {_first(error)}") from error
+
+
+def library() -> Any:
+    """huggingface_hub, which says no more than how far it is. Raises ``UserError`` where ``datasets`` is not installed."""
+    import importlib.util
+
+    import huggingface_hub
+
+    if importlib.util.find_spec("datasets") is None:
+        raise UserError("data.format=huggingface: the package datasets is not installed; pip install datasets")
+    huggingface_hub.utils.logging.set_verbosity_error()
+    if style() == "off":
+        huggingface_hub.utils.disable_progress_bars()
+    return huggingface_hub
+
+
+def _first(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+def _names(word: str, path: str) -> bool:
+    """Whether a folder or file of the path is called so, or begins or ends so: ``corpus/0.parquet``, ``corpus.jsonl.gz``."""
+    return re.search(rf"(^|[/._-]){re.escape(word)}([/._-]|$)", path) is not None
+
+
+def _of_split(paths: list[str], split: str | None) -> list[str]:
+    """Those with the name of the split in their path; all, where none has the name of any and train is wanted."""
+    if split is None:
+        return paths
+    words = SPLIT_WORDS.get(split, (split,))
+    found = [path for path in paths if any(_names(word, path) for word in words)]
+    known = ("train", "test", *SPLIT_WORDS["dev"])
+    if not found and split == "train" and not any(_names(word, path) for path in paths for word in known):
+        return paths
+    return found
+
+
+def _patterns(entry: dict[str, Any]) -> dict[str, list[str]]:
+    """Split -> patterns of files, of a configuration in a README; under "" those that name no split."""
+    given, folder = entry.get("data_files"), str(entry.get("data_dir") or "")
+    below = f"{folder.strip('/')}/" if folder else ""
+    found: dict[str, list[str]] = {}
+    given = [given] if isinstance(given, str | dict) else given or [f"{below}*"]
+    for one in given:
+        if isinstance(one, dict) and "path" in one:
+            paths, split = one["path"], str(one.get("split", "train"))
+            found.setdefault(split, []).extend([paths] if isinstance(paths, str) else paths)
+        elif isinstance(one, dict):
+            for split, paths in one.items():
+                found.setdefault(str(split), []).extend([paths] if isinstance(paths, str) else paths)
+        else:
+            found.setdefault("", []).append(str(one))
+    return found
+
+
+def _opened(path: Path) -> Any:
+    """The rows of a file, as the library ``datasets`` reads them in a stream."""
+    import datasets
+
+    datasets.utils.logging.set_verbosity_error()
+    ending = DATA.search(path.name)
+    kind = ending[1] if ending else ""
+    how = {"sep": "\t"} if kind == "tsv" else {}
+    return datasets.load_dataset(READERS[kind], data_files=[str(path)], split="train", streaming=True, **how)

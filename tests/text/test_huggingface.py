@@ -1,0 +1,272 @@
+"""Data sets by their name on the Hugging Face hub, of which a small one is served here; its layouts as folders too."""
+
+import gzip
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from condensery.errors import UserError
+from condensery.text import read_collection
+from condensery.text.collection import Collection
+from tests.error_lines import names
+from tests.served import Place, publish_data_set, served
+
+from .conftest import Make, Write
+
+pytest.importorskip("datasets")
+
+PASSAGES = [
+    {"_id": "a", "title": "Cats", "text": "Cats sleep most of the day."},
+    {"_id": "b", "title": "", "text": "Dogs bark."},
+    {"_id": "c", "title": "Fish", "text": "Fish swim in the sea."},
+]
+QUERIES = [{"_id": "q1", "text": "what do cats do"}, {"_id": "q2", "text": "who barks"}]
+QRELS = {
+    "train": [{"query-id": "q1", "corpus-id": "a", "score": 1}],
+    "test": [{"query-id": "q2", "corpus-id": "b", "score": 2}, {"query-id": "q2", "corpus-id": "c", "score": 0}],
+}
+MTEB_CARD = """---
+configs:
+- config_name: default
+  data_files:
+  - {split: train, path: qrels/train.jsonl}
+  - {split: test, path: qrels/test.jsonl}
+- config_name: corpus
+  data_files:
+  - {split: corpus, path: corpus/*}
+- config_name: queries
+  data_files:
+  - {split: queries, path: queries.jsonl}
+dataset_info:
+- config_name: corpus
+  splits:
+  - {name: corpus, num_examples: 3}
+---
+# A small retrieval task
+"""
+
+
+def parquet(rows: list[dict[str, Any]]) -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    out = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows), out)
+    return out.getvalue()
+
+
+def jsonl(rows: list[dict[str, Any]]) -> bytes:
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+MTEB = {
+    "README.md": MTEB_CARD.encode(),
+    "corpus/0.parquet": parquet(PASSAGES[:2]),
+    "corpus/1.parquet": parquet(PASSAGES[2:]),
+    "queries.jsonl": jsonl(QUERIES),
+    "qrels/train.jsonl": jsonl(QRELS["train"]),
+    "qrels/test.jsonl": jsonl(QRELS["test"]),
+}
+BEIR = {
+    "README.md": b"# BEIR\n",
+    "corpus.jsonl.gz": gzip.compress(jsonl(PASSAGES)),
+    "queries.jsonl.gz": gzip.compress(jsonl(QUERIES)),
+}
+HEAD = "query-id\tcorpus-id\tscore\n"
+BEIR_QRELS = {"train.tsv": f"{HEAD}q1\ta\t1\n".encode(), "test.tsv": f"{HEAD}q2\tb\t2\nq2\tc\t0\n".encode()}
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    """A hub on this machine, without data sets, and an empty cache."""
+    from huggingface_hub import constants
+
+    (tmp_path / "hub").mkdir()
+    with served(tmp_path / "hub") as place:
+        monkeypatch.setattr(constants, "ENDPOINT", place.url)
+        monkeypatch.setattr(
+            constants, "HUGGINGFACE_CO_URL_TEMPLATE", place.url + "/{repo_id}/resolve/{revision}/{filename}"
+        )
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        yield place
+
+
+def native(config: Make, write: Write, files: dict[str, str], tmp_path: Path) -> Collection:
+    return read_collection(config("beir", root=write(dict(files))), tmp_path / "native")
+
+
+def same(one: Collection, other: Collection) -> bool:
+    return one.content_hash == other.content_hash and one.description["splits"] == other.description["splits"]
+
+
+def test_mteb_s_layout_holds_what_a_beir_folder_holds(
+    tmp_path: Path, config: Make, write: Write, beir_files: dict[str, str], hub: Place
+) -> None:
+    publish_data_set(hub, "mteb/pets", MTEB)
+    named = read_collection(config("huggingface", name="mteb/pets"), tmp_path / "named")
+    assert same(named, native(config, write, beir_files, tmp_path))
+
+
+def test_beir_s_layout_holds_what_a_beir_folder_holds(
+    tmp_path: Path, config: Make, write: Write, beir_files: dict[str, str], hub: Place
+) -> None:
+    publish_data_set(hub, "BeIR/pets", BEIR)
+    publish_data_set(hub, "BeIR/pets-qrels", BEIR_QRELS)
+    named = read_collection(config("huggingface", name="BeIR/pets"), tmp_path / "named")
+    assert same(named, native(config, write, beir_files, tmp_path))
+
+
+def test_a_folder_in_the_layout_is_read_the_same(
+    tmp_path: Path, config: Make, write: Write, beir_files: dict[str, str]
+) -> None:
+    for name, content in MTEB.items():
+        (tmp_path / "folder" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "folder" / name).write_bytes(content)
+    named = read_collection(config("huggingface", name=str(tmp_path / "folder")), tmp_path / "named")
+    assert same(named, native(config, write, beir_files, tmp_path))
+
+
+def test_only_what_is_read_is_fetched_and_then_no_network_is_needed(tmp_path: Path, config: Make, hub: Place) -> None:
+    publish_data_set(hub, "mteb/pets", {**MTEB, "large.parquet": parquet(PASSAGES)})
+    before = config("huggingface", name="mteb/pets").fingerprint()
+    assert not [name for name, _ in hub.asked if name.endswith((".parquet", ".jsonl"))]  # what it is is known before
+    config("huggingface", name="mteb/pets").fetch()
+    assert "large.parquet" not in [name for name, _ in hub.asked]
+    publish_data_set(hub, "mteb/pets", {**MTEB, "queries.jsonl": jsonl(QUERIES[:1])}, commit="1" * 40)
+    asked = len(hub.asked)
+    again = config("huggingface", name="mteb/pets")
+    assert again.fingerprint() == before  # the commit of the cache, not the newer one
+    assert len(read_collection(again, tmp_path / "out").passages) == 3
+    assert len(hub.asked) == asked
+    assert config("huggingface", name="mteb/pets", revision="1" * 40).fingerprint() != before
+
+
+def test_an_interrupted_download_goes_on(
+    tmp_path: Path, config: Make, hub: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+
+    publish_data_set(hub, "mteb/pets", MTEB)
+    source = config("huggingface", name="mteb/pets")
+    hub.breaks_after = 10
+    with pytest.raises(UserError) as error:
+        source.check()
+    names(str(error.value), "data.name", "not whole", "goes on")
+    source.check()
+    hub.breaks_after = 10  # of a file: the library takes it up again
+    path = next(one for one in source.fetch() if one.name == "1.parquet")
+    path.resolve().unlink()  # as if it had not come yet
+    path.unlink()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(UserError) as error:
+        read_collection(config("huggingface", name="mteb/pets"), tmp_path / "out")
+    names(str(error.value), "data.name", "not whole", "goes on")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    hub.asked.clear()
+    assert len(read_collection(config("huggingface", name="mteb/pets"), tmp_path / "out").passages) == 3
+    assert {name for name, _ in hub.asked} == {"1.parquet"}
+
+
+def test_a_broken_file_in_the_cache_is_refused(tmp_path: Path, config: Make, hub: Place) -> None:
+    publish_data_set(hub, "mteb/pets", MTEB)
+    source = config("huggingface", name="mteb/pets")
+    path = next(one for one in source.fetch() if one.name == "queries.jsonl")
+    path.resolve().write_bytes(jsonl(QUERIES).replace(b"cats", b"cows"))
+    with pytest.raises(UserError) as error:
+        read_collection(source, tmp_path / "out")
+    names(str(error.value), str(path), "digest", "remove")
+
+
+@pytest.mark.parametrize("offline", [True, False])
+def test_without_a_network_one_line_says_so(
+    tmp_path: Path, config: Make, hub: Place, monkeypatch: pytest.MonkeyPatch, offline: bool
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(UserError) as error:
+        config("huggingface", name="mteb/pets").check()
+    names(str(error.value), "data.name", "mteb/pets", "the hub cannot be reached")
+
+
+def test_what_is_not_there_is_named(config: Make, hub: Place) -> None:
+    publish_data_set(hub, "mteb/pets", MTEB)
+    with pytest.raises(UserError) as error:
+        config("huggingface", name="mteb/pests").check()
+    names(str(error.value), "data.name", "mteb/pests", "huggingface.co/datasets")
+    splits = {"train": "train", "dev": "validation", "test": "test"}
+    with pytest.raises(UserError) as error:
+        config("huggingface", name="mteb/pets", splits=splits).check()
+    names(str(error.value), "data.name", "validation", "train")
+    with pytest.raises(UserError) as error:
+        config(
+            "huggingface", name="mteb/pets", configs={"corpus": "corpora", "queries": "queries", "qrels": "auto"}
+        ).check()
+    names(str(error.value), "data.name", "corpora", "corpus")
+
+
+TRIPLES = [
+    {"query": "what do cats do", "positive": "Cats sleep.", "negative": "Dogs bark."},
+    {"query": "what do cats do", "positive": "Cats sleep.", "negative": "Fish swim."},
+    {"query": "who barks", "positive": "Dogs bark.", "negative": "Cats sleep."},
+]
+
+
+@pytest.mark.parametrize("shape", ["rows", "columns", "list"])
+def test_triples_become_passages_queries_and_negatives(tmp_path: Path, config: Make, hub: Place, shape: str) -> None:
+    both = {"query": "what do cats do", "positive": "Cats sleep."}
+    wide: dict[str, list[dict[str, Any]]] = {
+        "rows": TRIPLES,
+        "columns": [
+            both | {"negative_1": "Dogs bark.", "negative_2": "Fish swim."},
+            {**TRIPLES[2], "negative_1": "Cats sleep.", "negative_2": None, "negative": None},
+        ],
+        "list": [
+            {"anchor": both["query"], "answer": both["positive"], "negative": ["Dogs bark.", "Fish swim."]},
+            {"anchor": "who barks", "answer": "Dogs bark.", "negative": ["Cats sleep."]},
+        ],
+    }
+    publish_data_set(hub, "sentence-transformers/pets", {"triplet/train-00000-of-00001.parquet": parquet(wide[shape])})
+    source = config("huggingface_triples", name="sentence-transformers/pets", dev_queries=0)
+    collection = read_collection(source, tmp_path / "out")
+    texts = collection.passages.column("text")[:]
+    assert texts == ["Cats sleep.", "Dogs bark.", "Fish swim."]
+    assert collection.queries.column("text")[:] == ["what do cats do", "who barks"]
+    assert {q: rows.tolist() for q, rows in collection.qrels("train").positives().items()} == {0: [0], 1: [1]}
+    assert collection.given_negatives is not None
+    assert collection.given_negatives.tolist() == [[0, 1], [0, 2], [1, 0]]
+
+
+def test_rows_of_text_become_documents(tmp_path: Path, config: Make, hub: Place) -> None:
+    rows = [
+        {
+            "title": "Bees",
+            "text": "Bees fly from flower to flower.\n\nHoney\n\nThey make honey out of what they find.\n",
+        },
+        {"title": "Nothing", "text": "\n"},
+    ]
+    publish_data_set(
+        hub, "wikimedia/wikipedia", {"en/train.parquet": parquet(rows), "de/train.parquet": parquet(rows[1:])}
+    )
+    source = config("huggingface_documents", name="wikimedia/wikipedia", config="en")
+    collection = read_collection(source, tmp_path / "out")
+    assert collection.passages.column("text")[:] == [
+        "Bees fly from flower to flower.",
+        "Honey\n\nThey make honey out of what they find.",
+    ]
+    assert collection.passages.ids == ["0#0", "0#1"]
+    assert collection.passages.column("title")[:] == ["Bees", "Bees"]
+
+
+def test_rows_that_are_sentences_are_joined(tmp_path: Path, config: Make, hub: Place) -> None:
+    rows = [{"text": f"this is sentence number {number} ."} for number in range(5)]
+    publish_data_set(hub, "bookcorpus/bookcorpus", {"plain_text/train/0000.parquet": parquet(rows)})
+    source = config("huggingface_documents", name="bookcorpus/bookcorpus", rows_per_document=2)
+    collection = read_collection(source, tmp_path / "out")
+    assert [len(text.splitlines()) for text in collection.passages.column("text")[:]] == [2, 2, 1]
