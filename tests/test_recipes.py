@@ -595,7 +595,7 @@ def test_a_split_without_judgements_or_answers_is_told_at_once(roots: dict[str, 
         (["table.split=dl19"], "dl19, but the collection msmarco has no such split: set data.splits.dl19"),
         (
             ["stages.x={stage: read_negatives}"],
-            "stage.read_negatives.file: needs a file of triples; the files of the collection msmarco",
+            "stage.read_negatives.file: needs a file of negatives; the files of the collection msmarco",
         ),
         (["stages.bm25_negatives.without_answers=true"], "the split train of the collection msmarco has no answers"),
     ):

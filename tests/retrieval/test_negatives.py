@@ -11,8 +11,8 @@ from damage import refused_as_a_pipe
 from condensery.errors import UserError
 from condensery.retrieval import negatives
 from condensery.retrieval.negatives import (
+    Distinct,
     Negatives,
-    _Distinct,
     from_collection,
     from_triples,
     open_negatives,
@@ -109,7 +109,7 @@ def test_any_cut_of_the_stream_keeps_the_same_first_negatives(monkeypatch: pytes
         expected.append(list(passages)[:depth])
     for piece in (1, 7, 400):
         monkeypatch.setattr(negatives, "COMPARED", 60)
-        distinct = _Distinct(7, depth)  # the last one has none
+        distinct = Distinct(7, depth)  # the last one has none
         for first in range(0, 400, piece):
             distinct.add(stream[first : first + piece])
         found = distinct.result()

@@ -1,12 +1,13 @@
 """Recipes whose data are named: fetched before anything is trained, then run to their table without a network."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from error_lines import names
 from served import MARCO, Place, empty_home, publish_marco, served, stand_in
-from small import MODEL, metrics_of, run_command, some_text, splits_of, write_marco
+from small import MODEL, metrics_of, run_command, some_text, splits_of, write, write_marco
 
 from condensery.system.files import read_json
 
@@ -78,3 +79,27 @@ def test_the_command_data_wants_a_name(arguments: list[str]) -> None:
     done = run_command(*arguments)
     assert done.code == 1
     names(done.err, "data", "condensery data msmarco-passage")
+
+
+def test_negatives_of_several_systems_are_read_by_the_stage(tmp_path: Path) -> None:
+    native = write_marco(tmp_path / "native", TEXT)
+    passages = [name for name, *_ in TEXT.passages]
+    lines = (
+        json.dumps({"qid": name, "pos": [passage], "neg": {"bm25": passages[:3], "tas-b": passages[3:9]}})
+        for name, _, passage in splits_of(TEXT)["train"]
+    )
+    file = write(tmp_path / "msmarco-hard-negatives.jsonl.gz", lines)
+    recipe = [
+        "data=msmarco",
+        f"data.root={native}",
+        "stages.corpus={stage: corpus}",
+        f"output_root={tmp_path / 'out'}",
+        f"stages.hard={{stage: read_negatives, file: {file}}}",
+    ]
+    done = run_command(*recipe, "stages.hard.per_system=2").sound()
+    first = (done.folder / "stages" / "hard" / "negatives.jsonl").read_text().splitlines()
+    assert len(first) == len(splits_of(TEXT)["train"])
+    assert all(len(json.loads(line)["negative_ids"]) in (3, 4) for line in first)
+    assert "tas-c" in run_command(*recipe, "stages.hard.systems=[tas-c]").err
+    done = run_command(*recipe[:-1], "stages.hard={stage: read_negatives, file: a.tsv, per_system: 2}")
+    names(done.err, "stages.hard", "per_system", ".jsonl")

@@ -180,8 +180,8 @@ def from_triples(
     that the collection does not know are counted, not kept. Raises ``UserError`` when a line has not three columns, a
     passage is unknown, or nothing is left.
     """
-    found = _Distinct(len(collection.queries), depth)
-    judged = _judged(collection, split)
+    found = Distinct(len(collection.queries), depth)
+    judged = judged_pairs(collection, split)
     triples = unknown = 0
     with progress("triples", 0, "triples") as task:
         for batch in _triple_batches(path):
@@ -200,7 +200,7 @@ def from_triples(
     negatives = found.result()
     if not len(negatives.query_rows):
         raise UserError(f"{path}: no triple of a query of the collection '{collection.name}'")
-    return negatives, {"triples": triples, "unknown_queries": unknown, **_numbers(negatives)}
+    return negatives, {"triples": triples, "unknown_queries": unknown, **numbers(negatives)}
 
 
 def from_collection(collection: Collection, depth: int, split: str = "train") -> tuple[Negatives, dict[str, Any]]:
@@ -214,20 +214,22 @@ def from_collection(collection: Collection, depth: int, split: str = "train") ->
             f"collection '{collection.name}' gives no negatives; set stage.read_negatives.file to a file of them"
         )
     pairs = (given[:, 0].astype(np.int64) << 32) + given[:, 1]
-    found = _Distinct(len(collection.queries), depth)
+    found = Distinct(len(collection.queries), depth)
     wanted = np.isin(given[:, 0], collection.questions(split))
-    found.add(pairs[wanted & ~np.isin(pairs, _judged(collection, split))])
+    found.add(pairs[wanted & ~np.isin(pairs, judged_pairs(collection, split))])
     negatives = found.result()
     if not len(negatives.query_rows):
         raise UserError(f"collection '{collection.name}' gives no negatives for the queries of the split {split!r}")
-    return negatives, _numbers(negatives)
+    return negatives, numbers(negatives)
 
 
-def _numbers(negatives: Negatives) -> dict[str, int]:
+def numbers(negatives: Negatives) -> dict[str, int]:
+    """How many queries have negatives, and how many these are."""
     return {"queries": len(negatives.query_rows), "negatives": int(negatives.counts.sum())}
 
 
-def _judged(collection: Collection, split: str) -> NDArray[np.int64]:
+def judged_pairs(collection: Collection, split: str) -> NDArray[np.int64]:
+    """(n,) (query << 32) + passage of every relevant passage of a split, ascending."""
     positives = collection.qrels(split).positives()
     return np.array(sorted(_pair(q, p) for q, rows in positives.items() for p in rows.tolist()), np.int64)
 
@@ -264,7 +266,7 @@ def _place(path: Path, row: int) -> str:
     return next(islice((place for place, line in read_lines(path) if line), row, None))
 
 
-class _Distinct:
+class Distinct:
     """The first ``depth`` distinct passages of each query, of a stream of (query << 32) + passage; no more is in memory."""
 
     def __init__(self, queries: int, depth: int) -> None:

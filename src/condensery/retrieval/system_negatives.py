@@ -1,0 +1,116 @@
+"""Negatives that several systems found, in JSON lines: sentence-transformers' msmarco-hard-negatives.
+
+A line is ``{"qid": 867436, "pos": [5238393], "neg": {"bm25": [...], "msmarco-distilbert-base-tas-b": [...], ...}}``; ids are
+numbers or strings, each list is best first. Lists of this project, ``{"query_id": ..., "negative_ids": [...]}``, are read as
+those of one system.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import chain, zip_longest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condensery.errors import UserError, close_to, shown
+from condensery.retrieval.lookup import rows_of
+from condensery.retrieval.negatives import LINES, Distinct, Negatives, judged_pairs, numbers
+from condensery.text.collection import Collection
+from condensery.text.lines import field, fields_of, read_objects
+
+ENDINGS = (".jsonl", ".jsonl.gz")
+
+Line = tuple[str, str, list[str], list[str]]  # place, query, positives, negatives
+
+
+def from_systems(
+    path: Path,
+    collection: Collection,
+    depth: int,
+    split: str = "train",
+    systems: Sequence[str] | None = None,
+    per_system: int | None = None,
+) -> tuple[Negatives, dict[str, Any]]:
+    """The negatives of a file, and counts. Of each query the first of every system come first, then the second, ...
+
+    Args:
+        path: the file, plain or .gz.
+        depth: how many distinct ones are kept of a query; those judged relevant in ``split``, and the line's own positives,
+            are left out.
+        systems: whose lists are taken; None: all of them.
+        per_system: how many of each list are taken; None: all.
+
+    Raises:
+        UserError: with the line: broken JSON, a missing or mistyped field, an unknown passage; or no line has such a
+            system, or is of a query of the collection.
+    """
+    found, judged = Distinct(len(collection.queries), depth), judged_pairs(collection, split)
+    lines = unknown = 0
+    seen = dict[str, None]()
+    for block in _blocks(_parsed(path, systems, per_system, seen)):
+        queries = collection.queries.rows_of([query for _, query, _, _ in block])
+        known = [line for line, row in zip(block, queries.tolist(), strict=True) if row >= 0]
+        lines, unknown = lines + len(block), unknown + len(block) - len(known)
+        found.add(_pairs(collection, known, queries[queries >= 0], judged))
+    if missing := [name for name in systems or [] if name not in seen]:
+        raise UserError(
+            f"stage.read_negatives.systems: {path} has no system {missing[0]!r}{close_to(missing[0], seen)}"
+        )
+    negatives = found.result()
+    if not len(negatives.query_rows):
+        raise UserError(f"{path}: no negative of a query of the collection '{collection.name}'")
+    return negatives, {"lines": lines, "unknown_queries": unknown, **numbers(negatives)}
+
+
+def _pairs(
+    collection: Collection, lines: list[Line], queries: NDArray[np.int64], judged: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """(n,) (query << 32) + passage of every negative of these lines that is no positive."""
+    counts = np.array([len(negatives) for *_, negatives in lines], np.int64)
+    passages = rows_of(collection.passages, [one for *_, negatives in lines for one in negatives])
+    if (passages < 0).any():
+        at = int(np.argmax(passages < 0))
+        place, _, _, negatives = lines[int(np.searchsorted(np.cumsum(counts), at, side="right"))]
+        name = next(one for one in negatives if collection.passages.rows_of([one])[0] < 0)
+        raise UserError(f"{place}: passage {shown(name)!r} is unknown (in '{collection.name}')")
+    positives = [set(positives) for _, _, positives, _ in lines]
+    own = np.array([one in positives[at] for at, line in enumerate(lines) for one in line[3]], bool)
+    pairs = (np.repeat(queries, counts) << 32) + passages
+    return pairs[~np.isin(pairs, judged) & ~own]
+
+
+def _parsed(path: Path, systems: Sequence[str] | None, per_system: int | None, seen: dict[str, None]) -> Iterator[Line]:
+    """Each line, the lists of its systems dealt out in turn; the names of the systems go into ``seen``."""
+    for place, record in read_objects(path):
+        if "neg" in record:
+            lists = {name: _ids(found, place) for name, found in field(record, "neg", place, dict).items()}
+            query, positives = _ids([record.get("qid")], place)[0], _ids(field(record, "pos", place, list, []), place)
+        elif "negative_ids" in record:
+            lists, positives = {"": _ids(record["negative_ids"], place)}, list[str]()
+            query = field(record, "query_id", place, str)
+        else:
+            raise UserError(f'{place}: neither "neg" nor "negative_ids" ({fields_of(record)})')
+        seen |= dict.fromkeys(lists)
+        wanted = [lists.get(name, [])[:per_system] for name in (lists if systems is None else systems)]
+        yield place, query, positives, [one for one in chain(*zip_longest(*wanted)) if one is not None]
+
+
+def _ids(found: Any, place: str) -> list[str]:
+    """Ids, which may be numbers; ``UserError`` where it is no list of them."""
+    if not isinstance(found, list) or not all(
+        isinstance(one, int | str) and not isinstance(one, bool) for one in found
+    ):
+        raise UserError(f"{place}: qid, pos and the lists of neg must be ids, as numbers or strings")
+    return [str(one) for one in found]
+
+
+def _blocks(lines: Iterator[Line]) -> Iterator[list[Line]]:
+    block = list[Line]()
+    for line in lines:
+        block.append(line)
+        if len(block) == LINES:
+            yield block
+            block = []
+    if block:
+        yield block
