@@ -328,6 +328,24 @@ def write_dpr(root: Path, text: Text, dataset: str = "nq", gz: bool = False) -> 
     return root
 
 
+def write_hub(root: Path, text: Text) -> Path:
+    """A retrieval data set of the Hugging Face hub as a folder; rows of triples and of documents in folders below."""
+    fields = ("_id", "title", "text")
+    write(
+        root / "retrieval" / "corpus.jsonl", (json.dumps(dict(zip(fields, one, strict=False))) for one in text.passages)
+    )
+    write(root / "retrieval" / "queries.jsonl", (json.dumps({"_id": a, "text": b}) for a, b, _ in text.questions))
+    known = {name: words for name, _, words, _ in text.passages}
+    for split, questions in splits_of(text).items():
+        judged = ({"query-id": name, "corpus-id": passage, "score": 1} for name, _, passage in questions)
+        write(root / "retrieval" / "qrels" / f"{split}.jsonl", map(json.dumps, judged))
+        rows = ({"query": words, "positive": known[passage], "negative": known["1"]} for _, words, passage in questions)
+        write(root / "triples" / f"{split}.jsonl", map(json.dumps, rows))
+    rows_of_text = ({"title": title, "text": f"{words}\n\n{words}"} for _, title, words, _ in text.passages)
+    write(root / "documents" / "train.jsonl", map(json.dumps, rows_of_text))
+    return root
+
+
 def write_tevatron(root: Path, text: Text) -> Path:
     """Tevatron's training files for train and test; together they name every passage."""
     known = {name: {"docid": name, "title": title, "text": words} for name, title, words, _ in text.passages}

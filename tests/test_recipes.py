@@ -21,6 +21,7 @@ from small import (
     write_beir,
     write_documents,
     write_dpr,
+    write_hub,
     write_marco,
     write_marco_documents,
     write_questions,
@@ -129,7 +130,12 @@ GIVEN = {  # what else must be given
     "cocondenser_beir": ["stages.retriever.folder=.", "backbone.tokenizer=a/retriever"],
 }
 OTHER_FORMATS = {f"data={name}" for name in ("beir", "squad", "msmarco", "msmarco_web", "msmarco_documents", "text")}
-BY_NAME = {"data=ir_datasets": ["data.name=beir/scifact"]}
+BY_NAME = {  # data that have a name and no root, and below which folder of small.write_hub they are here
+    "data=ir_datasets": "",
+    "data=huggingface": "retrieval",
+    "data=huggingface_triples": "triples",
+    "data=huggingface_documents": "documents",
+}
 OTHER_FORMATS |= {f"data={name}" for name in ("nq", "triviaqa", "tevatron")}
 
 
@@ -156,6 +162,7 @@ def roots(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "cocondenser_msmarco_document": write_marco_documents(folder / "marco_documents", TEXT),
         "cocondenser_beir": write_beir(folder / "scifact", TEXT),
         "data=tevatron": write_tevatron(folder / "tevatron", TEXT),
+        "hub": write_hub(folder / "hub", TEXT),
     }
 
 
@@ -220,7 +227,11 @@ def test_the_pretraining_ablation_has_all_objectives(tmp_path: Path) -> None:
 def test_every_option_composes(option: str, roots: dict[str, Path], tmp_path: Path) -> None:
     with_root = option.startswith("data=") and "pydocs" not in option and option not in BY_NAME
     recipe = "condenser_wikipedia" if with_root else "quickstart"
-    given = [f"data.root={roots[recipe]}"] if with_root else BY_NAME.get(option, [])
+    given = [f"data.root={roots[recipe]}"] if with_root else []
+    if option in BY_NAME:
+        below = BY_NAME[option]
+        recipe = "condenser_wikipedia" if below in ("documents", "triples") else "cocondenser_squad"
+        given = [f"data.name={roots['hub'] / below if below else 'beir/scifact'}"]
     done = run_command(f"experiment={recipe}", option, *given, "dry_run=true", f"output_root={tmp_path}")
     if option in OTHER_FORMATS:
         assert re.fullmatch(r"error: .*(missing|no such file|no text files).*\n", done.err), done.err

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from error_lines import names
 from served import MARCO, Place, empty_home, publish_marco, served, stand_in
-from small import MODEL, metrics_of, run_command, some_text, splits_of, write, write_marco
+from small import MODEL, metrics_of, run_command, some_text, splits_of, write, write_hub, write_marco
 
 from condensery.system.files import read_json
 
@@ -60,6 +60,25 @@ def test_a_recipe_on_named_data_runs_to_its_table_without_a_network(marco: Place
     described = [read_json(path) for path in corpora.glob("*/collection.json")]
     assert len(described) == 2
     assert len({(one["passages"], one["passage_characters"]) for one in described}) == 1
+
+
+@pytest.mark.slow
+def test_a_recipe_runs_to_its_table_on_a_data_set_of_the_hub(tmp_path: Path) -> None:
+    folder = write_hub(tmp_path / "hub", TEXT) / "retrieval"
+    recipe = ["experiment=cocondenser_msmarco", f"output_root={tmp_path / 'out'}", "logger=csv", *MODEL, *FEW]
+    done = run_command("data=huggingface", f"data.name={folder}", *recipe).sound()
+    assert list(metrics_of(done.folder)) == ROWS
+    assert metrics_of(done.folder)["BM25"]["MRR@10"] > 0.3
+
+
+@pytest.mark.slow
+def test_triples_of_texts_train_a_retriever_with_their_own_negatives(tmp_path: Path) -> None:
+    folder = write_hub(tmp_path / "hub", TEXT) / "triples"
+    recipe = ["experiment=cocondenser_msmarco", f"output_root={tmp_path / 'out'}", "logger=csv", *MODEL, *FEW]
+    given = ["data=huggingface_triples", f"data.name={folder}", "data.splits.test=test"]
+    own = ["stages.own={stage: read_negatives}", "stages.round1.negatives=[own]"]
+    done = run_command(*given, *own, *recipe).sound()
+    assert list(metrics_of(done.folder)) == ROWS
 
 
 def test_without_a_network_a_recipe_on_named_data_ends_in_one_line(tmp_path: Path) -> None:
