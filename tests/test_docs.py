@@ -1,5 +1,6 @@
 """The documentation: what its pages say can be run, is run; and nothing public is left out of them."""
 
+import gzip
 import json
 import re
 import shlex
@@ -15,7 +16,7 @@ import pytest
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from small import PROJECT, run_command
-from test_recipes import GIVEN, OPTIONS, RECIPES, roots, sentences_of  # noqa: F401 - roots is a fixture
+from test_recipes import BY_NAME, GIVEN, OPTIONS, RECIPES, roots, sentences_of  # noqa: F401 - roots is a fixture
 
 import condensery
 
@@ -61,6 +62,8 @@ def one_job(words: Iterable[str]) -> list[str]:
 
 
 def _first_value(word: str) -> str:
+    if "=" not in word:  # the command data, and its name
+        return word
     override = OverridesParser.create().parse_override(word)
     if not override.is_sweep_override():
         return word
@@ -87,6 +90,8 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("here")
     (folder / "queries").mkdir()
     (folder / "queries" / "some.jsonl.gz").write_bytes(b"")
+    (folder / "data").mkdir()
+    (folder / "data" / "msmarco-hard-negatives.jsonl.gz").write_bytes(gzip.compress(b"{}"))
     (folder / "FOLDER").mkdir()
     (folder / "FOLDER" / "sheet-1.csv").write_text("")
     (folder / "DIR").mkdir()
@@ -112,7 +117,9 @@ def filled(words: list[str], roots: dict[str, Path], folder: Path) -> list[str]:
         "output_root": str(folder / "out"),
     }
     own = [f"{key}={places.get(key, value)}" if sign else key for key, sign, value in (w.partition("=") for w in words)]
-    return [*given, *GIVEN.get(recipe, []), *sentences_of(recipe, roots), *own]
+    named = {word.partition("=")[0] for word in own} | {"data.root" for word in own if word in BY_NAME}
+    given = [*given, *GIVEN.get(recipe, []), *sentences_of(recipe, roots)]
+    return [*(word for word in given if word.partition("=")[0] not in named), *own]
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: f"{COMMANDS[words]}: {' '.join(words)[:80]}")
@@ -126,6 +133,8 @@ def test_a_command_composes(
     monkeypatch.chdir(here)
     given = one_job(words)
     chosen = dict(word.split("=", 1) for word in given if "=" in word)
+    besides = {"output_root": tmp_path / "out", "dry_run": "true"}
+    asked = filled(given, roots, tmp_path) + [f"{key}={besides[key]}" for key in besides if key not in chosen]
     if chosen.get("experiment") == "haiku":  # tests/library/test_plugins.py runs it
         assert " ".join(given) in (PROJECT / "examples" / "plugin" / "haiku.py").read_text()
     elif "experiment" in chosen and chosen.keys() <= PLAIN:
@@ -133,10 +142,13 @@ def test_a_command_composes(
         assert f"data={chosen.get('data', 'pydocs')}" in OPTIONS
     elif chosen.keys() == {"table"}:  # tests/reporting prints each from nothing
         assert given[0] in OPTIONS
+    elif chosen.get("data", "").startswith("huggingface"):  # the hub is asked, so no key is wrong
+        done = run_command(*asked)
+        assert re.fullmatch(r"error: data.name: .* the hub cannot be reached .*\n", done.err), done.err
     elif given == ["--help"]:
         run_command("--help").sound()
     else:
-        run_command(f"output_root={tmp_path / 'out'}", *filled(given, roots, tmp_path), "dry_run=true").sound()
+        run_command(*asked).sound()
 
 
 def test_commands_are_found() -> None:

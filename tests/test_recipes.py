@@ -121,13 +121,14 @@ ROCKETQA = [
     f"RocketQA: {step}" for step in ("cross-batch negatives", "+ hard negatives", "+ denoising", "+ augmentation")
 ]
 CROSS = ["stage.train_cross_encoder.steps=2", "stage.train_cross_encoder.epochs=null"]
+BEIR = ("cocondenser_beir", "cocondenser_beir_by_name")
 GIVEN = {  # what else must be given
     **{f"low_data_{name}": ["stages.ict_tuned.backbone.name=a/ict"] for name in ("msmarco", "nq", "triviaqa")},
     "attention_entropy_nq": [
         *("stages.ict.folder=.", "stages.ict_tuned.backbone.name=a/ict"),
         *("stages.condenser.folder=.", "stages.condenser_tuned.backbone.name=a/condenser"),
     ],
-    "cocondenser_beir": ["stages.retriever.folder=.", "backbone.tokenizer=a/retriever"],
+    **{name: ["stages.retriever.folder=.", "backbone.tokenizer=a/retriever"] for name in BEIR},
 }
 OTHER_FORMATS = {f"data={name}" for name in ("beir", "squad", "msmarco", "msmarco_web", "msmarco_documents", "text")}
 BY_NAME = {  # data that have a name and no root, and below which folder of small.write_hub they are here

@@ -159,7 +159,8 @@ def test_an_interrupted_download_goes_on(
     names(str(error.value), "data.name", "not whole", "goes on")
     source.check()
     hub.breaks_after = 10  # of a file: the library takes it up again
-    path = next(one for one in source.fetch() if one.name == "1.parquet")
+    source.fetch()
+    path = next(one.path for one in source.wanted() if one.path.name == "1.parquet")
     path.resolve().unlink()  # as if it had not come yet
     path.unlink()
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
@@ -175,7 +176,8 @@ def test_an_interrupted_download_goes_on(
 def test_a_broken_file_in_the_cache_is_refused(tmp_path: Path, config: Make, hub: Place) -> None:
     publish_data_set(hub, "mteb/pets", MTEB)
     source = config("huggingface", name="mteb/pets")
-    path = next(one for one in source.fetch() if one.name == "queries.jsonl")
+    source.fetch()
+    path = next(one.path for one in source.wanted() if one.path.name == "queries.jsonl")
     path.resolve().write_bytes(jsonl(QUERIES).replace(b"cats", b"cows"))
     with pytest.raises(UserError) as error:
         read_collection(source, tmp_path / "out")

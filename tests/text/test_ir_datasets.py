@@ -168,22 +168,25 @@ def test_without_a_network_one_line_says_where_the_file_goes(tmp_path: Path, con
 
 
 @pytest.mark.parametrize(
-    ("name", "splits"),
+    ("name", "called", "splits"),
     [
-        ("msmarco-passage", {"train": "train", "test": "dev/small", "dl19": "trec-dl-2019/judged"}),
-        ("msmarco-document", {"train": "train", "test": "dev", "dl20": "trec-dl-2020/judged"}),
-        ("beir/msmarco", {"train": "train", "test": "dev"}),
-        ("beir/nfcorpus", {"train": "train", "dev": "dev", "test": "test"}),
-        ("beir/scifact", {"train": "train", "test": "test"}),
-        ("beir/trec-covid", {"test": ""}),
-        ("beir/cqadupstack/android", {"test": ""}),
-        ("mmarco/v2/de", {"train": "train", "test": "dev/small"}),
-        ("dpr-w100/natural-questions", {"train": "train", "test": "dev"}),
-        ("dpr-w100/trivia-qa", {"train": "train", "test": "dev"}),
+        ("msmarco-passage", "msmarco", {"train": "train", "test": "dev/small", "dl19": "trec-dl-2019/judged"}),
+        ("msmarco-document", "msmarco-documents", {"train": "train", "test": "dev", "dl20": "trec-dl-2020/judged"}),
+        ("beir/msmarco", "msmarco", {"train": "train", "test": "dev"}),
+        ("beir/nfcorpus", "nfcorpus", {"train": "train", "dev": "dev", "test": "test"}),
+        ("beir/scifact", "scifact", {"train": "train", "test": "test"}),
+        ("beir/trec-covid", "trec-covid", {"test": ""}),
+        ("beir/cqadupstack/android", "cqadupstack/android", {"test": ""}),
+        ("mmarco/v2/de", "mmarco-v2-de", {"train": "train", "test": "dev/small"}),
+        ("dpr-w100/natural-questions", "nq", {"train": "train", "test": "dev"}),
+        ("dpr-w100/trivia-qa", "triviaqa", {"train": "train", "test": "dev"}),
     ],
 )
-def test_each_collection_is_known_with_its_splits_and_digests(config: Make, name: str, splits: dict[str, str]) -> None:
+def test_each_collection_is_known_with_its_splits_and_digests(
+    config: Make, name: str, called: str, splits: dict[str, str]
+) -> None:
     source = config("ir_datasets", name=name)
+    assert source.called == called
     found = {split: source.parts[f"queries of {split}"].id for split in source.judged_splits()}
     assert {split: found[split] for split in splits} == {
         split: f"{name}/{below}".rstrip("/") for split, below in splits.items()

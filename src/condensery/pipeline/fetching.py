@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from condensery.errors import UserError
 from condensery.pipeline.graph import Graph
 from condensery.system.downloads import as_bytes
-from condensery.text.source import DataConfig
+from condensery.text.source import DataConfig, WantedFile
 
 COMMAND = "data"
 ALONE = "stages.corpus={stage: corpus}"  # what is run where no recipe is named
@@ -40,16 +40,29 @@ def _library_of(name: str) -> str:
     return "ir_datasets" if knows(name) else "huggingface"
 
 
-def fetch_data(graph: Graph) -> None:
-    """Fetch and check what the stages of a recipe read; print every file. Raises ``UserError`` as ``DataConfig.fetch``."""
+def fetch_data(graph: Graph, dry_run: bool = False) -> None:
+    """Fetch and check what the stages of a recipe read, and print every file; with ``dry_run`` print what is missing alone.
+
+    Raises ``UserError`` as ``DataConfig.fetch``.
+    """
     done = set[str]()
     for node in graph.nodes.values():
         data = getattr(node.config, "data", None)
         if not isinstance(data, DataConfig) or node.id in done:
             continue
         done.add(node.id)
-        files = data.fetch()
-        sizes = [path.stat().st_size for path in files]
-        print(f"{data.name}: {len(files)} files, {as_bytes(sum(sizes))}, at hand and checked", flush=True)
-        for path, size in zip(files, sizes, strict=True):
-            print(f"  {as_bytes(size):>10}  {path}", flush=True)
+        _print_files(data.name, data.wanted())
+        if not dry_run:
+            data.fetch()
+            print(f"{data.name}: at hand and checked", flush=True)
+
+
+def _print_files(name: str, files: Sequence[WantedFile]) -> None:
+    missing = sum(file.size for file in files if not file.here)
+    print(f"{name}: {len(files)} files, {as_bytes(sum(file.size for file in files))}", end="")
+    print(f"; {as_bytes(missing)} to be fetched" if missing else "", flush=True)
+    for file in files:
+        size, digest = as_bytes(file.size) if file.size else "?", f"  {file.digest}" if file.digest else ""
+        print(f"  {size:>11}  {'here' if file.here else 'missing':<7}  {file.path}{digest}", flush=True)
+        if file.address and not file.here:
+            print(f"{'from':>22}  {file.address}", flush=True)

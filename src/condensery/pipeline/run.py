@@ -79,7 +79,7 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
         )
     store = Store(root.output_root)
     if root.fetch:
-        fetch_data(graph)
+        fetch_data(graph, root.dry_run)
     if root.dry_run or root.fetch:
         show(graph, store)
         return Finished(None, [])

@@ -48,6 +48,11 @@ class Download:
         return self.path.with_name(self.path.name + PART)
 
     @property
+    def bytes_whole(self) -> int:
+        """Its bytes, as far as they are known."""
+        return self.path.stat().st_size if self.path.is_file() else self.size or 0
+
+    @property
     def missing(self) -> int:
         """The bytes that are still to be fetched, as far as the size is known."""
         return 0 if self.path.exists() else max(0, (self.size or 0) - _size(self.part))

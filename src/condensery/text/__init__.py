@@ -18,7 +18,7 @@ def read_collection(config: "DataConfig", folder: Path) -> "Collection":
     config.check()
     source = getattr(config, "root", config.name)
     settings = (config.empty_passages, config.dev_queries, config.unlabelled_queries)
-    with CollectionWriter(folder, config.name, source, *settings) as writer:
+    with CollectionWriter(folder, config.called, source, *settings) as writer:
         read = READERS[config.format] if config.format in READERS else ADDED[config.format][1]
         read(config, writer)
     return Collection(folder)

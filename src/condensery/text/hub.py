@@ -24,6 +24,7 @@ from condensery.system.files import expanded, read_json
 from condensery.system.inputs import MEGABYTE
 from condensery.system.progress import progress, style
 from condensery.text.hashes import content_hashes
+from condensery.text.source import WantedFile
 
 CARD = "README.md"
 PAGE = "https://huggingface.co/datasets"
@@ -172,11 +173,21 @@ class Repository:
         own = iter(content_hashes([self.folder / path for path, one in known if one is None]))
         return [one.digest if one else next(own) for _, one in known]
 
-    def fetch(self, paths: Iterable[str]) -> list[Path]:
-        """The files on disk, checked; what is missing is fetched. Raises ``UserError`` where that fails."""
+    def wanted(self, paths: Iterable[str]) -> list[WantedFile]:
+        """What is known of these files."""
+        found = []
+        for path in paths:
+            known, place = self.files[path], self.folder / path
+            size = known.size if known else place.stat().st_size
+            address = f"{PAGE}/{self.name}/resolve/{self.folder.name}/{path}" if known else ""
+            found.append(WantedFile(place, size, place.exists(), known.digest if known else "", address))
+        return found
+
+    def fetch(self, paths: Iterable[str]) -> None:
+        """Fetch what is missing of these files, and check them all. Raises ``UserError`` where that fails."""
         paths = list(paths)
         if not self.local:
-            missing = sum(one.size for path in paths if (one := self.files[path]) and not (self.folder / path).exists())
+            missing = sum(one.size for one in self.wanted(paths) if not one.here)
             check_room(self.folder, missing, self.key)
             # a name may hold what a pattern takes for more than itself
             with self._talking():
@@ -184,7 +195,6 @@ class Repository:
         for path in paths:
             if known := self.files[path]:
                 known.check(self.folder / path)
-        return [self.folder / path for path in paths]
 
     def rows(self, paths: Iterable[str], total: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
         """(place, row) of every row of these files, which are there; a few thousand are in memory at a time."""
@@ -259,13 +269,14 @@ def library() -> Any:
     """huggingface_hub, which says no more than how far it is. Raises ``UserError`` where ``datasets`` is not installed."""
     import importlib.util
 
-    import huggingface_hub
+    import huggingface_hub.errors
+    from huggingface_hub.utils import disable_progress_bars, logging
 
     if importlib.util.find_spec("datasets") is None:
         raise UserError("data.format=huggingface: the package datasets is not installed; pip install datasets")
-    huggingface_hub.utils.logging.set_verbosity_error()
+    logging.set_verbosity_error()
     if style() == "off":
-        huggingface_hub.utils.disable_progress_bars()
+        disable_progress_bars()
     return huggingface_hub
 
 
@@ -313,6 +324,7 @@ def _opened(path: Path) -> Any:
     import datasets
 
     datasets.utils.logging.set_verbosity_error()
+    datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False  # else a place in the network is told that JSON is read
     ending = DATA.search(path.name)
     kind = ending[1] if ending else ""
     how = {"sep": "\t"} if kind == "tsv" else {}

@@ -13,19 +13,19 @@ read, which the hub knows before they are fetched.
 import re
 from collections.abc import Iterable, Iterator
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from condensery.errors import UserError
+from condensery.system.files import expanded
 from condensery.text.blank import is_blank
 from condensery.text.hub import Repository
 from condensery.text.ids import id_hash
 from condensery.text.lines import fields_of
 from condensery.text.plain_text import joined
 from condensery.text.records import Passage, Query
-from condensery.text.source import DataConfig, InputFile, Splits
+from condensery.text.source import DataConfig, InputFile, Splits, WantedFile
 
 if TYPE_CHECKING:
     from condensery.text.writer import CollectionWriter
@@ -47,6 +47,11 @@ class _OnTheHub(DataConfig):
     revision: str | None
 
     outside_identity: ClassVar[set[str]] = {"revision"}
+
+    @property
+    def called(self) -> str:
+        """The name without its owner; of a folder its name."""
+        return expanded(self.name).name
 
     @cached_property
     def repository(self) -> Repository:
@@ -70,9 +75,14 @@ class _OnTheHub(DataConfig):
         """Of each role the digests of its files, and the keys that matter."""
         return self._digest([[role, data.digests(paths)] for role, (data, paths) in self.chosen.items()])
 
-    def fetch(self) -> list[Path]:
+    def wanted(self) -> list[WantedFile]:
+        """See ``DataConfig``."""
+        return list(dict.fromkeys(one for data, paths in self.chosen.values() for one in data.wanted(paths)))
+
+    def fetch(self) -> None:
         """See ``DataConfig``. What is there already is read for its digest."""
-        return list(dict.fromkeys(path for data, paths in self.chosen.values() for path in data.fetch(paths)))
+        for data, paths in self.chosen.values():
+            data.fetch(paths)
 
     def rows(self, role: str, total: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
         """(place, row) of what is read for a role."""

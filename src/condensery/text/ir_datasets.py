@@ -26,7 +26,7 @@ from condensery.system.progress import progress
 from condensery.text.hashes import content_hashes
 from condensery.text.ids import id_hash
 from condensery.text.records import Document, Passage, Query
-from condensery.text.source import DataConfig, InputFile
+from condensery.text.source import DataConfig, InputFile, WantedFile
 
 if TYPE_CHECKING:
     from condensery.text.writer import CollectionWriter
@@ -43,6 +43,13 @@ ON_DEV = ("beir/msmarco",)  # BEIR reports MS MARCO on its dev queries; its test
 RELEVANT_FROM = {"msmarco-passage": 2, "msmarco-passage-v2": 2}  # of TREC's grades, as its tables take them
 GRADED = {"dl19", "dl20"}
 DPR = "dpr-w100"
+CALLED = {  # what the tables of this project call them
+    "msmarco-passage": "msmarco",
+    "msmarco-document": "msmarco-documents",
+    f"{DPR}/natural-questions": "nq",
+    f"{DPR}/trivia-qa": "triviaqa",
+    "beir/webis-touche2020/v2": "webis-touche2020",
+}
 NOT_IN_BEIR = {  # the four of BEIR's eighteen whose texts are not free
     "beir/bioasq": "register at http://participants-area.bioasq.org, then data=beir data.root=FOLDER",
     "beir/signal1m": "ask Signal AI (https://research.signal-ai.com), then data=beir data.root=FOLDER",
@@ -90,6 +97,12 @@ class IrDatasetsSource(DataConfig):
     positives: Literal["first", "all", "auto"]
 
     outside_identity: ClassVar[set[str]] = {"splits", "documents", "relevant_from", "positives"}
+
+    @property
+    def called(self) -> str:
+        """As the same data are called that come from a folder: ``scifact``, ``cqadupstack/android``, ``nq``."""
+        name = CALLED.get(self.name, self.name)
+        return name.removeprefix("beir/") if name.startswith("beir/") else name.replace("/", "-")
 
     @cached_property
     def parts(self) -> dict[str, Part]:
@@ -207,7 +220,15 @@ class IrDatasetsSource(DataConfig):
         found = [one for part in self.parts.values() for one in _downloads(part.handler)]
         return list({one.path: one for one in found}.values())
 
-    def fetch(self) -> list[Path]:
+    def wanted(self) -> list[WantedFile]:
+        """See ``DataConfig``; sizes are those that the library knows."""
+        self.check()
+        return [
+            WantedFile(one.path, one.bytes_whole, one.path.exists(), one.md5 or "", "".join(one.urls[:1]))
+            for one in self.downloads()
+        ]
+
+    def fetch(self) -> None:
         """See ``DataConfig``. What is there already is read for its digest, a gigabyte in some two seconds."""
         self.check()
         downloads = self.downloads()
@@ -215,7 +236,8 @@ class IrDatasetsSource(DataConfig):
         for terms in dict.fromkeys(one.dua for part in self.parts.values() for one in _of_library(part.handler)):
             if terms and any(one.missing for one in downloads):
                 print(" ".join(terms.split()), flush=True)
-        return [fetch(download, "data.name") for download in downloads]
+        for download in downloads:
+            fetch(download, "data.name")
 
     def expected(self) -> dict[str, int]:
         """How many passages, queries and documents there will be, as far as the library knows."""

@@ -18,6 +18,17 @@ Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
+class WantedFile:
+    """A file that a recipe reads: where it lies, or will lie; its bytes (0: not known); is it there; digest and address."""
+
+    path: Path
+    size: int
+    here: bool
+    digest: str = ""
+    address: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class InputFile:
     """A file that is read: what it is for, where it is expected (with or without ``.gz``), and how to get it.
 
@@ -103,6 +114,11 @@ class DataConfig(BaseModel):
     dev_queries: int = Field(ge=0)
     unlabelled_queries: Annotated[int, Field(ge=0)] | Literal["unjudged"]
 
+    @property
+    def called(self) -> str:
+        """What tables call the collection."""
+        return self.name
+
     def input_files(self) -> list[InputFile]:
         """Every file that ``read`` will open, in a fixed order."""
         raise NotImplementedError
@@ -120,13 +136,20 @@ class DataConfig(BaseModel):
         """Whether the input names hard negatives of its queries."""
         return False
 
-    def fetch(self) -> list[Path]:
-        """Every file that is read, on disk and checked. Files of a folder must be there; others are fetched.
+    def wanted(self) -> list[WantedFile]:
+        """Every file that is read, and what is known of it. Raises ``UserError`` as ``check``."""
+        self.check()
+        paths = [file.open_path() for file in self.input_files()]
+        return [WantedFile(path, path.stat().st_size, True) for path in paths]
+
+    def fetch(self) -> None:
+        """Fetch what is missing, and check it all. Files of a folder of one's own are not fetched: they must be there.
 
         Raises ``UserError`` as ``check``, and where a file cannot be fetched or is not what it should be.
         """
         self.check()
-        return [file.look() for file in self.input_files()]
+        for file in self.input_files():
+            file.look()
 
     def check(self) -> None:
         """Raise one ``UserError`` that names every missing file. Opens nothing, so it is quick enough for the start."""
