@@ -16,12 +16,14 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from condensery.errors import UserError
-from condensery.pipeline import fetching, recipe_guard
+from condensery.pipeline import recipe_guard
 from condensery.pipeline.complaints import Stopped, in_one_line
 from condensery.pipeline.reports.study import typed
 from condensery.system import signals
 
 FOLDER_FILE = "CONDENSERY_FOLDER_FILE"  # environment variable: a file that gets the path of the run's folder
+COMMAND = "data"  # `condensery data NAME`
+ALONE = "stages.corpus={stage: corpus}"  # what it reads where no recipe is named
 GROUPS = re.compile(r"^(stages?|data|backbone|trainer|launcher|logger|table|figures)\.[^=]+=")
 
 
@@ -113,7 +115,7 @@ def prepared(arguments: list[str]) -> list[str]:
 
     Raises ``UserError`` for a key that is given twice: Hydra would take the last without a word.
     """
-    arguments = fetching.as_overrides(arguments)
+    arguments = _of_data(arguments)
     keys = [
         argument.partition("=")[0].lstrip("+") for argument in arguments if "=" in argument and argument[0] not in "-~"
     ]
@@ -128,6 +130,35 @@ def prepared(arguments: list[str]) -> list[str]:
         return f"++{argument}" if GROUPS.match(argument) else argument
 
     return [one(a) for a in sorted(arguments, key=lambda a: "=" in a and not a.startswith("-"))]
+
+
+def _of_data(arguments: list[str]) -> list[str]:
+    """``data NAME [key=value ...]`` as keys: the recipe that is named, or the collection alone, with ``fetch=true``.
+
+    Where no ``data=`` says which library knows the name, it is ir_datasets if it does, otherwise the Hugging Face hub.
+    Other arguments are left as they are, and all of them where none is ``data``.
+
+    Raises:
+        UserError: no name follows.
+    """
+    if COMMAND not in arguments:
+        return arguments
+    at = arguments.index(COMMAND)
+    name = arguments[at + 1] if len(arguments) > at + 1 else "="
+    if "=" in name or name.startswith("-"):
+        raise UserError("data: give a name, as in `condensery data msmarco-passage` or `condensery data mteb/scifact`")
+    rest = [*arguments[:at], *arguments[at + 2 :]]
+    if not any(one.startswith("data=") for one in rest):
+        rest.append(f"data={_library_of(name)}")
+    if not any(one.startswith(("experiment=", "stages.")) for one in rest):
+        rest.append(ALONE)
+    return [*rest, f"data.name={name}", "fetch=true"]
+
+
+def _library_of(name: str) -> str:
+    from condensery.text.ir_datasets import knows
+
+    return "ir_datasets" if knows(name) else "huggingface"
 
 
 def _verbatim(text: str) -> str:

@@ -1,43 +1,16 @@
 """Fetching the data of a recipe before anything is trained: the command ``condensery data NAME``, and the key ``fetch``."""
 
+import shutil
 from collections.abc import Sequence
 
-from condensery.errors import UserError
 from condensery.pipeline.graph import Graph
+from condensery.stages.corpus.corpus import CorpusConfig
+from condensery.stages.retrieval.encode import EncodeConfig
 from condensery.system.downloads import as_bytes
 from condensery.text.source import DataConfig, WantedFile
 
-COMMAND = "data"
-ALONE = "stages.corpus={stage: corpus}"  # what is run where no recipe is named
-
-
-def as_overrides(arguments: Sequence[str]) -> list[str]:
-    """``data NAME [key=value ...]`` as keys: the recipe that is named, or the collection alone, with ``fetch=true``.
-
-    Where no ``data=`` says which library knows the name, it is ir_datasets if it does, otherwise the Hugging Face hub.
-    Other arguments are left as they are, and all of them where none is ``data``.
-
-    Raises:
-        UserError: no name follows.
-    """
-    if COMMAND not in arguments:
-        return list(arguments)
-    at = arguments.index(COMMAND)
-    name = arguments[at + 1] if len(arguments) > at + 1 else "="
-    if "=" in name or name.startswith("-"):
-        raise UserError("data: give a name, as in `condensery data msmarco-passage` or `condensery data mteb/scifact`")
-    rest = [*arguments[:at], *arguments[at + 2 :]]
-    if not any(one.startswith("data=") for one in rest):
-        rest.append(f"data={_library_of(name)}")
-    if not any(one.startswith(("experiment=", "stages.")) for one in rest):
-        rest.append(ALONE)
-    return [*rest, f"data.name={name}", "fetch=true"]
-
-
-def _library_of(name: str) -> str:
-    from condensery.text.ir_datasets import knows
-
-    return "ir_datasets" if knows(name) else "huggingface"
+PACKED, UNPACKED = {".gz", ".zip", ".parquet"}, 3.0  # endings of packed files, and bytes of text in a byte of them
+TEXT, TOKENS = 1.15, 0.45  # bytes of a collection and of its tokens for a byte of text
 
 
 def fetch_data(graph: Graph, dry_run: bool = False) -> None:
@@ -45,16 +18,14 @@ def fetch_data(graph: Graph, dry_run: bool = False) -> None:
 
     Raises ``UserError`` as ``DataConfig.fetch``.
     """
-    done = set[str]()
-    for node in graph.nodes.values():
-        data = getattr(node.config, "data", None)
-        if not isinstance(data, DataConfig) or node.id in done:
-            continue
-        done.add(node.id)
-        _print_files(data.name, data.wanted())
+    data = {node.id: node.config.data for node in graph.nodes.values() if isinstance(node.config, CorpusConfig)}
+    for one in data.values():
+        files = one.wanted()
+        _print_files(one.name, files)
+        _print_disk(graph, one, files)
         if not dry_run:
-            data.fetch()
-            print(f"{data.name}: at hand and checked", flush=True)
+            one.fetch()
+            print(f"{one.name}: at hand and checked", flush=True)
 
 
 def _print_files(name: str, files: Sequence[WantedFile]) -> None:
@@ -66,3 +37,18 @@ def _print_files(name: str, files: Sequence[WantedFile]) -> None:
         print(f"  {size:>11}  {'here' if file.here else 'missing':<7}  {file.path}{digest}", flush=True)
         if file.address and not file.here:
             print(f"{'from':>22}  {file.address}", flush=True)
+
+
+def _print_disk(graph: Graph, data: DataConfig, files: Sequence[WantedFile]) -> None:
+    """About what the recipe makes of a collection: its text and tokens, and its indexes."""
+    packed = sum(file.size * (UNPACKED if file.path.suffix in PACKED else 1) for file in files)
+    parts = [f"collection and tokens about {as_bytes(packed * (TEXT + TOKENS))}"]
+    dtypes = [node.config.dtype for node in graph.nodes.values() if isinstance(node.config, EncodeConfig)]
+    if dtypes and (passages := data.expected().get("passages")):
+        each = [passages * int(graph.root.backbone["hidden"]) * (4 if dtype == "float32" else 2) for dtype in dtypes]
+        parts.append(f"{len(each)} indexes {as_bytes(sum(each))}")
+        if "float32" in dtypes:
+            parts[-1] += " (stage.encode.dtype=float16 halves them)"
+    folder = next(one for one in (graph.root.output_root, *graph.root.output_root.parents) if one.exists())
+    parts.append(f"free in {folder}: {as_bytes(shutil.disk_usage(folder).free)}")
+    print(f"  {'; '.join(parts)}", flush=True)

@@ -128,6 +128,10 @@ class HuggingfaceSource(_OnTheHub):
             found["queries"] = data, data.select(self.configs.queries, None)
         return found | {"passages": (data, data.select(self.configs.corpus, None))}
 
+    def expected(self) -> dict[str, int]:
+        """See ``DataConfig``: as the README of the data set has it."""
+        return {"passages": self.repository.count(self.configs.corpus)}
+
 
 class Columns(BaseModel):
     """The columns of triples; ``auto`` is the first of ``COLUMNS`` that is there. ``negative``: None = there are none."""

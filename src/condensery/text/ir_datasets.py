@@ -240,15 +240,9 @@ class IrDatasetsSource(DataConfig):
             fetch(download, "data.name")
 
     def expected(self) -> dict[str, int]:
-        """How many passages, queries and documents there will be, as far as the library knows."""
-        counts: dict[str, int] = {}
-        for part in self.parts.values():
-            kind = part.role.split(" of ")[0]
-            if kind != "qrels":
-                entity = "queries" if kind == "queries" else "docs"
-                number = _load(part.id).metadata().get(entity, {}).get("count", 0)
-                counts[kind] = counts.get(kind, 0) + number
-        return counts
+        """See ``DataConfig``; ``documents`` too."""
+        parts = [self.parts[role] for role in ("passages", "documents") if role in self.parts]
+        return {part.role: _load(part.id).metadata().get("docs", {}).get("count", 0) for part in parts}
 
 
 def library() -> Any:

@@ -142,6 +142,10 @@ class DataConfig(BaseModel):
         paths = [file.open_path() for file in self.input_files()]
         return [WantedFile(path, path.stat().st_size, True) for path in paths]
 
+    def expected(self) -> dict[str, int]:
+        """How many ``passages`` there will be, as far as that is known before they are read."""
+        return {}
+
     def fetch(self) -> None:
         """Fetch what is missing, and check it all. Files of a folder of one's own are not fetched: they must be there.
 
