@@ -67,7 +67,7 @@ def test_help_lists_recipes_and_keys(project: Path, tmp_path: Path) -> None:
         assert word in done.stdout
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--cfg", "job"], ["dry_run=true"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["--cfg", "job"], ["dry_run=plan"]])
 def test_nothing_heavy_is_imported_before_the_work(
     arguments: list[str], project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,7 +78,7 @@ def test_nothing_heavy_is_imported_before_the_work(
 
 
 def test_one_job_of_a_sweep_says_that_it_is_alone(project: Path, tmp_path: Path) -> None:
-    done = run_py(project, tmp_path, "dry_run=true", f"output_root={tmp_path}", recipe="ablation/rocketqa")
+    done = run_py(project, tmp_path, "dry_run=plan", f"output_root={tmp_path}", recipe="ablation/rocketqa")
     assert done.stdout.startswith("this recipe is a sweep over seed: -m runs all jobs"), done.stdout + done.stderr
 
 

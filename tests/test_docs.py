@@ -133,7 +133,7 @@ def test_a_command_composes(
     monkeypatch.chdir(here)
     given = one_job(words)
     chosen = dict(word.split("=", 1) for word in given if "=" in word)
-    besides = {"output_root": tmp_path / "out", "dry_run": "true"}
+    besides = {"output_root": tmp_path / "out", "dry_run": "plan"}
     asked = filled(given, roots, tmp_path) + [f"{key}={besides[key]}" for key in besides if key not in chosen]
     if chosen.get("experiment") == "haiku":  # tests/library/test_plugins.py runs it
         assert " ".join(given) in (PROJECT / "examples" / "plugin" / "haiku.py").read_text()

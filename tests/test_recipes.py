@@ -195,8 +195,8 @@ def sentences_of(recipe: str, roots: dict[str, Path]) -> list[str]:
 def test_every_recipe_composes_to_a_graph(recipe: str, roots: dict[str, Path], tmp_path: Path) -> None:
     given = [f"data.root={roots[recipe]}"] if recipe in roots else []
     given += [*GIVEN.get(recipe, []), *sentences_of(recipe, roots)]
-    done = run_command(f"experiment={recipe}", *given, "dry_run=true", f"output_root={tmp_path}").sound()
-    assert re.search(r"corpus .* miss", done.out)
+    done = run_command(f"experiment={recipe}", *given, "dry_run=plan", f"output_root={tmp_path}").sound()
+    assert re.search(r"corpus .* to be made", done.out)
     assert not list(tmp_path.iterdir()), "a dry run writes nothing"
 
 
@@ -208,7 +208,7 @@ def test_every_ablation_is_a_sweep_over_any_collection(
 ) -> None:
     # Before the first job Hydra composes all of them to see that it can; here they are composed in any case
     monkeypatch.setattr(Sweeper, "validate_batch_is_legal", lambda *_: None)
-    given = ["data=squad", f"data.root={roots['cocondenser_squad']}", "dry_run=true", f"output_root={tmp_path}"]
+    given = ["data=squad", f"data.root={roots['cocondenser_squad']}", "dry_run=plan", f"output_root={tmp_path}"]
     done = run_command("-m", f"experiment={recipe}", *given, *sentences_of(recipe, roots)).sound()
     settings, seeds = ABLATIONS[recipe]
     assert len(re.findall("^== job ", done.out, re.MULTILINE)) == settings * seeds
@@ -233,7 +233,7 @@ def test_every_option_composes(option: str, roots: dict[str, Path], tmp_path: Pa
         below = BY_NAME[option]
         recipe = "condenser_wikipedia" if below in ("documents", "triples") else "cocondenser_squad"
         given = [f"data.name={roots['hub'] / below if below else 'beir/scifact'}"]
-    done = run_command(f"experiment={recipe}", option, *given, "dry_run=true", f"output_root={tmp_path}")
+    done = run_command(f"experiment={recipe}", option, *given, "dry_run=plan", f"output_root={tmp_path}")
     if option in OTHER_FORMATS:
         assert re.fullmatch(r"error: .*(missing|no such file|no text files).*\n", done.err), done.err
     else:
@@ -499,7 +499,7 @@ def test_adaptive_batches_on_msmarco_run_to_their_table(roots: dict[str, Path], 
     ],
 )
 def test_a_wrong_way_of_batching_is_named(override: str, message: str, tmp_path: Path) -> None:
-    done = run_command("experiment=quickstart", override, "dry_run=true", f"output_root={tmp_path}")
+    done = run_command("experiment=quickstart", override, "dry_run=plan", f"output_root={tmp_path}")
     assert done.err.startswith(f"error: {message}"), done.err
     assert done.err.count("\n") == 1
 

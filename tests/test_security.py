@@ -21,7 +21,7 @@ def recipe(folder: Path, text: str, *given: str, **others: str) -> Done:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
     return run_command(
-        "--config-dir", folder / "theirs", "experiment=x", "dry_run=true", f"output_root={folder / 'out'}", *given
+        "--config-dir", folder / "theirs", "experiment=x", "dry_run=plan", f"output_root={folder / 'out'}", *given
     )
 
 
@@ -57,7 +57,7 @@ def test_a_recipe_loads_no_plugin(tmp_path: Path) -> None:
         "--config-dir",
         str(folder.parent),
         "experiment=x",
-        "dry_run=true",
+        "dry_run=plan",
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
     refused(Done(done.returncode, done.stdout, done.stderr), "hydra.job.env_set.CONDENSERY_STAGES")

@@ -44,7 +44,7 @@ def test_the_wheel_holds_all_that_a_run_reads(tmp_path: Path) -> None:
     where = subprocess.run([sys.executable, "-P", "-c", own], env=given, cwd=elsewhere, capture_output=True, text=True)
     assert where.stdout.startswith(str(installed)), where.stdout + where.stderr
     shown = subprocess.run(
-        [*called, "experiment=quickstart", "dry_run=true"], env=given, cwd=elsewhere, capture_output=True
+        [*called, "experiment=quickstart", "dry_run=plan"], env=given, cwd=elsewhere, capture_output=True
     )
     assert shown.returncode == 0, shown.stderr
     assert (installed / "condensery" / "reporting" / "templates" / "page.css").exists()

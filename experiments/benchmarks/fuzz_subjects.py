@@ -596,7 +596,7 @@ def _program() -> Any:
 
 
 def read_recipe(folder: Path, scratch: Path) -> Any:
-    given = ["experiment=fuzzed", "dry_run=true", f"output_root={scratch / 'out'}", f"data.root={folder / 'data'}"]
+    given = ["experiment=fuzzed", "dry_run=plan", f"output_root={scratch / 'out'}", f"data.root={folder / 'data'}"]
     said = command("--config-dir", str(folder / "conf"), *given)
     return sorted(line for line in said.splitlines() if "│" in line)
 

@@ -7,7 +7,7 @@ Prints one JSON line of seconds by the clock, and of processor time (``_cpu_s``)
     python_s    an interpreter that does nothing
     help_s      run.py --help
     cfg_s       run.py experiment=RECIPE --cfg job
-    dry_run_s   run.py experiment=RECIPE dry_run=true
+    dry_run_s   run.py experiment=RECIPE dry_run=plan
 """
 
 import json
@@ -47,7 +47,7 @@ def main(recipe: str, rounds: str) -> None:
             "python": ["-c", "pass"],
             "help": [RUN, "--help"],
             "cfg": [*chosen, "--cfg", "job"],
-            "dry_run": [*chosen, "dry_run=true"],
+            "dry_run": [*chosen, "dry_run=plan"],
         }
         found = {}
         for name, command in ways.items():

@@ -42,7 +42,7 @@ def test_its_recipe_runs(poems: Path) -> None:
 
 
 def test_without_the_environment_variable_nothing_of_it_is_known(poems: Path) -> None:
-    done = condensery(poems, f"data.root={poems}", "dry_run=true", plugin=False)
+    done = condensery(poems, f"data.root={poems}", "dry_run=plan", plugin=False)
     assert done.returncode == 1
     assert len(done.stderr.strip().splitlines()) == 1
     assert "stage.count_words: unknown kind of stage" in done.stderr

@@ -182,7 +182,7 @@ def test_a_damaged_artifact_is_said_and_repaired_by_force(damage: str, small: Co
         (path / "weights.json").write_text("1")
     else:
         (path / "weights.json").unlink()
-    for overrides in ([], ["dry_run=true"]):
+    for overrides in ([], ["dry_run=plan"]):
         with pytest.raises(UserError, match=r"damaged artifact .*force=\[plain\] or delete the folder"):
             run(small(*overrides))
     run(small("force=[plain]"))
@@ -269,7 +269,7 @@ def test_a_file_that_the_manifest_does_not_list_is_said(name: str, small: Compos
     folder = Store(tmp_path / "out").path(build(small()).nodes["plain"])
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text("{}")
-    for overrides in ([], ["dry_run=true"]):
+    for overrides in ([], ["dry_run=plan"]):
         with pytest.raises(UserError, match=rf"damaged artifact \({re.escape(name)} does not belong to it\)"):
             run(small(*overrides))
     run(small("force=[plain]"))
@@ -312,11 +312,11 @@ def test_two_runs_at_once_compute_each_stage_once(launch: Launch, computed: Comp
 
 
 def test_a_dry_run_writes_nothing_and_tells_what_is_there(command: Command, tmp_path: Path) -> None:
-    done = command("dry_run=true")
+    done = command("dry_run=plan")
     assert done.returncode == 0, done.stderr
     assert not list((tmp_path / "out").glob("*"))
-    states = {
-        line.split("│")[1].strip(): line.split("│")[4].strip() for line in done.stdout.splitlines() if "│" in line
-    }
-    assert states["corpus"] == "miss"
-    assert states["round2.evaluation"] == "after"
+    shown = done.stdout.partition("what is to be made")[0]
+    states = {line.split("│")[1].strip(): line.split("│")[4].strip() for line in shown.splitlines() if "│" in line}
+    assert states["corpus"] == "to be made"
+    assert "nobody can know" in done.stdout, "stages that do not say their work"
+    assert states["round2.evaluation"] == "waits for round2.index"

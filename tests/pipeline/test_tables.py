@@ -152,7 +152,7 @@ def test_a_run_stands_beside_published_rows_where_its_table_has_them(composed: C
 def test_a_dry_run_of_a_table_writes_nothing(
     composed: Compose, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = composed("dry_run=true")
+    config = composed("dry_run=plan")
     config.stages, config.table.rows, config.table.baseline = {}, {}, None
     config.table.columns, config.table.published = OWN["columns"], OWN["published"]
     assert run(config).folder is None

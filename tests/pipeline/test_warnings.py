@@ -102,4 +102,4 @@ def test_devices_that_are_not_there_are_refused_though_all_is_at_hand(
     for more in ([], ["force=[plain]"], ["ask=what"]):
         with pytest.raises(UserError, match=r"^trainer\.(devices|accelerator): "):
             run(composed(override, *more))
-    run(composed(override, "dry_run=true"))  # it starts nothing
+    run(composed(override, "dry_run=plan"))  # it starts nothing

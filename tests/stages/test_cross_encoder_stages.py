@@ -242,7 +242,7 @@ def test_a_dry_run_imports_nothing_heavy(recipe: list[str], tmp_path: Path) -> N
         "try:\n    runpy.run_path(sys.argv[0], run_name='__main__')\n"
         "finally:\n    print({'torch', 'transformers', 'faiss', 'matplotlib', 'pyarrow'} & set(sys.modules))"
     )
-    given = [*recipe, "dry_run=true", f"output_root={tmp_path}"]
+    given = [*recipe, "dry_run=plan", f"output_root={tmp_path}"]
     command = [sys.executable, "-c", code, str(PROJECT / "run.py"), "--config-dir", str(CONF), *given]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert ran.stdout.splitlines()[-1] == "set()", ran.stdout + ran.stderr

@@ -147,7 +147,7 @@ def test_without_dev_queries_all_weigh_the_same_and_a_line_says_so(source: str, 
 
 
 def test_a_dry_run_shows_what_is_encoded_for_it(on_beir: list[str], tmp_path: Path) -> None:
-    out = run_command("experiment=tiny", *on_beir, FUSED, "dry_run=true", f"output_root={tmp_path}").sound().out
+    out = run_command("experiment=tiny", *on_beir, FUSED, "dry_run=plan", f"output_root={tmp_path}").sound().out
     assert out.index("round1.index") < out.index("fused")
 
 
@@ -178,7 +178,7 @@ def test_what_cannot_be_is_one_line(setting: str, on_beir: list[str], tmp_path: 
     other = "stages.other={stage: rerank, retriever: bm25, cross_encoders: [cross]}"
     cross = "stages.cross={stage: train_cross_encoder, init: backbone, length: 48}"
     done = run_command(
-        "experiment=tiny", *on_beir, cross, other, f"stages.fused={{stage: fuse, {fused}}}", "dry_run=true",
+        "experiment=tiny", *on_beir, cross, other, f"stages.fused={{stage: fuse, {fused}}}", "dry_run=plan",
         f"output_root={tmp_path}",
     )  # fmt: skip
     assert done.code == 1, done.out

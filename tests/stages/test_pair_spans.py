@@ -109,7 +109,7 @@ def ids_of(done: Done) -> dict[str, str]:
 def test_another_place_for_pairs_is_another_artifact_and_an_unknown_one_is_named(
     on_beir: list[str], tmp_path: Path
 ) -> None:
-    given = ["experiment=short", *on_beir, f"output_root={tmp_path}", "dry_run=true"]
+    given = ["experiment=short", *on_beir, f"output_root={tmp_path}", "dry_run=plan"]
     before = ids_of(run_command(*given).sound())
     key = "stage.pretrain_cocondenser.pairs_within"
     after = ids_of(run_command(*given, f"{key}=passage").sound())

@@ -178,7 +178,7 @@ def test_a_model_that_cannot_write_is_one_line(done: Done, given: list[str], tmp
 
 
 def test_the_length_of_queries_does_not_count_without_queries(given: list[str], tmp_path: Path) -> None:
-    overrides = [pretraining(query_length=200), TOKENS, f"output_root={tmp_path}", "dry_run=true"]
+    overrides = [pretraining(query_length=200), TOKENS, f"output_root={tmp_path}", "dry_run=plan"]
     run_command(*given, *overrides).sound()
 
 

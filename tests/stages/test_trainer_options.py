@@ -45,7 +45,7 @@ def test_arguments_and_their_defaults_are_lightnings(name: str, tmp_path: Path) 
 
 
 def dry(*given: str) -> Done:
-    return run_command("dry_run=true", "output_root=/nowhere/at/all", *given)
+    return run_command("dry_run=plan", "output_root=/nowhere/at/all", *given)
 
 
 @pytest.mark.parametrize(

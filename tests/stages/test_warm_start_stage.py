@@ -282,4 +282,4 @@ def test_in_a_recipe_that_is_one_line(setting: str, message: str, tmp_path: Path
         "stages.small={stage: token_vectors, dim: 8}",
     )  # fmt: skip
     given = ("data=pydocs_stdlib", *MODEL, "logger=csv", *stages, f"stages.warm={{stage: warm_start, {setting}}}")
-    one_line(run_command(*given, "dry_run=true", f"output_root={tmp_path}"), message)
+    one_line(run_command(*given, "dry_run=plan", f"output_root={tmp_path}"), message)

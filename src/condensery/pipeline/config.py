@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 
 from condensery.errors import close_to
 from condensery.pipeline.figure_config import FigureConfig
+from condensery.pipeline.gpus import GPUS
 from condensery.reporting.layout import AS_TEXT, TableLayout, Text
 from condensery.stages.base import LeaveOut, Name, Wandb, no_bool_as_number
 from condensery.stages.checks import Split
@@ -92,8 +93,11 @@ class RootConfig(_Closed):
     seed: Annotated[int, Field(ge=0)]
     output_root: Path
     jobs: Annotated[int, Field(gt=0, le=256)]
-    dry_run: bool
     fetch: bool
+    dry_run: bool | Literal["plan"]
+    dry_run_gpu: Text
+    dry_run_share: Annotated[float, Field(gt=0, le=1)]
+    published_cost: Text | None
     force: list[Text]
     ask: Text | None
     next: list[Text]
@@ -106,6 +110,13 @@ class RootConfig(_Closed):
     stages: Annotated[dict[Name, dict[str, Any]], LeaveOut]
     table: TableConfig
     figures: dict[Name, FigureConfig | None]
+
+    @field_validator("dry_run_gpu")
+    @classmethod
+    def _is_known(cls, value: str) -> str:
+        if value not in GPUS:
+            raise ValueError(f"{value!r} is none of {', '.join(GPUS)}{close_to(value, GPUS)}")
+        return value
 
     @field_validator("ask")
     @classmethod

@@ -48,13 +48,15 @@ class Node:
 class Graph:
     """A whole recipe: ``nodes`` in topological order, and for each row of the table the node that evaluates it.
 
-    ``answers`` is the node that answers questions where there is no row, and somebody asks.
+    ``answers`` is the node that answers questions where there is no row, and somebody asks. ``missing``: of a dry run, what
+    is wrong with an input whose sizes are known all the same; without it artifacts have no id.
     """
 
     root: RootConfig
     nodes: Mapping[str, Node]
     rows: Mapping[str, str]
     answers: str | None = None
+    missing: str = ""
 
     @property
     def id(self) -> str:
@@ -101,7 +103,8 @@ class _Builder:
         for name in root.force:
             if name not in self.nodes:
                 raise UserError(f"force: no stage is named {name!r}{close_to(name, self.nodes)}")
-        return Graph(root, self._identify(), rows, answers)
+        known, missing = self._identify(bool(root.dry_run))
+        return Graph(root, known, rows, answers, missing)
 
     def _that_answers(self) -> str:
         """The index to ask where no table tells the best: the last that joins others, the last at all, or the last encoder's.
@@ -145,17 +148,25 @@ class _Builder:
                 raise UserError(f"{self._written(name, error[:1])}: {error[1]}")
             self.nodes[name] = Node(name, kind, config, inputs, {}, "")
 
-    def _identify(self) -> dict[str, Node]:
-        """The nodes with their ids. Last, since fingerprints read files: faults of the config are told first."""
+    def _identify(self, dry: bool) -> tuple[dict[str, Node], str]:
+        """The nodes with their ids. Last, since fingerprints read files: faults of the config are told first.
+
+        And ``Graph.missing``, of a dry run; otherwise it is raised.
+        """
         known: dict[str, Node] = {}
+        missing = ""
         for name, node in self.nodes.items():
             made_from = {field: tuple(known[n].reference for n in names) for field, names in node.inputs.items()}
-            node = replace(node, made_from=made_from)
+            known[name] = node = replace(node, made_from=made_from)
+            if not all(known[parent].id for parent in node.parents):
+                continue
             try:
                 known[name] = replace(node, id=artifact_id(node, self.stages[node.kind].version))
             except UserError as error:
-                raise UserError(self._of_own_backbone(name, str(error))) from None
-        return known
+                if not (dry and node.config.work({}).makes.collection.published):
+                    raise UserError(self._of_own_backbone(name, str(error))) from None
+                missing = str(error)
+        return known, missing
 
     def _of_own_backbone(self, name: str, said: str) -> str:
         """What a stage says of a key of ``backbone``, with the key of the stage where it has a backbone of its own."""

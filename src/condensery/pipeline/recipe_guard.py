@@ -30,7 +30,20 @@ from condensery.recipes import RECIPES
 
 ROOT = "config"  # the name of the root config
 GROUPS = ("data", "backbone", "trainer", "launcher", "logger", "stage", "stages", "table", "figures")  # all mappings
-KEYS = ("name", "seed", "output_root", "jobs", "dry_run", "force", "ask", "next", *GROUPS)  # of the root
+KEYS = (
+    "name",
+    "seed",
+    "output_root",
+    "jobs",
+    "dry_run",
+    "dry_run_gpu",
+    "dry_run_share",
+    "published_cost",
+    "force",
+    "ask",
+    "next",
+    *GROUPS,
+)  # of the root
 TYPED = ("output_root", "launcher")  # keys that only the command line, or a file that is the person's own, may set
 
 # Of `hydra` and of `launcher` what a recipe may set: nothing of it names a command, a class, a file, a host or a variable

@@ -15,6 +15,7 @@ from condensery.pipeline.fetching import fetch_data
 from condensery.pipeline.graph import Graph, build
 from condensery.pipeline.launch.hardware import check_devices
 from condensery.pipeline.launch.threads import threads_of_a_stage
+from condensery.pipeline.projection.show import project
 from condensery.pipeline.reports import report, study, tables
 from condensery.pipeline.reports.page import write_study
 from condensery.pipeline.store import Store
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from condensery.reporting.results import Row
 
 NEXT = 'Ask it:  {command} ask="what you look for"'
-STATES = {"interrupted": "miss (interrupted, goes on)", "forced": "miss (forced)"}
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,11 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
         )
     store = Store(root.output_root)
     if root.fetch:
-        fetch_data(graph, root.dry_run)
+        fetch_data(graph, bool(root.dry_run))
     if root.dry_run or root.fetch:
-        show(graph, store)
+        project(graph, store)
+        if graph.missing:
+            raise UserError(graph.missing)
         return Finished(None, [])
     if root.launcher.kind == "local":
         check_devices(root.trainer.accelerator, root.trainer.devices)
@@ -119,23 +121,6 @@ def _say_how_to_go_on(graph: Graph) -> None:
     given = graph.root.next or [NEXT] * asking.can_answer(graph)
     if lines := study.going_on(given):
         print("\n" + "\n".join(lines), flush=True)
-
-
-def show(graph: Graph, store: Store) -> None:
-    """Print the stages in the order of their work, and for each whether its artifact is at hand."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(
-        "stage", "kind", "artifact", "state", title=f"{graph.root.name} in {store.folder}", title_justify="left"
-    )
-    for name, state in store.states(graph).items():
-        node = graph.nodes[name]
-        table.add_row(name, node.kind, node.id, STATES.get(state, state))
-    console = Console()
-    if not console.is_terminal:
-        console.width = 120
-    console.print(table)
 
 
 def _runtime(graph: Graph, group: str, labels: Mapping[str, str]) -> Runtime:

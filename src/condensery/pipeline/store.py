@@ -114,12 +114,12 @@ class Store:
         for name, node in graph.nodes.items():
             if name in graph.root.force:
                 states[name] = "forced"
-            elif self.has(node):
+            elif node.id and self.has(node):
                 states[name] = "hit"
             elif any(states[parent] in ("miss", "after", "interrupted") for parent in node.parents):
                 states[name] = "after"
             else:
-                states[name] = "interrupted" if self.partial(node).exists() else "miss"
+                states[name] = "interrupted" if node.id and self.partial(node).exists() else "miss"
         return states
 
     def ensure(self, node: Node, runtime: Runtime, force: bool = False) -> bool:

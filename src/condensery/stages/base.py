@@ -30,6 +30,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 
 from condensery.errors import UserError
 from condensery.stages.launcher import Launcher, LocalLauncher
+from condensery.stages.work import Read, Sizes, Work
 from condensery.system.files import inside, read_json
 
 PLUGINS = "CONDENSERY_STAGES"  # environment variable: comma-separated modules with further stages, losses and formats
@@ -88,6 +89,14 @@ class StageConfig(BaseModel):
         A subclass overrides it for faults that would otherwise show after hours, when the stage begins.
         """
         return None
+
+    def work(self, read: Read) -> Work:
+        """What the stage will have to do, for ``dry_run``; by default nobody knows."""
+        return Work()
+
+    def made(self, expected: Sizes, metrics: Mapping[str, Any]) -> Sizes:
+        """The sizes of the finished artifact: ``expected`` are those of ``work``, ``metrics`` what its manifest says."""
+        return expected
 
 
 def no_bool_as_number(model: type[BaseModel], value: Any, info: ValidationInfo) -> Any:

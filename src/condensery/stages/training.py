@@ -8,10 +8,12 @@ from pydantic import Field, model_validator
 
 from condensery.errors import UserError
 from condensery.models.config import BackboneConfig
+from condensery.models.flops import Step
 from condensery.sharing import NotRankZero
 from condensery.stages.base import Context, Input, Operational, StageConfig
 from condensery.stages.checks import check_checkpoint, check_length
 from condensery.stages.trainer_options import Callbacks, identity
+from condensery.stages.work import Sizes, Work, checkpoint_bytes, product
 
 if TYPE_CHECKING:
     from pytorch_lightning.callbacks import Callback
@@ -29,6 +31,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(gt=0)]
 RUN_LENGTHS = ("steps", "epochs", "token_budget")  # fields that say how long training runs
 LENGTHS = ("length", "query_length", "passage_length")  # fields that say how long inputs are, in tokens
+AROUND = 5.0  # CPU-seconds of a training besides its steps: libraries, loading, validation, saving
 SAVED = "saved_checkpoints"  # in the artifact: those that a callback keeps
 
 
@@ -84,6 +87,21 @@ class OptimisedStageConfig(StageConfig):
             "max_grad_norm": self.max_grad_norm,
             "seed": self.seed,
         }
+
+    def training(self, sizes: Sizes, step: Step | None, items: float | None) -> Work:
+        """The work of so many of these steps: as many as ``steps``, ``epochs`` of ``items`` or ``token_budget`` come to.
+
+        The gradients and AdamW's two moments lie in memory and, while it trains, in a checkpoint; only weights stay.
+        """
+        steps: float | None = self.steps
+        if self.epochs is not None:
+            steps = product(self.epochs, items, 1 / self.batch_size)
+        elif self.token_budget is not None:
+            steps = None if step is None else self.token_budget / step.tokens
+        disk = checkpoint_bytes(sizes, step.head_layers if step else 0)
+        if step is None or steps is None:
+            return Work(sizes, disk=disk)
+        return Work(sizes, max(1.0, steps), step, seconds=AROUND, disk=disk)
 
     def loop(self, batches: "Batches") -> "LoopSettings":
         """How long the training is and what is written meanwhile, with the number of steps worked out."""

@@ -4,6 +4,7 @@ Every file is accepted plain or gzip.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -14,6 +15,7 @@ from condensery.system.inputs import anything
 from condensery.text.beir import NO_DOCUMENTS
 from condensery.text.lines import integer, read_columns
 from condensery.text.records import Document, Passage, Query
+from condensery.text.sizes import CollectionSizes, counted
 from condensery.text.source import FolderSource, InputFile, at_least_one, missing_files
 
 if TYPE_CHECKING:
@@ -22,6 +24,11 @@ if TYPE_CHECKING:
 PAGE = "https://microsoft.github.io/msmarco/"
 ARCHIVE = "collectionandqueries.tar.gz"
 ARCHIVED = {"collection.tsv", "queries.train.tsv", "queries.dev.tsv", "queries.dev.small.tsv", "queries.eval.tsv"}
+# Bajaj et al. 2016 and the page above; tokens by the sizes of the files
+PUBLISHED = CollectionSizes(8_841_823, 76, None, None, {"train": 502_939, "test": 6_980}, 370, published=True)
+PUBLISHED_DOCUMENTS = CollectionSizes(
+    3_213_835, 1_550, None, None, {"train": 367_013, "test": 5_193}, 2_700, published=True
+)
 NO_TITLE = "-"  # what the published files of titles write for a passage without one
 
 
@@ -73,6 +80,15 @@ class _Marco(FolderSource):
 
     splits: MarcoSplits
 
+    def published_sizes(self) -> CollectionSizes:
+        """Of the official files."""
+        raise NotImplementedError
+
+    def sizes(self) -> CollectionSizes:
+        """See ``DataConfig``; as they were published where a file is missing."""
+        files = self.input_files()
+        return self.published_sizes() if any(not file.found() for file in files) else counted(files)
+
     def judged_splits(self) -> set[str]:
         """See ``Source``: those of TREC where their files are."""
         return set(self.splits.here(self.folder))
@@ -112,6 +128,16 @@ class MarcoSource(_Marco):
             files.append(marco_file("documents", self.folder, self.documents, "; or set data.documents=null"))
         return files + question_files(self.folder, self.splits)
 
+    def published_sizes(self) -> CollectionSizes:
+        """See ``_Marco``."""
+        whole = PUBLISHED_DOCUMENTS
+        reading = (PUBLISHED.reading or 0) + (whole.reading or 0)
+        return (
+            replace(PUBLISHED, documents=whole.passages, document_tokens=whole.passage_tokens, reading=reading)
+            if self.documents
+            else PUBLISHED
+        )
+
     def triples_file(self) -> InputFile | None:
         """The file of triples, where one is named."""
         return marco_file("triples", self.folder, self.triples, "; or set data.triples=null") if self.triples else None
@@ -133,6 +159,10 @@ class MarcoDocumentsSource(_Marco):
     def input_files(self) -> list[InputFile]:
         """The documents, queries and qrels."""
         return [marco_file("documents", self.folder, self.documents), *question_files(self.folder, self.splits)]
+
+    def published_sizes(self) -> CollectionSizes:
+        """See ``_Marco``."""
+        return PUBLISHED_DOCUMENTS
 
 
 def marco_file(role: str, folder: Path, name: str, otherwise: str = "") -> InputFile:

@@ -13,6 +13,7 @@ from condensery.errors import UserError
 from condensery.system.files import expanded
 from condensery.system.inputs import FOLDER, fault, fault_of_either, opened, resolve, standing
 from condensery.text.hashes import content_hashes
+from condensery.text.sizes import CollectionSizes, counted
 
 Item = TypeVar("Item")
 
@@ -154,6 +155,9 @@ class DataConfig(BaseModel):
         self.check()
         for file in self.input_files():
             file.look()
+    def sizes(self) -> CollectionSizes:
+        """How large it is, as far as that can be told without reading it."""
+        return counted(self.input_files())
 
     def check(self) -> None:
         """Raise one ``UserError`` that names every missing file. Opens nothing, so it is quick enough for the start."""

@@ -24,7 +24,13 @@ if TYPE_CHECKING:
 # Environment variables, for a launcher's processes too: the arguments as typed, and the keys that a sweep varies.
 COMMAND, SWEPT = "CONDENSERY_COMMAND", "CONDENSERY_SWEPT"
 MULTIRUN = {"-m", "--multirun"}
-ONCE = ("ask=", "force=", "dry_run=")  # what is asked of one run alone, and not of those who repeat it
+ONCE = (
+    "ask=",
+    "force=",
+    "dry_run=",
+    "dry_run_gpu=",
+    "dry_run_share=",
+)  # what is asked of one run alone, and not of those who repeat it
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,33 @@
 """Stage ``corpus``: the user's files, in any format, become a collection on disk."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from condensery.stages.base import Context, StageConfig, stage
+from condensery.stages.work import Read, Sizes, Work, over, product, total
 from condensery.text.config import DataConfig
+from condensery.text.sizes import CHARACTERS, CollectionSizes
 
 
 class CorpusConfig(StageConfig):
     """``data`` says what is read; see ``conf/data/``."""
 
     data: DataConfig
+
+    def work(self, read: Read) -> Work:
+        """As large as the input; the text lies there once."""
+        sizes = Sizes(self.data.sizes())
+        texts = total([sizes.tokens, product(sizes.collection.passages, sizes.collection.passage_tokens)])
+        if sizes.collection.documents is None:
+            texts = sizes.tokens
+        return Work(sizes, seconds=sizes.collection.reading, disk=product(1.15 * CHARACTERS, texts))
+
+    def made(self, expected: Sizes, metrics: Mapping[str, Any]) -> Sizes:
+        """Passages, separate documents and judged queries, as they were counted."""
+        tokens = metrics["passage_characters"] / CHARACTERS / max(1, metrics["passages"])
+        queries = {split: one["queries"] for split, one in metrics["splits"].items()}
+        counted = CollectionSizes(metrics["passages"], tokens, metrics["documents"] or None, None, queries)
+        return Sizes(over(expected.collection, counted))
 
 
 @stage("corpus", version=1, makes="corpus")

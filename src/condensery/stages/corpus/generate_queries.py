@@ -5,11 +5,16 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from condensery.models.flops import EncoderSize, Step
 from condensery.stages.base import Context, Input, Operational, stage
 from condensery.stages.checks import check_checkpoint
 from condensery.stages.corpus.query_config import QueryStageConfig
+from condensery.stages.work import Read, Work, known
 from condensery.system.files import expanded
 from condensery.text.hashes import content_hashes
+
+T5_BASE = EncoderSize(12, 768, 3072, 12, 32128)
+WRITTEN = 12.0  # tokens of a query
 
 
 class GenerateQueriesConfig(QueryStageConfig):
@@ -35,6 +40,20 @@ class GenerateQueriesConfig(QueryStageConfig):
         if (self.model is None) == (self.generator is None):
             raise ValueError("give either model or generator, and set the other to null")
         return self
+
+    def work(self, read: Read) -> Work:
+        """Each passage is read once, and each query written token by token, as by the encoder and decoder of T5-base.
+
+        Token by token a GPU is far from its rate of large products: what is shown is what it takes at least.
+        """
+        found = known(read)
+        texts, number = found.collection, self.number
+        if texts.passages is None or texts.passage_tokens is None:
+            return Work(found)
+        length = min(texts.passage_tokens, self.max_input_tokens)
+        rows = texts.passages * (1 + number * min(WRITTEN, self.max_tokens) / length)
+        step = Step(T5_BASE, rows, length, 8192, trained=False, precision=self.precision)
+        return Work(found, 1, step, seconds=1e-4 * texts.passages, disk=60.0 * number * texts.passages)
 
     def _folder(self) -> Path | None:
         folder = expanded(self.model) if self.model else None

@@ -1,11 +1,14 @@
 """Stage ``passages``: documents cut into passages for query-as-context pre-training (Wu et al. 2023, §3.1, 4.1)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
 from condensery.stages.base import Context, Input, Operational, StageConfig, stage
+from condensery.stages.work import Read, Sizes, Work, known, over, product
+from condensery.text.sizes import CollectionSizes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -13,6 +16,7 @@ if TYPE_CHECKING:
     from condensery.text.collection import Collection
     from condensery.tokens.grouping import DocumentTexts
 
+FILLED = 0.85  # of a passage, by whole sentences
 BLOCK = 256  # texts that are grouped, or copied, at a time
 Row = tuple[str, str, str, str]  # id, document, title, text
 
@@ -26,6 +30,21 @@ class PassagesConfig(StageConfig):
     length: Annotated[int, Field(ge=16)]
     titles: bool
     workers: Annotated[int, Field(ge=1), Operational()]
+
+    def work(self, read: Read) -> Work:
+        """Every document is split into sentences, and these into groups; texts and tokens are written."""
+        found = known(read)
+        texts = found.collection
+        if self.grouping == "sentences" and found.tokens is not None and found.text_tokens is not None:
+            each = min(found.text_tokens, FILLED * (self.length - 2))
+            texts = replace(texts, passages=found.tokens / each, passage_tokens=each)
+        written = product(texts.passages, texts.passage_tokens)
+        return Work(replace(found, collection=texts), seconds=product(6e-6, written), disk=product(7.0, written))
+
+    def made(self, expected: Sizes, metrics: Mapping[str, Any]) -> Sizes:
+        """The passages, as they were counted."""
+        tokens = metrics["tokens_of_texts"] / max(1, metrics["passages"])
+        return over(expected, Sizes(CollectionSizes(metrics["passages"], tokens)))
 
 
 @stage("passages", version=1, makes="passages")

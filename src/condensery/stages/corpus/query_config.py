@@ -3,6 +3,7 @@
 from typing import Annotated
 
 from condensery.stages.base import Input, StageConfig
+from condensery.stages.work import Read, Work, known, product
 
 
 class QueryStageConfig(StageConfig):
@@ -10,3 +11,9 @@ class QueryStageConfig(StageConfig):
 
     passages: Annotated[str, Input("passages")]
     tokenizer: Annotated[str, Input("tokenizer")]
+
+    def work(self, read: Read) -> Work:
+        """Queries that are read or taken from the passages: a few for each."""
+        found = known(read)
+        passages = found.collection.passages
+        return Work(found, seconds=product(1e-4, passages), disk=product(100.0, passages))

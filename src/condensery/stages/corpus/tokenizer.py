@@ -1,5 +1,7 @@
 """Stage ``tokenizer``: a named tokenizer, or a WordPiece trained on the collection."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -7,6 +9,7 @@ from pydantic import Field
 
 from condensery.stages.base import Context, Input, StageConfig, stage
 from condensery.stages.checks import check_folder
+from condensery.stages.work import Read, Sizes, Work, known, product
 from condensery.system.files import expanded
 from condensery.text.hashes import content_hashes
 
@@ -18,6 +21,17 @@ class TokenizerConfig(StageConfig):
     name: str | None
     vocab_size: Annotated[int, Field(ge=100)]
     lowercase: bool
+
+    def work(self, read: Read) -> Work:
+        """Words of all texts are counted where a WordPiece is trained."""
+        found = known(read)
+        if self.name is not None:
+            return Work(found, seconds=1.0, disk=1e6)
+        return Work(replace(found, vocabulary=self.vocab_size), seconds=product(3.7e-6, found.tokens), disk=2e5)
+
+    def made(self, expected: Sizes, metrics: Mapping[str, Any]) -> Sizes:
+        """The true size of the vocabulary."""
+        return replace(expected, vocabulary=metrics["size"])
 
     def _folder(self) -> Path | None:
         folder = expanded(self.name) if self.name else None

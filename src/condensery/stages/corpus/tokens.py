@@ -1,10 +1,13 @@
 """Stage ``tokens``: every text of a collection tokenised once."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from condensery.stages.base import Context, Input, Operational, StageConfig, stage
+from condensery.stages.work import Read, Sizes, Work, known, over, product, total
+from condensery.text.sizes import CollectionSizes
 
 
 class TokensConfig(StageConfig):
@@ -14,6 +17,24 @@ class TokensConfig(StageConfig):
     tokenizer: Annotated[str, Input("tokenizer")]
     titles: bool
     workers: Annotated[int, Field(ge=1), Operational()]
+
+    def work(self, read: Read) -> Work:
+        """Every text is tokenised once; a token takes two bytes, and four where the vocabulary is larger than 65,536."""
+        found = known(read)
+        texts = product(found.collection.passages, found.collection.passage_tokens)
+        if found.collection.documents is not None:
+            texts = total([texts, found.tokens])
+        each = 4.0 if (found.vocabulary or 0) > 1 << 16 else 2.0
+        return Work(found, seconds=product(2.4e-6, texts), disk=product(each, texts))
+
+    def made(self, expected: Sizes, metrics: Mapping[str, Any]) -> Sizes:
+        """The mean lengths, as they were counted."""
+        texts = expected.collection
+        counted = CollectionSizes(
+            passage_tokens=metrics["passages"] / (texts.passages or 1),
+            document_tokens=metrics["documents"] / texts.documents if texts.documents else None,
+        )
+        return over(expected, Sizes(counted))
 
 
 @stage("tokens", version=1, makes="tokens")

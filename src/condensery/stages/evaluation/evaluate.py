@@ -10,6 +10,7 @@ from condensery.evaluation.names import split_metric
 from condensery.stages.base import Context, Input, StageConfig, retriever_name, stage
 from condensery.stages.checks import Split, unmeasurable
 from condensery.stages.sharing import process_group, searched_together
+from condensery.stages.work import Read, Work, known, product, search
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,6 +57,13 @@ class EvaluateConfig(StageConfig):
         if depth < cutoff:
             raise ValueError(f"{depth} is too few to measure the metrics, which look at {cutoff} passages")
         return depth
+
+    def work(self, read: Read) -> Work:
+        """All queries of the split are searched; a line of the run takes ten bytes, packed."""
+        found = known(read, "corpus", "index")
+        queries = found.collection.queries.get(self.split)
+        looked = search(found, queries, self.depth)
+        return Work(found, products=looked.products, seconds=looked.seconds, disk=product(10.0 * self.depth, queries))
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
         """A split that the collection does not have, or metrics that it has not what it takes for."""

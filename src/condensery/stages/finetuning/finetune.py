@@ -8,7 +8,7 @@ from pydantic import Field, field_validator
 
 from condensery.losses.registry import check_loss
 from condensery.stages.base import Context, StageConfig, stage
-from condensery.stages.finetuning.training_queries import QueriesConfig, training_queries
+from condensery.stages.finetuning.training_queries import QueriesConfig, training_queries, training_work
 from condensery.stages.training import (
     EncoderStageConfig,
     ValidatedConfig,
@@ -16,6 +16,7 @@ from condensery.stages.training import (
     run_training,
     validation_sample,
 )
+from condensery.stages.work import Read, Work, known, with_encoder
 
 if TYPE_CHECKING:
     from condensery.training.batches.base import Order
@@ -44,6 +45,12 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     loss: str | dict[str, Any]
     batching: Literal["random", "sequential", "adaptive"]
     adaptive: AdaptiveConfig
+
+    def work(self, read: Read) -> Work:
+        """Steps of queries, their positives and their hard negatives."""
+        sizes = with_encoder(known(read, "tokens", "tokenizer", "init"), self.backbone, self.passage_length)
+        each = 1 + (self.negatives_per_query if self.negatives or self.labels else 0)
+        return training_work(self, sizes, each, self.passage_length, contrast=True)
 
     @field_validator("loss")
     @classmethod

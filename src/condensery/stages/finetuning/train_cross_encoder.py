@@ -9,8 +9,9 @@ from pydantic import Field, model_validator
 
 from condensery.errors import UserError
 from condensery.stages.base import Context, stage
-from condensery.stages.finetuning.training_queries import QueriesConfig, training_queries
+from condensery.stages.finetuning.training_queries import QueriesConfig, training_queries, training_work
 from condensery.stages.training import EncoderStageConfig, ValidatedConfig, run_training
+from condensery.stages.work import Read, Work, known, with_encoder
 
 if TYPE_CHECKING:
     from condensery.models.cross_encoder import CrossEncoder
@@ -24,6 +25,11 @@ class TrainCrossEncoderConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig
     query_length: Annotated[int, Field(ge=4)]
     length: Annotated[int, Field(ge=8)]
     loss: Literal["pointwise", "listwise"]
+
+    def work(self, read: Read) -> Work:
+        """Steps of pairs, each a query and a passage read together."""
+        sizes = with_encoder(known(read, "tokens", "tokenizer", "init"), self.backbone, self.length)
+        return training_work(self, sizes, 1 + self.negatives_per_query, self.length, contrast=False)
 
     @model_validator(mode="after")
     def _room_for_a_passage(self) -> Self:

@@ -7,14 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field, ValidationInfo, field_validator
 
 from condensery.errors import UserError
+from condensery.models.flops import Step
 from condensery.stages.base import Context, Input, StageConfig
 from condensery.stages.checks import Split, missing_split
 from condensery.stages.training import Count
+from condensery.stages.work import QUESTION, Sizes, Work
 
 if TYPE_CHECKING:
     import numpy as np
 
     from condensery.retrieval.pool import NegativePool, NegativeWeights
+    from condensery.stages.finetuning.finetune import FinetuneConfig
+    from condensery.stages.finetuning.train_cross_encoder import TrainCrossEncoderConfig
     from condensery.text.collection import Collection
     from condensery.training.batches.triples import TrainingQueries
 
@@ -44,6 +48,25 @@ class QueriesConfig(StageConfig):
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
         """A split that the collection does not have."""
         return missing_split(self.split, inputs["corpus"])
+
+
+def training_work(
+    config: "FinetuneConfig | TrainCrossEncoderConfig", sizes: Sizes, passages: int, longest: int, contrast: bool
+) -> Work:
+    """Steps of ``batch_size`` queries with so many ``passages`` each of ``longest`` tokens at most.
+
+    Where there is no ``contrast`` query and passage are read together.
+    """
+    queries, text, step = sizes.collection.queries.get(config.split), sizes.collection.passage_tokens, None
+    if config.train_queries is not None:
+        queries = float(config.train_queries)
+    if sizes.encoder is not None and text is not None:
+        question = min(QUESTION, config.query_length)
+        each = min(text + 2, longest) if contrast else min(text + 1 + question, longest)
+        rows = config.batch_size * (passages + contrast)
+        length = (passages * each + contrast * question) / (passages + contrast)
+        step = Step(sizes.encoder, rows, length, config.chunk_tokens, contrast=contrast, precision=config.precision)
+    return config.training(sizes, step, queries)
 
 
 def training_queries(config: QueriesConfig, context: Context, collection: "Collection") -> "TrainingQueries":

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from condensery.stages.base import Context, Input, StageConfig, stage
+from condensery.stages.work import Read, Work, known, product
 
 
 class TokenVectorsConfig(StageConfig):
@@ -14,6 +15,11 @@ class TokenVectorsConfig(StageConfig):
     dim: Annotated[int, Field(ge=1)]
     window: Annotated[int, Field(ge=1, le=40)]
     smoothing: Annotated[float, Field(gt=0, le=1)]
+
+    def work(self, read: Read) -> Work:
+        """Pairs of neighbouring tokens are counted, and their matrix is taken apart."""
+        found = known(read)
+        return Work(found, seconds=product(6.6e-6, found.tokens), disk=product(4.0 * self.dim, found.vocabulary))
 
 
 @stage("token_vectors", version=1, makes="token_vectors", cost=2.0, adapts="tokens")

@@ -10,6 +10,7 @@ from condensery.models.config import BackboneConfig
 from condensery.stages.base import Context, Input, StageConfig, stage
 from condensery.stages.checks import check_checkpoint, check_length
 from condensery.stages.pretraining.token_vectors import TokenVectorsConfig
+from condensery.stages.work import Read, Work, checkpoint_bytes, known, with_encoder
 from condensery.system.files import expanded
 
 Amount = Annotated[float, Field(ge=0)]
@@ -43,6 +44,11 @@ class WarmStartConfig(StageConfig):
         """Nothing besides the fields. Raises ``UserError`` where the checkpoint to start from is a missing folder."""
         check_checkpoint(self.backbone.name, "backbone.name")
         return []
+
+    def work(self, read: Read) -> Work:
+        """The weights are drawn and written."""
+        found = with_encoder(known(read), self.backbone)
+        return Work(found, seconds=3.0, disk=checkpoint_bytes(found))
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
         """Vectors of another size than the backbone's."""

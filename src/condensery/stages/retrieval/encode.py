@@ -1,10 +1,13 @@
 """Stage ``encode``: the vectors of all passages and queries, the index of a dense retriever."""
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from condensery.models.flops import Step
 from condensery.stages.base import Context, Input, Operational, StageConfig, stage
+from condensery.stages.work import QUESTION, Read, Work, known
 
 
 class EncodeConfig(StageConfig):
@@ -16,6 +19,19 @@ class EncodeConfig(StageConfig):
     dtype: Literal["float32", "float16"]
     chunk_tokens: Annotated[int, Field(gt=0)]
     shard_size: Annotated[int, Field(gt=0), Operational()]
+
+    def work(self, read: Read) -> Work:
+        """Every passage and every query once. A vector takes four bytes a dimension, or two."""
+        found = known(read)
+        texts, size, longest = found.collection, found.encoder, found.passage_length or 128
+        if size is None or texts.passages is None or texts.passage_tokens is None:
+            return Work(found)
+        queries = sum(texts.queries.values())
+        rows = texts.passages + queries
+        length = (texts.passages * min(texts.passage_tokens + 2, longest) + queries * QUESTION) / rows
+        step = Step(size, rows, length, self.chunk_tokens, trained=False, precision=self.precision)
+        disk = rows * size.hidden * (4 if self.dtype == "float32" else 2)
+        return Work(replace(found, dimensions=size.hidden), 1, step, seconds=0.0, disk=disk)
 
 
 def _several_shards(config: EncodeConfig, context: Context) -> bool:

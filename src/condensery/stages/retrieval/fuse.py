@@ -1,6 +1,7 @@
 """Stage ``fuse``: the rankings of several retrievers, such as BM25 and a dense one, joined. An index of its own."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
@@ -10,6 +11,7 @@ from condensery.evaluation.names import HIT, split_metric
 from condensery.stages.base import Context, Input, StageConfig, stage
 from condensery.stages.checks import Split, unmeasurable
 from condensery.stages.retrieval.rerank import RerankConfig
+from condensery.stages.work import Read, Work, known, search, together
 
 if TYPE_CHECKING:
     from condensery.retrieval.fusion import FusedIndex, Measure
@@ -74,6 +76,13 @@ class FuseConfig(StageConfig):
         if metric is not None and depth < (split_metric(metric)[1] or 0):
             raise ValueError(f"{depth} is too few to choose weights by {metric}")
         return depth
+
+    def work(self, read: Read) -> Work:
+        """The queries that choose the weights are searched by every retriever."""
+        queries = known(read).collection.queries.get(self.split) if self.chooses else 0.0
+        looked = together(search(sizes, queries, self.depth) for sizes in read["retrievers"])
+        joined = replace(known(read), members=tuple(read["retrievers"]))
+        return Work(joined, products=looked.products, seconds=looked.seconds, disk=1e4)
 
     @property
     def chooses(self) -> bool:

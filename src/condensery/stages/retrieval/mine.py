@@ -8,6 +8,7 @@ from pydantic import Field
 from condensery.stages.base import Context, Input, StageConfig, retriever_name, stage
 from condensery.stages.checks import Split, missing_split
 from condensery.stages.sharing import process_group, searched_together
+from condensery.stages.work import Read, Work, known, product, search
 
 
 class MineConfig(StageConfig):
@@ -26,6 +27,13 @@ class MineConfig(StageConfig):
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
         """A split, or answers, that the collection does not have."""
         return missing_split(self.split, inputs["corpus"]) or self._missing_answers(inputs["corpus"])
+
+    def work(self, read: Read) -> Work:
+        """All queries of the split are searched; a negative takes four bytes, and twenty in negatives.jsonl."""
+        found = known(read)
+        queries = found.collection.queries.get(self.split)
+        looked = search(found, queries, self.depth)
+        return Work(found, products=looked.products, seconds=looked.seconds, disk=product(24.0 * self.depth, queries))
 
     def _missing_answers(self, corpus: Sequence[StageConfig]) -> tuple[str, str] | None:
         data = getattr(corpus[0], "data", None)

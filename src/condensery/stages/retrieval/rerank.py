@@ -12,6 +12,7 @@ from condensery.stages.base import Context, Input, StageConfig, stage
 from condensery.stages.checks import Split, missing_split
 from condensery.stages.retrieval.scoring import ScoringStageConfig, scored, searched
 from condensery.stages.sharing import process_group
+from condensery.stages.work import Read, Work, known
 
 
 class RerankConfig(ScoringStageConfig):
@@ -20,6 +21,10 @@ class RerankConfig(ScoringStageConfig):
     retriever: Annotated[str, Input("index")]
     split: Split
     depth: Annotated[int, Field(gt=0)]
+
+    def work(self, read: Read) -> Work:
+        """See ``ScoringStageConfig``."""
+        return self.scoring(read, known(read).collection.queries.get(self.split), self.depth)
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
         """A split that the collection does not have."""

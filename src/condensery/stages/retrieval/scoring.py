@@ -1,14 +1,17 @@
 """What the stages rerank, denoise and pseudo_label share: candidates of queries are scored by cross-encoders."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
 from condensery.errors import UserError
+from condensery.models.flops import Step
 from condensery.sharing import SINGLE_PROCESS, ProcessGroup
 from condensery.stages.base import Artifact, Context, Input, Operational, StageConfig
 from condensery.stages.sharing import searched_together
+from condensery.stages.work import QUESTION, Read, Search, Work, known, search
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,6 +31,18 @@ class ScoringStageConfig(StageConfig):
     precision: Literal["fp32", "bf16", "fp16"]
     chunk_tokens: Annotated[int, Field(gt=0)]
     shard_size: Annotated[int, Field(gt=0), Operational()]
+
+    def scoring(self, read: Read, queries: float | None, depth: int) -> Work:
+        """The ``depth`` best passages of so many queries are searched, and read with them by every cross-encoder."""
+        found, scorers = known(read), read["cross_encoders"]
+        size, text = known({"all": scorers}).encoder, found.collection.passage_tokens
+        looked = search(known(read, "corpus", "retriever"), queries, depth) if "retriever" in read else Search(0.0, 0.0)
+        if size is None or text is None or queries is None:
+            return Work(found)
+        pairs = queries * depth
+        length = min(text + QUESTION, known({"all": scorers}).passage_length or 512)
+        step = Step(size, len(scorers) * pairs, length, self.chunk_tokens, trained=False, precision=self.precision)
+        return Work(replace(found, dimensions=0), 1, step, looked.products, looked.seconds, disk=8.0 * pairs)
 
 
 def no_probability(inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:

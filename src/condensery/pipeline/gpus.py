@@ -1,0 +1,20 @@
+"""What GPUs reach in large matrix products, as their makers publish it."""
+
+TERA = 1e12
+# dense products with bf16 (V100, T4 and RTX 2080 Ti: fp16) inputs and fp32 sums, operations a second; NVIDIA's data sheets
+GPUS = {
+    "b200": 2250 * TERA,
+    "h200": 989 * TERA,
+    "h100": 989 * TERA,  # SXM; as a PCIe card 756
+    "h100_pcie": 756 * TERA,
+    "a100": 312 * TERA,
+    "l40s": 362 * TERA,
+    "l4": 121 * TERA,
+    "a10": 125 * TERA,
+    "rtx4090": 165 * TERA,
+    "rtx3090": 71 * TERA,
+    "v100": 125 * TERA,
+    "t4": 65 * TERA,
+    "rtx2080ti": 54 * TERA,
+}
+FP32 = 1 / 8  # of that rate: search, whose products are in fp32

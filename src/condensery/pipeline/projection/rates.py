@@ -1,0 +1,65 @@
+"""How long work takes: on this machine, by a few steps, and on a GPU that is only named."""
+
+from typing import TYPE_CHECKING
+
+from condensery.models.flops import Step
+from condensery.pipeline.gpus import FP32, GPUS
+from condensery.pipeline.launch.threads import limit_threads
+from condensery.stages.work import Work
+
+if TYPE_CHECKING:
+    from condensery.training.rates import Rate
+
+SMALL, LARGE = 1.5e10, 4e12  # operations of a step that is measured, about: on a CPU, on a GPU
+
+
+class Here:
+    """This machine. Each kind of step is measured when it is first asked for.
+
+    Attributes:
+        cores: threads of a stage; what is measured is the time of one core, so a busy machine changes little.
+    """
+
+    def __init__(self, accelerator: str, threads: int) -> None:
+        import torch
+
+        limit_threads(threads)
+        gpu = accelerator != "cpu" and torch.cuda.is_available()
+        self.device = torch.device("cuda" if gpu else "cpu")
+        self.cores = 1 if gpu else threads
+        self._rates: dict[Step, Rate] = {}
+        self._products: float | None = None
+
+    def seconds(self, work: Work) -> float | None:
+        """By the clock, on a machine that does nothing else; None where the work is not known."""
+        if not work.known:
+            return None
+        found = work.seconds or 0.0
+        if work.products:
+            found += work.products / self._product_rate() / self.cores
+        if work.step is not None and work.steps is not None:
+            found += work.steps * self._rate(work.step).seconds(work.step) / self.cores
+        return found
+
+    def _rate(self, step: Step) -> "Rate":
+        from condensery.training.rates import rate_of
+
+        kind = step.sample(SMALL if self.device.type == "cpu" else LARGE)
+        if kind not in self._rates:
+            self._rates[kind] = rate_of(kind, self.device)
+        return self._rates[kind]
+
+    def _product_rate(self) -> float:
+        from condensery.training.rates import product_rate
+
+        if self._products is None:
+            self._products = product_rate(self.device)
+        return self._products
+
+
+def seconds_on_gpu(work: Work, gpu: str, share: float) -> float | None:
+    """At this share of the published rate of a GPU; what is no matrix product takes its time beside it."""
+    if not work.known:
+        return None
+    step = work.step.flops * (work.steps or 0.0) if work.step else 0.0
+    return (work.seconds or 0.0) + (step + (work.products or 0.0) / FP32) / (share * GPUS[gpu])

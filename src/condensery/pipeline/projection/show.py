@@ -1,0 +1,120 @@
+"""The tables of a dry run: what is there, and what the rest will take."""
+
+import shutil
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from condensery.pipeline.graph import Graph
+from condensery.pipeline.launch.hardware import machine
+from condensery.pipeline.launch.threads import threads_of_a_stage
+from condensery.pipeline.projection.plan import Planned, plan
+from condensery.pipeline.projection.rates import Here, seconds_on_gpu
+from condensery.pipeline.store import Store
+from condensery.stages.work import total
+
+UNKNOWN = "?"
+WIDTH = 120  # where there is no terminal
+_PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def project(graph: Graph, store: Store) -> None:
+    """Print the stages in the order of their work, whether each artifact is there, and what those that are not will take.
+
+    With ``dry_run=plan`` nothing is measured.
+    """
+    planned = plan(graph, store)
+    console = Console()
+    if not console.is_terminal:
+        console.width = WIDTH
+    console.print(_states(graph, store, planned))
+    left = [one for one in planned if one.state != "hit"]
+    if left:
+        here = None
+        if graph.root.dry_run is True:
+            trainer = graph.root.trainer
+            here = Here(trainer.accelerator, threads_of_a_stage(trainer.threads, graph.root.jobs))
+        console.print(_costs(graph, left, here))
+        for line in _notes(graph, store, left, here):
+            console.print(line, soft_wrap=True, highlight=False)
+
+
+def _states(graph: Graph, store: Store, planned: Sequence[Planned]) -> Table:
+    title = f"{graph.root.name} in {store.folder}"
+    table = Table("stage", "kind", "artifact", "state", title=title, title_justify="left")
+    for one in planned:
+        table.add_row(one.node.name, one.node.kind, one.node.id or UNKNOWN, _said(one))
+    return table
+
+
+def _said(one: Planned) -> str:
+    waits = f"waits for {', '.join(one.waits)}" if one.waits else ""
+    said = {"hit": "there", "interrupted": "begun, goes on", "forced": "to be made anew"}
+    return said.get(one.state, waits or "to be made")
+
+
+def _costs(graph: Graph, left: Sequence[Planned], here: Here | None) -> Table:
+    gpu, share = graph.root.dry_run_gpu, graph.root.dry_run_share
+    table = Table(title="what is to be made", title_justify="left")
+    heads = ["steps", "tokens", "FLOPs", "disk", *(["here"] if here else []), gpu]
+    table.add_column("stage")
+    for head in heads:
+        table.add_column(head, justify="right", no_wrap=True)
+    columns: list[list[float | None]] = []
+    for one in left:
+        work = one.work
+        times = [*([here.seconds(work)] if here else []), seconds_on_gpu(work, gpu, share)]
+        columns.append([work.tokens, work.flops, work.disk, *times])
+        trained = work.step is not None and work.step.trained
+        steps = f"{work.steps:,.0f}" if trained and work.steps is not None else "" if work.known else UNKNOWN
+        table.add_row(one.node.name, steps, *_row(columns[-1], work.step is None and work.known))
+    sums = [total(value or 0.0 for value in column) for column in zip(*columns, strict=True)]
+    unknown = [None in column for column in list(zip(*columns, strict=True))[1:]]
+    marks = ["", *("+" if one else "" for one in unknown)]
+    table.add_section()
+    table.add_row("in all", "", *(f"{cell}{mark}" for cell, mark in zip(_row(sums, False), marks, strict=True)))
+    return table
+
+
+def _row(values: Sequence[float | None], without_encoder: bool) -> list[str]:
+    tokens, flops, disk, *times = values
+    first = ["" if without_encoder else number(tokens), "" if flops == 0 else number(flops)]
+    return [*first, f"{number(disk)}B" if disk is not None else UNKNOWN, *map(duration, times)]
+
+
+def number(value: float | None) -> str:
+    """Three digits and a prefix: 1.23 M; ``?`` for what is not known."""
+    if value is None:
+        return UNKNOWN
+    size, prefix = next((each for each in _PREFIXES if value >= each[0]), (1.0, ""))
+    return f"{value / size:.3g} {prefix}"
+
+
+def duration(seconds: float | None) -> str:
+    """In seconds, minutes or hours, whichever is read most easily."""
+    if seconds is None:
+        return UNKNOWN
+    if seconds < 90:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 360_000 else f"{seconds / 3600:,.0f} h"
+
+
+def _notes(graph: Graph, store: Store, left: Sequence[Planned], here: Here | None) -> list[str]:
+    root = graph.root
+    lines = []
+    if here:
+        on = "this GPU" if here.device.type == "cuda" else f"{machine()['processor']}, {here.cores} of its cores"
+        lines.append(f"here: {on}, at the rate of a few steps just now; stages one by one (jobs={root.jobs})")
+    rate = f"{root.dry_run_share:g} of the published rate of dense bf16 products"
+    lines.append(f"{root.dry_run_gpu}: one of them, at {rate} (dry_run_gpu, dry_run_share)")
+    if any(not one.work.known or one.work.disk is None for one in left):
+        lines.append(f"{UNKNOWN}: nobody can know before; + is without these")
+    if root.published_cost:
+        lines.append(f"the paper: {root.published_cost}")
+    above = next((folder for folder in (store.folder, *store.folder.parents) if folder.exists()), None)
+    if above is not None:
+        lines.append(f"free disk: {number(shutil.disk_usage(above).free)}B at {above}")
+    return lines

@@ -1,0 +1,127 @@
+"""How fast this machine computes, by a few steps on weights and tokens drawn at random; for ``dry_run``."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import BertConfig, BertForMaskedLM
+
+from condensery.losses.contrast import span_contrast
+from condensery.losses.gradient_cache import backpropagate
+from condensery.losses.mlm import MaskedPrediction
+from condensery.models.biencoder import BiEncoder
+from condensery.models.condenser import Condenser, CondenserShape
+from condensery.models.encoder import Encoder
+from condensery.models.flops import EncoderSize, Step
+from condensery.tokens.batches import Chunk, chunks
+
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+SPREAD = 0.3  # of the lengths of texts around their mean
+SQUARE = {"cpu": 768, "cuda": 8192}  # rows and columns of the matrices that are multiplied
+
+
+@dataclass(frozen=True)
+class Rate:
+    """What a kind of step reaches.
+
+    Attributes:
+        flops: useful operations a second; on a CPU a second of one core.
+        parameters: weights that the optimiser updates in that time; infinite where nothing is trained.
+    """
+
+    flops: float
+    parameters: float = float("inf")
+
+    def seconds(self, step: Step) -> float:
+        """Of a step."""
+        further = step.head_layers * step.encoder.hidden * (4 * step.encoder.hidden + 2 * step.encoder.intermediate)
+        return step.flops / self.flops + (step.encoder.parameters + further) / self.parameters
+
+
+def rate_of(small: Step, device: torch.device) -> Rate:
+    """Measure such a step, which is one of seconds (``Step.sample``)."""
+    torch.manual_seed(1)
+    model = _model(small).to(device).train(small.trained)
+    parts = [part.to(device) for part in _chunks(small)]
+
+    def read() -> None:
+        with torch.autocast(device.type, PRECISIONS[small.precision], enabled=small.precision != "fp32"):
+            _read(model, parts, small)
+
+    found = Rate(small.flops / min(_seconds(read, device) for _ in range(2)))
+    if not small.trained:
+        return found
+    optimiser = torch.optim.AdamW(model.parameters(), fused=True)
+    updates = [_seconds(optimiser.step, device) for _ in range(2)][1:]
+    weights = sum(weight.numel() for weight in model.parameters())
+    return replace(found, parameters=weights / min(updates))
+
+
+def product_rate(device: torch.device) -> float:
+    """Operations a second of large products in fp32; on a CPU a second of one core."""
+    size = SQUARE[device.type]
+    left, right = torch.randn(2, size, size, device=device)
+    return 2 * float(size) ** 3 / min(_seconds(lambda: left @ right, device) for _ in range(3))
+
+
+def _model(step: Step) -> Condenser | BiEncoder:
+    size: EncoderSize = step.encoder
+    config: Any = BertConfig(  # type: ignore[call-arg]
+        vocab_size=size.vocabulary,
+        hidden_size=size.hidden,
+        num_hidden_layers=size.layers,
+        num_attention_heads=size.heads,
+        intermediate_size=size.intermediate,
+        max_position_embeddings=max(512, int(2 * step.length)),
+        attn_implementation="eager",
+        hidden_dropout_prob=size.dropout,
+        attention_probs_dropout_prob=size.dropout,
+    )
+    language_model: Any = BertForMaskedLM(config)
+    if not step.predicted:
+        return BiEncoder(Encoder(language_model.base_model))
+    late = step.losses > 1 or not step.head_layers
+    return Condenser(language_model, CondenserShape(step.head_layers, size.layers // 2, late))
+
+
+def _chunks(step: Step) -> list[Chunk]:
+    """Random texts of about the mean length, with masked tokens where some are predicted."""
+    random = np.random.default_rng(1)
+    rows = max(2, 2 * round(step.rows / 2))  # pairs, where there is a contrast
+    near = (step.length * (1 - SPREAD), step.length * (1 + SPREAD))
+    lengths = np.maximum(3, random.uniform(*near, rows)).astype(np.int64)
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    ids = random.integers(5, step.encoder.vocabulary, int(starts[-1]))
+    masked = targets = None
+    if step.predicted:
+        masked = np.sort(random.choice(len(ids), max(1, round(step.predicted * len(ids))), replace=False))
+        targets = ids[masked]
+    return chunks(ids, starts, step.chunk_tokens, 0, masked=masked, targets=targets)
+
+
+def _read(model: Condenser | BiEncoder, parts: list[Chunk], step: Step) -> None:
+    if not step.trained:
+        with torch.inference_mode():
+            for part in parts:
+                model.vectors(part)
+        return
+    model.zero_grad()
+    predicted = sum(len(part.masked) for part in parts if part.masked is not None)
+    encoder = MaskedPrediction(model, predicted) if isinstance(model, Condenser) else model
+    backpropagate(encoder, parts, None if isinstance(model, Condenser) else span_contrast)
+
+
+def _seconds(work: Callable[[], object], device: torch.device) -> float:
+    """Of the processor, all threads together; on a GPU until it has done the work."""
+    if device.type == "cpu":
+        begin = time.process_time()
+        work()
+        return time.process_time() - begin
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    work()
+    torch.cuda.synchronize()
+    return time.perf_counter() - begin

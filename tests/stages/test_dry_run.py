@@ -1,0 +1,95 @@
+"""What a dry run says that a recipe will take, before anything is computed and after some of it was."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from error_lines import names
+from small import MODEL, Done, run_command
+
+UNITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+
+
+def costs(out: str) -> dict[str, list[str]]:
+    """The cells of the second table by stage."""
+    lines = out.partition("what is to be made")[2].splitlines()
+    cells = [[cell.strip() for cell in line.strip("│┃").split("│")] for line in lines if "│" in line]
+    return {name: rest for name, *rest in cells}
+
+
+def amount(cell: str) -> float:
+    size, _, prefix = cell.removesuffix("+").partition(" ")
+    return float(size) * UNITS[prefix.removesuffix("B")]
+
+
+def test_before_anything_is_there_the_sizes_are_those_of_the_files(on_beir: list[str], tmp_path: Path) -> None:
+    done = run_command("experiment=tiny", *on_beir, "dry_run=plan", f"output_root={tmp_path}").sound()
+    found = costs(done.out)
+    steps, tokens, flops, disk, hours = found["cocondenser"]
+    assert int(steps) > 0
+    assert amount(tokens) > 0
+    assert amount(flops) > 100 * amount(tokens)
+    assert amount(disk) > 1e4
+    assert hours != "?"
+    assert not [*tmp_path.iterdir()]
+
+
+def test_what_it_expects_is_near_what_is_then_made(finished: Done, on_beir: list[str], tmp_path: Path) -> None:
+    done = run_command("experiment=tiny", *on_beir, "dry_run=plan", f"output_root={tmp_path}").sound()
+    expected = costs(done.out)
+    for link in sorted((finished.folder / "stages").iterdir()):
+        manifest = json.loads((link / "manifest.json").read_text())
+        if "train/tokens" in manifest["metrics"]:
+            assert amount(expected[link.name][1]) == pytest.approx(manifest["metrics"]["train/tokens"], rel=0.5)
+        if manifest["kind"] in ("encode", "pretrain_cocondenser", "finetune"):
+            assert amount(expected[link.name][3]) == pytest.approx(sum(manifest["files"].values()), rel=0.6), link.name
+
+
+def test_what_is_there_is_not_asked_for_again(finished: Done, on_beir: list[str]) -> None:
+    root = f"output_root={finished.folder.parents[1]}"
+    done = run_command("experiment=tiny", *on_beir, "dry_run=true", root).sound()
+    assert "to be made" not in done.out
+    assert re.search(r"│ corpus +│ corpus +│ [0-9a-f]{16} │ there", done.out)
+    changed = run_command("experiment=tiny", *on_beir, "dry_run=plan", root, "stages.round2.steps=77").sound()
+    found = costs(changed.out)
+    assert found["round2"][0] == "77"
+    assert "round1" not in found
+    assert "waits for round2.index" in changed.out
+
+
+def test_the_hours_here_are_measured(on_beir: list[str], tmp_path: Path) -> None:
+    given = ["experiment=tiny", *on_beir, *MODEL, "dry_run=true", "dry_run_gpu=v100", f"output_root={tmp_path}"]
+    done = run_command(*given).sound()
+    assert re.search(r"┃ +here +┃ +v100 +┃", done.out)
+    *_, here, there = costs(done.out)["cocondenser"]
+    assert re.fullmatch(r"[\d.]+ (s|min|h)", here)
+    assert here != there
+
+
+@pytest.mark.parametrize("recipe", ["cocondenser_msmarco", "query_as_context_msmarco"])
+def test_a_known_collection_is_planned_without_its_files(recipe: str, tmp_path: Path) -> None:
+    given = f"experiment={recipe}", f"data.root={tmp_path / 'data'}", "dry_run=plan", f"output_root={tmp_path}"
+    (tmp_path / "data").mkdir()
+    done = run_command(*given)
+    assert done.code == 1, "it could not run"
+    names(done.err, "data.root", "collection.tsv")
+    found = costs(done.out)
+    assert "?" not in [cell for row in found.values() for cell in row]
+    assert amount(found["round1.index" if "round1" in found else "spans_round1.index"][3]) == pytest.approx(
+        29e9, rel=0.05
+    )
+    assert "the paper: " in done.out
+
+
+def test_texts_of_ones_own_are_counted_by_their_bytes(tmp_path: Path) -> None:
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "a.txt").write_text("Some words stand here. " * 5_000 + "\n")
+    given = f"data.root={tmp_path / 'text'}", "dry_run=plan", f"output_root={tmp_path / 'out'}"
+    found = costs(run_command("experiment=cocondenser_local", "data=text", *given).sound().out)
+    assert amount(found["tokens"][3]) == pytest.approx(2 * 5_000 * 5, rel=0.3)
+
+
+def test_a_gpu_that_is_not_known_is_named(tmp_path: Path) -> None:
+    done = run_command("experiment=quickstart", "dry_run=plan", "dry_run_gpu=h10", f"output_root={tmp_path}")
+    names(done.err, "dry_run_gpu", "'h10'", "h100", "a100")
