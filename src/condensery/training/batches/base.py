@@ -1,19 +1,19 @@
 """Batches as a function of the step: nothing is remembered, so a resumed run sees what an uninterrupted one sees."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 from torch.utils.data import Dataset, DistributedSampler
 
 from condensery.randomness import generator
 from condensery.system.children import Parent
 from condensery.tokens.batches import Chunk
+from condensery.training.batches.transport import packed, unpacked
 
 Ids = NDArray[np.int64]
 Order = Callable[[int], tuple[int, Ids]]  # step -> its epoch and the items of its batch
@@ -35,11 +35,20 @@ class Batch:
     replicated: bool = False
 
     def to(self, device: torch.device) -> Self:
-        """The same batch on ``device``."""
-        tensors: dict[str, Any] = {
-            name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)
-        }
-        return replace(self, chunks=[chunk.to(device, non_blocking=True) for chunk in self.chunks], **tensors)
+        """The same batch on ``device``, which all of it reaches in one copy."""
+        if self.chunks and self.chunks[0].input_ids.device == device:
+            return self
+        block, parts = packed(self)
+        return cast(Self, unpacked(block.to(device, non_blocking=True), parts))
+
+    def pin_memory(self) -> Self:
+        """The same batch in memory that a GPU copies from by itself; PyTorch's loader calls it."""
+        block, parts = packed(self)
+        return cast(Self, unpacked(block.pin_memory(), parts))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """From a worker of the loader to the training all of it goes in one block."""
+        return unpacked, packed(self)
 
 
 @dataclass(frozen=True)

@@ -76,8 +76,13 @@ class StepDataModule(pl.LightningDataModule):
             num_workers=self.workers,
             multiprocessing_context="spawn" if self.workers else None,
             worker_init_fn=partial(begin_worker, Parent.here()),
+            pin_memory=self._device().type == "cuda",
             persistent_workers=False,
         )
+
+    def _device(self) -> torch.device:
+        """Where the batches go."""
+        return self.trainer.strategy.root_device if self.trainer else torch.device("cpu")
 
     def val_dataloader(self) -> Any:
         """A sample of dev queries and passages, where there are any."""
