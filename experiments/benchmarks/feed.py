@@ -15,6 +15,7 @@ With device=cuda the training process also brings the batches to the GPU, in pin
 """
 
 import json
+import multiprocessing
 import sys
 import tempfile
 import time
@@ -82,9 +83,9 @@ def triples(passages: TokenStore, queries: TokenStore, budget: int) -> Batches:
     return TripleBatches(queries, passages, None, bert_vocabulary(), training, **how)
 
 
-def worker_seconds(loader: object) -> float:
+def worker_seconds() -> float:
     """CPU-seconds of the loader's one worker since it was started."""
-    (worker,) = loader._workers  # type: ignore[attr-defined]
+    (worker,) = multiprocessing.active_children()
     fields = Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICK
 
@@ -96,14 +97,16 @@ def fed(batches: Batches, number: int, device: torch.device) -> dict[str, float]
     made: DataLoader[Batch] = data.train_dataloader()
     made.pin_memory = device.type == "cuda"
     loader = iter(made)
-    first = next(loader).to(device)  # and the worker is up
-    before, here = worker_seconds(loader), time.process_time()
+    next(loader).to(device)  # the worker is up
+    before, here = worker_seconds(), time.process_time()
     tokens = chunks = 0
     for _ in range(number):
         batch = next(loader).to(device)
         tokens, chunks = tokens + batch.tokens, chunks + len(batch.chunks)
-    here, there = time.process_time() - here, worker_seconds(loader) - before
-    del first, loader
+    here, there = time.process_time() - here, worker_seconds() - before
+    loader.close()  # and the worker ends
+    for process in multiprocessing.active_children():
+        process.join()
     return {"tokens": tokens / number, "chunks": chunks / number, "training": here / tokens, "worker": there / tokens}
 
 

@@ -64,7 +64,7 @@ def run_program(program: Callable[[], Any], home: Path) -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises, so that its message can be made one line here
     recipe_guard.install()
     _compose_quickly()
-    signals.leave_upon((signal.SIGINT, signal.SIGTERM), lambda number: KeyboardInterrupt())
+    signals.leave_upon((signal.SIGINT, signal.SIGTERM, signal.SIGUSR1), lambda number: KeyboardInterrupt())
     try:
         sys.argv[1:] = prepared(sys.argv[1:])
         program()

@@ -2,7 +2,9 @@
 
 import csv
 import math
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import textbook
@@ -201,3 +203,25 @@ def test_the_mean_reciprocal_rank_of_the_sample_is_that_of_a_loop(tmp_path: Path
         total += next((1 / rank for rank, p in enumerate(ranking, 1) if sample.relevant[query, p]), 0.0)
     assert logged == pytest.approx(total / 6, rel=1e-5)
     module.train()
+
+
+@pytest.mark.parametrize("slow", [True, False])
+def test_it_says_when_it_waited_for_batches(slow: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    module, data, settings = tiny.run("condenser", tmp_path, steps=4)
+    data.setup()
+    make = data.batches.batch
+
+    step = module.objective
+
+    def batch(*given: Any) -> Any:
+        time.sleep(0.4 * slow)
+        return make(*given)
+
+    def objective(batch: Any) -> Any:
+        time.sleep(0.4 * (not slow))
+        return step(batch)
+
+    data.batches.batch, module.objective = batch, objective  # type: ignore[method-assign]
+    fit(module, data, settings, tmp_path / "run", "stage")
+    said = capsys.readouterr().out
+    assert ("[stage] " in said and "% of the time it waited for batches; trainer.workers=2" in said) == slow

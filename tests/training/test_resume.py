@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 from pytorch_lightning.loggers import CSVLogger
 
 from condensery.errors import UserError
+from condensery.system import signals
 from condensery.training import loop
 from condensery.training.logs import csv_logger, merge_parts
 from condensery.training.loop import first_step, fit, last_checkpoint
@@ -263,3 +265,50 @@ def test_the_parts_of_the_curves_become_one_without_repeated_or_unfinished_lines
     part(3, "a,step\n41,3\n51,4\n")
     assert merge_parts(tmp_path).read_text(encoding="utf-8").split() == ["a,step", "1,0", "2,1", "30,2", "41,3", "51,4"]
     assert [path.name for path in (tmp_path / "logs").iterdir()] == ["metrics.csv"]
+
+
+@pytest.fixture
+def _heard() -> Iterator[None]:
+    """Signals are heard as by the command, and forgotten after the test."""
+    numbers = signal.SIGTERM, signal.SIGUSR1
+    before, hook = {number: signal.getsignal(number) for number in numbers}, sys.unraisablehook
+    signals.leave_upon(numbers, lambda number: SystemExit(128 + number))
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    sys.unraisablehook = hook
+    for known in (signals.came, signals._again, signals._handlers):
+        known.clear()  # type: ignore[attr-defined]
+
+
+class Signals(CSVLogger):
+    """Sends this process signals while the step ``at`` is logged."""
+
+    def __init__(self, folder: Path, at: int, number: int, times: int = 1) -> None:
+        super().__init__(folder / "signals")
+        self.at, self.number, self.times = at, number, times
+
+    def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
+        for _ in range(self.times if step == self.at else 0):
+            os.kill(os.getpid(), self.number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM], ids=["SIGUSR1", "SIGTERM"])
+@pytest.mark.usefixtures("_heard")
+def test_a_warning_makes_a_checkpoint_of_the_step_before_the_run_ends(number: int, tmp_path: Path) -> None:
+    whole = _fit("condenser", tmp_path, "whole")
+    module, data, settings = tiny.run("condenser", tmp_path, checkpoint_every=1000)
+    with pytest.raises(SystemExit):
+        fit(module, data, settings, tmp_path / "parts", "parts", loggers=[Signals(tmp_path, 6, number)])
+    assert first_step(tmp_path / "parts") in (7, 8), "the step that it came in, or the next"
+    signals.came.clear()
+    signals._again.clear()
+    assert _same(whole, _fit("condenser", tmp_path, "parts"))
+
+
+@pytest.mark.usefixtures("_heard")
+def test_who_asks_twice_is_not_kept_waiting(tmp_path: Path) -> None:
+    module, data, settings = tiny.run("condenser", tmp_path, checkpoint_every=1000)
+    with pytest.raises(SystemExit):
+        fit(module, data, settings, tmp_path / "run", "run", loggers=[Signals(tmp_path, 6, signal.SIGTERM, times=2)])
+    assert first_step(tmp_path / "run") == 0

@@ -117,6 +117,15 @@ def sum_of(count: int) -> int:
     return int(total)
 
 
+def any_of(flag: bool) -> bool:
+    """Whether ``flag`` is true in one of the processes at least; also where they do not share the batch."""
+    if _world() == 1:
+        return flag
+    number = torch.tensor(int(flag), device=_for_numbers())
+    distributed.all_reduce(number)
+    return bool(number)
+
+
 def share_of(count: int) -> float:
     """The mean of a count over the processes: what a sum is divided by that is then averaged over them."""
     return sum_of(count) / processes()

@@ -125,7 +125,7 @@ def _serve(
     with suppress(OSError):
         os.setpgid(0, 0)
     parent.end_with()
-    leave_upon([signal.SIGTERM], lambda number: SystemExit(128 + number))
+    leave_upon([signal.SIGTERM, signal.SIGUSR1], lambda number: SystemExit(128 + number))
     os.environ.update(environment)  # before torch is imported
     store = Store(root)
     for node, force in _messages(connection):

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(gt=0)]
+SMALLEST = 2048  # padded tokens of a chunk with which chunk_tokens=auto begins
 RUN_LENGTHS = ("steps", "epochs", "token_budget")  # fields that say how long training runs
 LENGTHS = ("length", "query_length", "passage_length")  # fields that say how long inputs are, in tokens
 AROUND = 5.0  # CPU-seconds of a training besides its steps: libraries, loading, validation, saving
@@ -39,7 +40,7 @@ class OptimisedStageConfig(StageConfig):
     """The keys of every stage that trains a model, whatever it is."""
 
     batch_size: Count
-    chunk_tokens: Count
+    chunk_tokens: Count | Literal["auto"]
     steps: Count | None
     epochs: Annotated[float, Field(gt=0)] | None
     token_budget: Count | None
@@ -73,6 +74,11 @@ class OptimisedStageConfig(StageConfig):
     def validations(self) -> tuple[int, ...] | None:
         """How often and on what it is validated; None = never."""
         return None
+
+    @property
+    def budget(self) -> int:
+        """Padded tokens of a chunk; of ``auto`` until it is known what fits (``training.fitting``)."""
+        return SMALLEST if self.chunk_tokens == "auto" else self.chunk_tokens
 
     def lengths(self) -> dict[str, int]:
         """How long inputs are, in tokens, by key."""
@@ -180,6 +186,7 @@ def run_training(
     from condensery.stages.devices import init_process_group, torch_device
     from condensery.system import memory
     from condensery.training.equipment import check_precision, equipment
+    from condensery.training.fitting import chunk_that_fits
     from condensery.training.logs import wandb_logger
     from condensery.training.loop import first_step, fit
 
@@ -188,6 +195,11 @@ def run_training(
     init_process_group(context.runtime)
     _check_positions(module, config, context.stage_name)
     check_precision(config.precision, device)
+    if config.chunk_tokens == "auto":
+        chunk = chunk_that_fits(module, data.batches, config.precision, device, SMALLEST)
+        data.batches.budget = chunk  # type: ignore[attr-defined]
+        if rank() == 0:
+            print(f"[{context.stage_name}] chunks of {chunk:,} tokens", flush=True)
     train = partial(
         fit,
         module,

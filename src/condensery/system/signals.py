@@ -11,12 +11,15 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing import resource_tracker
-from typing import Any, NoReturn
+from typing import Any
 
 came: list[int] = []
 """The signals of ``leave_upon`` that this process got."""
 _again: list[Callable[[], BaseException]] = []
 """Makes what the last of them raised; the exception itself would keep alive all that it passed through."""
+_steps: list[None] = []
+"""One for each block ``after_this_step`` that we are in."""
+_handlers: dict[int, Callable[[int, Any], None]] = {}
 _AGAIN = 0.05  # seconds until a signal whose exception was lost is sent once more
 
 
@@ -27,9 +30,12 @@ def leave_upon(numbers: Iterable[int], error: Callable[[int], BaseException]) ->
     Here it prints nothing, and the signal comes again a moment later.
     """
 
-    def leave(number: int, frame: object) -> NoReturn:
+    def leave(number: int, frame: object) -> None:
+        waits = _steps and not came and number != signal.SIGINT
         came.append(number)
         _again[:] = [partial(error, number)]
+        if waits:
+            return
         raised = error(number)
         raised.of_a_signal = True  # type: ignore[attr-defined]
         raise raised
@@ -45,6 +51,14 @@ def leave_upon(numbers: Iterable[int], error: Callable[[int], BaseException]) ->
     for number in numbers:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, leave)
+            _handlers[number] = leave
+
+
+def hear_again() -> None:
+    """Take back the signals of ``leave_upon`` that a library has given a handler of its own, as Lightning does SIGTERM."""
+    for number, handler in _handlers.items():
+        if signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
 
 
 def leave_if_asked() -> None:
@@ -55,6 +69,20 @@ def leave_if_asked() -> None:
     """
     if _again:
         raise _again[-1]()
+
+
+@contextmanager
+def after_this_step() -> Iterator[None]:
+    """In the block the first signal of ``leave_upon``, but Ctrl-C, does not raise: whoever makes the steps looks at ``came``
+    after each, and calls ``leave_if_asked`` when a checkpoint is written. So SLURM's warning that the time is nearly up costs
+    no work. A second signal raises at once.
+    """
+    _steps.append(None)
+    try:
+        yield
+    finally:
+        _steps.pop()
+    leave_if_asked()
 
 
 @contextmanager

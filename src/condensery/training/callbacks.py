@@ -16,8 +16,12 @@ from lightning_fabric.plugins.io import TorchCheckpointIO
 from condensery.errors import UserError, close_to
 from condensery.losses.cross_batch import from_rank_zero
 from condensery.system.progress import progress
+from condensery.system.signals import hear_again, leave_if_asked
+from condensery.training.datamodules.base import StepDataModule
 from condensery.training.modules.base import TrainingModule
 from condensery.training.validation import PairSample, ValidationSample
+
+WAITED = 0.05  # share of the time of a training; to wait less for batches is not worth a word
 
 
 class Throughput(pl.Callback):
@@ -62,6 +66,22 @@ class Throughput(pl.Callback):
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         self.teardown(trainer, pl_module, "fit")
+
+
+class Waiting(pl.Callback):
+    """Says at the end how long the training waited for batches, where that was more than ``WAITED`` of its time."""
+
+    def __init__(self, label: str, data: StepDataModule) -> None:
+        self.label, self.data = label, data
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.since, self.before = time.perf_counter(), self.data.waited
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        share = (self.data.waited - self.before) / (time.perf_counter() - self.since)
+        if share > WAITED:
+            more = f"trainer.workers={self.data.workers + 2} makes them with more processes"
+            print(f"[{self.label}] {share:.0%} of the time it waited for batches; {more}", flush=True)
 
 
 @contextmanager
@@ -152,12 +172,36 @@ class Checkpoints(pl.callbacks.Checkpoint):
         ended = trainer.should_stop and trainer.global_step < trainer.max_steps
         if ended or (not late and (not self.every or trainer.global_step % self.every)):
             return
+        self.write(trainer)
+
+    def write(self, trainer: pl.Trainer) -> None:
+        """Write the checkpoint of this step."""
         path = self.folder / f"step={trainer.global_step}.ckpt"
         trainer.save_checkpoint(path)
         for other in self.folder.glob("step=*.ckpt"):
             if other != path:
                 other.unlink()
         self.written = time.monotonic()
+
+
+class LeaveWhenAsked(pl.Callback):
+    """Ends all processes after the step in which one of them got a signal to end; the first writes a checkpoint before."""
+
+    def __init__(self, checkpoints: Checkpoints | None) -> None:
+        self.checkpoints = checkpoints
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        hear_again()
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        assert isinstance(pl_module, TrainingModule)
+        if pl_module.asked_to_leave and trainer.global_step < trainer.max_steps:
+            if self.checkpoints is not None:
+                self.checkpoints.write(trainer)
+            leave_if_asked()
+            raise SystemExit(0)  # another process was asked
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):

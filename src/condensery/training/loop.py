@@ -18,7 +18,16 @@ from pytorch_lightning.profilers import AdvancedProfiler, PyTorchProfiler, Simpl
 from condensery.errors import UserError
 from condensery.losses.cross_batch import from_rank_zero, processes, rank
 from condensery.models.encoder import compiled as compiled_layers
-from condensery.training.callbacks import AtomicCheckpointIO, Checkpoints, EndTogether, Throughput, Validation
+from condensery.system.signals import after_this_step
+from condensery.training.callbacks import (
+    AtomicCheckpointIO,
+    Checkpoints,
+    EndTogether,
+    LeaveWhenAsked,
+    Throughput,
+    Validation,
+    Waiting,
+)
 from condensery.training.datamodules.base import StepDataModule
 from condensery.training.equipment import check_precision
 from condensery.training.logs import LOGS, csv_logger, last_values, merge_parts
@@ -96,9 +105,11 @@ def fit(
     check_precision(settings.precision, torch.device("cuda" if gpu else "cpu"))
     _quieten()
     checkpoint = from_rank_zero(last_checkpoint(folder))
-    called = [*callbacks, *(_of_the_first(folder, label, settings, sample) if first else [])]
+    called = [*callbacks, *(_of_the_first(folder, label, settings, sample, data) if first else [])]
     if sample is not None and settings.validate_every and processes() > 1:
         called.append(EndTogether(settings.validate_every, settings.steps))
+    if settings.checkpointed:
+        called.append(LeaveWhenAsked(next((one for one in called if isinstance(one, Checkpoints)), None)))
     given = dict(flags or {})
     profiler = given.pop("profiler", None)
     trainer = pl.Trainer(
@@ -121,7 +132,8 @@ def fit(
     torch.manual_seed(module.seed)
     data.epoch = settings.steps  # to Lightning a run is one epoch, whose end it makes something of
     module.train()  # models that were loaded have dropout off, and Lightning leaves that as it is
-    with compiled_layers() if compiled else nullcontext():
+    patient = after_this_step() if settings.checkpointed else nullcontext()
+    with compiled_layers() if compiled else nullcontext(), patient:
         trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
     if trainer.global_step != settings.steps and (trainer.interrupted or not trainer.should_stop):
         raise KeyboardInterrupt  # Lightning may return quietly from Ctrl-C; a callback that ends the training says so
@@ -134,10 +146,14 @@ def fit(
 
 
 def _of_the_first(
-    folder: Path, label: str, settings: LoopSettings, sample: ValidationSample | PairSample | None
+    folder: Path,
+    label: str,
+    settings: LoopSettings,
+    sample: ValidationSample | PairSample | None,
+    data: StepDataModule,
 ) -> list[Callback]:
     """What the first process does besides training."""
-    found: list[Callback] = [Throughput(label, settings.steps, max(1, settings.log_every))]
+    found: list[Callback] = [Throughput(label, settings.steps, max(1, settings.log_every)), Waiting(label, data)]
     if settings.checkpointed:
         found.append(Checkpoints(folder / CHECKPOINTS, settings.checkpoint_every, settings.checkpoint_minutes))
     if sample is not None and settings.validate_every:

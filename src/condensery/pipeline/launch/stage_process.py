@@ -32,7 +32,7 @@ def main(folder: Path) -> None:
     task = StageCall.read(folder)
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     member = DistributedProcess(*(int(os.environ[name]) for name in names))
-    leave_upon([signal.SIGTERM], lambda number: SystemExit(0))
+    leave_upon([signal.SIGTERM, signal.SIGUSR1], lambda number: SystemExit(0))
     if task.host == socket.gethostname() and not task.pipeline.gone():
         task.pipeline.end_with()
     threading.Thread(target=_end_with_pipeline, args=(folder, task), daemon=True).start()

@@ -79,7 +79,7 @@ def finetune(config: FinetuneConfig, context: Context) -> dict[str, Any]:
         batch_size=config.batch_size,
         query_length=config.query_length,
         passage_length=config.passage_length,
-        chunk_tokens=config.chunk_tokens,
+        chunk_tokens=config.budget,
         seed=config.seed,
         workers=context.runtime.workers,
     )
@@ -97,7 +97,7 @@ def finetune(config: FinetuneConfig, context: Context) -> dict[str, Any]:
     assert isinstance(data.batches, TripleBatches)
     data.batches.order = order = _order(config, context, training) or data.batches.order
     callbacks = [AdaptiveBatches(order, data.batches)] if isinstance(order, AdaptiveOrder) else []
-    sample = validation_sample(config, config.chunk_tokens, context, data.lengths)
+    sample = validation_sample(config, config.budget, context, data.lengths)
     values = run_training(module, data, settings, config, context, sample, callbacks)
     shutil.rmtree(context.folder / SCHEDULE, ignore_errors=True)
     module.save_pretrained(context.folder, context.input("tokenizer"), data.lengths)

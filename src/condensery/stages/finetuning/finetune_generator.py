@@ -91,7 +91,7 @@ def finetune_generator(config: FinetuneGeneratorConfig, context: Context) -> dic
         batch_size=config.batch_size,
         max_input_tokens=config.max_input_tokens,
         max_tokens=config.max_tokens,
-        budget=config.chunk_tokens,
+        budget=config.budget,
         seed=config.seed,
     )
     module = GeneratorModule(generator.model, **config.optimiser())

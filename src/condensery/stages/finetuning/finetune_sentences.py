@@ -37,7 +37,7 @@ def finetune_sentences(config: FinetuneSentencesConfig, context: Context) -> dic
         scores[chosen],
         batch_size=config.batch_size,
         length=config.length,
-        budget=config.chunk_tokens,
+        budget=config.budget,
         seed=config.seed,
     )
     model = initial_towers(config, context, sentences.vocabulary, separate=False)

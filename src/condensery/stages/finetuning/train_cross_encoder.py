@@ -65,7 +65,7 @@ def train_cross_encoder(config: TrainCrossEncoderConfig, context: Context) -> di
         batch_size=config.batch_size,
         query_length=config.query_length,
         passage_length=config.length,
-        chunk_tokens=config.chunk_tokens,
+        chunk_tokens=config.budget,
         seed=config.seed,
         workers=context.runtime.workers,
     )
@@ -76,7 +76,7 @@ def train_cross_encoder(config: TrainCrossEncoderConfig, context: Context) -> di
     if config.validations():
         sizes = config.validation_queries, config.validation_passages
         assert isinstance(data.batches, ListBatches)
-        sample = pair_sample(collection, data.batches.reader, *sizes, budget=config.chunk_tokens)
+        sample = pair_sample(collection, data.batches.reader, *sizes, budget=config.budget)
     values = run_training(module, data, config.loop(data.batches), config, context, sample)
     module.save_pretrained(context.folder, context.input("tokenizer"), data.lengths)
     return {"queries": len(training.rows), **values}

@@ -65,7 +65,7 @@ def training_work(
         each = min(text + 2, longest) if contrast else min(text + 1 + question, longest)
         rows = config.batch_size * (passages + contrast)
         length = (passages * each + contrast * question) / (passages + contrast)
-        step = Step(sizes.encoder, rows, length, config.chunk_tokens, contrast=contrast, precision=config.precision)
+        step = Step(sizes.encoder, rows, length, config.budget, contrast=contrast, precision=config.precision)
     return config.training(sizes, step, queries)
 
 

@@ -62,7 +62,7 @@ class SpanConfig(ValidatedConfig, EncoderStageConfig):
         found, step = self.texts(read), None
         if sizes.encoder is not None and found.tokens is not None:
             rows, own = self.batch_size * found.texts, self.objective()
-            step = Step(sizes.encoder, rows, found.tokens, self.chunk_tokens, precision=self.precision, **own)
+            step = Step(sizes.encoder, rows, found.tokens, self.budget, precision=self.precision, **own)
         return self.training(sizes, step, found.items)
 
     def objective(self) -> dict[str, Any]:
@@ -314,9 +314,9 @@ def pretrain_ict(config: PretrainIctConfig, context: Context) -> dict[str, Any]:
 
 def _shared(config: AnyConfig, context: Context) -> dict[str, Any]:
     """What every data module here is given."""
-    named = ("length", "batch_size", "chunk_tokens", "seed", "mask_rate", "whole_word")
+    named = ("length", "batch_size", "seed", "mask_rate", "whole_word")
     found = {name: getattr(config, name) for name in named if hasattr(config, name)}
-    return {**found, "workers": context.runtime.workers}
+    return {**found, "chunk_tokens": config.budget, "workers": context.runtime.workers}
 
 
 def _spans(config: AnyConfig, context: Context, **own: Any) -> "SpanPairDataModule":
@@ -372,7 +372,7 @@ def _fit(module: "EncoderModule", data: "TokenDataModule", config: AnyConfig, co
     data.setup()
     assert isinstance(data.batches, SpanBatches)
     source = data.batches.source
-    sample = validation_sample(config, config.chunk_tokens, context, (config.length, config.length))
+    sample = validation_sample(config, config.budget, context, (config.length, config.length))
     values = run_training(module, data, config.loop(data.batches), config, context, sample)
     module.save_pretrained(context.folder, context.input("tokenizer"), data.lengths)
     return {"items": source.items, "left_out": source.left_out, **values}

@@ -1,5 +1,6 @@
 """Batches as a function of the step: nothing is remembered, so a resumed run sees what an uninterrupted one sees."""
 
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -128,6 +129,8 @@ class StepDataset(Dataset[Batch]):
 
 def begin_worker(parent: Parent, number: int) -> None:
     """What each worker of the loader begins with. It stands here because a worker need not import Lightning."""
+    for warning in (signal.SIGUSR1, signal.SIGUSR2):  # SLURM's, to all processes of a job; the training ends this one
+        signal.signal(warning, signal.SIG_IGN)
     parent.end_with()
 
 

@@ -34,6 +34,15 @@ class ListBatches:
     def __init__(self, triples: TripleBatches, reader: PairReader) -> None:
         self.triples, self.reader = triples, reader
 
+    @property
+    def budget(self) -> int:
+        """Padded tokens that a chunk may hold."""
+        return self.triples.budget
+
+    @budget.setter
+    def budget(self, tokens: int) -> None:
+        self.triples.budget = tokens
+
     def steps_an_epoch(self) -> int:
         """See ``Batches``."""
         return self.triples.steps_an_epoch()

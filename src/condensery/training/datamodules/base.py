@@ -4,7 +4,10 @@ Each makes the batch of a step as a function of the step, so nothing is remember
 what one that was never interrupted sees, with any number of processes and of workers.
 """
 
+import time
+from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -37,12 +40,14 @@ class StepDataModule(pl.LightningDataModule):
 
     Attributes:
         epoch: batches that Lightning is to take for an epoch; None = those of one pass over the data.
+        waited: seconds that the training has waited for batches.
     """
 
     def __init__(self, batches: Batches | None = None, workers: int = 0) -> None:
         super().__init__()
         self._batches, self.workers = batches, workers
         self.epoch: int | None = None
+        self.waited = 0.0
 
     @property
     def batches(self) -> Batches:
@@ -69,7 +74,7 @@ class StepDataModule(pl.LightningDataModule):
 
     def train_dataloader(self) -> DataLoader[Batch]:
         """Batches of this process's share, in the order of the steps."""
-        return _Loader(
+        loader = _Loader(
             StepDataset(self.batches, Share(rank(), processes())),
             batch_size=None,
             sampler=StepSampler(lambda: self.trainer.global_step if self.trainer else 0, self.batches_an_epoch()),
@@ -79,6 +84,11 @@ class StepDataModule(pl.LightningDataModule):
             pin_memory=self._device().type == "cuda",
             persistent_workers=False,
         )
+        loader.waited = self._wait
+        return loader
+
+    def _wait(self, seconds: float) -> None:
+        self.waited += seconds
 
     def _device(self) -> torch.device:
         """Where the batches go."""
@@ -108,11 +118,31 @@ class StepDataModule(pl.LightningDataModule):
 
 
 class _Loader(DataLoader[Batch]):
-    """Its worker processes pass over Ctrl-C."""
+    """Its worker processes pass over Ctrl-C. ``waited`` gets the seconds in which the training had nothing else to do.
+
+    The first batch does not count: until then the workers start.
+    """
+
+    waited: Callable[[float], None]
 
     def __iter__(self) -> Any:
         with deaf_to_ctrl_c():
-            return super().__iter__()
+            batches = super().__iter__()
+        return self._timed(batches)
+
+    def _timed(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        yield from islice(batches, 1)
+        done = torch.cuda.Event() if self.pin_memory else None  # while a GPU works, nobody waits for a batch
+        while True:
+            if done is not None:
+                done.record()
+            start = time.perf_counter()
+            batch = next(batches, None)
+            if batch is None:
+                return
+            if done is None or done.query():
+                self.waited(time.perf_counter() - start)
+            yield batch
 
 
 class TokenDataModule(StepDataModule):

@@ -23,6 +23,7 @@ from condensery.arguments import check_numbers
 from condensery.errors import UserError
 from condensery.losses.contrast import Contrast
 from condensery.losses.cross_batch import (
+    any_of,
     average,
     copy_first_weights,
     rank,
@@ -39,6 +40,7 @@ from condensery.models.checkpoint import (
 )
 from condensery.models.encoder import Encoder
 from condensery.randomness import hash64
+from condensery.system import signals
 from condensery.tokens.batches import Chunk
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.training.batches.base import Batch
@@ -70,6 +72,7 @@ class TrainingModule(pl.LightningModule):
     Attributes:
         tokens: read in the last step by all processes together, padding not counted.
         trained_on: by the ``pairs`` of a data module of ours, how one is written that fits.
+        asked_to_leave: one of the processes got a signal to end, such as SLURM's warning.
 
     Raises:
         UserError: a number is out of its range.
@@ -77,6 +80,7 @@ class TrainingModule(pl.LightningModule):
 
     tokens: int
     trained_on: ClassVar[Mapping[Any, str]] = {}
+    asked_to_leave = False
 
     def __init__(
         self,
@@ -166,6 +170,7 @@ class TrainingModule(pl.LightningModule):
             encoder, contrast = self.objective(batch)
             losses = backpropagate(encoder, batch.chunks, contrast, self.manual_backward)
             self.tokens = sum_of(batch.tokens)
+        self.asked_to_leave = any_of(bool(signals.came))
         losses = average(self.parameters(), losses)
         rate = optimiser.param_groups[0]["lr"]
         optimiser.step()
