@@ -10,6 +10,7 @@ from torch import Tensor
 from condensery.errors import UserError
 from condensery.models.encoder import Encoder
 from condensery.models.packing import PackedLayout
+from condensery.models.vectors import VectorSettings
 
 LENGTHS = {"padded": [12, 5, 9, 3, 12], "mostly padding": [30, 3, 4, 3, 5], "of one length": [7, 7, 7]}
 
@@ -31,6 +32,28 @@ def test_cls_and_masked_positions_equal_the_librarys(family: str, lengths: list[
     torch.testing.assert_close(hidden[len(chunk) :], states[-1][labels != -100], rtol=0, atol=1e-12)
     real = attention.bool()
     torch.testing.assert_close(layout.tokens.pad(early)[real], states[1][real], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=list(LENGTHS))
+@pytest.mark.parametrize("normalise", [False, True])
+def test_the_mean_is_over_real_tokens_and_has_the_gradient_of_the_librarys_states(
+    normalise: bool, lengths: list[int]
+) -> None:
+    library = textbook.language_model("bert").base_model
+    ours = Encoder(copy.deepcopy(library), VectorSettings("mean", normalise))
+    rows = textbook.rows(lengths)
+    (chunk,) = rows.cut([len(lengths)])
+    ids, attention, _ = rows.padded
+    states = library(input_ids=ids, attention_mask=attention).last_hidden_state
+    wanted = torch.stack([row[:length].mean(dim=0) for row, length in zip(states, lengths, strict=True)])
+    if normalise:
+        wanted = wanted / wanted.norm(dim=1, keepdim=True)
+    found = ours.vectors(chunk)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
+    weights = torch.linspace(-1, 1, found.numel()).double().view(found.shape)
+    (found * weights).sum().backward()
+    (wanted * weights).sum().backward()
+    assert textbook.worst(textbook.gradients(ours.model), textbook.gradients(library)) < 1e-9
 
 
 @pytest.mark.parametrize("family", textbook.FAMILIES)

@@ -14,7 +14,8 @@ from condensery.text.writer import CollectionWriter
 from condensery.tokens.tokenizer import train_wordpiece
 
 TEXT = some_text(documents=8)
-GENERAL = {"seed": 1, "precision": "fp32", "callbacks": {}}
+VECTORS = ("revision", "pooling", "normalise", "query_prefix", "passage_prefix")
+GENERAL = {"seed": 1, "precision": "fp32", "callbacks": {}, **dict.fromkeys(VECTORS)}
 
 
 def inputs(folder: Path, text: Text = TEXT) -> dict[str, Path]:

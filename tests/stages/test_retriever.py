@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from error_lines import names
 from single_stage import inputs, run_stage
 from transformers import AutoModel, BertConfig, BertModel
 
@@ -78,34 +79,45 @@ def test_a_run_on_the_cpu_leaves_a_gpu_alone(checkpoint: Path, tmp_path: Path, m
 
 
 @pytest.mark.parametrize(
-    ("pooling", "similarity", "further", "message"),
+    ("pooling", "similarity", "further", "place", "words"),
     [
-        ("mean", "dot", [], "1_Pooling/config.json: pools by mean"),
-        ("cls", "cosine", [], "compares vectors by 'cosine'"),
-        ("cls", "dot", ["normalise"], "modules.json: a module 'Normalize' changes the vectors"),
-        ("cls", "dot", ["dense"], "modules.json: a module 'Dense' changes the vectors"),
-        ("cls", "dot", [], None),
+        ("max", "dot", [], "1_Pooling/config.json", ["max", "CLS vector or the mean"]),
+        (("cls", "mean"), "dot", [], "1_Pooling/config.json", ["cls, mean"]),
+        ("mean", "euclidean", [], "config_sentence_transformers.json", ["'euclidean'"]),
+        ("cls", "dot", ["dense"], "modules.json", ["'Dense'"]),
     ],
 )
-def test_a_folder_of_sentence_transformers_is_taken_only_where_cls_vectors_are_compared_by_inner_product(
-    checkpoint: Path, tmp_path: Path, pooling: str, similarity: str, further: list[str], message: str | None
+def test_a_folder_of_sentence_transformers_that_makes_vectors_in_an_unknown_way_is_refused(
+    checkpoint: Path,
+    tmp_path: Path,
+    pooling: str | tuple[str, ...],
+    similarity: str,
+    further: list[str],
+    place: str,
+    words: list[str],
 ) -> None:
     modules = pytest.importorskip("sentence_transformers.models")
-    transformer = modules.Transformer(str(checkpoint), max_seq_length=24)
-    parts = {"normalise": modules.Normalize, "dense": lambda: modules.Dense(32, 8)}
-    pooled = modules.Pooling(transformer.get_embedding_dimension(), pooling_mode=pooling)
     library = pytest.importorskip("sentence_transformers")
-    model = library.SentenceTransformer(
-        modules=[transformer, pooled, *(parts[one]() for one in further)], similarity_fn_name=similarity, device="cpu"
-    )
+    transformer = modules.Transformer(str(checkpoint), max_seq_length=24)
+    pooled = modules.Pooling(transformer.get_embedding_dimension(), pooling_mode=pooling)
+    dense = [modules.Dense(32, 8) for _ in further]
+    model = library.SentenceTransformer(modules=[transformer, pooled, *dense], device="cpu")
+    model.similarity_fn_name = similarity
     model.save(str(tmp_path / "saved"))
-
     lengths: dict[str, int | None] = {"query_length": 16, "passage_length": None}
-    if message is None:
-        made = run_stage("retriever", tmp_path / "made", {}, folder=tmp_path / "saved", **lengths)
-        assert made == {"query_length": 16, "passage_length": 24}
-        return
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError) as raised:
         RetrieverConfig(folder=tmp_path / "saved", **lengths).identity()
-    with pytest.raises(UserError, match=message):
+    names(str(raised.value), f"{tmp_path / 'saved'}/{place}", *words)
+    with pytest.raises(UserError, match="this project pools"):
         run_stage("retriever", tmp_path / "made", {}, folder=tmp_path / "saved", **lengths)
+
+
+def test_a_name_on_the_hub_is_known_by_its_name_and_revision() -> None:
+    def config(folder: str, revision: str | None = None) -> RetrieverConfig:
+        return RetrieverConfig(folder=Path(folder), revision=revision, query_length=None, passage_length=None)
+
+    assert config("somebody/model").identity() == ["hub somebody/model"]
+    assert "revision" in config("somebody/model").by_content()
+    assert "revision" not in config("somebody/model", "v2").by_content()
+    with pytest.raises(UserError, match="no such folder"):
+        config("outputs/artifacts/finetune/1234").identity()

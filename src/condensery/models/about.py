@@ -1,15 +1,25 @@
-"""``condensery.json``: what the folder of a checkpoint of ours says of itself. Imports no torch."""
+"""What the folder of a checkpoint says of itself: ``condensery.json`` of one of ours. Imports no torch."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from condensery.errors import UserError
+from condensery.models.sentence_transformers import MODULES, read_modules
+from condensery.models.vectors import NAMES, VectorSettings
 from condensery.system.files import read_json
 
 ABOUT = "condensery.json"
 QUERY_ENCODER = "query_encoder"  # the folder of the second tower, where the towers are separate
 _LONGEST = 1 << 20  # tokens; far more than any model reads
 _TOWERS = ("shared", "separate")
+_NEEDED = {"pooling": "cls or mean", "normalise": "true or false", "query_prefix": "a text", "passage_prefix": "a text"}
+_SETTINGS: dict[str, Callable[[Any], bool]] = {
+    "pooling": lambda value: value in ("cls", "mean"),
+    "normalise": lambda value: isinstance(value, bool),
+    "query_prefix": lambda value: isinstance(value, str),
+    "passage_prefix": lambda value: isinstance(value, str),
+}
 
 
 def read_about(folder: Path, *numbers: str) -> dict[str, Any]:
@@ -30,9 +40,24 @@ def read_about(folder: Path, *numbers: str) -> dict[str, Any]:
             raise UserError(f"{path}: {name} {said}; it must be a whole number of 1 or more")
     if about.get("towers", "shared") not in _TOWERS:
         raise UserError(f"{path}: towers is {str(about['towers'])[:40]!r}; it must be shared or separate")
+    for name in NAMES:
+        if name in about and not _SETTINGS[name](about[name]):
+            raise UserError(f"{path}: {name} is {str(about[name])[:40]!r}; it must be {_NEEDED[name]}")
     if not isinstance(about.get("shape", {}), dict):
         raise UserError(f"{path}: shape is {str(about['shape'])[:40]!r}; it must be an object")
     return about
+
+
+def vector_settings(folder: Path) -> VectorSettings:
+    """How the checkpoint in a folder makes vectors: as ``condensery.json`` says, or the files of sentence-transformers, or
+    else by the defaults.
+
+    Raises ``UserError`` where sentence-transformers would make them in a way that this project does not know.
+    """
+    if (folder / ABOUT).exists():
+        about = read_about(folder)
+        return VectorSettings(**{name: about[name] for name in NAMES if name in about})
+    return read_modules(folder) if (folder / MODULES).exists() else VectorSettings()
 
 
 def two_towers(folder: Path) -> bool:

@@ -18,6 +18,7 @@ from transformers import (
 from condensery.errors import UserError
 from condensery.models.config import BackboneConfig
 from condensery.models.config_file import check_config, check_encoder, shown
+from condensery.models.hub import checkpoint_folder
 from condensery.models.loading import Allowed, load_weights, readable
 from condensery.system.files import read_json
 from condensery.tokens.vocabulary import Vocabulary
@@ -31,7 +32,7 @@ _FAMILIES = ", ".join(FAMILIES)
 
 # heads of tasks that a checkpoint of the BERT family may have been saved with
 LM_HEADS = dict.fromkeys(("cls.predictions", "lm_head"), "the head for masked tokens")
-OTHER_HEADS = ("pooler", "cls.seq_relationship", "classifier", "qa_outputs")
+OTHER_HEADS = ("pooler", "cls.seq_relationship", "classifier", "qa_outputs", "c_head")  # c_head: CoT-MAE's decoder
 OF_LANGUAGE_MODELS = Allowed(new=LM_HEADS, unused=OTHER_HEADS)
 OF_ENCODERS = Allowed(unused=(*LM_HEADS, *OTHER_HEADS))
 
@@ -52,14 +53,14 @@ def load_masked_language_model(
     source: str | Path, vocabulary: Vocabulary, revision: str | None = None, dropout: float | None = None
 ) -> PreTrainedModel:
     """Load a checkpoint of the BERT family with its MLM head, in fp32. Errors as ``masked_language_model``."""
-    with readable(source):
-        config = checkpoint_config(source, revision, dropout)
+    folder = checkpoint_folder(source, revision)
+    with readable(folder):
+        config = checkpoint_config(folder, dropout)
         model = load_weights(
             FAMILIES[config.model_type],
-            source,
+            folder,
             config,
             OF_LANGUAGE_MODELS,
-            revision,
             dtype=torch.float32,
             attn_implementation="eager",
         )
@@ -76,16 +77,16 @@ def check_words(model: PreTrainedModel, source: str | Path, vocabulary: Vocabula
         )
 
 
-def checkpoint_config(source: str | Path, revision: str | None = None, dropout: float | None = None) -> Any:
-    """The library's config of a checkpoint, with ``dropout`` in place of its own unless that is None.
+def checkpoint_config(source: Path, dropout: float | None = None) -> Any:
+    """The library's config of a checkpoint's folder, with ``dropout`` in place of its own unless that is None.
 
     Raises ``UserError`` where it is not of the BERT family, or holds what no model can be built from.
     """
     where = config_name(source)
-    about = check_config(config_content(source, revision), where, encoder=True)
+    about = check_config(config_content(source), where, encoder=True)
     if "model_type" in about and about["model_type"] not in FAMILIES:
         raise UserError(f"{where}: model_type is {shown(about['model_type'])}; use one of the families {_FAMILIES}")
-    config: Any = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
+    config: Any = AutoConfig.from_pretrained(source, trust_remote_code=False)
     if config.model_type not in FAMILIES:  # a file without the key, of which the library guesses
         raise UserError(f"{where}: model_type is missing; use one of the families {_FAMILIES}")
     check_encoder(config, where)

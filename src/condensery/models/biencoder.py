@@ -1,4 +1,4 @@
-"""The bi-encoder: s(q, p) = <f_q(q), f_p(p)>, CLS vectors of one shared encoder or of two (Karpukhin et al. 2020)."""
+"""The bi-encoder: s(q, p) = <f_q(q), f_p(p)>, vectors of one shared encoder or of two (Karpukhin et al. 2020)."""
 
 import copy
 from typing import Self
@@ -6,6 +6,7 @@ from typing import Self
 from torch import Tensor, nn
 
 from condensery.models.encoder import Encoder
+from condensery.models.vectors import VectorSettings
 from condensery.tokens.batches import Chunk
 
 PASSAGE, QUERY = 0, 1  # Chunk.tower
@@ -35,13 +36,18 @@ class BiEncoder(nn.Module):
         return self.query is self.passage
 
     @property
+    def settings(self) -> VectorSettings:
+        """How vectors are made, and what stands before the texts; the same for both towers."""
+        return self.passage.settings
+
+    @property
     def hidden_size(self) -> int:
         """Dimensions d of a vector."""
         return int(self.passage.model.config.hidden_size)
 
     def vectors(self, chunk: Chunk) -> Tensor:
-        """CLS vectors (b, d) by the tower of the chunk."""
-        return (self.query if chunk.tower == QUERY else self.passage).cls(chunk)
+        """Vectors (b, d) by the tower of the chunk."""
+        return (self.query if chunk.tower == QUERY else self.passage).vectors(chunk)
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
         """The vectors; a bi-encoder has no losses of a chunk's own."""

@@ -6,17 +6,19 @@
 itself holds the passage encoder). ``condensery.json`` says what the folder is.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
 from condensery.errors import UserError
-from condensery.models.about import ABOUT, QUERY_ENCODER, read_about, two_towers
+from condensery.models.about import ABOUT, QUERY_ENCODER, read_about, two_towers, vector_settings
 from condensery.models.backbone import (
     OF_ENCODERS,
     check_words,
@@ -28,16 +30,22 @@ from condensery.models.biencoder import BiEncoder
 from condensery.models.condenser import Condenser, condenser_shape
 from condensery.models.config import BackboneConfig
 from condensery.models.encoder import Encoder
+from condensery.models.hub import checkpoint_folder
 from condensery.models.loading import load_weights, quiet, readable
 from condensery.models.masked_autoencoder import DecoderShape, Init, MaskedAutoEncoder
-from condensery.models.sentence_transformers import check_modules, longest_input, write_modules
-from condensery.system.files import check_file, expanded, write_json
+from condensery.models.sentence_transformers import longest_input, write_modules
+from condensery.models.vectors import VectorOptions, VectorSettings
+from condensery.system.files import check_file, write_json
 from condensery.system.inputs import standing
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
 
 HEAD = "condenser_head.safetensors"
 DECODER = "context_decoder.safetensors"
+# where the released codes keep such layers, under the name c_head: Condenser's beside the backbone, CoT-MAE's with it
+RELEASED_HEAD = ("model.pt",)
+RELEASED_DECODER = ("model.safetensors", "pytorch_model.bin")
+_C_HEAD = "c_head."
 
 
 @dataclass(frozen=True)
@@ -65,6 +73,9 @@ def load_condenser(
 ) -> Condenser:
     """A Condenser that starts from a checkpoint: backbone, MLM head, and the Condenser head where it lies beside them.
 
+    That is our own file, or ``model.pt`` as the papers' code writes it. Where there is neither, a line says that the head
+    is new.
+
     Args:
         source: folder, ours or not, or hub name.
         vocabulary: of the tokens that it will read.
@@ -75,9 +86,11 @@ def load_condenser(
     Raises:
         UserError: no checkpoint can be loaded, or its head is of another shape than the one asked for.
     """
-    language_model = load_masked_language_model(source, vocabulary, revision, dropout)
+    folder = checkpoint_folder(source, revision, more=RELEASED_HEAD)
+    language_model = load_masked_language_model(folder, vocabulary, dropout=dropout)
     model = Condenser(language_model, condenser_shape(language_model, head_layers, skip_from, late_mlm))
-    _load_layers(model.head, Path(source) / HEAD, "Condenser head", "set head_layers", layers="head_layers")
+    where = folder / HEAD, source
+    _load_layers(model.head, *where, "Condenser head", "set head_layers", RELEASED_HEAD, layers="head_layers")
     return model
 
 
@@ -104,23 +117,27 @@ def load_masked_autoencoder(
     Raises:
         UserError: no checkpoint can be loaded, or its decoder is of another shape than the one asked for.
     """
-    language_model = load_masked_language_model(source, vocabulary, revision, dropout)
+    folder = checkpoint_folder(source, revision)
+    language_model = load_masked_language_model(folder, vocabulary, dropout=dropout)
     model = MaskedAutoEncoder(language_model, shape, init)
-    file, advice = Path(source) / DECODER, "set its kind and its layers"
-    _load_layers(model.decoder, file, "decoder", advice, layers="layers", kind=shape.kind)
+    where, advice = (folder / DECODER, source), "set its kind and its layers"
+    released = RELEASED_DECODER if shape.kind == "masked" else ()
+    _load_layers(model.decoder, *where, "decoder", advice, released, layers="layers", kind=shape.kind)
     return model
 
 
 def save_retriever(retriever: SavedRetriever, folder: Path, tokenizer: Path | str) -> None:
     """Save a retriever; with separate towers the folder is the passage encoder and ``query_encoder/`` the other."""
     model = retriever.model
-    _save_model(model.passage.model, folder, tokenizer, retriever.passage_length)
+    settings = model.settings
+    _save_model(model.passage.model, folder, tokenizer, retriever.passage_length, settings)
     if not model.shared:
-        _save_model(model.query.model, folder / QUERY_ENCODER, tokenizer, retriever.query_length)
+        _save_model(model.query.model, folder / QUERY_ENCODER, tokenizer, retriever.query_length, settings)
     about = {
         "towers": "shared" if model.shared else "separate",
         "query_length": retriever.query_length,
         "passage_length": retriever.passage_length,
+        **settings.own(),
     }
     write_json(folder / ABOUT, about)
 
@@ -131,86 +148,93 @@ def load_retriever(folder: Path) -> SavedRetriever:
     return SavedRetriever(load_biencoder(folder), about["query_length"], about["passage_length"])
 
 
-def load_biencoder(folder: Path, separate: bool | None = None, dropout: float | None = None) -> BiEncoder:
-    """Load a retriever from any checkpoint folder of the BERT family, ours or not.
+def load_biencoder(
+    source: Path | str,
+    separate: bool | None = None,
+    dropout: float | None = None,
+    options: VectorOptions | None = None,
+    revision: str | None = None,
+) -> BiEncoder:
+    """Load a retriever from any checkpoint of the BERT family, ours or not.
+
+    It makes vectors as the checkpoint says, where it is ours or one of sentence-transformers; otherwise of CLS.
 
     Args:
-        folder: the checkpoint.
+        source: folder or hub name.
         separate: two towers, both starting from the folder unless it has two; None = as the folder says.
         dropout: of hidden states and attention; None = as the checkpoint says.
+        options: how vectors are made, in place of what the checkpoint says.
+        revision: commit, tag or branch on the hub.
     """
-    query = folder / QUERY_ENCODER
-    two = two_towers(folder)
-    passage_encoder = load_encoder(folder, dropout)
+    folder = checkpoint_folder(source, revision)
+    settings, two = vector_settings(folder).replaced(options or {}), two_towers(folder)
+    passage_encoder = load_encoder(folder, dropout, settings=settings)
     if not (two if separate is None else separate):
         return BiEncoder(passage_encoder)
-    return BiEncoder(load_encoder(query if two else folder, dropout), passage_encoder)
+    return BiEncoder(
+        load_encoder(folder / QUERY_ENCODER if two else folder, dropout, settings=settings), passage_encoder
+    )
 
 
-def load_towers(source: Path | str, separate: bool, dropout: float | None = None) -> BiEncoder:
-    """Towers that are to be trained: from a checkpoint folder of the BERT family, ours or not, or a hub name.
-
-    Args:
-        source: the checkpoint.
-        separate, dropout: see ``load_biencoder``.
-    """
-    folder = expanded(source)
-    if folder.is_dir():
-        return load_biencoder(folder, separate, dropout)
-    return BiEncoder.from_encoder(load_encoder(str(source), dropout), separate)
-
-
-def load_any_retriever(source: Path | str) -> tuple[BiEncoder, tuple[int | None, int | None]]:
+def load_any_retriever(
+    source: Path | str, options: VectorOptions | None = None, revision: str | None = None
+) -> tuple[BiEncoder, tuple[int | None, int | None]]:
     """A retriever that was trained here or elsewhere, and the lengths of queries and passages that it says, if any.
 
     Args:
-        source: folder, or hub name of an encoder of the BERT family.
+        source, options, revision: see ``load_biencoder``.
 
     Raises:
-        UserError: nothing can be loaded, or the folder is one of sentence-transformers that pools or compares otherwise.
+        UserError: nothing can be loaded, or the folder is one of sentence-transformers that makes vectors in a way that this
+            project does not know.
     """
-    folder = expanded(source)
-    if not folder.is_dir():
-        return BiEncoder(load_encoder(str(source))), (None, None)
+    folder = checkpoint_folder(source, revision)
+    model = load_biencoder(folder, options=options)
     if (folder / ABOUT).exists():
-        found = load_retriever(folder)
-        return found.model, (found.query_length, found.passage_length)
-    check_modules(folder)
+        about = read_about(folder, "query_length", "passage_length")
+        return model, (about["query_length"], about["passage_length"])
     length = longest_input(folder)
-    return load_biencoder(folder), (length, length)
+    return model, (length, length)
 
 
-def backbone_encoder(config: BackboneConfig, vocabulary: Vocabulary, seed: int) -> Encoder:
-    """The encoder of a backbone, without any head: from scratch by ``seed``, or as its checkpoint says.
+def backbone_towers(config: BackboneConfig, vocabulary: Vocabulary, seed: int, separate: bool = False) -> BiEncoder:
+    """Towers of a backbone, without any head: from scratch by ``seed``, or as its checkpoint says.
 
     Raises ``UserError`` where the checkpoint cannot be had, is not of the BERT family, or does not fit the tokenizer.
     """
+    options = config.vector_options()
     if config.name is None:
         language_model: Any = masked_language_model(config, vocabulary, seed)
-        return Encoder(language_model.base_model)
-    encoder = load_encoder(config.name, config.dropout, config.revision)
-    check_words(encoder.model, config.name, vocabulary)
-    return encoder
+        encoder = Encoder(language_model.base_model, VectorSettings().replaced(options))
+        return BiEncoder.from_encoder(encoder, separate)
+    model = load_biencoder(config.name, separate, config.dropout, options, config.revision)
+    check_words(model.passage.model, config.name, vocabulary)
+    return model
 
 
-def load_encoder(source: Path | str, dropout: float | None = None, revision: str | None = None) -> Encoder:
+def load_encoder(
+    source: Path | str,
+    dropout: float | None = None,
+    revision: str | None = None,
+    settings: VectorSettings | None = None,
+) -> Encoder:
     """The backbone of a checkpoint, a folder or a hub name, in fp32, without its pooling layer.
 
     Raises ``UserError`` where no checkpoint can be loaded, or its tensors are not those of its config.
     """
-    with readable(source):
+    folder = checkpoint_folder(source, revision)
+    with readable(folder):
         model = load_weights(
             AutoModel,
-            source,
-            checkpoint_config(source, revision, dropout),
+            folder,
+            checkpoint_config(folder, dropout),
             OF_ENCODERS,
-            revision,
             trust_remote_code=False,
             add_pooling_layer=False,
             dtype=torch.float32,
             attn_implementation="eager",
         )
-    return Encoder(model)
+    return Encoder(model, settings)
 
 
 def _save_pretrained(
@@ -224,14 +248,26 @@ def _save_pretrained(
     write_json(file.parent / ABOUT, about)
 
 
-def _load_layers(new: nn.ModuleList, file: Path, what: str, advice: str, *, layers: str, **needed: str) -> None:
-    """Load what ``_save_pretrained`` saved as ``file``, if it did; otherwise say that the layers are new.
+def _load_layers(
+    new: nn.ModuleList,
+    file: Path,
+    source: Path | str,
+    what: str,
+    advice: str,
+    released: Sequence[str],
+    *,
+    layers: str,
+    **needed: str,
+) -> None:
+    """Load what ``_save_pretrained``, or the papers' code, saved beside a checkpoint; otherwise say that the layers are new.
 
     Args:
         new: the layers that are wanted.
-        file: beside the checkpoint.
+        file: beside the checkpoint, where it is of ours.
+        source: the checkpoint as it was named.
         what: they are called in messages.
         advice: what to do where their shape is another.
+        released: files beside the checkpoint in which the papers' code keeps such layers.
         layers: the entry of the saved shape that says how many there are.
         needed: entries of the saved shape that must be these.
 
@@ -244,22 +280,50 @@ def _load_layers(new: nn.ModuleList, file: Path, what: str, advice: str, *, laye
     if not standing(file):
         if shape.get(layers):
             raise UserError(f"{file}: no such file, but {ABOUT} beside it tells of a {what} ({shape})")
-        print(f"{file.parent}: new, with random weights: a {what} of {len(new)} layers", flush=True)
-        return
-    check_file(file)
-    with readable(file):
-        weights = load_file(file)
+        held = {file.parent / name: _released_layers(file.parent / name) for name in released}
+        file, weights = next(((file, found) for file, found in held.items() if found), (file, {}))
+        if not weights:
+            print(f"{source}: new, with random weights: a {what} of {len(new)} layers", flush=True)
+            return
+        print(f"{source}: goes on with the {what} of {_depth(weights)} layers in {file.name}", flush=True)
+        shape = needed
+    else:
+        check_file(file)
+        with readable(file):
+            weights = load_file(file)
     try:
         if not needed.items() <= shape.items():
             raise RuntimeError
         new.load_state_dict(weights)
     except RuntimeError:
-        raise UserError(f"{file}: a {what} of another shape; {advice} as in the stage that made it ({shape})") from None
+        made = f"in the stage that made it ({shape})" if shape != needed else f"there ({_depth(weights)} layers)"
+        raise UserError(f"{file}: a {what} of another shape; {advice} as {made}") from None
 
 
-def _save_model(model: PreTrainedModel, folder: Path, tokenizer: Path | str, max_length: int) -> None:
+def _released_layers(file: Path) -> dict[str, Tensor]:
+    """The tensors of such layers as the papers' code names them; none where the file does not hold any, or is not there."""
+    if not standing(file):
+        return {}
+    check_file(file)
+    with readable(file):
+        if file.suffix == ".safetensors":
+            with safe_open(file, "pt") as tensors:
+                held = {name: tensors.get_tensor(name) for name in tensors.keys() if name.startswith(_C_HEAD)}  # noqa: SIM118
+        else:
+            held = dict(torch.load(file, map_location="cpu", weights_only=True))
+    return {name.removeprefix(_C_HEAD): value for name, value in held.items() if name.startswith(_C_HEAD)}
+
+
+def _depth(weights: Mapping[str, Tensor]) -> int:
+    """How many layers these tensors are of, by their names."""
+    return len({name.partition(".")[0] for name in weights})
+
+
+def _save_model(
+    model: PreTrainedModel, folder: Path, tokenizer: Path | str, max_length: int, settings: VectorSettings | None = None
+) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with quiet():
         model.save_pretrained(folder)
     load_tokenizer(tokenizer).save_pretrained(folder)
-    write_modules(folder, model.config.hidden_size, max_length)
+    write_modules(folder, model.config.hidden_size, max_length, settings)

@@ -3,14 +3,16 @@
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
+from condensery.models.about import vector_settings
+from condensery.models.vectors import VectorConfig
 from condensery.system.files import content_hash
 
 WEIGHTS_AND_WORDS = {".json", ".safetensors", ".bin", ".txt", ".model"}  # files that make a checkpoint what it is
 
 
-class BackboneConfig(BaseModel):
+class BackboneConfig(VectorConfig):
     """A BERT or RoBERTa encoder: named on the hub, in a local folder, or built from scratch with the sizes given."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -36,12 +38,14 @@ class BackboneConfig(BaseModel):
 
     def fingerprint(self) -> str:
         """What the artifact id takes in place of the fields: a local checkpoint counts by content, not by path."""
-        fields = self.model_dump()
+        fields = self.model_dump(exclude=self.not_given())
         for key in ("name", "tokenizer"):
             folder = Path(fields[key]) if fields[key] else None
             if folder is not None and folder.is_dir():
                 files = sorted(path for path in folder.iterdir() if path.suffix in WEIGHTS_AND_WORDS)
                 fields[key] = [(path.name, content_hash(path)) for path in files]
+                if key == "name" and (own := vector_settings(folder).own()):  # it may stand in folders below
+                    fields["vectors"] = sorted(own.items())
         if fields["name"]:  # the sizes are the checkpoint's own then
             for key in ("family", "layers", "hidden", "heads", "intermediate", "max_positions", "initializer_range"):
                 del fields[key]

@@ -20,6 +20,7 @@ from transformers import (
 from condensery.models.about import ABOUT, read_about
 from condensery.models.backbone import LM_HEADS, checkpoint_config
 from condensery.models.encoder import Encoder
+from condensery.models.hub import checkpoint_folder
 from condensery.models.loading import Allowed, load_weights, quiet, readable
 from condensery.system.files import write_json
 from condensery.tokens.batches import Chunk
@@ -32,7 +33,7 @@ FAMILIES: dict[str, Any] = {
 }
 # the pooler belongs to the head; RoBERTa's head has none, and leaves the one of its backbone
 _NEW = {"classifier": "the head for one score", "bert.pooler": "the pooler before it"}
-_UNUSED = (*LM_HEADS, "cls.seq_relationship", "qa_outputs")
+_UNUSED = (*LM_HEADS, "cls.seq_relationship", "qa_outputs", "c_head")
 # how sentence-transformers finds the score itself, where its own default is the sigmoid
 _PLAIN = {"activation_fn": "torch.nn.modules.linear.Identity"}
 
@@ -112,16 +113,16 @@ def load_cross_encoder(
             label.
     """
     torch.manual_seed(seed)
-    with readable(source):
-        config = checkpoint_config(source, revision, dropout)
+    folder = checkpoint_folder(source, revision)
+    with readable(folder):
+        config = checkpoint_config(folder, dropout)
         config.num_labels = 1
         unused = _UNUSED if config.model_type == "bert" else (*_UNUSED, "pooler")
         classifier = load_weights(
             FAMILIES[config.model_type],
-            source,
+            folder,
             config,
             Allowed(_NEW if new_head else {}, unused),
-            revision,
             dtype=torch.float32,
             attn_implementation="eager",
         )

@@ -21,6 +21,7 @@ from condensery.errors import UserError
 from condensery.models.dropout import dropout, use_cheap_dropout
 from condensery.models.packing import LayerStates, PackedLayout, Packing
 from condensery.models.varlen import kernel_of
+from condensery.models.vectors import VectorSettings
 from condensery.tokens.batches import Chunk
 
 if TYPE_CHECKING:
@@ -158,17 +159,19 @@ def transformer_layers(
 
 
 class Encoder(nn.Module):
-    """A BERT or RoBERTa backbone: ids to hidden states and CLS vectors.
+    """A BERT or RoBERTa backbone: ids to hidden states and vectors.
 
     Attributes:
+        settings: how a vector is made of the states.
         longest: tokens of the longest row that it can read.
     """
 
     model: Any  # its parts are reached by name
 
-    def __init__(self, model: "PreTrainedModel") -> None:
+    def __init__(self, model: "PreTrainedModel", settings: VectorSettings | None = None) -> None:
         super().__init__()
         self.model = model
+        self.settings = settings or VectorSettings()
         use_cheap_dropout(model)
         # RoBERTa counts positions from behind the padding's
         config: Any = model.config
@@ -220,3 +223,15 @@ class Encoder(nn.Module):
         """The vector of each span: its CLS state after the last layer, (b, d). No pooling layer."""
         layout = PackedLayout(chunk)
         return self(layout, layout.cls)[0]
+
+    def vectors(self, chunk: Chunk) -> Tensor:
+        """The vector of each row as ``settings`` has it, (b, d)."""
+        pooled = self.mean(chunk) if self.settings.pooling == "mean" else self.cls(chunk)
+        return nn.functional.normalize(pooled, dim=-1) if self.settings.normalise else pooled
+
+    def mean(self, chunk: Chunk) -> Tensor:
+        """The mean of the states of each row's tokens after the last layer, (b, d); padding has no part in it."""
+        layout = PackedLayout(chunk)
+        states = layout.tokens.pad(self(layout)[0])  # (b, t, d); also of some padding, see PackedLayout
+        total = torch.where(chunk.attention_mask[..., None], states, states.new_zeros(())).sum(dim=1)
+        return total / chunk.lengths[:, None]

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from condensery.errors import UserError
-from condensery.models.about import QUERY_ENCODER, read_about, two_towers
+from condensery.models.about import QUERY_ENCODER, read_about, two_towers, vector_settings
 from condensery.system.files import read_json
 
 WEIGHTS = "model.safetensors"
@@ -35,7 +35,9 @@ def load_query_tower(folder: Path) -> tuple[Encode, int]:
     Raises ``UserError`` where the folder is no checkpoint of a retriever.
     """
     length = int(read_about(folder, "query_length")["query_length"])
-    tower = load_tower(folder / QUERY_ENCODER if two_towers(folder) else folder, length)
+    settings = vector_settings(folder)
+    plain = settings.pooling == "cls" and not settings.normalise
+    tower = load_tower(folder / QUERY_ENCODER if two_towers(folder) else folder, length) if plain else None
     return tower.cls if tower else _by_library(folder), length
 
 
@@ -51,7 +53,7 @@ def _by_library(folder: Path) -> Encode:
         row = np.asarray(ids)
         (chunk,) = chunks(row, [0, len(row)], budget=len(row), pad_id=0)  # one row is not padded
         with torch.no_grad():
-            vector: Vector = encoder.cls(chunk)[0].float().numpy()
+            vector: Vector = encoder.vectors(chunk)[0].float().numpy()
             return vector
 
     return encode

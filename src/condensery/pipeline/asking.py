@@ -123,13 +123,15 @@ def _indexes(index: Artifact) -> list[Artifact]:
 
 def query_encoder(checkpoint: Path) -> Callable[[str], Any]:
     """A function from a text to its query vector (d,), cut to the length that the retriever was trained with."""
+    from condensery.models.about import vector_settings
     from condensery.models.query_tower import load_query_tower
     from condensery.tokens.quick import load_quick_tokenizer
     from condensery.tokens.vocabulary import with_special
 
     tokenizer = load_quick_tokenizer(checkpoint)
     encode, length = load_query_tower(checkpoint)
-    return lambda text: encode(with_special(tokenizer.ids(text), tokenizer, length))
+    before = vector_settings(checkpoint).query_prefix
+    return lambda text: encode(with_special(tokenizer.ids(before + text), tokenizer, length))
 
 
 def questions() -> Iterator[str]:

@@ -7,7 +7,7 @@ Shapes: b rows of a chunk, d dimensions.
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ from condensery.sharing import SINGLE_PROCESS, ProcessGroup
 from condensery.system.files import atomic, load_array, new_array, read_json, write_json
 from condensery.system.progress import ProgressTask, progress
 from condensery.tokens.batches import Chunk, chunks, text_rows
+from condensery.tokens.prefixes import NONE
 from condensery.tokens.store import TokenStore
 from condensery.tokens.vocabulary import Vocabulary
 
@@ -32,17 +33,20 @@ Dtype = Literal["float32", "float16"]
 class EncoderInput:
     """What is encoded: texts as tokens, with titles before them where ``titles`` is given.
 
-    A text then reads [CLS] title [SEP] text [SEP]. ``max_length`` is in tokens, special tokens included.
+    A text then reads [CLS] title [SEP] text [SEP]. ``max_length`` is in tokens, special tokens included. ``prefix`` (p,)
+    stands behind [CLS].
     """
 
     texts: TokenStore
     vocabulary: Vocabulary
     max_length: int
     titles: TokenStore | None = None
+    prefix: NDArray[np.int64] = field(default_factory=lambda: NONE)
 
     def chunks(self, first: int, stop: int, budget: int) -> list[Chunk]:
         """The texts ``first`` to ``stop`` in chunks of ``budget`` padded tokens; rows count from ``first``."""
-        flat, starts = text_rows(self.texts, np.arange(first, stop), self.vocabulary, self.max_length, self.titles)
+        rows, read = np.arange(first, stop), (self.vocabulary, self.max_length, self.titles)
+        flat, starts = text_rows(self.texts, rows, *read, prefix=self.prefix)
         return chunks(flat, starts, budget, self.vocabulary.pad)
 
 

@@ -27,6 +27,7 @@ from condensery.text.collection import Collection
 
 if TYPE_CHECKING:
     from condensery.models.biencoder import BiEncoder
+    from condensery.models.vectors import VectorOptions
     from condensery.training.modules.base import EncoderModule
 
 Passages = Sequence[str] | Mapping[str, str | Mapping[str, str]]
@@ -153,19 +154,21 @@ class BM25(Searcher):
 
 
 class Retriever(Searcher):
-    """A bi-encoder: inner products of CLS vectors, all passages searched exactly.
+    """A bi-encoder: inner products of vectors, all passages searched exactly.
 
     Args:
-        source: a folder that this project saved, any folder or hub name of the BERT family whose CLS vectors are compared
-            by inner product, a ``BiEncoder``, or a module that trains one, whose weights it then shares.
+        source: a folder or hub name of what this project or sentence-transformers saved, or of any encoder of the BERT
+            family; a ``BiEncoder``, or a module that trains one, whose weights it then shares.
         query_length: longest query in tokens, [CLS] and [SEP] included; None = as the folder says, or the longest that
             the encoder reads, 512 at most.
         passage_length: longest passage in tokens, as ``query_length``.
         tokenizer: folder or hub name; None = that of ``source``.
         device: "cpu", "cuda", ...; None = the GPU where there is one.
+        vectors: ``pooling``, ``normalise``, ``query_prefix``, ``passage_prefix``, in place of what ``source`` says, where
+            that is a folder or a name; see ``VectorSettings``.
 
     Raises:
-        UserError: nothing can be loaded, or it makes vectors in another way.
+        UserError: nothing can be loaded, or sentence-transformers makes its vectors in a way that is not known here.
     """
 
     def __init__(
@@ -176,9 +179,11 @@ class Retriever(Searcher):
         passage_length: int | None = None,
         tokenizer: str | Path | None = None,
         device: str | None = None,
+        vectors: "VectorOptions | None" = None,
     ) -> None:
         from condensery.models.biencoder import BiEncoder
         from condensery.models.checkpoint import load_any_retriever
+        from condensery.models.hub import checkpoint_folder
         from condensery.retrieval.dense import device_of_search
         from condensery.tokens.tokenizer import load_tokenizer
         from condensery.tokens.vocabulary import Vocabulary
@@ -187,7 +192,8 @@ class Retriever(Searcher):
         super().__init__()
         lengths: tuple[int | None, int | None] = (None, None)
         if isinstance(source, str | Path):
-            self.model, lengths = load_any_retriever(source)
+            source = checkpoint_folder(source)
+            self.model, lengths = load_any_retriever(source, vectors)
             tokenizer = tokenizer if tokenizer is not None else source
         elif isinstance(source, BiEncoder):
             self.model = source
@@ -207,15 +213,16 @@ class Retriever(Searcher):
         """The vectors of queries, (n, d)."""
         from condensery.models.biencoder import QUERY
 
-        return self._encode([self._ids_of(text, self.query_length) for text in texts], QUERY)
+        before = self.model.settings.query_prefix
+        return self._encode([self._ids_of(text, self.query_length, before) for text in texts], QUERY)
 
     def encode_passages(self, texts: Sequence[str], titles: Sequence[str] | None = None) -> NDArray[np.float32]:
         """The vectors of passages, (n, d); each is read as its title, [SEP], its text where it has a title."""
         from condensery.models.biencoder import PASSAGE
 
         titles = titles or [""] * len(texts)
-        length = self.passage_length
-        rows = [self._ids_of(text, length, title) for title, text in zip(titles, texts, strict=True)]
+        before, length = self.model.settings.passage_prefix, self.passage_length
+        rows = [self._ids_of(text, length, before, title) for title, text in zip(titles, texts, strict=True)]
         return self._encode(rows, PASSAGE)
 
     def identity(self) -> str:
@@ -223,7 +230,10 @@ class Retriever(Searcher):
         digest = hashlib.blake2b(self._tokenizer.backend_tokenizer.to_str().encode(), digest_size=16)
         for name, weight in self.model.state_dict().items():
             digest.update(name.encode() + weight.cpu().numpy().tobytes())
-        return f"{digest.hexdigest()} {self.query_length} {self.passage_length}"
+        own = self.model.settings.own()
+        return (
+            f"{digest.hexdigest()} {self.query_length} {self.passage_length}{f' {sorted(own.items())}' if own else ''}"
+        )
 
     def _prepare(self, titles: list[str], texts: list[str]) -> None:
         self._vectors = self.encode_passages(texts, titles)
@@ -233,12 +243,13 @@ class Retriever(Searcher):
 
         return search_array(self.encode_queries(queries), self._vectors, k, self.device) if queries else _nothing(k)
 
-    def _ids_of(self, text: str, length: int, title: str = "") -> NDArray[np.int64]:
+    def _ids_of(self, text: str, length: int, prefix: str, title: str = "") -> NDArray[np.int64]:
         from condensery.tokens.vocabulary import with_special
 
-        ids = self._words(text)
-        if title and (before := self._words(title)):
-            ids = [*before, self._vocabulary.sep, *ids]
+        if title and self._words(title):
+            ids = [*self._words(prefix + title), self._vocabulary.sep, *self._words(text)]
+        else:
+            ids = self._words(prefix + text)
         return with_special(ids, self._vocabulary, length)
 
     def _words(self, text: str) -> list[int]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from condensery.tokens.vocabulary import Vocabulary
     from condensery.training.batches.base import Batches
     from condensery.training.datamodules.base import StepDataModule
-    from condensery.training.modules.base import TrainingModule
+    from condensery.training.modules.base import EncoderModule, TrainingModule
     from condensery.training.settings import LoopSettings, Optimiser
     from condensery.training.tracking import Tracked
     from condensery.training.validation import PairSample, ValidationSample
@@ -280,12 +280,12 @@ def initial_towers(
     config: EncoderStageConfig, context: Context, vocabulary: "Vocabulary", separate: bool
 ) -> "BiEncoder":
     """The towers before the first step: from scratch, from a checkpoint, or from the artifact of another stage."""
-    from condensery.models.biencoder import BiEncoder
-    from condensery.models.checkpoint import backbone_encoder, load_biencoder
+    from condensery.models.checkpoint import backbone_towers, load_biencoder
 
+    backbone = config.backbone
     if config.init != "backbone":
-        return load_biencoder(context.input("init"), separate, config.backbone.dropout)
-    return BiEncoder.from_encoder(backbone_encoder(config.backbone, vocabulary, config.seed), separate)
+        return load_biencoder(context.input("init"), separate, backbone.dropout, backbone.vector_options())
+    return backbone_towers(backbone, vocabulary, config.seed, separate)
 
 
 def _check_positions(module: "TrainingModule", config: OptimisedStageConfig, stage: str) -> None:
@@ -300,7 +300,7 @@ def _check_positions(module: "TrainingModule", config: OptimisedStageConfig, sta
 
 
 def validation_sample(
-    config: ValidatedConfig, chunk_tokens: int, context: Context, lengths: tuple[int, int]
+    config: ValidatedConfig, module: "EncoderModule", context: Context, lengths: tuple[int, int]
 ) -> "ValidationSample | None":
     """What a retriever is validated on; None where there is no dev split, or nothing is to be validated.
 
@@ -308,10 +308,14 @@ def validation_sample(
     """
     from condensery.text.collection import Collection
     from condensery.tokens.artifacts import Tokens
+    from condensery.tokens.prefixes import Prefixes
     from condensery.training.validation import sample_of
 
     if config.validations() is None:
         return None
     collection, tokens = Collection(context.input("corpus")), Tokens(context.input("tokens"))
     sizes = config.validation_queries, config.validation_passages
-    return sample_of(collection, tokens, lengths, *sizes, budget=chunk_tokens)
+    assert isinstance(config, OptimisedStageConfig)
+    settings = module.towers().settings
+    prefixes = Prefixes.of(context.input("tokenizer"), settings.query_prefix, settings.passage_prefix, lengths)
+    return sample_of(collection, tokens, lengths, *sizes, budget=config.budget, prefixes=prefixes)

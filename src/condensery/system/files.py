@@ -116,6 +116,11 @@ def expanded(path: str | Path) -> Path:
     return Path(os.path.expanduser(path))
 
 
+def is_hub_name(text: str) -> bool:
+    """Whether a text can name something on the Hugging Face hub, as `name` or `owner/name`; else it is a path alone."""
+    return bool(text) and not text.startswith(("/", ".", "~")) and text.count("/") <= 1 and "\\" not in text
+
+
 def inside(folder: Path, name: Any, where: str | Path) -> Path:
     """``folder / name``, of a name that stands in a file; ``UserError`` where it leads out of the folder.
 

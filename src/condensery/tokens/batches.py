@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from condensery.tokens.prefixes import NONE
 from condensery.tokens.ranges import around, first_of, ranges
 from condensery.tokens.store import TokenStore
 from condensery.tokens.vocabulary import Vocabulary
@@ -220,11 +221,12 @@ def text_rows(
     length: int | Ids,
     titles: TokenStore | None = None,
     hidden: Ids | None = None,
+    prefix: Ids = NONE,
 ) -> tuple[Ids, Ids]:
     """[CLS] text [SEP], or [CLS] title [SEP] text [SEP], of the texts ``rows`` (n,), each cut to ``length`` tokens (one
     number, or (n,)).
 
-    A row whose title is empty is written as if there were no titles.
+    A row whose title is empty is written as if there were no titles. ``prefix`` (p,) stands behind each [CLS].
 
     Args:
         hidden: (n, 2) first token in the store and number of tokens of a stretch of each text that is left out before
@@ -234,14 +236,14 @@ def text_rows(
         The flat ids and their starts (n + 1,).
     """
     chosen = np.asarray(rows, dtype=np.int64)
-    room = np.broadcast_to(np.asarray(length, dtype=np.int64) - 2, chosen.shape)
+    room = np.broadcast_to(np.asarray(length, dtype=np.int64) - 2 - len(prefix), chosen.shape)
     first, counts = store.starts[chosen][:, None], store.lengths[chosen][:, None]  # (n, pieces of the text)
     if hidden is not None:
         part = np.where(hidden[:, :1] < 0, np.concatenate([first, np.zeros_like(first)], axis=1), hidden)
         first, counts = around(first[:, 0], counts[:, 0], part[:, 0], part[:, 1])
     if titles is None:
         counts = first_of(counts, room)
-        return framed(store.tokens[ranges(first, counts)], counts.sum(axis=1), vocabulary)
+        return framed(store.tokens[ranges(first, counts)], counts.sum(axis=1), vocabulary, prefix)
     title_counts = np.minimum(titles.lengths[chosen], room)
     separators = np.minimum((title_counts > 0).astype(np.int64), room - title_counts)
     counts = first_of(counts, room - title_counts - separators)
@@ -251,7 +253,7 @@ def text_rows(
     begin = np.cumsum(total) - total
     body[ranges(begin, title_counts)] = titles.tokens[ranges(titles.starts[chosen], title_counts)]
     body[ranges(begin + title_counts + separators, of_text)] = store.tokens[ranges(first, counts)]
-    return framed(body, total, vocabulary)
+    return framed(body, total, vocabulary, prefix)
 
 
 def flatten(rows: Sequence[ArrayLike]) -> tuple[Ids, Ids]:
@@ -261,19 +263,22 @@ def flatten(rows: Sequence[ArrayLike]) -> tuple[Ids, Ids]:
     return (np.concatenate(arrays) if arrays else np.empty(0, dtype=np.int64)), starts
 
 
-def framed(body: NDArray, counts: Ids, vocabulary: Vocabulary) -> tuple[Ids, Ids]:
-    """Put [CLS] before and [SEP] behind each of the rows that lie one behind the other in ``body``.
+def framed(body: NDArray, counts: Ids, vocabulary: Vocabulary, prefix: Ids = NONE) -> tuple[Ids, Ids]:
+    """Put [CLS] and a prefix before and [SEP] behind each of the rows that lie one behind the other in ``body``.
 
     Args:
         body: the ids of all rows.
         counts: (n,) ids of each row.
+        vocabulary: of the tokens.
+        prefix: (p,) ids.
 
     Returns:
         The flat ids and their starts (n + 1,).
     """
-    starts = np.concatenate([[0], np.cumsum(counts + 2)]).astype(np.int64)
+    lead = np.concatenate([[vocabulary.cls], prefix]).astype(np.int64)
+    starts = np.concatenate([[0], np.cumsum(counts + len(lead) + 1)]).astype(np.int64)
     flat = np.empty(int(starts[-1]), dtype=np.int64)
-    flat[starts[:-1]] = vocabulary.cls
+    flat[starts[:-1, None] + np.arange(len(lead))] = lead
     flat[starts[1:] - 1] = vocabulary.sep
-    flat[ranges(starts[:-1] + 1, counts)] = body
+    flat[ranges(starts[:-1] + len(lead), counts)] = body
     return flat, starts

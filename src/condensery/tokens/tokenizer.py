@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from condensery.errors import UserError
-from condensery.system.files import expanded
+from condensery.system.files import expanded, is_hub_name
 from condensery.system.progress import ProgressTask, progress
 from condensery.tokens.store import Texts
 from condensery.tokens.vocabulary import Vocabulary
@@ -32,7 +32,7 @@ def load_tokenizer(name: str | Path) -> "PreTrainedTokenizerFast":
     """
     text, folder = str(name), expanded(name)
     local = bool(text) and folder.is_dir()
-    if not local and _looks_like_path(text):
+    if not local and not is_hub_name(text):
         raise UserError(f"tokenizer {text!r}: no such folder; give a tokenizer's folder or its name on Hugging Face")
     try:
         tokenizer = _read(str(folder) if local else text, local)
@@ -90,11 +90,6 @@ def _read(name: str, local: bool) -> Any:
         cased = any(word != word.lower() for word in words if not word.startswith("["))
         return BertTokenizer(vocab={word: number for number, word in enumerate(words)}, do_lower_case=not cased)
     return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-
-
-def _looks_like_path(text: str) -> bool:
-    """Whether a name can only be a folder: hub names are `name` or `owner/name`."""
-    return text.startswith(("/", ".", "~")) or text.count("/") > 1 or "\\" in text or not text
 
 
 def train_wordpiece(

@@ -13,8 +13,7 @@ from condensery.models.biencoder import PASSAGE, QUERY
 from condensery.system.children import Parent
 from condensery.system.files import atomic
 from condensery.system.signals import deaf_to_ctrl_c
-from condensery.tokens.batches import chunks, text_rows
-from condensery.tokens.store import TokenStore
+from condensery.tokens.batches import chunks
 from condensery.training.batches.adaptive import AdaptiveOrder, Vectors, make_all
 from condensery.training.batches.base import Ids
 from condensery.training.batches.triples import TripleBatches
@@ -84,29 +83,19 @@ class AdaptiveBatches(pl.Callback):
             return
         batches = self.batches
         with evaluating(trainer, module):
-            queries = self._vectors(module, QUERY, batches.queries, batches.training.rows, batches.query_length, None)
-            passages = self._vectors(
-                module, PASSAGE, batches.passages, self.order.passages, batches.passage_length, batches.titles
-            )
+            queries = self._vectors(module, QUERY, batches.training.rows)
+            passages = self._vectors(module, PASSAGE, self.order.passages)
         with atomic(path) as temporary, open(temporary, "wb") as stream:
             np.savez(stream, queries=queries, passages=passages)
 
-    def _vectors(
-        self,
-        module: pl.LightningModule,
-        tower: int,
-        store: TokenStore,
-        rows: Ids,
-        length: int,
-        titles: TokenStore | None,
-    ) -> Vectors:
-        """The vectors of the texts ``rows`` (n,) of a store, (n, d)."""
+    def _vectors(self, module: pl.LightningModule, tower: int, rows: Ids) -> Vectors:
+        """The vectors of queries or passages by their rows (n,), (n, d)."""
         assert isinstance(module, TrainingModule)
-        vocabulary, parts = self.batches.vocabulary, []
+        pad, parts = self.batches.vocabulary.pad, []
         for first in range(0, len(rows), _BLOCK):
-            flat, starts = text_rows(store, rows[first : first + _BLOCK], vocabulary, length, titles)
+            flat, starts = self.batches.rows(tower, rows[first : first + _BLOCK])
             found: dict[int, Vectors] = {}
-            for chunk in chunks(flat, starts, self.batches.budget, vocabulary.pad, tower=tower):
+            for chunk in chunks(flat, starts, self.batches.budget, pad, tower=tower):
                 vectors = module.embed(chunk.to(module.device)).float().cpu().numpy()
                 found |= dict(zip(chunk.rows.tolist(), vectors, strict=True))
             parts += [found[row] for row in range(len(found))]

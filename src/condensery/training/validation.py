@@ -15,6 +15,7 @@ from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Tokens
 from condensery.tokens.batches import Chunk, chunks, text_rows
 from condensery.tokens.pairs import PairReader
+from condensery.tokens.prefixes import NO_PREFIXES, Prefixes
 
 Ids = NDArray[np.int64]
 
@@ -48,6 +49,7 @@ def sample_of(
     passages: int = 2000,
     *,
     budget: int = 8192,
+    prefixes: Prefixes = NO_PREFIXES,
 ) -> ValidationSample | None:
     """Some dev queries, their positives, and passages drawn at random; None where the collection has no dev split.
 
@@ -57,14 +59,18 @@ def sample_of(
         lengths: longest query and passage in tokens, [CLS] and [SEP] included.
         queries, passages: how many, at most; positives come on top.
         budget: padded tokens a chunk may hold.
+        prefixes: what stands before queries and passages.
     """
     if "dev" not in collection.splits:
         return None
     chosen, found, relevant = _drawn(collection, queries, passages)
     pad, vocabulary = tokens.vocabulary.pad, tokens.vocabulary
-    asked = chunks(*text_rows(tokens.queries, chosen, vocabulary, lengths[0]), budget, pad, tower=QUERY)
-    text = text_rows(tokens.passages, found, vocabulary, lengths[1], tokens.titles)
-    return ValidationSample(asked, chunks(*text, budget, pad, tower=PASSAGE), relevant)
+    asked = text_rows(tokens.queries, chosen, vocabulary, lengths[0], prefix=prefixes.query)
+    read = text_rows(tokens.passages, found, vocabulary, lengths[1], tokens.titles, prefix=prefixes.passage)
+    query_chunks, passage_chunks = (
+        chunks(*rows, budget, pad, tower=tower) for rows, tower in ((asked, QUERY), (read, PASSAGE))
+    )
+    return ValidationSample(query_chunks, passage_chunks, relevant)
 
 
 @dataclass(frozen=True)

@@ -88,10 +88,10 @@ def _encoders(
     config: AttentionEntropyConfig, context: Context, vocabulary: "Vocabulary"
 ) -> "Iterator[tuple[str, Encoder]]":
     """Each encoder once, by its name in entropy.json."""
-    from condensery.models.checkpoint import backbone_encoder, load_encoder
+    from condensery.models.checkpoint import backbone_towers, load_encoder
 
     if BACKBONE in config.encoders:
-        yield BACKBONE, backbone_encoder(config.backbone, vocabulary, config.seed)
+        yield BACKBONE, backbone_towers(config.backbone, vocabulary, config.seed).passage
     for artifact in {one.path: one for one in context.artifacts("encoders")}.values():
         yield f"{artifact.kind}/{artifact.id}", load_encoder(artifact.path)
 

@@ -72,8 +72,10 @@ def finetune(config: FinetuneConfig, context: Context) -> dict[str, Any]:
 
     collection, tokens = Collection(context.input("corpus")), Tokens(context.input("tokens"))
     training = training_queries(config, context, collection)
+    towers = initial_towers(config, context, tokens.vocabulary, config.towers == "separate")
     data = TripleDataModule(
         tokens,
+        context.input("tokenizer"),
         training=training,
         negatives_per_query=config.negatives_per_query if config.negatives or config.labels else 0,
         batch_size=config.batch_size,
@@ -82,13 +84,15 @@ def finetune(config: FinetuneConfig, context: Context) -> dict[str, Any]:
         chunk_tokens=config.budget,
         seed=config.seed,
         workers=context.runtime.workers,
+        query_prefix=towers.settings.query_prefix,
+        passage_prefix=towers.settings.passage_prefix,
     )
     data.setup()
     settings = config.loop(
         data.batches
     )  # before the true order, which may need a process that runs beside the training
     module = BiEncoderModule(
-        initial_towers(config, context, tokens.vocabulary, config.towers == "separate"),
+        towers,
         loss=config.loss,
         mask_known_positives=config.mask_known_positives,
         temperature=config.temperature,
@@ -97,7 +101,7 @@ def finetune(config: FinetuneConfig, context: Context) -> dict[str, Any]:
     assert isinstance(data.batches, TripleBatches)
     data.batches.order = order = _order(config, context, training) or data.batches.order
     callbacks = [AdaptiveBatches(order, data.batches)] if isinstance(order, AdaptiveOrder) else []
-    sample = validation_sample(config, config.budget, context, data.lengths)
+    sample = validation_sample(config, module, context, data.lengths)
     values = run_training(module, data, settings, config, context, sample, callbacks)
     shutil.rmtree(context.folder / SCHEDULE, ignore_errors=True)
     module.save_pretrained(context.folder, context.input("tokenizer"), data.lengths)

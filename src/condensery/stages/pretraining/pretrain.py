@@ -372,7 +372,7 @@ def _fit(module: "EncoderModule", data: "TokenDataModule", config: AnyConfig, co
     data.setup()
     assert isinstance(data.batches, SpanBatches)
     source = data.batches.source
-    sample = validation_sample(config, config.budget, context, (config.length, config.length))
+    sample = validation_sample(config, module, context, (config.length, config.length))
     values = run_training(module, data, config.loop(data.batches), config, context, sample)
     module.save_pretrained(context.folder, context.input("tokenizer"), data.lengths)
     return {"items": source.items, "left_out": source.left_out, **values}

@@ -55,6 +55,7 @@ def encode(config: EncodeConfig, context: Context) -> dict[str, Any]:
     from condensery.stages.sharing import process_group
     from condensery.tokens.artifacts import Tokens
     from condensery.tokens.batches import Chunk
+    from condensery.tokens.prefixes import Prefixes
 
     group, tokens = process_group(context.runtime), Tokens(context.input("tokens"))
     device = torch_device(context.runtime.accelerator)
@@ -68,8 +69,11 @@ def encode(config: EncodeConfig, context: Context) -> dict[str, Any]:
     def queries(chunk: Chunk) -> torch.Tensor:
         return vectors(replace(chunk, tower=QUERY))
 
-    passages = EncoderInput(tokens.passages, tokens.vocabulary, retriever.passage_length, tokens.titles)
-    questions = EncoderInput(tokens.queries, tokens.vocabulary, retriever.query_length)
+    lengths = retriever.query_length, retriever.passage_length
+    own = retriever.model.settings
+    before = Prefixes.of(context.input("model"), own.query_prefix, own.passage_prefix, lengths)
+    passages = EncoderInput(tokens.passages, tokens.vocabulary, lengths[1], tokens.titles, before.passage)
+    questions = EncoderInput(tokens.queries, tokens.vocabulary, lengths[0], prefix=before.query)
     settings: dict[str, Any] = {
         "shard_size": config.shard_size,
         "budget": config.chunk_tokens,

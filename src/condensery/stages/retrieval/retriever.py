@@ -6,36 +6,41 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from condensery.errors import UserError
-from condensery.models.about import ABOUT
-from condensery.models.sentence_transformers import check_modules
+from condensery.models.about import vector_settings
+from condensery.models.vectors import VectorConfig
 from condensery.stages.base import Context, StageConfig, stage
-from condensery.system.files import expanded
+from condensery.system.files import expanded, is_hub_name
 from condensery.text.hashes import content_hashes
 
 Length = Annotated[int, Field(ge=4)]
 
 
-class RetrieverConfig(StageConfig):
-    """``folder`` holds the checkpoint: of this project, or any of the BERT family whose CLS vectors are compared.
+class RetrieverConfig(VectorConfig, StageConfig):
+    """``folder`` holds the checkpoint, or is its hub name: of this project, of sentence-transformers, or of the BERT family.
 
     The lengths are in tokens; ``None`` takes those that it was trained with, where the folder says so.
     """
 
     folder: Path
+    revision: str | None = None
     query_length: Length | None
     passage_length: Length | None
 
     def by_content(self) -> set[str]:
-        """The folder."""
-        return {"folder"}
+        """The folder, and what is left to it."""
+        return {"folder", *self.not_given(), *([] if self.revision else ["revision"])}
 
     def identity(self) -> list[str]:
-        """The weights and what describes them, wherever they lie. ``UserError`` where there is no such folder."""
+        """The weights and what describes them, wherever they lie; of a hub name the name.
+
+        ``UserError`` where there is no such folder, or it makes vectors in a way that is not known.
+        """
         folder = expanded(self.folder)
         if not folder.is_dir():
-            raise UserError(f"stage.retriever.folder: {self.folder}: no such folder; it names a trained retriever")
-        if not (folder / ABOUT).exists():  # said before anything is computed
-            check_modules(folder)
+            if not is_hub_name(str(self.folder)):
+                raise UserError(f"stage.retriever.folder: {self.folder}: no such folder; it names a trained retriever")
+            return [f"hub {self.folder}"]
+        vector_settings(folder)  # said before anything is computed
         endings = {".json", ".txt", ".model", ".safetensors", ".bin"}
         files = sorted(path for path in folder.rglob("*") if path.suffix in endings and path.name != "manifest.json")
         return content_hashes([path for path in files if "logs" not in path.parts])
@@ -45,13 +50,15 @@ class RetrieverConfig(StageConfig):
 def retriever(config: RetrieverConfig, context: Context) -> dict[str, Any]:
     """Save the retriever as every stage that trains one does."""
     from condensery.models.checkpoint import SavedRetriever, load_any_retriever, save_retriever
+    from condensery.models.hub import checkpoint_folder
 
-    folder = expanded(config.folder)
-    model, said = load_any_retriever(folder)
+    named = expanded(config.folder)
+    folder = checkpoint_folder(named if named.is_dir() else str(config.folder), config.revision)
+    model, said = load_any_retriever(folder, config.vector_options())
     query_length, passage_length = config.query_length or said[0], config.passage_length or said[1]
     if query_length is None or passage_length is None:
         raise UserError(
-            f"stages.{context.stage_name}: {folder} does not say its lengths; set"
+            f"stages.{context.stage_name}: {config.folder} does not say its lengths; set"
             f" stages.{context.stage_name}.query_length and stages.{context.stage_name}.passage_length"
         )
     for key, length, tower in (("query", query_length, model.query), ("passage", passage_length, model.passage)):
@@ -60,4 +67,4 @@ def retriever(config: RetrieverConfig, context: Context) -> dict[str, Any]:
                 f"stages.{context.stage_name}.{key}_length: {length} is longer than its {tower.longest} positions"
             )
     save_retriever(SavedRetriever(model, query_length, passage_length), context.folder, folder)
-    return {"query_length": query_length, "passage_length": passage_length}
+    return {"query_length": query_length, "passage_length": passage_length, **model.settings.own()}

@@ -17,6 +17,7 @@ from condensery.models.biencoder import PASSAGE, QUERY
 from condensery.randomness import check_subset, nested_subset, uniforms
 from condensery.text.collection import Collection
 from condensery.tokens.batches import chunks, text_rows
+from condensery.tokens.prefixes import NO_PREFIXES, Prefixes
 from condensery.tokens.ranges import ranges
 from condensery.tokens.store import TokenStore
 from condensery.tokens.vocabulary import Vocabulary
@@ -125,6 +126,7 @@ class TripleBatches:
         budget: padded tokens a chunk may hold.
         seed: of order, positives and negatives.
         order: which queries a step is of; None = all in random order, anew each epoch.
+        prefixes: what stands before queries and passages.
     """
 
     def __init__(
@@ -142,11 +144,12 @@ class TripleBatches:
         budget: int,
         seed: int,
         order: Order | None = None,
+        prefixes: Prefixes = NO_PREFIXES,
     ) -> None:
         self.queries, self.passages, self.titles, self.vocabulary = queries, passages, titles, vocabulary
         self.training, self.batch_size, self.negatives = training, batch_size, negatives
         self.query_length, self.passage_length = query_length, passage_length
-        self.budget, self.seed = budget, seed
+        self.budget, self.seed, self.prefixes = budget, seed, prefixes
         self.order = order or partial(items_of_step, batch_size=batch_size, items=len(training.rows), seed=seed)
 
     def steps_an_epoch(self) -> int:
@@ -165,12 +168,12 @@ class TripleBatches:
         passages, place = np.unique(np.concatenate([positive, hard.reshape(-1)]), return_inverse=True)
         parts, tokens = [], 0
         sides = (
-            (QUERY, self.queries, self.training.rows[chosen], self.query_length, None),
-            (PASSAGE, self.passages, passages, self.passage_length, self.titles),
+            (QUERY, self.training.rows[chosen]),
+            (PASSAGE, passages),
         )
         first = 0
-        for tower, store, rows, length, titles in sides:
-            flat, starts = text_rows(store, rows, self.vocabulary, length, titles)
+        for tower, rows in sides:
+            flat, starts = self.rows(tower, rows)
             places = np.arange(first, first + len(rows))
             parts += chunks(flat, starts, self.budget, self.vocabulary.pad, tower=tower, rows=places)
             first, tokens = first + len(rows), tokens + len(flat)
@@ -180,6 +183,13 @@ class TripleBatches:
         return TripleBatch(
             chunks=parts, tokens=tokens, positive=positive_places, known=known, passages=names, judged=judged
         )
+
+    def rows(self, tower: int, rows: Ids) -> tuple[Ids, Ids]:
+        """Queries (QUERY) or passages (PASSAGE) by their rows (n,) as they are encoded: flat ids and starts (n + 1,)."""
+        if tower == QUERY:
+            return text_rows(self.queries, rows, self.vocabulary, self.query_length, prefix=self.prefixes.query)
+        how = self.vocabulary, self.passage_length, self.titles
+        return text_rows(self.passages, rows, *how, prefix=self.prefixes.passage)
 
     def draw(self, epoch: int, chosen: Ids) -> tuple[Ids, Ids]:
         """A positive (b,) and hard negatives (b, negatives) of the queries ``chosen`` (b,) in an epoch."""

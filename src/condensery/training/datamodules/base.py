@@ -23,6 +23,7 @@ from condensery.system.signals import deaf_to_ctrl_c
 from condensery.text.collection import Collection
 from condensery.text.given import Given, collection_of
 from condensery.tokens.artifacts import Tokens, tokenise_collection
+from condensery.tokens.prefixes import NO_PREFIXES, Prefixes
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
 from condensery.training.batches.base import Batch, Batches, Share, StepDataset, StepSampler, begin_worker
@@ -202,7 +203,12 @@ class TokenDataModule(StepDataModule):
         """A few dev queries of the collection; None where it has none."""
         if self._collection is None:
             return None
-        return sample_of(self._collection, self.tokens, self.lengths)
+        return sample_of(self._collection, self.tokens, self.lengths, prefixes=self.prefixes)
+
+    @property
+    def prefixes(self) -> Prefixes:
+        """What stands before queries and passages."""
+        return NO_PREFIXES
 
     def _open(self) -> None:
         if isinstance(self.data, Tokens):

@@ -14,6 +14,7 @@ from condensery.retrieval.pool import NegativePool
 from condensery.retrieval.searchers import BM25, Searcher, mined
 from condensery.text.given import Given
 from condensery.tokens.artifacts import Tokens, pair_reader
+from condensery.tokens.prefixes import Prefixes
 from condensery.training.batches.base import Order
 from condensery.training.batches.lists import ListBatches
 from condensery.training.batches.triples import TrainingQueries, TripleBatches, judged_queries
@@ -47,6 +48,9 @@ class TripleDataModule(TokenDataModule):
         workers: processes that make batches, and that tokenise; 0 = none besides the training.
         training: the queries, their positives and their negatives, in place of ``split`` and ``negatives``.
         order: which queries a step is of; None = all in random order, anew each epoch.
+        query_prefix: put before each query, as E5's "query: "; the encoder must know of it, see ``TowersModule``. A row of
+            ``pairs`` has none.
+        passage_prefix: put before each passage, and before its title.
 
     Raises:
         UserError: a number is out of its range; see ``TokenDataModule``, too.
@@ -72,6 +76,8 @@ class TripleDataModule(TokenDataModule):
         workers: int = 0,
         training: TrainingQueries | None = None,
         order: Order | None = None,
+        query_prefix: str = "",
+        passage_prefix: str = "",
     ) -> None:
         check_numbers("TripleDataModule", locals())
         super().__init__(data, tokenizer, titles, workers)
@@ -82,6 +88,12 @@ class TripleDataModule(TokenDataModule):
         self.batch_size, self.query_length, self.passage_length = batch_size, query_length, passage_length
         self.pairs, self.chunk_tokens, self.seed = pairs, chunk_tokens, seed
         self.training, self.order = training, order
+        self.query_prefix, self.passage_prefix = query_prefix, passage_prefix
+
+    @property
+    def prefixes(self) -> Prefixes:
+        """See ``TokenDataModule``. Raises ``UserError`` where the tokenizer does not split them from a text."""
+        return Prefixes.of(self.tokenizer_folder, self.query_prefix, self.passage_prefix, self.lengths)
 
     @property
     def lengths(self) -> tuple[int, int]:
@@ -110,6 +122,7 @@ class TripleDataModule(TokenDataModule):
             budget=self.chunk_tokens,
             seed=self.seed,
             order=self.order,
+            prefixes=self.prefixes,
         )
         if not self.pairs:
             return triples

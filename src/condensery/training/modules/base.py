@@ -35,10 +35,11 @@ from condensery.models.backbone import check_words
 from condensery.models.biencoder import BiEncoder
 from condensery.models.checkpoint import (
     SavedRetriever,
-    load_towers,
+    load_biencoder,
     save_retriever,
 )
 from condensery.models.encoder import Encoder
+from condensery.models.vectors import VectorOptions
 from condensery.randomness import hash64
 from condensery.system import signals
 from condensery.tokens.batches import Chunk
@@ -316,6 +317,8 @@ class TowersModule(EncoderModule):
         towers: shared, or separate: queries and passages each have their own weights. Not read where ``model`` is a
             ``BiEncoder``.
         dropout: of hidden states and attention; None = as the checkpoint says.
+        vectors: ``pooling``, ``normalise``, ``query_prefix``, ``passage_prefix``, in place of what the checkpoint says; see
+            ``VectorSettings``. Not read where ``model`` is a ``BiEncoder``.
         optimiser: see ``TrainingModule``.
     """
 
@@ -328,14 +331,26 @@ class TowersModule(EncoderModule):
         tokenizer: PathOrName | None = None,
         towers: Towers = "shared",
         dropout: float | None = None,
+        vectors: VectorOptions | None = None,
         **optimiser: Unpack[Optimiser],
     ) -> None:
         check_numbers(type(self).__name__, locals())
         built = model
         if isinstance(built, str | Path):
-            built = load_towers(built, towers == "separate", dropout).train()
+            built = load_biencoder(built, towers == "separate", dropout, vectors).train()
         super().__init__(built, tokenizer_of(model, tokenizer), **optimiser)
         self._remember(model=model)
+
+    def on_fit_start(self) -> None:
+        """Raise ``UserError`` where the data module puts something else before the texts than the encoder."""
+        super().on_fit_start()
+        data, settings = getattr(self.trainer, "datamodule", None), self.model.settings
+        for name in ("query_prefix", "passage_prefix"):
+            there, own = getattr(data, name, None), getattr(settings, name)
+            if there is not None and there != own:
+                raise UserError(
+                    f"{type(data).__name__}: {name} is {there!r}, the encoder's is {own!r}; give both the same"
+                )
 
     def towers(self) -> BiEncoder:
         """The model itself."""

@@ -17,7 +17,6 @@ from condensery.models.cross_encoder import (
     pair_separators,
     save_cross_encoder,
 )
-from condensery.system.files import expanded
 from condensery.training.batches.lists import ListBatch
 from condensery.training.modules.base import TrainingModule
 from condensery.training.settings import Optimiser
@@ -53,9 +52,7 @@ class CrossEncoderModule(TrainingModule):
         check_numbers(type(self).__name__, locals())
         built = model
         if not isinstance(built, CrossEncoder):
-            folder = expanded(built)
-            source = folder if folder.is_dir() else built
-            built = load_cross_encoder(source, optimiser.get("seed", 42), dropout).train()
+            built = load_cross_encoder(built, optimiser.get("seed", 42), dropout).train()
         super().__init__(built, **optimiser)
         self.loss = loss
         self._remember(model=model)

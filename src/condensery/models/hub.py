@@ -1,0 +1,58 @@
+"""Checkpoints by name: one on the Hugging Face hub is fetched into the hub's cache, and is a folder from then on."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from condensery.errors import UserError
+from condensery.models.loading import readable
+from condensery.system.files import expanded, is_hub_name
+
+_SMALL = ("*.json", "*.txt", "*.model")  # config, tokenizer, what sentence-transformers and this project write
+_OTHER = ("onnx/*", "openvino/*", "*/onnx/*", "coreml/*")  # the same weights for other programs
+_SAFE, _PICKLED = "*.safetensors", "pytorch_model*.bin"
+
+
+def checkpoint_folder(source: str | Path, revision: str | None = None, more: Sequence[str] = ()) -> Path:
+    """The folder of a checkpoint: itself, or where the files of a hub name lie once they are fetched.
+
+    Weights are fetched as safetensors where there are any, otherwise as tensors that torch pickled. What was fetched
+    before is found again without a network.
+
+    Args:
+        source: folder or hub name.
+        revision: commit, tag or branch on the hub.
+        more: names of further files that are wanted where they are there.
+
+    Raises:
+        UserError: there is no such folder, and no such name on the hub, or it cannot be reached.
+    """
+    folder = expanded(source)
+    if folder.is_dir():
+        return folder
+    with readable(source):
+        if isinstance(source, Path) or not is_hub_name(str(source)):
+            raise FileNotFoundError("no such folder")
+        return _fetched(str(source), revision, more)
+
+
+def _fetched(name: str, revision: str | None, more: Sequence[str]) -> Path:
+    import huggingface_hub
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+
+    def fetch(*patterns: str) -> Path:
+        found = huggingface_hub.snapshot_download(
+            name, revision=revision, allow_patterns=list(patterns), ignore_patterns=list(_OTHER)
+        )
+        return Path(found)
+
+    try:
+        folder = fetch(*_SMALL, _SAFE, *more)
+        if not any(folder.glob("model*.safetensors")):
+            folder = fetch(*_SMALL, _SAFE, *more, _PICKLED)
+    except GatedRepoError:
+        raise UserError(f"{name}: the hub asks for a login and its owner's consent; see https://hf.co/{name}") from None
+    except RepositoryNotFoundError:
+        raise FileNotFoundError("no such folder, and the hub has no such model, or it is private") from None
+    except RevisionNotFoundError:
+        raise UserError(f"backbone.revision: {name} has no revision {revision!r} on the hub") from None
+    return folder

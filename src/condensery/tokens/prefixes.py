@@ -1,0 +1,75 @@
+"""What is put before queries and before passages, as E5's "query: " and "passage: ", in tokens.
+
+The token store holds texts as they are; a prefix is put behind [CLS] when rows are made, so that one store serves every
+retriever. That is exact where the tokenizer splits prefix and text apart, as those do that split at spaces; it is tried.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condensery.errors import UserError, shown
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+Ids = NDArray[np.int64]
+NONE: Ids = np.empty(0, np.int64)
+_BEGINNINGS = ("what is it", "The end", "2 of 3", "(a) x", '"so"', "Über", "x", "don't", "U.S.")  # of texts
+
+
+@dataclass(frozen=True)
+class Prefixes:
+    """Token ids of the prefixes: ``query`` (n,) and ``passage`` (m,), empty where there is none."""
+
+    query: Ids = field(default_factory=lambda: NONE)
+    passage: Ids = field(default_factory=lambda: NONE)
+
+    @classmethod
+    def of(cls, tokenizer: str | Path | None, query: str, passage: str, lengths: tuple[int, int]) -> Self:
+        """Tokenise them.
+
+        Args:
+            tokenizer: folder or hub name; not needed where both are empty.
+            query, passage: what is put before a text; empty = nothing.
+            lengths: longest query and passage in tokens, special tokens included.
+
+        Raises:
+            UserError: there is no tokenizer, it does not split prefix and text apart, or a prefix fills the whole input.
+        """
+        if not query and not passage:
+            return cls()
+        if tokenizer is None:
+            raise UserError("query_prefix, passage_prefix: give `tokenizer`, with which the prefix is tokenised")
+        from condensery.tokens.tokenizer import load_tokenizer
+
+        read = load_tokenizer(tokenizer)
+        return cls(
+            _ids(read, "query_prefix", query, "query_length", lengths[0]),
+            _ids(read, "passage_prefix", passage, "passage_length", lengths[1]),
+        )
+
+
+NO_PREFIXES = Prefixes()
+
+
+def _ids(tokenizer: "PreTrainedTokenizerFast", key: str, prefix: str, length_key: str, length: int) -> Ids:
+    """The ids of a prefix such that they and the ids of a text are those of both together."""
+
+    def read(text: str) -> list[int]:
+        found: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+        return found
+
+    for form in (prefix, prefix.rstrip()):  # some tokenizers make a token of the space at the end
+        ids = read(form)
+        if all(read(prefix + text) == ids + read(text) for text in _BEGINNINGS):
+            if len(ids) > length - 3:
+                raise UserError(f"{key}: {shown(prefix)!r} is {len(ids)} tokens; raise {length_key}, which is {length}")
+            return np.asarray(ids, np.int64)
+    raise UserError(
+        f"{key}: the tokenizer joins {shown(prefix)!r} with the first word of a text; end the prefix in a space or a colon,"
+        " or use a model whose tokenizer splits at spaces"
+    )

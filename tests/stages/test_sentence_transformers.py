@@ -1,0 +1,124 @@
+"""A model of sentence-transformers with mean pooling, prefixes and normalisation is measured as that library measures it."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from single_stage import run_stage
+from small import metrics_of, run_command, some_text, splits_of, write_beir
+
+from condensery.models.checkpoint import load_retriever
+from condensery.retrieval.searchers import Retriever
+from condensery.system.files import read_json
+from condensery.training.datamodules.triples import TripleDataModule
+from condensery.training.modules.biencoder import BiEncoderModule
+
+TEXT = some_text(documents=20, seed=5)
+PROMPTS = {"query": "query: ", "document": "a passage of it: "}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small BERT in sentence-transformers' own form, whose inputs are cut to 40 tokens."""
+    library = pytest.importorskip("sentence_transformers")
+    modules = pytest.importorskip("sentence_transformers.models")
+    import torch
+    from transformers import BertConfig, BertModel
+
+    from condensery.tokens.tokenizer import train_wordpiece
+
+    folder = tmp_path_factory.mktemp("sentence_transformers")
+    words = [words for _, _, words, _ in TEXT.passages]
+    tokenizer = train_wordpiece([*words, *PROMPTS.values()], 400, folder / "bert")
+    torch.manual_seed(0)
+    sizes: Any = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    config = BertConfig(vocab_size=len(tokenizer), max_position_embeddings=64, initializer_range=0.2, **sizes)
+    BertModel(config, add_pooling_layer=False).save_pretrained(folder / "bert")
+    transformer = modules.Transformer(str(folder / "bert"), max_seq_length=40)
+    parts = [transformer, modules.Pooling(32, pooling_mode="mean"), modules.Normalize()]
+    library.SentenceTransformer(modules=parts, prompts=PROMPTS, device="cpu").save(str(folder / "saved"))
+    return folder / "saved"
+
+
+def test_the_table_gives_what_its_evaluator_gives(saved: Path, tmp_path: Path) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    evaluation = pytest.importorskip("sentence_transformers.evaluation")
+    data = write_beir(tmp_path / "beir", TEXT)
+    done = run_command(
+        "experiment=cocondenser_beir",
+        f"data.root={data}",
+        f"backbone.name={saved}",
+        "stage.tokens.titles=false",
+        "table.metrics=[MRR@10,NDCG@10,Recall@5,MAP@100]",
+        "trainer=cpu",
+        "trainer.precision=fp32",
+        "trainer.threads=1",
+        f"output_root={tmp_path / 'out'}",
+    ).sound()
+    ours = metrics_of(done.folder)["coCondenser"]
+    evaluator = evaluation.InformationRetrievalEvaluator(
+        {name: words for name, words, _ in splits_of(TEXT)["test"]},
+        {name: words for name, _, words, _ in TEXT.passages},
+        {name: {passage} for name, _, passage in splits_of(TEXT)["test"]},
+        precision_recall_at_k=[5],
+        write_csv=False,
+    )
+    theirs = evaluator(library.SentenceTransformer(str(saved), device="cpu"))
+    named = {"MRR@10": "mrr@10", "NDCG@10": "ndcg@10", "Recall@5": "recall@5", "MAP@100": "map@100"}
+    for name, other in named.items():
+        assert ours[name] == pytest.approx(theirs[f"cosine_{other}"], abs=1e-6), name
+    assert 0 < ours["MRR@10"] < 1
+    assert metrics_of(done.folder)["BM25"]["MRR@10"] != ours["MRR@10"]
+
+
+def test_fine_tuning_keeps_how_vectors_are_made_and_sentence_transformers_reads_the_same_from_what_is_saved(
+    saved: Path, tmp_path: Path
+) -> None:
+    import pytorch_lightning as pl
+
+    library = pytest.importorskip("sentence_transformers")
+    data = TripleDataModule(
+        write_beir(tmp_path / "beir", TEXT),
+        tokenizer=saved,
+        query_length=24,
+        passage_length=40,
+        titles=False,
+        query_prefix=PROMPTS["query"],
+        passage_prefix=PROMPTS["document"],
+    )
+    module = BiEncoderModule(saved, learning_rate=1e-2)
+    quiet: Any = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    pl.Trainer(max_steps=2, accelerator="cpu", enable_model_summary=False, num_sanity_val_steps=0, **quiet).fit(
+        module, data
+    )
+    module.save_pretrained(tmp_path / "tuned")
+
+    questions, passages = [words for _, words, _ in TEXT.questions], [words for _, _, words, _ in TEXT.passages]
+    ours, before = Retriever(tmp_path / "tuned"), Retriever(saved)
+    assert ours.model.settings == before.model.settings
+    assert ours.model.settings.own() == {
+        "pooling": "mean",
+        "normalise": True,
+        "query_prefix": PROMPTS["query"],
+        "passage_prefix": PROMPTS["document"],
+    }
+    theirs = library.SentenceTransformer(str(tmp_path / "tuned"), device="cpu")
+    theirs.max_seq_length = 24
+    np.testing.assert_allclose(ours.encode_queries(questions), theirs.encode_query(questions), atol=1e-6)
+    theirs.max_seq_length = 40
+    np.testing.assert_allclose(ours.encode_passages(passages), theirs.encode_document(passages), atol=1e-6)
+    assert not np.allclose(ours.encode_passages(passages), before.encode_passages(passages), atol=1e-3), "not trained"
+
+
+def test_what_a_recipe_sets_goes_before_what_the_folder_says(saved: Path, tmp_path: Path) -> None:
+    said = {"pooling": "mean", "normalise": True, "query_prefix": "query: ", "passage_prefix": "a passage of it: "}
+    assert run_stage("retriever", tmp_path / "made", {}, folder=saved) == {
+        "query_length": 40,
+        "passage_length": 40,
+        **said,
+    }
+    changed = {"pooling": "cls", "normalise": False, "query_prefix": "ask ", "passage_prefix": ""}
+    run_stage("retriever", tmp_path / "changed", {}, folder=saved, query_length=8, **changed)
+    assert load_retriever(tmp_path / "changed").model.settings.own() == {"query_prefix": "ask "}
+    assert read_json(tmp_path / "changed" / "config_sentence_transformers.json")["prompts"]["query"] == "ask "
