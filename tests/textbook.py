@@ -13,6 +13,10 @@ from torch import Tensor, nn
 from transformers import (
     BertConfig,
     BertForMaskedLM,
+    DistilBertConfig,
+    DistilBertForMaskedLM,
+    ModernBertConfig,
+    ModernBertForMaskedLM,
     PreTrainedModel,
     RobertaConfig,
     RobertaForMaskedLM,
@@ -29,6 +33,15 @@ FAMILIES = {
     "roberta": (RobertaConfig, RobertaForMaskedLM),
     "xlm-roberta": (XLMRobertaConfig, XLMRobertaForMaskedLM),
 }
+LATER = {
+    "distilbert": (DistilBertConfig, DistilBertForMaskedLM),
+    "modernbert": (ModernBertConfig, ModernBertForMaskedLM),  # in layers 1 and 2 a token sees the two on either side
+}
+
+
+def tolerance(family: str) -> float:
+    """How near the library's numbers those of float64 are: it rotates in fp32 whatever the model is in."""
+    return 2e-6 if family == "modernbert" else 1e-12
 
 
 def vocabulary(size: int = SIZE) -> Vocabulary:
@@ -43,8 +56,25 @@ def language_model(
     family: str = "bert", layers: int = 3, hidden: int = 16, heads: int = 2, dropout: float = 0.0, size: int = SIZE
 ) -> PreTrainedModel:
     """A small model in float64 and training mode, none of whose parameters is 0 or 1."""
-    config, model = FAMILIES[family]
+    config, model = {**FAMILIES, **LATER}[family]
     torch.manual_seed(0)
+    if family == "distilbert":
+        sizes = {"dim": hidden, "n_layers": layers, "n_heads": heads, "hidden_dim": 2 * hidden}
+        own = {"dropout": dropout, "attention_dropout": dropout}
+        shared = {"vocab_size": size, "max_position_embeddings": 40, "pad_token_id": PAD}
+        return perturbed(model(config(**shared, **sizes, **own, attn_implementation="eager")).double()).train()
+    if family == "modernbert":
+        own = {"attention_dropout": dropout, "mlp_dropout": dropout, "embedding_dropout": dropout}
+        own |= {
+            "local_attention": 4,
+            "cls_token_id": CLS,
+            "sep_token_id": SEP,
+            "bos_token_id": CLS,
+            "eos_token_id": SEP,
+        }
+    else:
+        own = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+        own |= {"type_vocab_size": 2 if family == "bert" else 1}
     built = model(
         config(
             vocab_size=size,
@@ -54,10 +84,9 @@ def language_model(
             intermediate_size=2 * hidden,
             max_position_embeddings=40,
             pad_token_id=PAD,
-            type_vocab_size=2 if family == "bert" else 1,
-            hidden_dropout_prob=dropout,
-            attention_probs_dropout_prob=dropout,
-            attn_implementation="eager",
+            # the library's plain attention gives NaN for padding that sees nothing but padding
+            attn_implementation="sdpa" if family == "modernbert" else "eager",
+            **own,
         )
     )
     return perturbed(built.double()).train()
@@ -180,19 +209,33 @@ def condenser(
 ) -> Output:
     """Condenser (Gao and Callan 2021a, equations 3 to 11) with logits at all positions."""
     ids, attention, labels = padded
-    states = model(input_ids=ids, attention_mask=attention, output_hidden_states=True).hidden_states
-    project = model.cls if hasattr(model, "cls") else model.lm_head
+    found = model.base_model(input_ids=ids, attention_mask=attention, output_hidden_states=True)
+    states, last = found.hidden_states, found.last_hidden_state
+    family = model.config.model_type
+
+    def project(state: Tensor) -> Tensor:
+        if family == "distilbert":
+            return model.vocab_projector(model.vocab_layer_norm(nn.functional.gelu(model.vocab_transform(state))))
+        if family == "modernbert":
+            return model.decoder(model.head(state))
+        return (model.cls if family == "bert" else model.lm_head)(state)
 
     def entropy(state: Tensor) -> Tensor:
         logits = project(state).transpose(1, 2)
         return nn.functional.cross_entropy(logits, labels, ignore_index=-100, reduction="none")
 
-    hidden = torch.cat([states[-1][:, :1], states[skip_from][:, 1:]], dim=1)
+    hidden = torch.cat([last[:, :1], states[skip_from][:, 1:]], dim=1)
     padding = (1 - attention)[:, None, None, :].to(hidden.dtype) * torch.finfo(hidden.dtype).min
+    further = {}
+    if family == "modernbert":
+        places = torch.arange(ids.shape[1])[None]
+        further["position_embeddings"] = model.model.rotary_emb(hidden, places, "full_attention")
     for layer in head:
-        result = layer(hidden, padding)
+        result = layer(hidden, padding, **further)
         hidden = result[0] if isinstance(result, tuple) else result
-    return Output(states[-1][:, 0], entropy(hidden) if len(head) else None, entropy(states[-1]) if late_mlm else None)
+    if family == "modernbert":
+        hidden = model.model.final_norm(hidden)
+    return Output(last[:, 0], entropy(hidden) if len(head) else None, entropy(last) if late_mlm else None)
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,13 @@ def _model(family: str, shape: CondenserShape, dropout: float = 0.0) -> Condense
     return model
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta"])
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "modernbert"])
 @pytest.mark.parametrize("head_layers", [0, 1, 2, 3])
 @pytest.mark.parametrize(("skip_from", "late_mlm"), [(0, True), (1, True), (2, False), (0, False)])
 def test_losses_and_gradients_equal_the_textbooks(
     family: str, head_layers: int, skip_from: int, late_mlm: bool
 ) -> None:
+    near = textbook.tolerance(family)
     model = _model(family, CondenserShape(head_layers, skip_from, late_mlm))
     reference = copy.deepcopy(nn.ModuleDict({"language_model": model.language_model, "head": model.head}))
     rows = textbook.rows(LENGTHS, without=[1])
@@ -36,14 +37,14 @@ def test_losses_and_gradients_equal_the_textbooks(
     expected = textbook.condenser(language_model, list(head), skip_from, late, rows.padded)
     wanted = {"mlm_late": expected.late, "mlm_head": expected.head}
     assert ours.keys() == {name for name, part in wanted.items() if part is not None}
-    torch.testing.assert_close(vectors, expected.cls, rtol=0, atol=1e-11)
+    torch.testing.assert_close(vectors, expected.cls, rtol=0, atol=10 * near)
     for name, loss in ours.items():
-        torch.testing.assert_close(loss, wanted[name].sum(), rtol=1e-11, atol=0)
+        torch.testing.assert_close(loss, wanted[name].sum(), rtol=10 * near, atol=0)
     weights = torch.linspace(-1, 1, vectors.numel()).double().view(vectors.shape)
     (sum(ours.values()) + (vectors * weights).sum()).backward()
     (sum(part.sum() for part in wanted.values() if part is not None) + (expected.cls * weights).sum()).backward()
     found = textbook.gradients(nn.ModuleDict({"language_model": model.language_model, "head": model.head}))
-    assert textbook.worst(found, textbook.gradients(reference)) < 1e-10
+    assert textbook.worst(found, textbook.gradients(reference)) < 100 * near
 
 
 @pytest.mark.parametrize("late_mlm", [True, False])

@@ -25,18 +25,23 @@ def cls_entropy(encoder: Encoder, chunk: Chunk) -> Tensor:
     layout = PackedLayout(chunk)
     hidden = encoder.embed(layout)
     found = []
-    for layer in encoder.model.encoder.layer:
-        found.append(_entropy(layer.attention.self, hidden, layout))
+    for layer in encoder.layers:
+        found.append(_entropy(encoder, layer, hidden, layout))
         hidden = transformer_layer(layer, hidden, layout.tokens, None)
     return torch.stack(found)
 
 
-def _entropy(attention: Any, hidden: Tensor, layout: PackedLayout) -> Tensor:
+def _entropy(encoder: Encoder, layer: Any, hidden: Tensor, layout: PackedLayout) -> Tensor:
     """Of one layer, from the states (n, d) that it reads: (b,)."""
-    states = hidden.index_select(0, layout.cls.index)
-    query = by_head(attention, attention.query(states), layout.cls.packing).double()  # (b, h, 1, e)
-    key = by_head(attention, attention.key(hidden), layout.tokens).double()  # (b, h, t, e)
+    family, read = encoder.family, layout.cls
+    heads, window = family.heads(layer), family.window(layer)
+    states = hidden.index_select(0, read.index)
+    keys, _ = family.key_and_value(layer, hidden, layout.positions)
+    query = by_head(heads, family.query(layer, states, read.packing.positions), read.packing).double()  # (b, h, 1, e)
+    key = by_head(heads, keys, layout.tokens).double()  # (b, h, t, e)
     scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])  # (b, h, 1, t)
     if layout.tokens.padding is not None:
         scores = scores.masked_fill(~layout.tokens.padding, -math.inf)
+    if window is not None:  # CLS is the first
+        scores[..., window + 1 :] = -math.inf
     return torch.special.entr(scores.softmax(dim=-1)).sum(dim=-1).mean(dim=1)[:, 0]

@@ -4,44 +4,30 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import (
-    AutoConfig,
-    BertConfig,
-    BertForMaskedLM,
-    PretrainedConfig,
-    PreTrainedModel,
-    RobertaConfig,
-    RobertaForMaskedLM,
-    XLMRobertaForMaskedLM,
-)
+from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
 
 from condensery.errors import UserError
 from condensery.models.config import BackboneConfig
 from condensery.models.config_file import check_config, check_encoder, shown
+from condensery.models.families import FAMILIES
 from condensery.models.hub import checkpoint_folder
 from condensery.models.loading import Allowed, load_weights, readable
 from condensery.system.files import read_json
 from condensery.tokens.vocabulary import Vocabulary
 
-FAMILIES: dict[str, type[PreTrainedModel]] = {
-    "bert": BertForMaskedLM,
-    "roberta": RobertaForMaskedLM,
-    "xlm-roberta": XLMRobertaForMaskedLM,
-}
 _FAMILIES = ", ".join(FAMILIES)
 
-# heads of tasks that a checkpoint of the BERT family may have been saved with
-LM_HEADS = dict.fromkeys(("cls.predictions", "lm_head"), "the head for masked tokens")
-OTHER_HEADS = ("pooler", "cls.seq_relationship", "classifier", "qa_outputs", "c_head")  # c_head: CoT-MAE's decoder
-OF_LANGUAGE_MODELS = Allowed(new=LM_HEADS, unused=OTHER_HEADS)
-OF_ENCODERS = Allowed(unused=(*LM_HEADS, *OTHER_HEADS))
+# heads of tasks that a checkpoint may have been saved with
+LM_HEAD = "the head for masked tokens"
+OTHER_HEADS = ("pooler", "cls.seq_relationship", "classifier", "pre_classifier", "qa_outputs")
+DECODERS = ("c_head",)  # CoT-MAE's, among the weights
 
 
 def masked_language_model(config: BackboneConfig, vocabulary: Vocabulary, seed: int) -> PreTrainedModel:
     """The backbone with its masked-language-model head.
 
     Raises:
-        UserError: the checkpoint cannot be had, is not of the BERT family, or does not fit the tokenizer.
+        UserError: the checkpoint cannot be had, is not of one of ``FAMILIES``, or does not fit the tokenizer.
     """
     if config.name is None:
         return _from_scratch(config, vocabulary, seed)
@@ -52,15 +38,15 @@ def masked_language_model(config: BackboneConfig, vocabulary: Vocabulary, seed: 
 def load_masked_language_model(
     source: str | Path, vocabulary: Vocabulary, revision: str | None = None, dropout: float | None = None
 ) -> PreTrainedModel:
-    """Load a checkpoint of the BERT family with its MLM head, in fp32. Errors as ``masked_language_model``."""
+    """Load a checkpoint of one of ``FAMILIES`` with its MLM head, in fp32. Errors as ``masked_language_model``."""
     folder = checkpoint_folder(source, revision)
     with readable(folder):
         config = checkpoint_config(folder, dropout)
         model = load_weights(
-            FAMILIES[config.model_type],
+            FAMILIES[config.model_type].language_model,
             folder,
             config,
-            OF_LANGUAGE_MODELS,
+            Allowed(new=dict.fromkeys(FAMILIES[config.model_type].lm_head, LM_HEAD), unused=(*OTHER_HEADS, *DECODERS)),
             dtype=torch.float32,
             attn_implementation="eager",
         )
@@ -80,7 +66,7 @@ def check_words(model: PreTrainedModel, source: str | Path, vocabulary: Vocabula
 def checkpoint_config(source: Path, dropout: float | None = None) -> Any:
     """The library's config of a checkpoint's folder, with ``dropout`` in place of its own unless that is None.
 
-    Raises ``UserError`` where it is not of the BERT family, or holds what no model can be built from.
+    Raises ``UserError`` where it is of another family, or holds what no model can be built from.
     """
     where = config_name(source)
     about = check_config(config_content(source), where, encoder=True)
@@ -90,7 +76,7 @@ def checkpoint_config(source: Path, dropout: float | None = None) -> Any:
     if config.model_type not in FAMILIES:  # a file without the key, of which the library guesses
         raise UserError(f"{where}: model_type is missing; use one of the families {_FAMILIES}")
     check_encoder(config, where)
-    for name, value in dropouts(dropout).items():
+    for name, value in dropouts(config.model_type, dropout).items():
         setattr(config, name, value)
     return config
 
@@ -108,29 +94,38 @@ def config_name(source: str | Path) -> str:
     return f"{source}/config.json"
 
 
-def dropouts(p: float | None) -> dict[str, float]:
+def dropouts(family: str, p: float | None) -> dict[str, float]:
     """The library's config entries for dropout ``p``; none for None, which keeps what the checkpoint says."""
-    return {} if p is None else {"hidden_dropout_prob": p, "attention_probs_dropout_prob": p}
+    return {} if p is None else dict.fromkeys(FAMILIES[family].dropouts, p)
 
 
 def _from_scratch(config: BackboneConfig, vocabulary: Vocabulary, seed: int) -> PreTrainedModel:
-    roberta = config.family == "roberta"
-    family: Any = RobertaConfig if roberta else BertConfig
-    model_config = family(
+    family = FAMILIES[config.family]
+    tokens = {"pad_token_id": vocabulary.pad, "bos_token_id": vocabulary.cls, "eos_token_id": vocabulary.sep}
+    sizes = {
+        "hidden_size": config.hidden,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.heads,
+        "intermediate_size": config.intermediate,
+    }
+    own: dict[str, Any] = {}
+    if config.family in ("bert", "roberta"):
+        own = {"type_vocab_size": 1 if config.family == "roberta" else 2}
+    elif config.family == "distilbert":
+        sizes = dict(zip(("dim", "n_layers", "n_heads", "hidden_dim"), sizes.values(), strict=True))
+    else:
+        own = {"cls_token_id": vocabulary.cls, "sep_token_id": vocabulary.sep}
+    made: Any = family.language_model.config_class
+    model_config = made(
         vocab_size=vocabulary.size,
-        hidden_size=config.hidden,
-        num_hidden_layers=config.layers,
-        num_attention_heads=config.heads,
-        intermediate_size=config.intermediate,
         # RoBERTa counts positions from pad_token_id + 1
-        max_position_embeddings=config.max_positions + (vocabulary.pad + 1 if roberta else 0),
-        type_vocab_size=1 if roberta else 2,
-        pad_token_id=vocabulary.pad,
-        bos_token_id=vocabulary.cls,
-        eos_token_id=vocabulary.sep,
+        max_position_embeddings=config.max_positions + (vocabulary.pad + 1 if family.counts_from_padding else 0),
         initializer_range=config.initializer_range,
         attn_implementation="eager",
-        **dropouts(0.1 if config.dropout is None else config.dropout),
+        **tokens,
+        **sizes,
+        **own,
+        **dropouts(config.family, 0.1 if config.dropout is None else config.dropout),
     )
     torch.manual_seed(seed)
-    return FAMILIES[config.family](model_config)
+    return family.language_model(model_config)

@@ -20,7 +20,8 @@ from transformers import AutoModel, PreTrainedModel
 from condensery.errors import UserError
 from condensery.models.about import ABOUT, QUERY_ENCODER, read_about, two_towers, vector_settings
 from condensery.models.backbone import (
-    OF_ENCODERS,
+    DECODERS,
+    OTHER_HEADS,
     check_words,
     checkpoint_config,
     load_masked_language_model,
@@ -30,8 +31,9 @@ from condensery.models.biencoder import BiEncoder
 from condensery.models.condenser import Condenser, condenser_shape
 from condensery.models.config import BackboneConfig
 from condensery.models.encoder import Encoder
+from condensery.models.families import FAMILIES
 from condensery.models.hub import checkpoint_folder
-from condensery.models.loading import load_weights, quiet, readable
+from condensery.models.loading import Allowed, load_weights, quiet, readable
 from condensery.models.masked_autoencoder import DecoderShape, Init, MaskedAutoEncoder
 from condensery.models.sentence_transformers import longest_input, write_modules
 from condensery.models.vectors import VectorOptions, VectorSettings
@@ -224,13 +226,15 @@ def load_encoder(
     """
     folder = checkpoint_folder(source, revision)
     with readable(folder):
+        config = checkpoint_config(folder, dropout)
+        family = FAMILIES[config.model_type]
         model = load_weights(
             AutoModel,
             folder,
-            checkpoint_config(folder, dropout),
-            OF_ENCODERS,
+            config,
+            Allowed(unused=(*family.lm_head, *OTHER_HEADS, *DECODERS)),
             trust_remote_code=False,
-            add_pooling_layer=False,
+            **family.options,
             dtype=torch.float32,
             attn_implementation="eager",
         )

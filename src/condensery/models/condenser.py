@@ -46,11 +46,12 @@ class Condenser(PretrainingModel):
     """A masked language model with a Condenser head (Gao and Callan 2021a, §3, eq. 3-11), or without one.
 
     The head reads [late CLS ; early token states]; its output and, with ``late_mlm``, the backbone's go through the
-    same vocabulary projection (transform and tied decoder).
+    same vocabulary projection (transform and tied decoder). Where layers begin with their normalisation (ModernBERT), the
+    one behind the backbone's last layer is behind the head's last layer, too.
     """
 
     def __init__(self, language_model: PreTrainedModel, shape: CondenserShape) -> None:
-        """Wrap a ``BertForMaskedLM`` or ``RobertaForMaskedLM``; the head starts from random weights."""
+        """Wrap one of the library's masked language models; the head starts from random weights."""
         super().__init__(language_model)
         shape.check(language_model.config.num_hidden_layers)
         self.shape = shape
@@ -79,5 +80,6 @@ class Condenser(PretrainingModel):
             states["mlm_late"] = hidden[len(chunk) :]
         if early is not None:
             pair = with_cls(early, layout, cls)
-            states["mlm_head"] = transformer_layers(self.head, pair, layout.tokens, None, layout.masked)
+            read = transformer_layers(self.head, pair, layout.tokens, None, layout.masked)
+            states["mlm_head"] = self.encoder.finish(read)
         return cls, self.cross_entropy(states, dict.fromkeys(states, chunk.targets))

@@ -13,7 +13,7 @@ WEIGHTS_AND_WORDS = {".json", ".safetensors", ".bin", ".txt", ".model"}  # files
 
 
 class BackboneConfig(VectorConfig):
-    """A BERT or RoBERTa encoder: named on the hub, in a local folder, or built from scratch with the sizes given."""
+    """An encoder: named on the hub, in a local folder, or built from scratch with the sizes given."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -21,7 +21,7 @@ class BackboneConfig(VectorConfig):
     revision: str | None  # commit, tag or branch of the hub repository
     tokenizer: str | None  # hub name or path; None = a WordPiece trained on the collection
     vocab_size: int = Field(ge=100)  # of the trained WordPiece
-    family: Literal["bert", "roberta"]  # the architecture when built from scratch
+    family: Literal["bert", "roberta", "distilbert", "modernbert"]  # the architecture when built from scratch
     layers: int = Field(ge=1)
     hidden: int = Field(ge=8)
     heads: int = Field(ge=1)

@@ -62,24 +62,27 @@ _RULES = {
             *("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size", "max_position_embeddings"),
             *("type_vocab_size", "d_model", "d_kv", "d_ff", "num_heads", "encoder_attention_heads", "encoder_ffn_dim"),
             *("decoder_attention_heads", "decoder_ffn_dim", "relative_attention_num_buckets"),
-            "relative_attention_max_distance",
+            *("relative_attention_max_distance", "dim", "n_heads", "hidden_dim", "local_attention"),
+            "global_attn_every_n_layers",
         ),
         _SIZE,
     ),
-    **dict.fromkeys(("num_hidden_layers", "num_layers", "encoder_layers", "decoder_layers"), _LAYERS),
+    **dict.fromkeys(("num_hidden_layers", "num_layers", "n_layers", "encoder_layers", "decoder_layers"), _LAYERS),
     "num_labels": _whole(0, MOST_LABELS),
     "num_decoder_layers": _LAYERS.or_null(),  # T5: as many as the encoder has
     **dict.fromkeys(
         (
             *("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout_rate", "dropout", "attention_dropout"),
-            *("activation_dropout", "encoder_layerdrop", "decoder_layerdrop"),
+            *("activation_dropout", "encoder_layerdrop", "decoder_layerdrop", "mlp_dropout", "embedding_dropout"),
         ),
         _SHARE,
     ),
     "classifier_dropout": _SHARE.or_null(),
-    **dict.fromkeys(("layer_norm_eps", "layer_norm_epsilon"), _EPSILON),
+    **dict.fromkeys(("layer_norm_eps", "layer_norm_epsilon", "norm_eps"), _EPSILON),
     **dict.fromkeys(("initializer_range", "initializer_factor", "init_std"), _SPREAD),
-    **dict.fromkeys(("hidden_act", "activation_function"), _ACTIVATION),
+    **dict.fromkeys(
+        ("hidden_act", "activation_function", "hidden_activation", "classifier_activation", "activation"), _ACTIVATION
+    ),
     **dict.fromkeys(("dtype", "torch_dtype"), _DTYPE),
     **dict.fromkeys(("is_encoder_decoder", "tie_word_embeddings", "scale_embedding"), _BOOL),
     **dict.fromkeys(("pad_token_id", "decoder_start_token_id"), _TOKEN),
@@ -117,18 +120,24 @@ def check_config(about: Any, where: str, encoder: bool) -> dict[str, Any]:
 
 
 def check_encoder(config: Any, where: str) -> None:
-    """Raise ``UserError`` where the sizes of a BERT or RoBERTa config contradict each other.
+    """Raise ``UserError`` where the sizes of an encoder's config contradict each other, or it turns positions otherwise.
 
     ``config`` is the library's, with its defaults for the keys that the file leaves out.
     """
     hidden, heads = config.hidden_size, config.num_attention_heads
     if hidden % heads:
         raise UserError(f"{where}: num_attention_heads is {heads}, which does not divide hidden_size, {hidden}")
-    pad, roberta = config.pad_token_id, config.model_type != "bert"
+    pad, roberta = config.pad_token_id, config.model_type in ("roberta", "xlm-roberta")
     if pad is None and roberta:  # positions are counted from behind it
         raise UserError(f"{where}: pad_token_id is null; a {config.model_type} model needs it")
     if pad is not None and pad >= config.vocab_size:
         raise UserError(f"{where}: pad_token_id is {pad}, but there are {config.vocab_size} tokens (vocab_size)")
+    if config.model_type == "modernbert":
+        for kind, about in config.rope_parameters.items():
+            if about is not None and about.get("rope_type", "default") != "default":
+                raise UserError(f"{where}: rope_type of {kind} is {shown(about['rope_type'])}; it must be default")
+        if hidden // heads % 2:
+            raise UserError(f"{where}: heads of {hidden // heads} dimensions cannot be rotated; they must be even")
     if roberta and config.max_position_embeddings <= pad + 1:
         raise UserError(
             f"{where}: max_position_embeddings is {config.max_position_embeddings}; a {config.model_type} model whose"

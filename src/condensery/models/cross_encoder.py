@@ -17,8 +17,9 @@ from transformers import (
     XLMRobertaForSequenceClassification,
 )
 
+from condensery.errors import UserError
 from condensery.models.about import ABOUT, read_about
-from condensery.models.backbone import LM_HEADS, checkpoint_config
+from condensery.models.backbone import DECODERS, checkpoint_config, config_name
 from condensery.models.encoder import Encoder
 from condensery.models.hub import checkpoint_folder
 from condensery.models.loading import Allowed, load_weights, quiet, readable
@@ -33,7 +34,7 @@ FAMILIES: dict[str, Any] = {
 }
 # the pooler belongs to the head; RoBERTa's head has none, and leaves the one of its backbone
 _NEW = {"classifier": "the head for one score", "bert.pooler": "the pooler before it"}
-_UNUSED = (*LM_HEADS, "cls.seq_relationship", "qa_outputs", "c_head")
+_UNUSED = ("cls.predictions", "lm_head", "cls.seq_relationship", "qa_outputs", *DECODERS)
 # how sentence-transformers finds the score itself, where its own default is the sigmoid
 _PLAIN = {"activation_fn": "torch.nn.modules.linear.Identity"}
 
@@ -84,11 +85,17 @@ def pair_separators(tokenizer: Path | str) -> int:
 
 def new_cross_encoder(language_model: PreTrainedModel, seed: int) -> CrossEncoder:
     """A cross-encoder on the backbone of a masked language model; the head has random weights."""
+    _check_family(language_model.config, "backbone.family")
     language_model.config.num_labels = 1
     torch.manual_seed(seed)
     classifier = FAMILIES[language_model.config.model_type](language_model.config)
     classifier.base_model.load_state_dict(language_model.base_model.state_dict(), strict=False)  # it has no pooler
     return CrossEncoder(classifier)
+
+
+def _check_family(config: Any, where: str) -> None:
+    if config.model_type not in FAMILIES:
+        raise UserError(f"{where}: a cross-encoder is one of {', '.join(FAMILIES)}, not {config.model_type}")
 
 
 def load_cross_encoder(
@@ -116,6 +123,7 @@ def load_cross_encoder(
     folder = checkpoint_folder(source, revision)
     with readable(folder):
         config = checkpoint_config(folder, dropout)
+        _check_family(config, config_name(folder))
         config.num_labels = 1
         unused = _UNUSED if config.model_type == "bert" else (*_UNUSED, "pooler")
         classifier = load_weights(

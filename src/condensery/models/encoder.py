@@ -1,4 +1,4 @@
-"""The encoder: a Hugging Face BERT or RoBERTa, run so that nothing is computed which nobody reads.
+"""The encoder: a Hugging Face BERT, RoBERTa, DistilBERT or ModernBERT, run so that nothing is computed which nobody reads.
 
 The parameters, their names and the checkpoint format are the library's; only the forward pass is ours. The last layer
 of a stack is computed at the positions that are asked for (CLS, the masked tokens), which gives the same numbers there
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from condensery.errors import UserError
 from condensery.models.dropout import dropout, use_cheap_dropout
+from condensery.models.families import FAMILIES, Bert, family_of
 from condensery.models.packing import LayerStates, PackedLayout, Packing
 from condensery.models.varlen import kernel_of
 from condensery.models.vectors import VectorSettings
@@ -26,6 +27,8 @@ from condensery.tokens.batches import Chunk
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+_LONG = 1024  # keys of a row
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, p: float) -> Tensor:
@@ -35,9 +38,10 @@ def attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, p:
         query (b, h, m, e); key and value (b, h, t, e); visible (b or 1, 1, m or 1, t) True = the query attends to the
         key, to one at least, or None where all attend to all; the result (b, h, m, e).
 
-    On a CPU plain matrix products beat the fused kernel, in fp32 by a fifth and in the bf16 backward pass by 2.5 times.
+    On a CPU plain matrix products beat the fused kernel, in fp32 by a fifth and in the bf16 backward pass by 2.5 times; in
+    rows of thousands of tokens their weights would take all memory.
     """
-    if query.device.type != "cpu":
+    if query.device.type != "cpu" or (p == 0.0 and key.shape[-2] > _LONG):
         return nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=visible, dropout_p=p)
     scores = torch.matmul(query * (1.0 / math.sqrt(query.shape[-1])), key.transpose(-1, -2))  # (b, h, m, t)
     if visible is not None:
@@ -49,10 +53,10 @@ def attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, p:
 def transformer_layer(
     layer: Any, hidden: Tensor, tokens: Packing, visible: Tensor | None, *read: LayerStates
 ) -> Tensor:
-    """One post-LN transformer layer of the BERT family, at all tokens or at those that are read.
+    """One transformer layer, at all tokens or at those that are read.
 
     Args:
-        layer: a ``BertLayer`` or ``RobertaLayer`` (its modules are used, not its forward).
+        layer: of one of the library's models in ``FAMILIES`` (its modules are used, not its forward).
         hidden: (n, d), packed.
         tokens: how they stand in their rows.
         visible: which tokens attend to which, see ``attend``; None = each to all of its row. A part may say otherwise for
@@ -63,21 +67,20 @@ def transformer_layer(
         (k_1 + k_2 + ..., d), or (n, d) where nothing is named. The dropout of a part depends on the parts before it, not
         on those behind it.
     """
-    attention = layer.attention.self
-    memory = _Memory(attention, hidden, tokens)
-    p = attention.dropout.p if layer.training else 0.0
+    family = family_of(layer)
+    memory = _Memory(family, layer, hidden, tokens)
+    p = family.attention_dropout(layer) if layer.training else 0.0
     asked = [_queries(hidden, visible, part) for part in read] or [(hidden, tokens, visible)]
     parts = []
     for states, packing, seen in asked:  # (k, d)
-        context = memory.attended(attention.query(states), packing, seen, p)
+        context = memory.attended(family.query(layer, states, packing.positions), packing, seen, p)
         parts.append(_REST.get()(layer, context, states))
     return torch.cat(parts) if len(parts) > 1 else parts[0]
 
 
 def rest_of_layer(layer: Any, context: Tensor, states: Tensor) -> Tensor:
     """What follows attention, token by token: from what each state (k, d) was told (k, d) to the layer's output (k, d)."""
-    attended = layer.attention.output(context, states)
-    return layer.output(layer.intermediate(attended), attended)
+    return family_of(layer).rest(layer, context, states)
 
 
 Rest = Callable[[Any, Tensor, Tensor], Tensor]
@@ -114,32 +117,46 @@ def compiled(backend: str = "inductor") -> Iterator[None]:
 class _Memory:
     """The keys and values (n, d) of a layer, packed, and in their rectangle where a query needs that."""
 
-    def __init__(self, attention: Any, hidden: Tensor, tokens: Packing) -> None:
-        self.attention, self.tokens = attention, tokens
-        self.key, self.value = attention.key(hidden), attention.value(hidden)
+    def __init__(self, family: Bert, layer: Any, hidden: Tensor, tokens: Packing) -> None:
+        self.heads, self.tokens = family.heads(layer), tokens
+        self.key, self.value = family.key_and_value(layer, hidden, tokens.positions)
+        window = family.window(layer)
+        self.window = window if window is not None and tokens.width > window + 1 else None  # None: all is near
 
     @cached_property
     def rectangle(self) -> tuple[Tensor, Tensor]:
         """Both, (b, h, t, e)."""
-        return by_head(self.attention, self.key, self.tokens), by_head(self.attention, self.value, self.tokens)
+        return by_head(self.heads, self.key, self.tokens), by_head(self.heads, self.value, self.tokens)
 
     def attended(self, query: Tensor, packing: Packing, visible: Tensor | None, p: float) -> Tensor:
         """What queries (k, d) get, (k, d): by a kernel for rows of any lengths where there is one and they see all."""
-        if visible is None and packing.segments and self.tokens.segments:
-            heads = -1, self.attention.num_attention_heads, self.attention.attention_head_size
-            if kernel := kernel_of(query.view(heads)):
+        if visible is None and packing.segments and self.tokens.segments and self._for_kernel(packing):
+            heads = -1, self.heads, query.shape[1] // self.heads
+            if kernel := kernel_of(query.view(heads), self.window):
                 key, value = self.key.view(heads), self.value.view(heads)
                 return kernel(query.view(heads), key, value, packing.segments, self.tokens.segments, p).flatten(1)
         seen = self.tokens.padding if visible is None else visible
+        if self.window is not None:
+            seen = self._near(packing, seen, self.window)
         key, value = self.rectangle
-        rows = attend(by_head(self.attention, query, packing), key, value, seen, p)
+        rows = attend(by_head(self.heads, query, packing), key, value, seen, p)
         return packing.unpad(rows.transpose(1, 2).flatten(2))
 
+    def _for_kernel(self, packing: Packing) -> bool:
+        """Kernels know a window where all tokens of a row ask."""
+        return self.window is None or packing is self.tokens
 
-def by_head(attention: Any, states: Tensor, packing: Packing) -> Tensor:
+    def _near(self, packing: Packing, visible: Tensor | None, window: int) -> Tensor:
+        """What is visible of each query's neighbourhood, (b, 1, m, t); each sees its own place."""
+        own = packing.pad(packing.positions[:, None])[..., 0]  # (b, m)
+        distance = (own[:, None, :, None] - torch.arange(self.tokens.width, device=own.device)).abs()
+        near = distance <= window
+        return near if visible is None else near & visible | (distance == 0)
+
+
+def by_head(heads: int, states: Tensor, packing: Packing) -> Tensor:
     """Packed projections (n, d) of a self-attention, in their rows and head by head: (b, h, t, e)."""
-    heads, size = attention.num_attention_heads, attention.attention_head_size
-    return packing.pad(states).view(packing.rows, packing.width, heads, size).transpose(1, 2)
+    return packing.pad(states).unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
 def _queries(hidden: Tensor, visible: Tensor | None, part: LayerStates) -> tuple[Tensor, Packing, Tensor | None]:
@@ -159,7 +176,7 @@ def transformer_layers(
 
 
 class Encoder(nn.Module):
-    """A BERT or RoBERTa backbone: ids to hidden states and vectors.
+    """A backbone of one of ``FAMILIES``: ids to hidden states and vectors.
 
     Attributes:
         settings: how a vector is made of the states.
@@ -173,10 +190,14 @@ class Encoder(nn.Module):
         self.model = model
         self.settings = settings or VectorSettings()
         use_cheap_dropout(model)
-        # RoBERTa counts positions from behind the padding's
         config: Any = model.config
-        self.offset = 0 if config.model_type == "bert" else config.pad_token_id + 1
-        self.longest = int(config.max_position_embeddings) - self.offset
+        self.family = FAMILIES[config.model_type]
+        self.longest = int(config.max_position_embeddings) - self.family.offset(config)
+
+    @property
+    def layers(self) -> nn.ModuleList:
+        """The transformer layers, the first first."""
+        return self.family.layers(self.model)
 
     def forward(
         self, layout: PackedLayout, *read: LayerStates, skip: int | None = None
@@ -197,13 +218,18 @@ class Encoder(nn.Module):
         """
         hidden = self.embed(layout)
         early = hidden if skip == 0 else None
-        layers = self.model.encoder.layer
+        layers = self.layers
         for index, layer in enumerate(layers):
             last = index + 1 == len(layers)
             hidden = transformer_layer(layer, hidden, layout.tokens, None, *(read if last else ()))
             if index + 1 == skip:
                 early = hidden
-        return hidden, early
+        return self.finish(hidden), early
+
+    def finish(self, states: Tensor) -> Tensor:
+        """What follows the last layer of a stack, token by token, (k, d): the last normalisation where layers begin with
+        theirs."""
+        return self.family.finish(self.model, states)
 
     def embed(self, layout: PackedLayout) -> Tensor:
         """The embedding layer: words, positions, types and all else, normalised, (n, d). Errors as above."""
@@ -212,12 +238,11 @@ class Encoder(nn.Module):
                 f"a row of {layout.tokens.width} tokens does not fit a backbone with {self.longest}"
                 " positions; lower length (or query_length, passage_length), or raise backbone.max_positions"
             )
-        types = None
-        if layout.types is not None and self.model.config.type_vocab_size > 1:  # RoBERTa tells no types apart
-            types = layout.types[None]
-        return self.model.embeddings(  # (n, d)
-            input_ids=layout.input_ids[None], position_ids=layout.positions[None] + self.offset, token_type_ids=types
-        )[0]
+        return self.family.embed(self.model, layout.input_ids, layout.positions, layout.types)
+
+    def position_vectors(self, positions: Tensor) -> Tensor:
+        """The embeddings of positions (k,) of a row, (k, d); zeros where positions are not embedded."""
+        return self.family.position_vectors(self.model, positions)
 
     def cls(self, chunk: Chunk) -> Tensor:
         """The vector of each span: its CLS state after the last layer, (b, d). No pooling layer."""

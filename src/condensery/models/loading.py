@@ -147,7 +147,7 @@ def _told_apart(model: Any, missing: set[str], parts: Mapping[str, str]) -> tupl
             continue
         if not names - tied <= missing:
             break
-        new[what] = len(names - tied)
+        new[what] = new.get(what, 0) + len(names - tied)
         missing -= names
     return new, sorted(missing)
 

@@ -65,7 +65,7 @@ class MaskedAutoEncoder(PretrainingModel):
     """
 
     def __init__(self, language_model: PreTrainedModel, shape: DecoderShape, init: Init = "random") -> None:
-        """Wrap a ``BertForMaskedLM`` or ``RobertaForMaskedLM``.
+        """Wrap one of the library's masked language models.
 
         Args:
             language_model: the backbone with its LM head.
@@ -73,7 +73,7 @@ class MaskedAutoEncoder(PretrainingModel):
             init: the decoder's first weights: random, or those of the backbone's last layers.
         """
         super().__init__(language_model)
-        layers: Any = self.encoder.model.encoder.layer
+        layers: Any = self.encoder.layers
         shape.check(len(layers), init)
         self.shape = shape
         self.decoder: nn.ModuleList = (
@@ -113,7 +113,8 @@ class MaskedAutoEncoder(PretrainingModel):
             read = replace(read, visible=_by_row(read, place <= layout.positions[read.index][:, None]))
         elif self.shape.kind == "enhanced":
             read = self._enhanced(layout, read, cls, context.masked)
-        return transformer_layers(self.decoder, with_cls(embedded, layout, cls), layout.tokens, visible, read)
+        states = transformer_layers(self.decoder, with_cls(embedded, layout, cls), layout.tokens, visible, read)
+        return self.encoder.finish(states)
 
     def _enhanced(self, layout: PackedLayout, read: LayerStates, cls: Tensor, masked: Tensor) -> LayerStates:
         """The tokens to predict as RetroMAE asks for them: CLS vector + position, and each with its own sample in view.
@@ -121,7 +122,7 @@ class MaskedAutoEncoder(PretrainingModel):
         The sample is drawn by torch's default generator after the encoder's dropout, so the gradient cache replays it.
         """
         place = layout.positions[read.index]
-        positions = self.encoder.model.embeddings.position_embeddings(place + self.encoder.offset)
+        positions = self.encoder.position_vectors(place)
         visible = _by_row(read, sampled_sets(place, layout.tokens.width, 1.0 - self.shape.mask_rate))
         if layout.tokens.padding is not None:
             visible = visible & layout.tokens.padding

@@ -56,10 +56,12 @@ class Packing:
         places: (n,) distinct, ascending positions in the flattened (b * width); None = all of them.
         padding: (b, 1, 1, width) True at real tokens; None where all are, or where nobody asks.
         segments: the rows of the packed states, each with one at least; None where they are not told, as on a CPU.
+        positions: (n,) where each of the packed states stands in its row of the chunk.
     """
 
     rows: int
     width: int
+    positions: Tensor
     places: Tensor | None = None
     padding: Tensor | None = None
     segments: Segments | None = None
@@ -112,10 +114,10 @@ class PackedLayout:
         kernels = not whole and have_kernels(device)
         places = None if whole else _places(real.flatten(), 1 if kernels else _MULTIPLE)
         segments = _segments(chunk.lengths, t) if kernels else None
-        self.tokens = Packing(b, t, places, None if whole else real[:, None, None, :], segments)
         every = torch.arange(b * t, device=device) if places is None else places
         self.input_ids = chunk.input_ids.flatten()[every]
         self.positions = every % t
+        self.tokens = Packing(b, t, self.positions, places, None if whole else real[:, None, None, :], segments)
         self.types = None
         if chunk.second is not None:
             row = torch.div(every, t, rounding_mode="floor")
@@ -125,7 +127,8 @@ class PackedLayout:
             return flat if places is None else torch.searchsorted(places, flat)
 
         one = _segments(torch.ones_like(chunk.lengths), 1) if kernels else None
-        self.cls = LayerStates(packed(torch.arange(b, device=device) * t), Packing(b, 1, segments=one))
+        first = Packing(b, 1, chunk.lengths.new_zeros(b), segments=one)
+        self.cls = LayerStates(packed(torch.arange(b, device=device) * t), first)
         self.masked = None
         if chunk.masked is not None:
             rows = torch.div(chunk.masked, t, rounding_mode="floor")  # ascending
@@ -133,7 +136,8 @@ class PackedLayout:
             column = torch.arange(len(rows), device=device) - (counts.cumsum(0) - counts)[rows]
             fewest, width = torch.stack(counts.aminmax()).tolist()
             asking = _segments(counts, width) if kernels and fewest else None
-            self.masked = LayerStates(packed(chunk.masked), Packing(b, width, rows * width + column, segments=asking))
+            asked = Packing(b, width, chunk.masked - rows * t, rows * width + column, segments=asking)
+            self.masked = LayerStates(packed(chunk.masked), asked)
 
 
 def _segments(lengths: Tensor, longest: int) -> Segments:

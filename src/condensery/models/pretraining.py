@@ -25,20 +25,19 @@ class PretrainingModel(nn.Module):
     language_model: Any  # a PreTrainedModel; its parts are reached by name
 
     def __init__(self, language_model: PreTrainedModel) -> None:
-        """Wrap a ``BertForMaskedLM`` or ``RobertaForMaskedLM``."""
+        """Wrap one of the library's masked language models, see ``FAMILIES``."""
         super().__init__()
         backbone: Any = language_model.base_model
         self.encoder = Encoder(backbone)
         self.language_model = language_model
-        words = backbone.embeddings.word_embeddings
+        words = backbone.get_input_embeddings()
         # the projection gives their gradient whole; the few rows of the input are added to it in place
         words.sparse = language_model.get_output_embeddings().weight is words.weight
 
     def new_layers(self, number: int) -> nn.ModuleList:
         """Transformer layers like the backbone's, with random weights."""
-        block = type(self.encoder.model.encoder.layer[0])
-        config = copy.deepcopy(self.language_model.config)
-        layers = nn.ModuleList(block(config) for _ in range(number))
+        family, config = self.encoder.family, copy.deepcopy(self.language_model.config)
+        layers = nn.ModuleList(family.new_layer(self.encoder.layers, config) for _ in range(number))
         for layer in layers:
             layer.apply(self.language_model._init_weights)
             use_cheap_dropout(layer)
@@ -46,10 +45,7 @@ class PretrainingModel(nn.Module):
 
     def vocabulary_transform(self, states: Tensor) -> Tensor:
         """What the LM head does to states (k, d) before it projects them, (k, d)."""
-        model = self.language_model
-        if hasattr(model, "cls"):  # BERT
-            return model.cls.predictions.transform(states)
-        return model.lm_head.layer_norm(nn.functional.gelu(model.lm_head.dense(states)))
+        return self.encoder.family.transform(self.language_model, states)
 
     def cross_entropy(self, states: dict[str, Tensor], targets: dict[str, Tensor]) -> dict[str, Tensor]:
         """By loss, the cross-entropy (k,) of the states (k, d), k may be 0, with the ids (k,) that they shall give."""
@@ -57,7 +53,7 @@ class PretrainingModel(nn.Module):
         losses = projected_cross_entropy(  # one projection for all
             self.vocabulary_transform(torch.cat(list(states.values()))),
             decoder.weight,
-            decoder.bias,
+            decoder.weight.new_zeros(len(decoder.weight)) if decoder.bias is None else decoder.bias,
             torch.cat([targets[name] for name in states]),
         )
         return dict(zip(states, losses.split([len(part) for part in states.values()]), strict=True))

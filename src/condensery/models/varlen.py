@@ -6,7 +6,7 @@ Letters: n queries of all rows, m keys of all rows, b rows, h heads, e size of a
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Any
 
 import torch
@@ -35,10 +35,19 @@ class Segments:
 Kernel = Callable[[Tensor, Tensor, Tensor, Segments, Segments, float], Tensor]
 
 
-def flash(query: Tensor, key: Tensor, value: Tensor, asking: Segments, seen: Segments, p: float) -> Tensor:
+def flash(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    asking: Segments,
+    seen: Segments,
+    p: float,
+    window: int | None = None,
+) -> Tensor:
     """FlashAttention: bf16 and fp16 on cards since Ampere.
 
-    The operator beneath torch's attention of nested tensors; ``torch.nn.attention.varlen`` calls it without dropout.
+    With a ``window`` a query sees so many tokens before and behind its own place. The operator beneath torch's attention of
+    nested tensors; ``torch.nn.attention.varlen`` calls it without dropout.
     """
     found: tuple[Tensor, ...] = torch.ops.aten._flash_attention_forward(
         query,
@@ -52,6 +61,8 @@ def flash(query: Tensor, key: Tensor, value: Tensor, asking: Segments, seen: Seg
         False,
         False,
         scale=_scale(query),
+        window_size_left=window,
+        window_size_right=window,
     )
     return found[0]
 
@@ -81,7 +92,13 @@ def _scale(query: Tensor) -> float:
 
 
 def one_row_after_the_other(
-    query: Tensor, key: Tensor, value: Tensor, asking: Segments, seen: Segments, p: float
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    asking: Segments,
+    seen: Segments,
+    p: float,
+    window: int | None = None,
 ) -> Tensor:
     """The same by matrix products, slowly: what the kernels are checked against."""
     parts = []
@@ -89,12 +106,16 @@ def one_row_after_the_other(
         queries = slice(int(asking.starts[row]), int(asking.starts[row + 1]))
         keys = slice(int(seen.starts[row]), int(seen.starts[row + 1]))
         scores = torch.einsum("nhe,mhe->hnm", query[queries], key[keys]) * _scale(query)
+        if window is not None:
+            places = torch.arange(scores.shape[-1], device=scores.device)
+            scores = scores.masked_fill((places[: scores.shape[1], None] - places).abs() > window, -math.inf)
         weights = torch.nn.functional.dropout(scores.softmax(dim=-1), p)
         parts.append(torch.einsum("hnm,mhe->nhe", weights.to(value.dtype), value[keys]))
     return torch.cat(parts)
 
 
 KERNELS: dict[str, Kernel] = {"FlashAttention": flash, "memory-efficient attention": memory_efficient}  # the best first
+WINDOWED: dict[str, Callable[..., Tensor]] = {"FlashAttention": flash}
 
 
 def have_kernels(device: torch.device) -> bool:
@@ -102,27 +123,35 @@ def have_kernels(device: torch.device) -> bool:
     return device.type != "cpu"
 
 
-def kernel_of(query: Tensor) -> Kernel | None:
-    """The best kernel for such queries (n, h, e) that works on their device; None where there is none, as on a CPU."""
-    name = best_kernel(query.device, query.dtype, query.shape[-1])
-    return None if name is None else KERNELS[name]
+def kernel_of(query: Tensor, window: int | None = None) -> Kernel | None:
+    """The best kernel for such queries (n, h, e) that works on their device; None where there is none, as on a CPU.
+
+    ``window``: how far a query sees, where all tokens of the rows ask; None = all of its row.
+    """
+    name = best_kernel(query.device, query.dtype, query.shape[-1], window is not None)
+    if name is None:
+        return None
+    return KERNELS[name] if window is None else partial(WINDOWED[name], window=window)
 
 
 @cache
-def best_kernel(device: torch.device, dtype: torch.dtype, size: int) -> str | None:
+def best_kernel(device: torch.device, dtype: torch.dtype, size: int, windowed: bool = False) -> str | None:
     """Its name in ``KERNELS``, for heads of ``size``. Which of them a card and a build of torch have is found by trying."""
     if not have_kernels(device):
         return None
-    return next((name for name, kernel in KERNELS.items() if _works(kernel, device, dtype, size)), None)
+    tried = {name: partial(kernel, window=2) for name, kernel in WINDOWED.items()} if windowed else KERNELS
+    compared = partial(one_row_after_the_other, window=2) if windowed else one_row_after_the_other
+    return next((name for name, kernel in tried.items() if _works(kernel, device, dtype, size, compared)), None)
 
 
-def _works(kernel: Kernel, device: torch.device, dtype: torch.dtype, size: int) -> bool:
+def _works(kernel: Kernel, device: torch.device, dtype: torch.dtype, size: int, compared: Kernel) -> bool:
     """Whether values and gradients on three small rows are those of matrix products. Draws no random number."""
-    keys, queries = torch.tensor([0, 3, 4, 11]), torch.tensor([0, 1, 2, 7])
+    keys = torch.tensor([0, 3, 4, 11])
+    queries = torch.tensor([0, 1, 2, 7]) if compared is one_row_after_the_other else keys
     with torch.enable_grad(), torch.autocast(device.type, enabled=False):
         start = torch.arange(11 * 2 * size, dtype=torch.float32).view(11, 2, size)
         inputs = [(start * factor).sin() for factor in (0.31, 0.17, 0.23)]
-        inputs[0] = inputs[0][:7]
+        inputs[0] = inputs[0][: int(queries[-1])]
 
         def attended(of: Kernel, where: torch.device, kind: torch.dtype) -> list[Tensor]:
             own = [part.to(where, kind).requires_grad_() for part in inputs]
@@ -135,6 +164,6 @@ def _works(kernel: Kernel, device: torch.device, dtype: torch.dtype, size: int) 
             made = attended(kernel, device, dtype)
         except (RuntimeError, NotImplementedError):
             return False
-        wanted = attended(one_row_after_the_other, torch.device("cpu"), torch.float32)
+        wanted = attended(compared, torch.device("cpu"), torch.float32)
     tolerance = 1e-3 if dtype == torch.float32 else 5e-2
     return all(torch.allclose(a, b, atol=tolerance, rtol=tolerance) for a, b in zip(made, wanted, strict=True))

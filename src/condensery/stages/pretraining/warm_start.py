@@ -38,6 +38,10 @@ class WarmStartConfig(StageConfig):
     def _fits_the_backbone(self) -> Self:
         if self.backbone.name is None:  # a checkpoint tells its size only when it is loaded
             check_length("length", self.length, self.backbone.max_positions)
+            if self.backbone.family not in ("bert", "roberta"):
+                raise ValueError(
+                    f"backbone.family is {self.backbone.family}; a warm start is written into bert or roberta"
+                )
         return self
 
     def identity(self) -> list[str]:
