@@ -24,7 +24,7 @@ from condensery.system import signals
 FOLDER_FILE = "CONDENSERY_FOLDER_FILE"  # environment variable: a file that gets the path of the run's folder
 COMMAND = "data"  # `condensery data NAME`
 ALONE = "stages.corpus={stage: corpus}"  # what it reads where no recipe is named
-GROUPS = re.compile(r"^(stages?|data|backbone|trainer|launcher|logger|table|figures)\.[^=]+=")
+GROUPS = re.compile(r"^((stages?|data|backbone|trainer|launcher|logger|table|figures)\.[^=]+|push_to_hub[^=]*)=")
 
 
 def main(cfg: DictConfig) -> None:

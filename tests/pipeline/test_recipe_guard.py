@@ -47,6 +47,7 @@ from condensery.pipeline.recipe_guard import (
         ("hydra: {sweeper: {params: {' hydra.verbose': x}}}", "hydra.sweeper.params. hydra.verbose"),
         ("hydra: {sweeper: {params: {++launcher.before: '[a]'}}}", "hydra.sweeper.params.++launcher.before"),
         ("hydra: {sweeper: {params: {output_root: /}}}", "hydra.sweeper.params.output_root"),
+        ("hydra: {sweeper: {params: {push_to_hub: x}}}", "hydra.sweeper.params.push_to_hub"),
         ("hydra: {sweeper: {params: {seed: '$a'}}}", "hydra.sweeper.params.seed"),
         ("launcher: {kind: torchrun, before: [touch, x]}", "launcher.before"),
         ("launcher: {endpoint: 'host:1'}", "launcher.endpoint"),
@@ -55,6 +56,7 @@ from condensery.pipeline.recipe_guard import (
         ("launcher: {partition: x}", "launcher.partition"),
         ("launcher: '${data}'", "launcher"),
         ("output_root: /tmp", "output_root"),
+        ("push_to_hub: {round1: me/small}", "push_to_hub"),
     ],
 )
 def test_what_runs_or_writes_elsewhere_is_for_the_command_line_alone(recipe: str, key: str) -> None:

@@ -28,16 +28,9 @@ if TYPE_CHECKING:
 ANSWERS = 5  # passages that are shown
 PROMPT = "-"  # as the question: several of them, from standard input
 FINISHED = "finished.json"  # in a run's folder, written last: what it was a run of, and what it left
-ASKING = (
-    "ask",
-    "next",
-    "force",
-    "dry_run",
-    "dry_run_gpu",
-    "dry_run_share",
-    "published_cost",
-    "jobs",
-)  # keys of the root that change nothing of what a run leaves
+# keys of the root that change nothing of what a run leaves
+ASKING = ("ask", "next", "push_to_hub", "force", "jobs")
+ASKING += ("fetch", "dry_run", "dry_run_gpu", "dry_run_share", "published_cost")
 
 
 def answer(graph: Graph, store: Store, rows: "Sequence[Row]", asked: str) -> None:

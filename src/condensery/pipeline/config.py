@@ -1,9 +1,10 @@
 """The root of the composed config: what ``conf/config.yaml`` holds, as closed pydantic models."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 from condensery.errors import close_to
 from condensery.pipeline.figure_config import FigureConfig
@@ -86,6 +87,25 @@ class TableConfig(TableLayout):
         return self.model_dump(include={"rows", "baseline", "metrics", "split"})
 
 
+class PushTarget(_Closed):
+    """Where an encoder goes on the Hugging Face hub; a text alone is its name."""
+
+    name: Text
+    license: Text | None = None
+    private: bool = True
+
+    @field_validator("name")
+    @classmethod
+    def _has_an_owner(cls, value: str) -> str:
+        if not re.fullmatch(r"[\w.-]+/[\w.-]+", value):
+            raise ValueError(f"{value!r} is no name on the hub; it must be owner/name")
+        return value
+
+
+def _by_name(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
 class RootConfig(_Closed):
     """The keys of the root. Groups that only stages read (``data``, ``backbone``) are checked by those stages."""
 
@@ -101,6 +121,7 @@ class RootConfig(_Closed):
     force: list[Text]
     ask: Text | None
     next: list[Text]
+    push_to_hub: Annotated[dict[Name, Annotated[PushTarget, BeforeValidator(_by_name)]], LeaveOut]
     data: dict[str, Any]
     backbone: dict[str, Any]
     trainer: TrainerConfig

@@ -30,21 +30,9 @@ from condensery.recipes import RECIPES
 
 ROOT = "config"  # the name of the root config
 GROUPS = ("data", "backbone", "trainer", "launcher", "logger", "stage", "stages", "table", "figures")  # all mappings
-KEYS = (
-    "name",
-    "seed",
-    "output_root",
-    "jobs",
-    "dry_run",
-    "dry_run_gpu",
-    "dry_run_share",
-    "published_cost",
-    "force",
-    "ask",
-    "next",
-    *GROUPS,
-)  # of the root
-TYPED = ("output_root", "launcher")  # keys that only the command line, or a file that is the person's own, may set
+KEYS = ("name", "seed", "output_root", "jobs", "force", "ask", "next", "push_to_hub", *GROUPS)  # of the root
+KEYS += ("fetch", "dry_run", "dry_run_gpu", "dry_run_share", "published_cost")
+TYPED = ("output_root", "launcher", "push_to_hub")  # keys that only the command line, or a file of one's own, may set
 
 # Of `hydra` and of `launcher` what a recipe may set: nothing of it names a command, a class, a file, a host or a variable
 HYDRA = ("mode", "sweeper.params", "sweeper.max_batch_size")
@@ -167,8 +155,8 @@ def check_content(place: Path | str, config: Any, machine: bool = False) -> None
             check_sweep(place, OmegaConf.select(config, "hydra.sweeper.params"))
         elif key == "launcher" and not machine:
             _check_node(place, key, value, LAUNCHER)
-        elif key == "output_root":
-            raise UserError(f"{place}: output_root: not for a recipe to set; write output_root=... on the command line")
+        elif key in ("output_root", "push_to_hub"):
+            raise UserError(f"{place}: {key}: not for a recipe to set; write {key}=... on the command line")
         if key in GROUPS and not _is_mapping(value):
             kind = "a list" if OmegaConf.is_list(value) else repr(value)
             raise UserError(f"{place}: {key}: must be a mapping{EXAMPLES.get(key, '')}, got {kind}")

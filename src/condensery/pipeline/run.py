@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from omegaconf import DictConfig, OmegaConf
 
 from condensery.errors import UserError
-from condensery.pipeline import asking
+from condensery.pipeline import asking, pushing
 from condensery.pipeline.executor import execute, warn
 from condensery.pipeline.fetching import fetch_data
 from condensery.pipeline.graph import Graph, build
@@ -77,6 +77,7 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
         raise UserError(
             "experiment: which recipe? Give experiment=NAME, for example experiment=quickstart (see --help)"
         )
+    pushing.check(graph)
     store = Store(root.output_root)
     if root.fetch:
         fetch_data(graph, bool(root.dry_run))
@@ -113,6 +114,7 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
         print(f"\n{folder}", flush=True)
         if root.ask is not None:
             asking.answer(graph, store, measured, root.ask)
+    pushing.push(graph, store, rows)
     return Finished(folder, rows, failures, faults)
 
 

@@ -8,6 +8,7 @@ from pydantic import Field, field_validator
 
 from condensery.losses.registry import check_loss
 from condensery.stages.base import Context, StageConfig, stage
+from condensery.stages.card import card_of, name_of_data
 from condensery.stages.finetuning.training_queries import QueriesConfig, training_queries, training_work
 from condensery.stages.training import (
     EncoderStageConfig,
@@ -104,7 +105,8 @@ def finetune(config: FinetuneConfig, context: Context) -> dict[str, Any]:
     sample = validation_sample(config, module, context, data.lengths)
     values = run_training(module, data, settings, config, context, sample, callbacks)
     shutil.rmtree(context.folder / SCHEDULE, ignore_errors=True)
-    module.save_pretrained(context.folder, context.input("tokenizer"), data.lengths)
+    card = card_of(type(config), config.model_dump(mode="json"), name_of_data(context.input("corpus")), values)
+    module.save_pretrained(context.folder, context.input("tokenizer"), data.lengths, card)
     return {"queries": len(training.rows), **values}
 
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from condensery.stages.base import Context, Input, stage
+from condensery.stages.card import card_of
 from condensery.stages.training import Count, EncoderStageConfig, initial_towers, run_training
 
 
@@ -44,5 +45,6 @@ def finetune_sentences(config: FinetuneSentencesConfig, context: Context) -> dic
     module = SentenceModule(model, margin=config.margin, **config.optimiser())
     data = StepDataModule(batches, context.runtime.workers)
     values = run_training(module, data, config.loop(batches), config, context, None)
-    module.save_pretrained(context.folder, context.input("tokenizer"), (config.length, config.length))
+    card = card_of(type(config), config.model_dump(mode="json"), sentences.about["name"], values)
+    module.save_pretrained(context.folder, context.input("tokenizer"), (config.length, config.length), card)
     return {"examples": len(chosen), **values}

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from condensery.errors import UserError
 from condensery.models.flops import Step
 from condensery.stages.base import Artifact, Context, Input, StageConfig, stage
+from condensery.stages.card import card_of, name_of_data
 from condensery.stages.training import (
     Count,
     EncoderStageConfig,
@@ -374,7 +375,8 @@ def _fit(module: "EncoderModule", data: "TokenDataModule", config: AnyConfig, co
     source = data.batches.source
     sample = validation_sample(config, module, context, (config.length, config.length))
     values = run_training(module, data, config.loop(data.batches), config, context, sample)
-    module.save_pretrained(context.folder, context.input("tokenizer"), data.lengths)
+    card = card_of(type(config), config.model_dump(mode="json"), name_of_data(context.input("corpus")), values)
+    module.save_pretrained(context.folder, context.input("tokenizer"), data.lengths, card)
     return {"items": source.items, "left_out": source.left_out, **values}
 
 

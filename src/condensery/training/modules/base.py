@@ -33,6 +33,7 @@ from condensery.losses.cross_batch import (
 from condensery.losses.gradient_cache import ChunkEncoder, backpropagate
 from condensery.models.backbone import check_words
 from condensery.models.biencoder import BiEncoder
+from condensery.models.card import Card, write_card
 from condensery.models.checkpoint import (
     SavedRetriever,
     load_biencoder,
@@ -42,6 +43,7 @@ from condensery.models.encoder import Encoder
 from condensery.models.vectors import VectorOptions
 from condensery.randomness import hash64
 from condensery.system import signals
+from condensery.system.files import expanded, is_hub_name
 from condensery.tokens.batches import Chunk
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.training.batches.base import Batch
@@ -269,15 +271,22 @@ class EncoderModule(TrainingModule):
         raise NotImplementedError
 
     def save_pretrained(
-        self, folder: PathOrName, tokenizer: PathOrName | None = None, lengths: tuple[int, int] | None = None
+        self,
+        folder: PathOrName,
+        tokenizer: PathOrName | None = None,
+        lengths: tuple[int, int] | None = None,
+        card: Card | None = None,
     ) -> None:
         """Save it as a checkpoint that transformers, sentence-transformers and ``condensery.Retriever`` open.
+
+        Beside it lies a model card, ``README.md``.
 
         Args:
             folder: made where it is not there.
             tokenizer: saved with it; None = that of the module, or of the data module that it was trained on.
             lengths: longest query and passage in tokens, [CLS] and [SEP] included; None = those of the data module, or as
                 long as the encoder reads, 512 at most.
+            card: what the card says; None = what this module knows: its class, its settings and the values logged last.
 
         Raises:
             UserError: no tokenizer is known.
@@ -285,7 +294,23 @@ class EncoderModule(TrainingModule):
         tokenizer = tokenizer or self.saved_with
         if tokenizer is None:
             raise UserError("save_pretrained: give `tokenizer`, the folder or hub name that the texts are read with")
-        self._save(Path(folder), tokenizer, lengths or self.lengths)
+        lengths = lengths or self.lengths
+        self._save(Path(folder), tokenizer, lengths)
+        card = card or self._card()
+        name = card.name or Path(folder).resolve().name
+        write_card(Path(folder), card.text(name, self.towers().settings, lengths))
+
+    def _card(self) -> Card:
+        trainer, plain = self._trainer, (int, float, str, bool)
+        logged = trainer.logged_metrics if trainer else {}
+        settings = {name: value for name, value in self.hparams.items() if isinstance(value, plain)}
+        base = settings.pop("model", None)
+        return Card(
+            f"Trained by `{type(self).__name__}`",
+            base_model=base if isinstance(base, str) and is_hub_name(base) and not expanded(base).exists() else None,
+            recipe={name: value for name, value in settings.items() if name != "tokenizer"},
+            training={name: float(value) for name, value in sorted(logged.items())},
+        )
 
     @property
     def saved_with(self) -> PathOrName | None:

@@ -1,0 +1,128 @@
+"""The model card: ``README.md`` of a checkpoint, with YAML on top as the Hugging Face hub reads it. Imports no torch."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from condensery.models.vectors import VectorSettings
+from condensery.system.files import atomic
+
+CARD = "README.md"
+_LIBRARY = "condensery"
+_UNKNOWN = "unknown"  # what the hub calls a licence that nobody named
+_UNNAMED = "Nobody has named one: it depends on those of the data and of the checkpoint that it began with."
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Numbers of a checkpoint on one split of one collection: metric -> value between 0 and 1."""
+
+    collection: str
+    split: str
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a model card says.
+
+    Attributes:
+        method: what trained it, in a few words.
+        name: of the model; None = that of its folder.
+        data: names of the collections that it was trained on.
+        base_model: hub name of the checkpoint that it began with; None = another one, or none.
+        recipe: setting -> value.
+        training: value that was logged last -> number.
+        measured: numbers on test collections.
+        licence: the hub's name of the weights' licence, as "apache-2.0"; None = not known.
+    """
+
+    method: str
+    name: str | None = None
+    data: Sequence[str] = ()
+    base_model: str | None = None
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    training: Mapping[str, float] = field(default_factory=dict)
+    measured: Sequence[Measured] = ()
+    licence: str | None = None
+
+    def text(self, name: str, settings: VectorSettings, lengths: tuple[int, int]) -> str:
+        """The whole card.
+
+        Args:
+            name: of the model, as a reader would load it.
+            settings: how it makes vectors.
+            lengths: longest query and passage in tokens.
+        """
+        parts = [
+            f"---\n{self._front(name)}\n---",
+            f"# {name}",
+            f"A dense retriever: texts to vectors that are compared by inner product. {self.method}, with Condensery.",
+            _use(name, settings, lengths),
+            _list("Data", [f"`{one}`" for one in self.data]),
+            _list("Recipe", [f"`{key}`: {_shown(value)}" for key, value in self.recipe.items()]),
+            _list("At the last step", [f"`{key}`: {value:.4f}" for key, value in self.training.items()]),
+            self._numbers(),
+            f"## Licence\n\n{self.licence or _UNNAMED}",
+        ]
+        return "\n\n".join(part for part in parts if part) + "\n"
+
+    def _front(self, name: str) -> str:
+        from huggingface_hub import EvalResult, ModelCardData
+
+        results = [
+            EvalResult("text-retrieval", one.collection, one.collection, metric, value, dataset_split=one.split)
+            for one in self.measured
+            for metric, value in one.metrics.items()
+        ]
+        front = ModelCardData(
+            base_model=self.base_model,
+            eval_results=results or None,
+            library_name="sentence-transformers",
+            license=self.licence or _UNKNOWN,
+            model_name=name.rpartition("/")[2],
+            pipeline_tag="sentence-similarity",
+            tags=[_LIBRARY, "sentence-transformers", "feature-extraction", "dense-retrieval"],
+        )
+        return front.to_yaml()
+
+    def _numbers(self) -> str:
+        lines = [
+            f"| {one.collection} | {one.split} | {metric} | {100 * value:.1f} |"
+            for one in self.measured
+            for metric, value in one.metrics.items()
+        ]
+        head = ["## Numbers\n", "| collection | split | metric | % |", "|---|---|---|---:|"]
+        return "\n".join([*head, *lines]) if lines else ""
+
+
+def write_card(folder: Path, text: str) -> None:
+    """Write it into the folder of a checkpoint."""
+    with atomic(folder / CARD) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def _use(name: str, settings: VectorSettings, lengths: tuple[int, int]) -> str:
+    pooled = "the state of [CLS]" if settings.pooling == "cls" else "the mean of all states"
+    said = [f"A vector is {pooled} after the last layer" + (", divided by its length." if settings.normalise else ".")]
+    if settings.query_prefix or settings.passage_prefix:
+        said.append(f"Put {settings.query_prefix!r} before a query and {settings.passage_prefix!r} before a passage.")
+    said.append(f"It was trained with queries of {lengths[0]} tokens and passages of {lengths[1]}.")
+    code = [
+        "from sentence_transformers import SentenceTransformer",
+        "",
+        f'model = SentenceTransformer("{name}")',
+        'queries = model.encode_query(["what is a retriever?"])',
+        'passages = model.encode_document(["A retriever finds passages."])',
+        "print(model.similarity(queries, passages))",
+    ]
+    return "\n".join([*said, "", "```python", *code, "```"])
+
+
+def _list(title: str, lines: Sequence[str]) -> str:
+    return "\n".join([f"## {title}\n", *(f"- {line}" for line in lines)]) if lines else ""
+
+
+def _shown(value: Any) -> str:
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,98 @@
+"""``push_to_hub``: encoders of a run go to the Hugging Face hub, each with a model card that holds the run's numbers."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from condensery.errors import UserError, close_to
+from condensery.models.about import read_about, vector_settings
+from condensery.models.card import CARD, Measured
+from condensery.pipeline.config import PushTarget
+from condensery.pipeline.graph import Graph
+from condensery.pipeline.store import Store
+from condensery.stages.base import Artifact, registry
+from condensery.stages.card import card_of, name_of_data
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from condensery.reporting.results import Row
+
+KEY = "push_to_hub"
+# what makes a checkpoint; the manifest and the logs tell of this machine
+WANTED = ("*.json", "*.safetensors", "*.txt", "*.model")
+LEFT = ("manifest.json", "logs/*", "wandb/*", "saved_checkpoints/*", CARD)
+
+
+def check(graph: Graph) -> None:
+    """Raise ``UserError``, before anything is computed, where a stage makes no encoder or nobody is logged in to the hub."""
+    wanted = graph.root.push_to_hub
+    encoders = [name for name, node in graph.nodes.items() if registry()[node.kind].makes == "encoder"]
+    for name in wanted:
+        if name not in encoders:
+            raise UserError(f"{KEY}.{name}: no stage of this name makes an encoder{close_to(name, encoders)}")
+    if wanted and not graph.root.dry_run:
+        import huggingface_hub
+
+        if huggingface_hub.get_token() is None:
+            raise UserError(f"{KEY}: nobody is logged in to the hub; run `hf auth login`, or set HF_TOKEN")
+
+
+def push(graph: Graph, store: Store, rows: "Sequence[Row]") -> None:
+    """Upload what ``push_to_hub`` names, as far as it is at hand. Raises ``UserError`` where the hub does not take it."""
+    for name, target in graph.root.push_to_hub.items():
+        artifact = Artifact(store.path(graph.nodes[name]))
+        if store.sound(graph.nodes[name]):
+            store.check([artifact], parents=False)
+            card = model_card(artifact, target, rows)
+            print(f"[{name}] {_pushed(artifact, target.name, target.private, card)}", flush=True)
+
+
+def model_card(artifact: Artifact, target: PushTarget, rows: "Sequence[Row]") -> str:
+    """The card of an encoder, with the numbers of those rows that were measured with it."""
+    manifest = artifact.manifest
+    corpus, made_by = artifact.ancestor("corpus"), registry()[manifest["kind"]].config
+    data = name_of_data(corpus.path) if corpus else None
+    card = card_of(made_by, manifest["config"], data, manifest["metrics"])
+    store = artifact.path.parents[1]
+    numbers = [
+        Measured(row.collection, row.split, row.metrics)
+        for row in rows
+        if not row.failed and _encoder_of(store, row.artifact) == artifact.path
+    ]
+    about = read_about(artifact.path, "query_length", "passage_length")
+    lengths = about["query_length"], about["passage_length"]
+    return replace(card, measured=numbers, licence=target.license).text(
+        target.name, vector_settings(artifact.path), lengths
+    )
+
+
+def _encoder_of(store: Path, evaluation: str) -> Path | None:
+    """The encoder that a row was measured with, by the reference of its evaluation; None where it is of several, or none."""
+    found = Artifact(store / evaluation)
+    if not (found.path / "manifest.json").exists():
+        return None
+    index = found.ancestor("index")
+    return index.input("model").path if index is not None and index.kind == "encode" else None
+
+
+def _pushed(artifact: Artifact, name: str, private: bool, card: str) -> str:
+    import huggingface_hub
+
+    hub = huggingface_hub.HfApi(library_name="condensery")
+    try:
+        hub.create_repo(name, private=private, exist_ok=True)
+        hub.upload_folder(
+            repo_id=name,
+            folder_path=artifact.path,
+            allow_patterns=list(WANTED),
+            ignore_patterns=list(LEFT),
+            commit_message=f"{artifact.kind}/{artifact.id}",
+        )
+        hub.upload_file(repo_id=name, path_or_fileobj=card.encode(), path_in_repo=CARD, commit_message="Model card")
+    except Exception as error:  # of the network, of the hub: the library raises a dozen types
+        said = " ".join(str(error).split())[:200] or type(error).__name__
+        raise UserError(
+            f"{KEY}: {name} was not written ({said}); what the run made is at hand, and the same command goes on from there"
+        ) from None
+    return f"is at https://huggingface.co/{name}" + (" (private)" if private else "")

@@ -1,0 +1,65 @@
+"""The model card of what a stage has trained."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from condensery.stages.base import StageConfig, operational, registry
+from condensery.system.files import expanded, is_hub_name, read_json
+
+if TYPE_CHECKING:
+    from condensery.models.card import Card
+
+_PLACES = ("precision", "seed")  # of the settings of a stage, those that stand last
+_METHODS = {
+    "pretrain_mlm": "Pre-trained by masked language modelling",
+    "pretrain_condenser": "Pre-trained as a Condenser (Gao and Callan 2021a)",
+    "pretrain_cocondenser": "Pre-trained as a coCondenser (Gao and Callan 2021b)",
+    "pretrain_cotmae": "Pre-trained as CoT-MAE (Wu et al. 2022)",
+    "pretrain_retromae": "Pre-trained as RetroMAE (Xiao et al. 2022)",
+    "pretrain_ict": "Pre-trained by the inverse cloze task (Lee et al. 2019)",
+    "finetune": "Fine-tuned on judged queries, contrastively",
+    "finetune_sentences": "Fine-tuned on sentences",
+}
+
+
+def card_of(
+    made_by: type[StageConfig], config: Mapping[str, Any], data: str | None, values: Mapping[str, Any]
+) -> "Card":
+    """What can be said of an encoder that a stage has trained.
+
+    Paths of this machine are left out, and whatever tells of its hardware: equal artifacts have equal cards.
+
+    Args:
+        made_by: class of the stage's config.
+        config: what it holds, as the manifest has it.
+        data: name of the collection.
+        values: what it returns for its manifest.
+    """
+    from condensery.models.card import Card
+
+    base = (config.get("backbone") or {}).get("name")
+    kind = next(kind for kind, stage in registry().items() if stage.config is made_by)
+    left_out = operational(made_by)
+    recipe = {
+        key: value
+        for key, value in config.items()
+        if key not in left_out and isinstance(value, int | float | str | None) and not _is_place(value)
+    }
+    return Card(
+        _METHODS.get(kind, f"Made by `{kind}`"),
+        name=kind,
+        data=[data] if data else [],
+        base_model=base if base and is_hub_name(base) and not expanded(base).exists() else None,
+        recipe={**recipe, **{key: recipe.pop(key) for key in _PLACES if key in recipe}},
+        training={key: value for key, value in values.items() if "/" in key and isinstance(value, float)},
+    )
+
+
+def name_of_data(corpus: Path) -> str:
+    """The name of the collection in an artifact's folder."""
+    return str(read_json(corpus / "collection.json")["name"])
+
+
+def _is_place(value: Any) -> bool:
+    return isinstance(value, str) and ("/" in value or "\\" in value)
