@@ -29,7 +29,7 @@ ANSWERS = 5  # passages that are shown
 PROMPT = "-"  # as the question: several of them, from standard input
 FINISHED = "finished.json"  # in a run's folder, written last: what it was a run of, and what it left
 # keys of the root that change nothing of what a run leaves
-ASKING = ("ask", "next", "push_to_hub", "force", "jobs")
+ASKING: tuple[str, ...] = ("ask", "next", "push_to_hub", "force", "jobs")
 ASKING += ("fetch", "dry_run", "dry_run_gpu", "dry_run_share", "published_cost")
 
 

@@ -30,7 +30,7 @@ from condensery.recipes import RECIPES
 
 ROOT = "config"  # the name of the root config
 GROUPS = ("data", "backbone", "trainer", "launcher", "logger", "stage", "stages", "table", "figures")  # all mappings
-KEYS = ("name", "seed", "output_root", "jobs", "force", "ask", "next", "push_to_hub", *GROUPS)  # of the root
+KEYS: tuple[str, ...] = ("name", "seed", "output_root", "jobs", "force", "ask", "next", "push_to_hub", *GROUPS)
 KEYS += ("fetch", "dry_run", "dry_run_gpu", "dry_run_share", "published_cost")
 TYPED = ("output_root", "launcher", "push_to_hub")  # keys that only the command line, or a file of one's own, may set
 

@@ -155,6 +155,7 @@ class DataConfig(BaseModel):
         self.check()
         for file in self.input_files():
             file.look()
+
     def sizes(self) -> CollectionSizes:
         """How large it is, as far as that can be told without reading it."""
         return counted(self.input_files())
