@@ -21,7 +21,6 @@ from condensery.errors import UserError
 from condensery.system.files import expanded
 from condensery.text.blank import is_blank
 from condensery.text.hub import Repository
-from condensery.text.ids import id_hash
 from condensery.text.lines import fields_of
 from condensery.text.plain_text import joined
 from condensery.text.records import Passage, Query
@@ -194,6 +193,8 @@ class HuggingfaceDocumentsSource(_OnTheHub):
 
 def read(config: HuggingfaceSource, writer: "CollectionWriter") -> None:
     """Fetch the files of a retrieval data set, and read them into ``writer``."""
+    from condensery.text.ids import id_hash  # imports NumPy, which a dry run does without
+
     config.fetch()
     asked = "queries" in config.chosen
     known = {id_hash(identifier) for _, identifier, _, _ in _texts(config, "queries")} if asked else set()
@@ -219,6 +220,8 @@ def _read_qrels(config: HuggingfaceSource, split: str, known: set[int], writer: 
 
 def _judgements(config: HuggingfaceSource, split: str) -> Iterator[tuple[int, str, str, int, str]]:
     """(hash of the query's id, query, passage, grade, place) of each judgement."""
+    from condensery.text.ids import id_hash
+
     for place, row in config.rows(f"qrels of {split}"):
         query, passage = str(_field(row, QUERY_IDS, place)), str(_field(row, PASSAGE_IDS, place))
         yield id_hash(query), query, passage, _grade(row, place), place
@@ -341,4 +344,6 @@ def _words(value: Any, place: str) -> str:
 
 def _of_content(text: Any, place: str) -> str:
     """The id of a text: 16 hexadecimal digits of the hash of its words."""
+    from condensery.text.ids import id_hash
+
     return f"{id_hash(' '.join(_words(text, place).split())):016x}"

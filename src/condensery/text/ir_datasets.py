@@ -24,7 +24,6 @@ from condensery.errors import UserError, of_the_disk, shown
 from condensery.system.downloads import Download, check_space, fetch
 from condensery.system.progress import progress
 from condensery.text.hashes import content_hashes
-from condensery.text.ids import id_hash
 from condensery.text.records import Document, Passage, Query
 from condensery.text.source import DataConfig, InputFile, WantedFile
 
@@ -363,6 +362,8 @@ def _rows(part: Part, kind: str, total: int = 0) -> Iterator[tuple[str, Any]]:
 
 def read(config: IrDatasetsSource, writer: "CollectionWriter") -> None:
     """Fetch the files, and read them into ``writer``."""
+    from condensery.text.ids import id_hash  # imports NumPy, which a dry run does without
+
     config.fetch()
     expected = config.expected()
     splits = [role.removeprefix("qrels of ") for role in config.parts if role.startswith("qrels of ")]
@@ -399,6 +400,8 @@ def _name(config: IrDatasetsSource, split: str, identifier: str) -> str:
 
 def _read_qrels(config: IrDatasetsSource, split: str, writer: "CollectionWriter") -> None:
     """Add the judgements of a split; those of unknown queries, and of queries without any positive, are left out."""
+    from condensery.text.ids import id_hash
+
     part = config.parts[f"qrels of {split}"]
     known = {id_hash(row.query_id) for _, row in _rows(config.parts[f"queries of {split}"], "queries")}
     positive = {id_hash(row.query_id) for _, row in _rows(part, "qrels") if row.relevance > 0}
