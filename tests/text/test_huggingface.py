@@ -1,6 +1,7 @@
 """Data sets by their name on the Hugging Face hub, of which a small one is served here; its layouts as folders too."""
 
 import gzip
+import importlib.util
 import io
 import json
 from collections.abc import Iterator
@@ -272,3 +273,10 @@ def test_rows_that_are_sentences_are_joined(tmp_path: Path, config: Make, hub: P
     source = config("huggingface_documents", name="bookcorpus/bookcorpus", rows_per_document=2)
     collection = read_collection(source, tmp_path / "out")
     assert [len(text.splitlines()) for text in collection.passages.column("text")[:]] == [2, 2, 1]
+
+
+def test_without_the_library_one_line_says_what_to_install(config: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)  # as if it were not installed
+    with pytest.raises(UserError) as error:
+        config("huggingface", name="mteb/pets").check()
+    names(str(error.value), "data.format=huggingface", "pip install datasets")

@@ -1,6 +1,7 @@
 """Collections by their id in ir_datasets: its own readers over small files in the place of the real ones."""
 
 import json
+import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -229,3 +230,10 @@ def test_the_identity_depends_on_what_is_read(config: Make, marco: Place) -> Non
     assert len({one.fingerprint() for one in of}) == len(of)
     same_by_id = config("ir_datasets", name="msmarco-passage", splits=some | {"test": "msmarco-passage/dev/small"})
     assert same_by_id.fingerprint() == of[1].fingerprint()
+
+
+def test_without_the_library_one_line_says_what_to_install(config: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ir_datasets", None)  # as if it were not installed
+    with pytest.raises(UserError) as error:
+        config("ir_datasets", name="msmarco-passage").check()
+    names(str(error.value), "data.format=ir_datasets", "pip install ir_datasets")

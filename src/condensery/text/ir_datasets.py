@@ -14,7 +14,7 @@ import difflib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partialmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from condensery.errors import UserError, of_the_disk, shown
 from condensery.system.downloads import Download, check_space, fetch
-from condensery.system.progress import progress
+from condensery.system.progress import progress, style
 from condensery.text.hashes import content_hashes
 from condensery.text.records import Document, Passage, Query
 from condensery.text.source import DataConfig, InputFile, WantedFile
@@ -55,6 +55,7 @@ NOT_IN_BEIR = {  # the four of BEIR's eighteen whose texts are not free
     "beir/trec-news": "data.name=wapo/v2/trec-news-2019; ask NIST (https://trec.nist.gov/data/wapost/)",
     "beir/robust04": "data.name=disks45/nocr/trec-robust-2004; ask NIST (https://trec.nist.gov/data/cd45/)",
 }
+LARGE = 1_000_000  # passages
 EVERY = 1000  # rows after which progress is told
 
 
@@ -254,9 +255,8 @@ def library() -> Any:
         raise UserError(
             "data.format=ir_datasets: the package ir_datasets is not installed; pip install ir_datasets ijson"
         ) from None
-    ir_datasets.log.easy().logger().setLevel(
-        "ERROR"
-    )  # "starting", "finished", terms of use: see IrDatasetsSource.fetch
+    # not "starting", "finished" and the terms of use, which IrDatasetsSource.fetch prints
+    ir_datasets.log.easy().logger().setLevel("ERROR")
     return ir_datasets
 
 
@@ -337,7 +337,12 @@ def _digests(part: Part) -> list[str]:
 
 @contextmanager
 def _reading(part: Part) -> Iterator[None]:
-    """Say in one line what the library fails of while it reads."""
+    """Say in one line what the library fails of while it reads. Its own bars are shown where ours is one."""
+    from tqdm import tqdm
+
+    shown = tqdm.__init__
+    if style() != "bar":
+        tqdm.__init__ = partialmethod(shown, disable=True)
     try:
         yield
     except UserError:
@@ -349,6 +354,8 @@ def _reading(part: Part) -> Iterator[None]:
         raise UserError(
             f"{part.id}: ir_datasets cannot read the {part.role} ({type(error).__name__}: {text})"
         ) from error
+    finally:
+        tqdm.__init__ = shown
 
 
 def _rows(part: Part, kind: str, total: int = 0) -> Iterator[tuple[str, Any]]:
@@ -377,6 +384,8 @@ def read(config: IrDatasetsSource, writer: "CollectionWriter") -> None:
                 writer.add_query(Query(identifier, text.strip() if config.from_dpr else text, _answers(row)), place)
                 if len(splits) > 1:
                     seen.add(id_hash(identifier))
+    if expected["passages"] > LARGE and style() == "lines":
+        print(f"[{config.name}] is unpacked by ir_datasets, which takes minutes, once", flush=True)
     document, before = "", ""
     for place, row in _rows(config.parts["passages"], "docs", expected["passages"]):
         title, text = _text(row)
