@@ -146,5 +146,7 @@ def _means(rows: Sequence[Row], parts: Mapping[str, set[str]], whole: Callable[[
         if own.keys() == parts[of]:
             shared = set.intersection(*(set(row.metrics) for row in own.values()))
             means = {metric: float(np.mean([row.metrics[metric] for row in own.values()])) for metric in sorted(shared)}
-            found.append(Row(name, of, split, means, seed=seed))
+            if means:
+                system, settings = next((row.system, row.settings) for row in own.values())
+                found.append(Row(name, of, split, means, seed=seed, system=system, settings=settings))
     return found
