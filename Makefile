@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help install quickstart smoke test test-slow check docs docs-serve clean
+.PHONY: help install quickstart smoke test test-slow gpu-report check docs docs-serve clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -22,6 +22,9 @@ test: .venv/.installed-dev ## all tests but the slow ones, a process a core
 
 test-slow: .venv/.installed-dev ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow
+
+gpu-report: .venv/.installed-dev ## all that only a GPU shows, on one page, in 30 minutes; device=cpu tries the command
+	$(BIN)/python experiments/gpu/report.py device=$(or $(device),cuda)
 
 check: .venv/.installed-dev ## lint, types, import cycles
 	$(BIN)/ruff check .

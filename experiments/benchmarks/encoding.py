@@ -3,8 +3,9 @@
     python experiments/benchmarks/encoding.py [shape=B] [precision=fp32] [passages=2000] [rounds=5] [threads=1] \
         [device=cpu]
 
-Shape A is BERT-base, shape B 4 layers x 256; passages have 20 to 126 tokens, a chunk at most 8,192 with its padding. Ours
-reads the token store, makes chunks, encodes and writes the shards of vectors; the backbone gets the chunks ready made, runs
+Shape A is BERT-base, shape B 4 layers x 256, shape S 2 x 64; passages have 20 to 126 tokens, a chunk at most 8,192 with its
+padding. Ours reads the token store, makes chunks, encodes and writes the shards of vectors; the backbone gets the chunks
+ready made, runs
 the library's layers with fused attention, and its CLS states are thrown away. Prints one JSON line:
 
     tokens_per_cpu_s, backbone_tokens_per_cpu_s    tokens without padding

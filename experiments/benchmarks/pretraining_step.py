@@ -1,13 +1,15 @@
 """Time one coCondenser optimisation step against a plain implementation of the same mathematics, in the same run.
 
-    python experiments/benchmarks/pretraining_step.py shape=A|B|C precision=fp32|bf16 [threads=1] [steps=5] [device=cpu|cuda]
+    python experiments/benchmarks/pretraining_step.py shape=A|B|C|S precision=fp32|bf16 [threads=1] [steps=5] \
+        [device=cpu|cuda] [together=false] [compile=true]
 
 Shape A: BERT-base, 16 spans, chunks of 8 x 128 tokens. Shape B: 4 layers x 256, 64 spans, chunks of 16 x 128 tokens. Shape C,
-for a GPU: BERT-base, 1,024 spans, chunks of 128 x 128 tokens.
+for a GPU: BERT-base, 1,024 spans, chunks of 128 x 128 tokens. Shape S, to try the command: 2 layers x 64, 16 spans.
 Vocabulary 30,522; spans of 40 to 128 tokens; 15 % masked; dropout 0.1; two head layers; AdamW.
 
-The plain implementation is always fp32: rows padded to 128, vocabulary logits at all positions, a cached pass that runs
-the LM heads too, the library's own layers. Each has a process to itself, ours as run.py starts it, the other as Python
+The plain implementation is always fp32: rows padded to 128, vocabulary logits at all positions, the library's own layers.
+It computes what the papers' released code computes, no more: its cached pass runs the language model, with the logits that
+nobody reads, and not the Condenser head. Each has a process to itself, ours as run.py starts it, the other as Python
 does, because how memory is fetched is a good part of the difference; they step in turn. Prints one JSON line:
 
     cpu_s, baseline_cpu_s   CPU-seconds a step, median
@@ -18,12 +20,13 @@ does, because how memory is fetched is a good part of the difference; they step 
     peak_rss_mb             peak memory of our process after its first step
     gradient_error          largest difference of any parameter's gradient over that gradient's largest entry, dropout off
 
-On a GPU both are in one process and in the precision asked for; seconds are those on the clock until the GPU has done the
-step (seconds, baseline_seconds, speedup), matmul_share is of its own rate, and there are further:
+On a GPU, and with together=true, both are in one process and in the precision asked for; seconds are those on the clock until
+the GPU has done the step (seconds, baseline_seconds, speedup), matmul_share is of its own rate, and there are further:
 
     tokens_per_s                   tokens without padding
     peak_mb, baseline_peak_mb      peak of the GPU's memory in a step, with both models and their optimisers
-    compiled_seconds               of our step with layers that torch has compiled
+    padded_seconds                 of our step with attention over padded rows; on a CPU it is that way anyway
+    compiled_seconds               of our step with layers that torch has compiled; null where it cannot, or compile=false
 """
 
 import json
@@ -32,8 +35,8 @@ import os
 import resource
 import statistics
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
@@ -53,10 +56,13 @@ from sizes import (
 )
 from torch import Tensor, nn
 
+from condensery.errors import UserError
 from condensery.losses.contrast import span_contrast
 from condensery.losses.mlm import MaskedPrediction
+from condensery.models import encoder
 from condensery.models.condenser import Condenser, CondenserShape
 from condensery.models.encoder import compiled
+from condensery.models.flops import EncoderSize
 from condensery.system import memory
 from condensery.tokens.batches import chunks
 
@@ -136,14 +142,21 @@ class Plain:
         )
         return states[-1][:, 0], loss
 
+    def vectors(self, rows: slice) -> Tensor:
+        """CLS vectors of some rows, as the released code makes them for its cache: the logits are made as well."""
+        output = self.model.language_model(
+            input_ids=self.ids[rows], attention_mask=self.mask[rows].long(), output_hidden_states=True
+        )
+        return output.hidden_states[-1][:, 0]
+
     def gradients(self) -> float:
-        """Back-propagate the batch through a gradient cache that runs the whole model twice."""
+        """Back-propagate the batch through a gradient cache that runs the language model twice."""
         rows = [slice(i, i + self.shape.chunk) for i in range(0, self.shape.spans, self.shape.chunk)]
         replays, vectors = [], []
         with torch.no_grad():
             for part in rows:
                 replays.append(self.random.get_rng_state())
-                vectors.append(self.forward(part)[0])
+                vectors.append(self.vectors(part))
         cached = torch.cat(vectors).float().requires_grad_()
         contrast = span_contrast(cached)
         contrast.backward()
@@ -161,19 +174,17 @@ def useful_flops(shape: Shape, batch: Batch) -> float:
     lengths = np.diff(batch.starts).astype(float)
     row = np.searchsorted(batch.starts, batch.masked, side="right") - 1
     masked = np.bincount(row, minlength=shape.spans).astype(float)
-    d = shape.hidden
+    size = EncoderSize(shape.layers, shape.hidden, 4 * shape.hidden, shape.heads, VOCABULARY)
 
     def layer(read: np.ndarray, rows: np.ndarray | slice = slice(None)) -> float:
-        # key and value everywhere; query, output and feed-forward where the result is read; scores and weighted sum
-        n, m = lengths[rows], read[rows]
-        return float(sum(4 * d * d * n + 20 * d * d * m + 4 * d * m * n))
+        return float(sum(size.layer(lengths[rows], read[rows])))
 
     whole = layer(lengths)
     once = chunks(batch.ids, batch.starts, shape.chunk * LENGTH, pad_id=0)[0].rows  # the first chunk is encoded once
     later = np.setdiff1d(np.arange(shape.spans), once)
     cached = (shape.layers - 1) * layer(lengths, later) + layer(np.ones(shape.spans), later)
     heads = whole + layer(masked)
-    projection = 2 * masked.sum() * 2 * d * (VOCABULARY + d)
+    projection = size.projection(2 * masked.sum())
     trained = (shape.layers - 1) * whole + layer(masked + 1) + heads + projection
     return cached + 3 * trained
 
@@ -206,8 +217,18 @@ def plain_steps(connection: Connection, shape: Shape, threads: int) -> None:
             connection.send(cpu_seconds(step))
 
 
-def on_gpu(shape: str, precision: str, steps: int, device: str = "cuda") -> None:
-    """Run the benchmark on a GPU and print its line."""
+@contextmanager
+def padded() -> Iterator[None]:
+    """Let the encoder attend over padded rows, as where no kernel for rows of any lengths is known."""
+    before, encoder.kernel_of = encoder.kernel_of, lambda query: None
+    try:
+        yield
+    finally:
+        encoder.kernel_of = before
+
+
+def in_one_process(shape: str, precision: str, steps: int, device: str, compile_layers: bool) -> None:
+    """Run the benchmark on a GPU, or as it is run there, and print its line."""
     size = SHAPES[shape]
     batch = make_batch(size)
     ours, plain = (make_model(size, 0.1, attention).to(device) for attention in ("eager", "sdpa"))
@@ -231,17 +252,21 @@ def on_gpu(shape: str, precision: str, steps: int, device: str = "cuda") -> None
     plain_step = step(plain, plain_gradients)
     quick, slow = in_turn(steps, our_step, plain_step, device=device)
     rate, flops = matmul_rate(precision, device), useful_flops(size, batch)
-    peaks = peak_of(our_step), peak_of(plain_step)
-    with compiled():
-        (third,) = in_turn(steps, our_step, device=device)
+    peaks = (peak_of(our_step), peak_of(plain_step)) if device != "cpu" else (0.0, 0.0)
+    with padded():
+        (padded_seconds,) = in_turn(steps, our_step, device=device)
+    third = None
+    with suppress(UserError), compiled() if compile_layers else nullcontext():
+        third = in_turn(steps, our_step, device=device)[0] if compile_layers else None
     result = {
         "shape": shape,
         "precision": precision,
-        "device": torch.cuda.get_device_name(),
+        "device": torch.cuda.get_device_name() if device != "cpu" else "cpu",
         "seconds": round(quick, 4),
         "baseline_seconds": round(slow, 4),
         "speedup": round(slow / quick, 2),
-        "compiled_seconds": round(third, 4),
+        "padded_seconds": round(padded_seconds, 4),
+        "compiled_seconds": None if third is None else round(third, 4),
         "tokens_per_s": round(len(batch.ids) / quick),
         "gflop": round(flops / 1e9, 1),
         "matmul_gflops": round(rate / 1e9, 1),
@@ -252,10 +277,19 @@ def on_gpu(shape: str, precision: str, steps: int, device: str = "cuda") -> None
     print(json.dumps(result))
 
 
-def main(shape: str = "B", precision: str = "fp32", threads: str = "1", steps: str = "5", device: str = "cpu") -> None:
+def main(
+    shape: str = "B",
+    precision: str = "fp32",
+    threads: str = "1",
+    steps: str = "5",
+    device: str = "cpu",
+    together: str = "false",
+    compile: str = "true",
+) -> None:
     """Run the benchmark and print its line."""
-    if device != "cpu":
-        on_gpu(shape, precision, int(steps), device)
+    if device != "cpu" or together == "true":
+        torch.set_num_threads(int(threads))
+        in_one_process(shape, precision, int(steps), device, compile == "true")
         return
     size = SHAPES[shape]
     plain, theirs = multiprocessing.Pipe()
@@ -313,5 +347,5 @@ if __name__ == "__main__":
             raise ValueError
         call = lambda: main(**options)  # noqa: E731
     except ValueError:
-        sys.exit("usage: pretraining_step.py shape=A|B|C precision=fp32|bf16 [threads=1] [steps=5] [device=cpu|cuda]")
+        sys.exit("usage: pretraining_step.py shape=A|B|C|S precision=fp32|bf16 [threads=1] [steps=5] [device=cpu|cuda]")
     call()

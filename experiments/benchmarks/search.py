@@ -1,6 +1,7 @@
 """Search a dense index as the project does, against bare FAISS on the same vectors in memory, in the same run.
 
-    python experiments/benchmarks/search.py [passages=200000] [dim=256] [queries=500] [k=100] [rounds=3] [threads=1]
+    python experiments/benchmarks/search.py [passages=200000] [dim=256] [queries=500] [k=100] [rounds=3] [threads=1] \
+        [device=cpu|cuda]
 
 Ours reads shards of 50,000 vectors from disk, searches them one after the other and merges, with ties broken by row;
 FAISS is IndexFlatIP.search. Prints one JSON line:
@@ -8,6 +9,9 @@ FAISS is IndexFlatIP.search. Prints one JSON line:
     cpu_s, faiss_cpu_s    CPU-seconds for all queries, median
     ratio                 faiss_cpu_s / cpu_s
     agreement             share of the k passages of a query that both found
+
+With device=cuda ours searches on the GPU, and so does FAISS where it is the library for GPUs (faiss_on_gpu); seconds are
+those on the clock.
 """
 
 import json
@@ -25,7 +29,7 @@ from condensery.system.files import write_json
 SHARD = 50_000
 
 
-def main(passages: str, dim: str, queries: str, k: str, rounds: str, threads: str) -> None:
+def main(passages: str, dim: str, queries: str, k: str, rounds: str, threads: str, device: str) -> None:
     """Run the benchmark and print its line."""
     random = np.random.default_rng(1)
     vectors = random.standard_normal((int(passages), int(dim)), np.float32)
@@ -33,6 +37,9 @@ def main(passages: str, dim: str, queries: str, k: str, rounds: str, threads: st
     faiss.omp_set_num_threads(int(threads))
     bare = faiss.IndexFlatIP(int(dim))
     bare.add(vectors)
+    on_gpu = device != "cpu" and faiss.get_num_gpus() > 0
+    if on_gpu:
+        bare = faiss.index_cpu_to_all_gpus(bare)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         plan = shard_ranges(len(vectors), SHARD)
@@ -41,9 +48,9 @@ def main(passages: str, dim: str, queries: str, k: str, rounds: str, threads: st
             np.save(shard_path(folder, number), vectors[first:stop])
         about = {"method": "dense", "passages": len(vectors), "dim": int(dim), "dtype": "float32", "shards": plan}
         write_json(folder / "index.json", about)
-        index = DenseIndex(folder, int(threads), device="cpu")
+        index = DenseIndex(folder, int(threads), device=device)
         ours, theirs = in_turn(
-            int(rounds), lambda: index.search_vectors(asked, int(k)), lambda: bare.search(asked, int(k))
+            int(rounds), lambda: index.search_vectors(asked, int(k)), lambda: bare.search(asked, int(k)), device=device
         )
         found, wanted = index.search_vectors(asked, int(k))[1], bare.search(asked, int(k))[1]
     same = np.mean([len(np.intersect1d(a, b)) / int(k) for a, b in zip(found, wanted, strict=True)])
@@ -55,9 +62,10 @@ def main(passages: str, dim: str, queries: str, k: str, rounds: str, threads: st
         "faiss_cpu_s": round(theirs, 2),
         "ratio": round(theirs / ours, 2),
         "agreement": round(float(same), 4),
+        "faiss_on_gpu": on_gpu,
     }
     print(json.dumps(result))
 
 
 if __name__ == "__main__":
-    main(**given(__doc__, passages="200000", dim="256", queries="500", k="100", rounds="3", threads="1"))
+    main(**given(__doc__, passages="200000", dim="256", queries="500", k="100", rounds="3", threads="1", device="cpu"))
