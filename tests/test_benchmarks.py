@@ -1,9 +1,11 @@
 """The benchmarks run, in small: what they measure is not tested here."""
 
+import importlib.util
 import json
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -24,6 +26,43 @@ def test_batches_of_search_are_harder_than_random_ones(project: Path, tmp_path: 
     random, greedy, beam = lines_of(project, "batch_scheduling", source, "batch=8")
     assert random["pairs"] == greedy["pairs"] == beam["pairs"] > 20
     assert min(greedy["hardness"], beam["hardness"]) > random["hardness"]
+
+
+@pytest.mark.slow
+def test_the_training_process_spends_little_on_its_batches(project: Path) -> None:
+    (pairs,) = lines_of(project, "feed", "kind=pairs", "chunk_tokens=2048", "batches=4")
+    assert pairs["chunks"] > 100
+    assert pairs["training_cores"] <= 0.1, "at 500,000 tokens a second"
+
+
+@pytest.fixture
+def report(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """experiments/gpu/report.py with two parts of a moment each; what it writes lies in ``tmp_path``."""
+    spec = importlib.util.spec_from_file_location("gpu_report", project / "experiments" / "gpu" / "report.py")
+    assert spec
+    assert spec.loader
+    monkeypatch.setitem(sys.modules, "gpu_report", module := importlib.util.module_from_spec(spec))
+    spec.loader.exec_module(module)
+    count = f"open({str(tmp_path / 'done')!r}, 'a').write('x')"
+    parts = [
+        module.Part("one", "what goes well", ["-c", f"{count}; print('{{\"seconds\": 3}}')"], 1),
+        module.Part("other", "what does not", ["-c", "raise SystemExit('a fault of this part')"], 1),
+    ]
+    for name, value in (("parts", lambda device: parts), ("HERE", tmp_path), ("KEPT", tmp_path / "kept")):
+        monkeypatch.setattr(module, name, value)
+    return module
+
+
+def test_the_gpu_report_keeps_what_is_done_and_shows_every_fault(report: ModuleType, tmp_path: Path) -> None:
+    for _ in range(2):
+        with pytest.raises(SystemExit, match="other"):
+            report.main(device="cpu")
+    assert (tmp_path / "done").read_text() == "x", "done once"
+    page = (tmp_path / "README.md").read_text()
+    assert "No GPU has been met yet" in page
+    assert "| seconds | 3 |" in page
+    assert "a fault of this part" in page
+    assert "| what does not | **exit code 1** |" in page
 
 
 @pytest.mark.slow
