@@ -1,5 +1,7 @@
 """Attention within rows that stand one behind the other is that of padded rows, wherever it is used."""
 
+from functools import partial
+
 import pytest
 import textbook
 import torch
@@ -18,16 +20,24 @@ def use_a_kernel(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The CPU passes for a device with a kernel; how many queries each of its calls had."""
     calls: list[int] = []
 
-    def kernel(query: Tensor, key: Tensor, value: Tensor, asking: Segments, seen: Segments, p: float) -> Tensor:
+    def kernel(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        asking: Segments,
+        seen: Segments,
+        p: float,
+        window: int | None = None,
+    ) -> Tensor:
         for states, rows in ((query, asking), (key, seen)):
             lengths = rows.starts.diff()
             assert int(lengths.min()) > 0
             assert (int(rows.starts[-1]), int(lengths.max())) == (len(states), rows.longest)
         calls.append(len(query))
-        return one_row_after_the_other(query, key, value, asking, seen, p)
+        return one_row_after_the_other(query, key, value, asking, seen, p, window)
 
     monkeypatch.setattr(packing, "have_kernels", lambda device: True)
-    monkeypatch.setattr(encoder, "kernel_of", lambda query: kernel)
+    monkeypatch.setattr(encoder, "kernel_of", lambda query, window: partial(kernel, window=window))
     return calls
 
 
@@ -67,6 +77,15 @@ def test_rows_of_one_length_need_no_segments(monkeypatch: pytest.MonkeyPatch) ->
     calls = use_a_kernel(monkeypatch)
     model_of("condenser").predict(textbook.rows([8, 8, 8]).cut([3])[0])
     assert not calls
+
+
+def test_local_attention_by_a_kernel_is_that_of_padded_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = encoder.Encoder(textbook.language_model("modernbert").base_model).eval()
+    (chunk,) = textbook.rows(LENGTHS).cut([len(LENGTHS)])
+    padded = model.mean(chunk)
+    calls = use_a_kernel(monkeypatch)
+    torch.testing.assert_close(model.mean(chunk), padded, rtol=0, atol=1e-11)
+    assert calls == [sum(LENGTHS)] * 3, "all layers, the local ones too"
 
 
 @pytest.mark.parametrize("name", list(KERNELS))
