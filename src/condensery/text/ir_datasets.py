@@ -25,6 +25,7 @@ from condensery.system.downloads import Download, check_space, fetch
 from condensery.system.progress import progress, style
 from condensery.text.hashes import content_hashes
 from condensery.text.records import Document, Passage, Query
+from condensery.text.sizes import CHARACTERS, READ, UNPACKED, CollectionSizes
 from condensery.text.source import DataConfig, InputFile, WantedFile
 
 if TYPE_CHECKING:
@@ -238,6 +239,27 @@ class IrDatasetsSource(DataConfig):
                 print(" ".join(terms.split()), flush=True)
         for download in downloads:
             fetch(download, "data.name")
+
+    def sizes(self) -> CollectionSizes:
+        """See ``DataConfig``: counts as the library has them; lengths of texts by the bytes of their files."""
+        counts, tokens = self.expected(), dict[str, float]()
+        for role, number in counts.items():
+            packed = sum(one.bytes_whole for one in _downloads(self.parts[role].handler))
+            if number and packed:
+                tokens[role] = UNPACKED * packed / number / CHARACTERS
+        asked = {
+            role[len("queries of ") :]: part for role, part in self.parts.items() if role.startswith("queries of ")
+        }
+        queries = {split: _load(part.id).metadata().get("queries", {}).get("count", 0) for split, part in asked.items()}
+        return CollectionSizes(
+            counts.get("passages") or None,
+            tokens.get("passages"),
+            counts.get("documents") or None,
+            tokens.get("documents"),
+            queries,
+            READ * CHARACTERS * sum(tokens[role] * counts[role] for role in tokens) or None,
+            published=True,
+        )
 
     def expected(self) -> dict[str, int]:
         """See ``DataConfig``; ``documents`` too."""
