@@ -250,7 +250,12 @@ class IrDatasetsSource(DataConfig):
         asked = {
             role[len("queries of ") :]: part for role, part in self.parts.items() if role.startswith("queries of ")
         }
-        queries = {split: _load(part.id).metadata().get("queries", {}).get("count", 0) for split, part in asked.items()}
+        known = {split: _load(part.id).metadata() for split, part in asked.items()}
+        # a split may have queries that nobody judged: there are no more judged ones than judgements
+        queries = {
+            split: min(one.get(kind, {}).get("count", 0) for kind in ("queries", "qrels"))
+            for split, one in known.items()
+        }
         return CollectionSizes(
             counts.get("passages") or None,
             tokens.get("passages"),
