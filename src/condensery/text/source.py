@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -13,7 +13,7 @@ from condensery.errors import UserError
 from condensery.system.files import expanded
 from condensery.system.inputs import FOLDER, fault, fault_of_either, opened, resolve, standing
 from condensery.text.hashes import content_hashes
-from condensery.text.sizes import CollectionSizes, counted
+from condensery.text.sizes import PARAGRAPH, CollectionSizes, counted
 
 Item = TypeVar("Item")
 
@@ -158,7 +158,14 @@ class DataConfig(BaseModel):
 
     def sizes(self) -> CollectionSizes:
         """How large it is, as far as that can be told without reading it."""
-        return counted(self.input_files())
+        found, known = counted(self.input_files()), self.expected()
+        if found.passages is not None or not known.get("passages"):
+            return found
+        documents = known.get("documents") or None
+        tokens = PARAGRAPH, documents and 10 * PARAGRAPH  # of a passage, and of a web page
+        return replace(
+            found, passages=known["passages"], passage_tokens=tokens[0], documents=documents, document_tokens=tokens[1]
+        )
 
     def check(self) -> None:
         """Raise one ``UserError`` that names every missing file. Opens nothing, so it is quick enough for the start."""

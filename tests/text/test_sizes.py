@@ -1,0 +1,42 @@
+"""How large a collection is, told without reading it."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from condensery.text.sizes import CHARACTERS, counted
+from condensery.text.source import DataConfig, InputFile
+
+LINE = "x" * 43 + "\n"  # ten tokens
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_file_is_counted_by_the_length_of_its_lines(packed: bool, tmp_path: Path) -> None:
+    path = tmp_path / ("corpus.jsonl.gz" if packed else "corpus.jsonl")
+    text = (LINE * 500).encode()
+    path.write_bytes(gzip.compress(text) if packed else text)
+    (tmp_path / "train.tsv").write_text("head\tof\n" + "".join(f"q{n // 4}\tp{n}\t1\n" for n in range(400)))
+    files = [InputFile("corpus", path), InputFile("qrels of train", tmp_path / "train.tsv")]
+    found = counted([*files, InputFile("qrels of test", tmp_path / "none.tsv")])
+    assert found.passages == pytest.approx(500)
+    assert found.passage_tokens == pytest.approx(44 / CHARACTERS)
+    assert dict(found.queries) == {"train": pytest.approx(101)}, "a query has four judgements; the head is one more"
+    assert not found.published
+
+
+class Named(DataConfig):
+    """A collection of which a library knows the number."""
+
+    def input_files(self) -> list[InputFile]:
+        return []
+
+    def expected(self) -> dict[str, int]:
+        return {"passages": 7_000, "documents": 0}
+
+
+def test_what_a_library_knows_is_taken() -> None:
+    given = {"format": "named", "name": "x", "empty_passages": "error", "dev_queries": 0, "unlabelled_queries": 0}
+    found = Named.model_validate(given).sizes()
+    assert (found.passages, found.documents) == (7_000, None)
+    assert found.passage_tokens
