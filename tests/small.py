@@ -84,7 +84,7 @@ def _each_key_once(arguments: Iterable[str]) -> list[str]:
     found: dict[str, str] = {}
     for argument in arguments:
         key, is_given, _ = argument.partition("=")
-        found[key.lstrip("+") if is_given else argument] = argument
+        found[f"{key.lstrip('+')}=" if is_given else argument] = argument  # `data mteb/scifact data=huggingface`
     return list(found.values())
 
 
