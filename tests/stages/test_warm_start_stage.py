@@ -273,7 +273,7 @@ def test_values_that_cannot_be_are_refused(name: str, read: dict[str, Path], tmp
             "vectors: small",
             "stages.warm.vectors: small has 8 dimensions, the backbone 32; set its dim",
         ),
-        ("backbone: {name: ./nix}", "backbone.name: ./nix: no such folder"),
+        ("backbone: {name: ./nix}", "stages.warm.backbone.name: ./nix: no such folder"),
     ],
 )
 def test_in_a_recipe_that_is_one_line(setting: str, message: str, tmp_path: Path) -> None:

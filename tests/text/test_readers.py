@@ -361,6 +361,6 @@ def test_a_fault_in_text_files_is_one_clear_line(
 @pytest.mark.parametrize("choice", ["beir", "squad", "documents", "text", "msmarco", "msmarco_documents"])
 def test_a_missing_root_is_found_by_the_check(config: Make, choice: str) -> None:
     with pytest.raises(
-        UserError, match=r"/no/where: no such folder; data\.root|data\.root=/no/where: \d files are missing"
+        UserError, match=r"/no/where: no such folder; .* as data\.root|data\.root=/no/where: \d files are missing"
     ):
         config(choice, root="/no/where").check()

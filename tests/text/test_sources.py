@@ -17,13 +17,17 @@ from .conftest import Make, Write
 Files = dict[str, str | bytes]
 CHOICES = [
     *("beir", "documents", "msmarco", "msmarco_documents", "nq", "pydocs", "pydocs_stdlib", "squad", "tevatron"),
-    *("text", "triviaqa"),
+    *("text", "triviaqa", "msmarco_web"),
 ]
+BY_NAME = ["huggingface", "huggingface_documents", "huggingface_triples", "ir_datasets"]
 
 
-@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize("choice", [*CHOICES, *BY_NAME])
 def test_each_shipped_description_is_complete_and_commented(project: Path, config: Make, choice: str) -> None:
-    config(choice, **({} if choice.startswith("pydocs") else {"root": "somewhere"}))
+    where = (
+        {"name": "beir/scifact"} if choice in BY_NAME else {} if choice.startswith("pydocs") else {"root": "somewhere"}
+    )
+    config(choice, **where)
     for line in (project / "conf" / "data" / f"{choice}.yaml").read_text().splitlines():
         key = re.match(r"\s*(\w+):", line)
         if key and key[1] != "defaults":
@@ -31,7 +35,7 @@ def test_each_shipped_description_is_complete_and_commented(project: Path, confi
 
 
 def test_every_shipped_description_is_tested(project: Path) -> None:
-    assert sorted(path.stem for path in (project / "conf" / "data").glob("*.yaml")) == CHOICES
+    assert sorted(path.stem for path in (project / "conf" / "data").glob("*.yaml")) == sorted([*CHOICES, *BY_NAME])
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def follow(raw: dict[str, Any], start: Place, place: Place, value: Any = None) -
     """The key in which a value was written: walk ``place`` from the key ``start``, to the target of each ``${...}``.
 
     ``raw`` is the whole config, unresolved; ``value`` is what lies at ``start`` where ``raw`` does not hold it. Where the
-    place itself refers to a mapping, as ``seed: ${data}`` does, the reference is what is wrong: it is not followed.
+    place itself refers to a group of another name, as ``seed: ${data}`` does, the reference is wrong: it is not followed.
     """
     key = list(start)
     value = _lookup(raw, key) if value is None else value
@@ -74,7 +74,7 @@ def follow(raw: dict[str, Any], start: Place, place: Place, value: Any = None) -
         while isinstance(value, str) and (match := REFERENCE.fullmatch(value)):
             target = match[1].split(".")
             value = _lookup(raw, target)
-            if number == len(place) and isinstance(value, dict):
+            if number == len(place) and isinstance(value, dict) and target[-1] != part:
                 break
             key = list(target)
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in key).lstrip(".")

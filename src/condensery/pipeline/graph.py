@@ -17,7 +17,7 @@ from condensery.pipeline.faults import Place, checked, follow, needs_value
 from condensery.pipeline.figure_config import check as check_figure
 from condensery.pipeline.launch.hardware import quick_precision
 from condensery.stages.base import Stage, StageConfig, operational, references, registry
-from condensery.stages.training import idle_callback
+from condensery.stages.trainer_options import idle_callback
 
 OWN_STAGES = "; for one of your own set CONDENSERY_STAGES to the module that defines it"
 

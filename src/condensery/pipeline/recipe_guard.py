@@ -91,9 +91,9 @@ def _checked_part(self: ConfigLoaderImpl, default: Any, repo: Any) -> Any:
         folder = found.path.removeprefix("file://")
         if not (_own(folder) and default.config_path == ROOT):
             path = Path(folder, f"{default.config_path.removesuffix('.yaml')}.yaml")
+            check_content(path, found.config, _own(folder) and default.config_path.startswith("launcher/"))
             if default.config_path.startswith("experiment/") and found.header.get("package") != "_global_":
                 raise UserError(f"{path}: the first line of a recipe must be `# @package _global_`")
-            check_content(path, found.config, _own(folder) and default.config_path.startswith("launcher/"))
     return found
 
 

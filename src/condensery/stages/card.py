@@ -10,6 +10,7 @@ from condensery.system.files import expanded, is_hub_name, read_json
 if TYPE_CHECKING:
     from condensery.models.card import Card
 
+_TIMES = ("train/tokens_per_s",)  # of what a stage returns, what another run of it would not return
 _PLACES = ("precision", "seed")  # of the settings of a stage, those that stand last
 _METHODS = {
     "pretrain_mlm": "Pre-trained by masked language modelling",
@@ -52,7 +53,9 @@ def card_of(
         data=[data] if data else [],
         base_model=base if base and is_hub_name(base) and not expanded(base).exists() else None,
         recipe={**recipe, **{key: recipe.pop(key) for key in _PLACES if key in recipe}},
-        training={key: value for key, value in values.items() if "/" in key and isinstance(value, float)},
+        training={
+            key: value for key, value in values.items() if "/" in key and key not in _TIMES and isinstance(value, float)
+        },
     )
 
 

@@ -6,7 +6,7 @@ but into the folder of its stage. Imports neither torch nor Lightning: the check
 
 import importlib.util
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -274,3 +274,14 @@ def identity(callbacks: Mapping[str, Callback], validations: tuple[int, ...] | N
     found = sorted(f"callback {one.model_dump_json()}" for one in counted)
     watched = any(hasattr(one, "monitor") for one in counted)
     return [*found, f"validation {json.dumps(validations)}"] if watched else found
+
+
+def idle_callback(configs: Iterable[Any]) -> str | None:
+    """The label of a callback that would never be asked: it acts at validations, and none of the stages has any.
+
+    ``configs``: of all stages of a recipe, trained or not.
+    """
+    trained = [config for config in configs if hasattr(config, "callbacks")]
+    asked = {label for config in trained for label in config.callbacks if config.validations() is not None}
+    acting = (label for config in trained for label, one in config.callbacks.items() if one.at_validation)
+    return next((label for label in acting if label not in asked), None)

@@ -1,6 +1,6 @@
 """What all training stages share: the settings of a run, validation, the model that they start from."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -229,14 +229,6 @@ def run_training(
             flush=True,
         )
     return {"steps": module.global_step, "trained_on": used, **values}
-
-
-def idle_callback(configs: Iterable[StageConfig]) -> str | None:
-    """The label of a callback that would never be asked: it acts at validations, and none of the stages has any."""
-    trained = [config for config in configs if isinstance(config, OptimisedStageConfig)]
-    asked = {label for config in trained for label in config.callbacks if config.validations() is not None}
-    acting = (label for config in trained for label, one in config.callbacks.items() if one.at_validation)
-    return next((label for label in acting if label not in asked), None)
 
 
 def _callbacks(config: OptimisedStageConfig, context: Context, validated: bool) -> "list[Callback]":

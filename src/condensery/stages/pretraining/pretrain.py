@@ -12,6 +12,7 @@ from condensery.stages.card import card_of, name_of_data
 from condensery.stages.training import (
     Count,
     EncoderStageConfig,
+    OptimisedStageConfig,
     Share,
     ValidatedConfig,
     run_training,
@@ -49,7 +50,7 @@ class Texts(NamedTuple):
     tokens: float | None
 
 
-class SpanConfig(ValidatedConfig, EncoderStageConfig):
+class SpanConfig(StageConfig):
     """Where spans come from. ``length`` is in tokens, [CLS] and [SEP] included."""
 
     spans: Literal["sentences", "windows"]
@@ -57,14 +58,15 @@ class SpanConfig(ValidatedConfig, EncoderStageConfig):
     short_probability: Share
     min_length: Count
 
-    def work(self, read: Read) -> Work:
+    def work(self: Any, read: Read) -> Work:  # Any: an encoder's keys are those of another base of the stage
         """Steps of the objective on the backbone."""
         sizes = with_encoder(known(read, "tokens", "tokenizer", "init"), self.backbone, self.length)
         found, step = self.texts(read), None
         if sizes.encoder is not None and found.tokens is not None:
             rows, own = self.batch_size * found.texts, self.objective()
             step = Step(sizes.encoder, rows, found.tokens, self.budget, precision=self.precision, **own)
-        return self.training(sizes, step, found.items)
+        made: Work = self.training(sizes, step, found.items)
+        return made
 
     def objective(self) -> dict[str, Any]:
         """What of the objective makes a step longer: fields of ``Step``."""
@@ -104,7 +106,7 @@ class HeadConfig(StageConfig):
         return {"head_layers": self.head_layers, "losses": 1 + (self.late_mlm and self.head_layers > 0)}
 
 
-class PairConfig(SpanConfig):
+class PairConfig(SpanConfig, OptimisedStageConfig):
     """What the two texts of a pair are: spans of a document or of a passage, or with ``queries`` a passage and one of its
     queries."""
 
@@ -148,7 +150,7 @@ class DecoderConfig(StageConfig):
         return {"head_layers": self.decoder_layers, "predicted": (encoder + decoder) / 2, "losses": 2}
 
 
-class PretrainMlmConfig(MaskingConfig, SpanConfig):
+class PretrainMlmConfig(MaskingConfig, SpanConfig, ValidatedConfig, EncoderStageConfig):
     """MLM on spans."""
 
     def objective(self) -> dict[str, Any]:
@@ -156,7 +158,7 @@ class PretrainMlmConfig(MaskingConfig, SpanConfig):
         return {"predicted": self.mask_rate}
 
 
-class PretrainCondenserConfig(HeadConfig, MaskingConfig, SpanConfig):
+class PretrainCondenserConfig(HeadConfig, MaskingConfig, SpanConfig, ValidatedConfig, EncoderStageConfig):
     """The same with a head."""
 
     def objective(self) -> dict[str, Any]:
@@ -164,7 +166,7 @@ class PretrainCondenserConfig(HeadConfig, MaskingConfig, SpanConfig):
         return {"predicted": self.mask_rate, **self.head()}
 
 
-class PretrainCoCondenserConfig(PairConfig, HeadConfig, MaskingConfig):
+class PretrainCoCondenserConfig(PairConfig, HeadConfig, MaskingConfig, ValidatedConfig, EncoderStageConfig):
     """The same with the contrast of a pair."""
 
     temperature: Annotated[float, Field(gt=0)]
@@ -175,7 +177,7 @@ class PretrainCoCondenserConfig(PairConfig, HeadConfig, MaskingConfig):
         return {"predicted": self.mask_rate, **self.head(), "contrast": True}
 
 
-class PretrainCotmaeConfig(DecoderConfig, PairConfig, MaskingConfig):
+class PretrainCotmaeConfig(DecoderConfig, PairConfig, MaskingConfig, ValidatedConfig, EncoderStageConfig):
     """The decoder reads the other text of the pair."""
 
     decoder: Literal["masked", "causal"]
@@ -186,7 +188,7 @@ class PretrainCotmaeConfig(DecoderConfig, PairConfig, MaskingConfig):
         return self.decoding(self.mask_rate, self.decoder_mask_rate if self.decoder == "masked" else 1.0)
 
 
-class PretrainRetromaeConfig(DecoderConfig, MaskingConfig, SpanConfig):
+class PretrainRetromaeConfig(DecoderConfig, MaskingConfig, SpanConfig, ValidatedConfig, EncoderStageConfig):
     """The decoder reads the same text as the encoder."""
 
     decoder: Literal["enhanced", "masked"]
@@ -204,7 +206,7 @@ class PretrainRetromaeConfig(DecoderConfig, MaskingConfig, SpanConfig):
         return self
 
 
-class PretrainIctConfig(SpanConfig):
+class PretrainIctConfig(SpanConfig, ValidatedConfig, EncoderStageConfig):
     """``keep_sentence``: how often the sentence stays in its passage."""
 
     query_length: Length
