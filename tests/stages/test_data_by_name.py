@@ -42,7 +42,7 @@ def test_the_command_data_fetches_and_prints_every_file_and_the_stages(marco: Pl
     assert " corpus " in done.out  # the stages are shown
     assert not list((tmp_path / "out").iterdir())
     asked = len(marco.asked)
-    recipe = ["data", "msmarco-passage", "experiment=cocondenser_msmarco", "data.documents=null", "dry_run=true"]
+    recipe = ["data", "msmarco-passage", "experiment=cocondenser_msmarco", "data.documents=null", "dry_run=plan"]
     half = run_command(*recipe, "stage.encode.dtype=float16").sound().out
     assert "6 indexes 81.5 GB;" in half  # 8.8 million passages, 768 dimensions, 2 bytes
     assert "6 indexes 163.0 GB (stage.encode.dtype=float16 halves them)" in run_command(*recipe).sound().out
