@@ -28,7 +28,7 @@ LINK = re.compile(r"""(?<=\]\()(?P<target>[^)\s]+)(?=\))|(?<=src=")(?P<source>[^
 
 def on_files(files: Files, config: "MkDocsConfig") -> Files:
     """Add the pages that are not in ``docs/``."""
-    studies = sorted((PROJECT / "experiments").glob("*/*.md"))
+    studies = sorted((PROJECT / "experiments").glob("**/*.md"))
     for path in [*(PROJECT / name for name in AS_THEY_STAND), *studies]:
         name = path.relative_to(PROJECT).as_posix()
         files.append(File.generated(config, name, abs_src_path=str(path)))
