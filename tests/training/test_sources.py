@@ -181,7 +181,7 @@ def test_the_inverse_cloze_task_needs_sentences_and_spans_of_two(tmp_path: Path)
 
 def plain_passage(source: PassageQueries, passage: int, query: int | None = None) -> list[int]:
     """Title, [SEP] and the passage without what its query hides, cut to length."""
-    asked = source.asked
+    asked = source.stores
     begin, end = asked.passages.starts[passage : passage + 2].tolist()
     hidden: set[int] = set()
     if query is not None and asked.hidden is not None and asked.hidden[query, 0] >= 0:
@@ -199,7 +199,7 @@ def test_a_passage_comes_with_one_of_its_first_queries_which_hides_its_stretch(
     titles: bool, hidden: bool, length: int, tmp_path: Path
 ) -> None:
     source = passage_queries(tmp_path, 3, length, titles=titles, hidden=hidden)
-    asked = source.asked
+    asked = source.stores
     having = [passage for passage in range(16) if tiny.QUERIES[passage]]
     assert (source.items, source.left_out) == (len(having), 2)
     drawn: dict[int, set[int]] = {passage: set() for passage in having}
@@ -217,7 +217,7 @@ def test_a_passage_comes_with_one_of_its_first_queries_which_hides_its_stretch(
 
 def test_fewer_candidates_are_the_first_ones(tmp_path: Path) -> None:
     source = passage_queries(tmp_path, candidates=1)
-    firsts = [16 + int(source.asked.first[passage]) for passage in range(16) if tiny.QUERIES[passage]]
+    firsts = [16 + int(source.stores.first[passage]) for passage in range(16) if tiny.QUERIES[passage]]
     for epoch in range(5):
         assert every(source, epoch).names[1::2].tolist() == firsts
 
