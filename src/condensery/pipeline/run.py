@@ -11,7 +11,6 @@ from omegaconf import DictConfig, OmegaConf
 from condensery.errors import UserError
 from condensery.pipeline import asking, pushing
 from condensery.pipeline.executor import execute, warn
-from condensery.pipeline.fetching import fetch_data
 from condensery.pipeline.graph import Graph, build
 from condensery.pipeline.launch.hardware import check_devices
 from condensery.pipeline.launch.threads import threads_of_a_stage
@@ -80,6 +79,8 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
     pushing.check(graph)
     store = Store(root.output_root)
     if root.fetch:
+        from condensery.pipeline.fetching import fetch_data  # reads the formats, after those of plug-ins are registered
+
         fetch_data(graph, bool(root.dry_run))
     if root.dry_run or root.fetch:
         project(graph, store)

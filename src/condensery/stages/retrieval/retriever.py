@@ -21,7 +21,7 @@ class RetrieverConfig(VectorConfig, StageConfig):
     The lengths are in tokens; ``None`` takes those that it was trained with, where the folder says so.
     """
 
-    folder: Path
+    folder: str | Path  # text as it was given: ./name is a folder, name may be on the hub
     revision: str | None = None
     query_length: Length | None
     passage_length: Length | None
