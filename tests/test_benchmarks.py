@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from small import some_text, write_beir
+from small_runs import some_text, write_beir
 
 
 def lines_of(project: Path, name: str, *arguments: str) -> list[dict[str, Any]]:

@@ -8,12 +8,12 @@ import time
 from pathlib import Path
 
 import pytest
-from kills import alive, begin, kill
+from killed_runs import alive, begin, kill
 
 from condensery.system.children import guarded
 
-ALONE = "TEST_ENDS_BY"  # see parents.py, which is not for import: it would add a stage to those of all tests
-PARENTS = Path(__file__).with_name("parents.py")
+ALONE = "TEST_ENDS_BY"  # see parent_programs.py, which is not for import: it would add a stage to those of all tests
+PARENTS = Path(__file__).with_name("parent_programs.py")
 KINDS = {  # how many processes there are at least, the parent among them
     "tokenising": 3,
     "tokenising_on": 3,

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-import small
+import small_runs
 from error_lines import names
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
@@ -30,12 +30,12 @@ def _toys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(TOYS))
 
 
-def in_this_process(*arguments: str) -> small.Done:
+def in_this_process(*arguments: str) -> small_runs.Done:
     """The toy recipe, where it does not matter that the command is a process."""
-    return small.run_command("--config-dir", TOYS / "conf", "experiment=toy", *arguments)
+    return small_runs.run_command("--config-dir", TOYS / "conf", "experiment=toy", *arguments)
 
 
-def fails_in_one_line(done: small.Done, place: str, *words: str) -> None:
+def fails_in_one_line(done: small_runs.Done, place: str, *words: str) -> None:
     """Its exit code is 1, and it says in one line what is wrong and where."""
     assert done.code == 1
     assert done.err.startswith("error: ")
@@ -126,13 +126,13 @@ def test_a_fault_is_one_line_and_exit_code_1(arguments: list[str], wanted: list[
 def test_a_fault_is_one_line_and_exit_code_1_for_whoever_started_the_program(project: Path, tmp_path: Path) -> None:
     done = run_py(project, tmp_path, f"output_root={tmp_path / 'out'}", "seeed=1")
     assert done.stdout == ""
-    fails_in_one_line(small.Done(done.returncode, done.stdout, done.stderr), "seeed", "'seed'")
+    fails_in_one_line(small_runs.Done(done.returncode, done.stdout, done.stderr), "seeed", "'seed'")
 
 
 def test_a_broken_config_file_is_named_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / "broken.yaml").write_text("# @package _global_\nname: [x\nseed: 1\n")
-    done = small.run_command("--config-dir", tmp_path, "experiment=broken")
+    done = small_runs.run_command("--config-dir", tmp_path, "experiment=broken")
     fails_in_one_line(done, f"{tmp_path / 'experiment' / 'broken.yaml'}:3")
 
 
@@ -140,7 +140,7 @@ def test_a_broken_config_file_is_named_with_its_line(tmp_path: Path) -> None:
 def test_a_recipe_that_would_not_stand_at_the_root_is_named(text: str, tmp_path: Path) -> None:
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / "own.yaml").write_text(text)
-    done = small.run_command("--config-dir", tmp_path, "experiment=own")
+    done = small_runs.run_command("--config-dir", tmp_path, "experiment=own")
     fails_in_one_line(done, f"{tmp_path / 'experiment' / 'own.yaml'}", "# @package _global_")
 
 

@@ -15,7 +15,7 @@ import conf_pages
 import pytest
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from small import PROJECT, run_command
+from small_runs import PROJECT, run_command
 from test_recipes import BY_NAME, GIVEN, OPTIONS, RECIPES, roots, sentences_of  # noqa: F401 - roots is a fixture
 
 import condensery

@@ -2,7 +2,7 @@
 
 import re
 
-from small import PROJECT
+from small_runs import PROJECT
 
 PAGE = (PROJECT / "docs" / "glossary.md").read_text()
 WORDS = re.findall(r"^## (.+)$", PAGE, re.MULTILINE)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from small import PROJECT
+from small_runs import PROJECT
 
 CODE = PROJECT / "src" / "condensery"
 PAGE = (PROJECT / "docs" / "layout.md").read_text()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from error_lines import names
 from hydra.plugins.sweeper import Sweeper
-from small import (
+from small_runs import (
     MODEL,
     PROJECT,
     Text,
@@ -131,7 +131,7 @@ GIVEN = {  # what else must be given
     **{name: ["stages.retriever.folder=.", "backbone.tokenizer=a/retriever"] for name in BEIR},
 }
 OTHER_FORMATS = {f"data={name}" for name in ("beir", "squad", "msmarco", "msmarco_web", "msmarco_documents", "text")}
-BY_NAME = {  # data that have a name and no root, and below which folder of small.write_hub they are here
+BY_NAME = {  # data that have a name and no root, and below which folder of small_runs.write_hub they are here
     "data=ir_datasets": "",
     "data=huggingface": "retrieval",
     "data=huggingface_triples": "triples",

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from small import MODEL, PROJECT, Done, run_command
+from small_runs import MODEL, PROJECT, Done, run_command
 
 from condensery.pipeline import store
 

@@ -62,10 +62,10 @@ def of_the_disk(error: BaseException) -> DiskError | None:
 
 def said_within(error: BaseException) -> UserError | None:
     """The ``UserError`` that a library has wrapped into an error of its own; None where there is none."""
-    found: BaseException | None = error
-    while found is not None and not isinstance(found, UserError):
-        found = found.__cause__ or found.__context__
-    return found
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, UserError):
+        cause = cause.__cause__ or cause.__context__
+    return cause
 
 
 RENAMED = {  # what recipes of before call it -> what it is called now

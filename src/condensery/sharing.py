@@ -46,8 +46,8 @@ class ProcessGroup:
 
     def from_rank_zero(self, work: Callable[[], Value]) -> Value:
         """What ``work`` gives in the first process, which alone does it; the others wait for it."""
-        found: Value = self.exchange(work() if self.rank == 0 else None)[0]
-        return found
+        value: Value = self.exchange(work() if self.rank == 0 else None)[0]
+        return value
 
     def leave_unless_rank_zero(self) -> None:
         """What follows is for the first process alone: the others leave the stage, by ``NotRankZero``."""

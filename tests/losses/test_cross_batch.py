@@ -27,7 +27,7 @@ from condensery.training.modules.biencoder import BiEncoderModule
 from condensery.training.modules.pretraining import CoCondenserModule, InverseClozeModule
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
-import tiny
+import trainings
 
 PROCESSES = 2
 # Queries of each rank. 0 and 3 are judged for passage 2 as well, 1 has the same positive as 4.
@@ -45,7 +45,7 @@ def triples(folder: Path, negatives: int) -> TripleBatches:
     pools = np.array([[14, 3, 4], [11, 5, 6], [3, 8, 20], [12, 7, 3], [11, 4, 21], [9, 2, 22]], np.int32)
     starts = np.concatenate([[0], np.cumsum([len(found) for found in positives])])
     known = TrainingQueries(np.arange(6) * 2, np.concatenate(positives), starts, pools)
-    return tiny.triple_batches(folder, known, negatives=negatives)
+    return trainings.triple_batches(folder, known, negatives=negatives)
 
 
 class Words(nn.Module):
@@ -66,15 +66,17 @@ def module_of(kind: str, masked: bool = True) -> TrainingModule:
     """A small model without dropout, the same in every process: ``words`` in float32, the others in float64."""
     torch.manual_seed(1)
     if kind == "words":
-        return BiEncoderModule(Words(), mask_known_positives=masked, temperature=9.0, **tiny.optimiser())  # type: ignore[arg-type]
+        return BiEncoderModule(Words(), mask_known_positives=masked, temperature=9.0, **trainings.optimiser())  # type: ignore[arg-type]
     language_model = textbook.language_model()
     if kind == "cocondenser":
         condenser = Condenser(language_model, CondenserShape(1, 1, True)).double()
-        return CoCondenserModule(condenser, mlm_weight=0.7, temperature=0.9, contrast_weight=0.8, **tiny.optimiser())
+        return CoCondenserModule(
+            condenser, mlm_weight=0.7, temperature=0.9, contrast_weight=0.8, **trainings.optimiser()
+        )
     model = BiEncoder(Encoder(language_model.base_model))
     if kind == "ict":
-        return InverseClozeModule(model, **tiny.optimiser())
-    return BiEncoderModule(model, mask_known_positives=masked, temperature=0.5, **tiny.optimiser())
+        return InverseClozeModule(model, **trainings.optimiser())
+    return BiEncoderModule(model, mask_known_positives=masked, temperature=0.5, **trainings.optimiser())
 
 
 def gradient_of(module: TrainingModule, batch: SpanBatch | TripleBatch) -> tuple[dict[str, float], Tensor]:
@@ -98,7 +100,7 @@ def cases(folder: Path) -> Iterator[tuple[str, TrainingModule, list[Any], Any]]:
         own = [batches.batch_of(0, np.array(share)) for share in shares]
         joined = batches.batch_of(0, np.concatenate(shares))
         yield f"{kind}, {name}, {negatives}, {masked}", module_of(kind, masked), own, joined
-    for kind, make in (("cocondenser", tiny.span_batches), ("ict", tiny.sentence_batches)):
+    for kind, make in (("cocondenser", trainings.span_batches), ("ict", trainings.sentence_batches)):
         parts = [np.array([1, 4, 6]), np.array([0, 2])]
         own, joined = [spans(folder, make, part) for part in parts], spans(folder, make, np.concatenate(parts))
         yield kind, module_of(kind), own, joined

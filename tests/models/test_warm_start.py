@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from prose import prose, write_store
+from real_text import prose, write_store
 from textbook import CLS, PAD, SEP, SIZE, language_model, vocabulary
 from torch import Tensor
 from transformers import AutoModelForMaskedLM, PreTrainedModel

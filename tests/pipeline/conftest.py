@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
-from small import run_command
+from small_runs import run_command
 from toy_commands import Command, Compose, Launch
 
 HERE = Path(__file__).parent

@@ -8,7 +8,7 @@ import huggingface_hub
 import pytest
 import yaml
 from error_lines import names
-from small import MODEL, Done, metrics_of, run_command, some_text, write_beir
+from small_runs import MODEL, Done, metrics_of, run_command, some_text, write_beir
 
 Run = Callable[..., Done]
 

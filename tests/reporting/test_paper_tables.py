@@ -12,7 +12,7 @@ from pathlib import Path
 import conf_pages
 import pytest
 from shipped_tables import NAMES, config_of
-from small import (
+from small_runs import (
     MODEL,
     PROJECT,
     run_command,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from single_stage import inputs, run_stage
-from small import Done, run_command, some_text, write_beir
+from small_runs import Done, run_command, some_text, write_beir
 
 
 @pytest.fixture(scope="session")

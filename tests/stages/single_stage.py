@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from small import Text, some_text
+from small_runs import Text, some_text
 from stage_defaults import defaults_of
 
 from condensery.stages.base import Artifact, Context, Runtime, Wandb, registry

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from small import CONF, PROJECT, Done, run_command, some_text
+from small_runs import CONF, PROJECT, Done, run_command, some_text
 
 HEAVY = {
     "torch", "transformers", "pytorch_lightning", "scipy", "bm25s", "faiss", "datasets", "pandas", "matplotlib", "wandb",

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from small import Done, metrics_of, run_command
+from small_runs import Done, metrics_of, run_command
 
 from condensery.system.files import read_json
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from small import Done, run_command
+from small_runs import Done, run_command
 from test_bad_input import one_line
 
 from condensery.models.attention import cls_entropy

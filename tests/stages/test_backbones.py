@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small import Text, run_command, some_text, write_beir
+from small_runs import Text, run_command, some_text, write_beir
 
 from condensery.system.files import read_json
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from error_lines import names
-from small import (
+from small_runs import (
     MODEL,
     Done,
     Text,

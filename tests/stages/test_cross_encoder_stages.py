@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small import CONF, PROJECT, Done, artifact_files, half_written, metrics_of, run_command
+from small_runs import CONF, PROJECT, Done, artifact_files, half_written, metrics_of, run_command
 
 from condensery.errors import DiskError, UserError
 from condensery.retrieval import reranking

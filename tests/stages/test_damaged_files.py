@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from small import Done, artifact_files, run_command
+from small_runs import Done, artifact_files, run_command
 
 TRIALS = int(os.environ.get("DAMAGES", "60"))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from error_lines import names
 from served import MARCO, Place, empty_home, publish_marco, served, stand_in
-from small import MODEL, metrics_of, run_command, some_text, splits_of, write, write_hub, write_marco
+from small_runs import MODEL, metrics_of, run_command, some_text, splits_of, write, write_hub, write_marco
 
 from condensery.system.files import read_json
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from error_lines import names
-from small import MODEL, Done, run_command
+from small_runs import MODEL, Done, run_command
 
 UNITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 

@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small import Done, artifact_files, half_written, metrics_of, run_command, some_text, write_beir, write_text_files
+from small_runs import (
+    Done,
+    artifact_files,
+    half_written,
+    metrics_of,
+    run_command,
+    some_text,
+    write_beir,
+    write_text_files,
+)
 
 from condensery.errors import DiskError
 from condensery.retrieval import fusion

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-from kills import checkpoints, kill, same_results, start, wait
-from small import CONF, PROJECT, Done, run_command
+from killed_runs import checkpoints, kill, same_results, start, wait
+from small_runs import CONF, PROJECT, Done, run_command
 
 KILLS = 8
 LONGER = [  # so that training takes long enough to be killed in

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from single_stage import TEXT, inputs, run_stage
-from small import write_beir
+from small_runs import write_beir
 from transformers import BertConfig, BertModel
 
 import condensery

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small import Done, run_command
+from small_runs import Done, run_command
 
 from condensery.evaluation import proxy
 from condensery.evaluation.agreement import fleiss_kappa, wilson

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from single_stage import run_stage
-from small import Done, run_command
+from small_runs import Done, run_command
 
 from condensery.tokens.artifacts import Tokens
 from condensery.tokens.spans import RandomWindows, SentencePacked

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small import MODEL, Done, half_written, run_command, some_text, write, write_beir
+from small_runs import MODEL, Done, half_written, run_command, some_text, write, write_beir
 from small_t5 import save_small_t5
 
 from condensery.tokens.artifacts import Passages, Queries

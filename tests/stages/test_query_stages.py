@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 from single_stage import run_stage
-from small import write
+from small_runs import write
 
 from condensery.errors import UserError
 from condensery.stages.finetuning.finetune_generator import FinetuneGeneratorConfig

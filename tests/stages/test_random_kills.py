@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from kills import begun, checkpoints, kill, same_results, start
-from small import MODEL
+from killed_runs import begun, checkpoints, kill, same_results, start
+from small_runs import MODEL
 
 pytestmark = [
     pytest.mark.slow,

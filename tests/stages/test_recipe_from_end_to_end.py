@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from small import PROJECT, Done, artifact_files, half_written, metrics_of, run_command, write
+from small_runs import PROJECT, Done, artifact_files, half_written, metrics_of, run_command, write
 from test_query_recipe import KINDS as OF_QUERIES  # kinds that the recipe there runs
 from test_sentence_stages import KINDS as OF_SENTENCES
 

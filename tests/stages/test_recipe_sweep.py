@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from small import run_command
+from small_runs import run_command
 from wandb_files import offline_runs
 
 from condensery.system.files import read_json

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from single_stage import inputs, run_stage
-from small import MODEL, metrics_of, run_command, some_text, write_articles, write_stsb
+from small_runs import MODEL, metrics_of, run_command, some_text, write_articles, write_stsb
 from test_bad_input import Break, line, one_line, record, without
 
 from condensery.errors import UserError

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from single_stage import run_stage
-from small import metrics_of, run_command, some_text, splits_of, write_beir
+from small_runs import metrics_of, run_command, some_text, splits_of, write_beir
 
 from condensery.models.checkpoint import load_retriever
 from condensery.retrieval.searchers import Retriever

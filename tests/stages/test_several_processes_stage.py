@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from kills import checkpoints, kill, same_results, start, wait
-from small import Done, metrics_of, run_command
+from killed_runs import checkpoints, kill, same_results, start, wait
+from small_runs import Done, metrics_of, run_command
 
 from condensery.system.files import read_json
 

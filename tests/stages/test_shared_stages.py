@@ -6,8 +6,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from kills import alive, kill, start, wait
-from small import Done, artifact_files, run_command
+from killed_runs import alive, kill, start, wait
+from small_runs import Done, artifact_files, run_command
 
 from condensery.stages.sharing import searched_together
 from condensery.system.files import read_json, write_json

@@ -11,7 +11,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 from error_lines import names
-from small import Done, run_command
+from small_runs import Done, run_command
 
 from condensery.stages.trainer_options import OTHER_CALLBACKS, OWN_FLAGS, Callback, TrainerFlags, identity
 from condensery.system.files import read_json

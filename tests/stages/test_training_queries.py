@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import yaml
 from single_stage import inputs
-from small import PROJECT
+from small_runs import PROJECT
 from stage_defaults import defaults_of
 
 from condensery.errors import UserError
@@ -128,14 +128,14 @@ def test_a_number_for_each_source_is_needed(key: str) -> None:
 
 def test_negatives_are_drawn_by_weight(tmp_path: Path) -> None:
     sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
-    import tiny
+    import trainings
 
     pools = np.tile(np.arange(3, 13, dtype=np.int32), (13, 1))
     known = (np.arange(13) * 2, np.zeros(13, np.int64), np.arange(14))
     shares = np.tile([4.0, *[1.0] * 8, 0.001], (13, 1))
     draws: dict[str, list[int]] = {"plain": [], "alike": [], "weighted": []}
     for name, weights in (("plain", None), ("alike", np.ones((13, 10))), ("weighted", shares)):
-        batches = tiny.triple_batches(tmp_path, TrainingQueries(*known, pools, weights), negatives=1)
+        batches = trainings.triple_batches(tmp_path, TrainingQueries(*known, pools, weights), negatives=1)
         for epoch in range(150):
             found = batches._hard_negatives(epoch, np.arange(13), np.zeros(13, np.int64))
             draws[name] += found[:, 0].tolist()

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from single_stage import inputs, run_stage
-from small import Text
+from small_runs import Text
 from transformers import BertConfig, BertForMaskedLM
 
 from condensery.errors import UserError

@@ -11,7 +11,7 @@ import torch
 from pydantic import ValidationError
 from safetensors.torch import load_file
 from single_stage import run_stage
-from small import MODEL, Done, metrics_of, run_command, some_text
+from small_runs import MODEL, Done, metrics_of, run_command, some_text
 from test_bad_input import one_line
 from transformers import AutoModel, AutoModelForMaskedLM
 

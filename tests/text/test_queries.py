@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small import write
+from small_runs import write
 
 from condensery.errors import UserError
 from condensery.text.ids import SUFFIX, IdIndex, id_hash

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from prose import prose, write_store
+from real_text import prose, write_store
 from scipy import sparse
 
 from condensery.models.warm_start import token_vectors

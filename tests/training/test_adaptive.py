@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import scipy.sparse as sparse
 import textbook
-import tiny
 import torch
+import trainings
 from forked import run_process
 from pytorch_lightning.loggers import CSVLogger
-from words import Words
+from random_similarities import RandomSimilarities
 
 from condensery.errors import UserError
 from condensery.models.biencoder import PASSAGE, QUERY, BiEncoder
@@ -31,12 +31,12 @@ from condensery.training.loop import fit
 from condensery.training.modules.biencoder import BiEncoderModule
 
 STEPS, EPOCH = 11, 3  # 13 queries, 5 a batch; the last epoch is cut short
-SETTINGS = tiny.loop(steps=STEPS, checkpoint_every=4)
+SETTINGS = trainings.loop(steps=STEPS, checkpoint_every=4)
 
 
 def order(folder: Path, similarity: Any = "bm25_then_encoder", broken: str = "") -> AdaptiveOrder:
-    known = tiny.training_queries()
-    words, dense = Words(len(np.unique(known.positives)), broken), partial(dense_neighbours, k=4)
+    known = trainings.training_queries()
+    words, dense = RandomSimilarities(len(np.unique(known.positives)), broken), partial(dense_neighbours, k=4)
     return AdaptiveOrder(folder, known.positives, known.starts, 5, 1, 5, similarity, words, dense)
 
 
@@ -45,9 +45,9 @@ def run(
 ) -> tuple[AdaptiveOrder, BiEncoderModule]:
     """Train from what lies in the run's folder."""
     made = order(root / name / "schedule", **changes)
-    batches = tiny.triple_batches(root, order=made)
+    batches = trainings.triple_batches(root, order=made)
     model = BiEncoder(Encoder(textbook.language_model(dropout=0.1).float().base_model))
-    module = BiEncoderModule(model, **tiny.optimiser())
+    module = BiEncoderModule(model, **trainings.optimiser())
     data = StepDataModule(batches, workers)
     fit(module, data, SETTINGS, root / name, name, loggers=loggers, callbacks=[AdaptiveBatches(made, batches)])
     return made, module
@@ -105,15 +105,15 @@ def test_batches_are_those_of_bm25_and_then_of_the_encoder_at_the_begin_of_each_
     whole: tuple[Path, AdaptiveOrder, BiEncoderModule], tmp_path: Path
 ) -> None:
     root, made, _ = whole
-    known, batches = tiny.training_queries(), tiny.triple_batches(root)
+    known, batches = trainings.training_queries(), trainings.triple_batches(root)
     relevant = [known.positives[known.starts[query] : known.starts[query + 1]] for query in range(13)]
     for epoch in (0, 1, 2):
         if epoch == 0:
             similarity = made.lexical().toarray()
         else:  # train by the same batches up to here
             model = BiEncoder(Encoder(textbook.language_model(dropout=0.1).float().base_model))
-            module = BiEncoderModule(model, **tiny.optimiser())
-            data = StepDataModule(tiny.triple_batches(root, order=made))
+            module = BiEncoderModule(model, **trainings.optimiser())
+            data = StepDataModule(trainings.triple_batches(root, order=made))
             with pytest.raises(InterruptedError):
                 fit(
                     module,
@@ -194,9 +194,9 @@ def test_a_process_that_makes_no_batches_is_one_line(broken: str, why: str, tmp_
 
 def test_vectors_that_were_removed_are_not_made_of_other_weights(tmp_path: Path) -> None:
     made = order(tmp_path / "run" / "schedule")
-    batches = tiny.triple_batches(tmp_path, order=made)
+    batches = trainings.triple_batches(tmp_path, order=made)
     model = BiEncoder(Encoder(textbook.language_model(dropout=0.1).float().base_model))
-    module = BiEncoderModule(model, **tiny.optimiser())
+    module = BiEncoderModule(model, **trainings.optimiser())
     callbacks = [AdaptiveBatches(made, batches), _StopAt(4)]
     with pytest.raises(InterruptedError):
         fit(module, StepDataModule(batches), SETTINGS, tmp_path / "run", "x", callbacks=callbacks)

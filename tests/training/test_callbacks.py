@@ -8,8 +8,8 @@ import pytest
 import pytorch_lightning as pl
 import test_resume
 import test_several_processes
-import tiny
 import torch
+import trainings
 from pytorch_lightning.callbacks import EarlyStopping, EMAWeightAveraging, LearningRateMonitor, ModelCheckpoint
 from torch import Tensor
 
@@ -49,8 +49,8 @@ def train(
     root: Path, name: str, callbacks: Sequence[pl.Callback], kind: str = "biencoder", **changes: Any
 ) -> tuple[TrainingModule, dict[str, float]]:
     """A run of 20 steps that is validated after every fourth, in what lies in its folder."""
-    module, data, settings = tiny.run(kind, root, **{"steps": STEPS, **changes})
-    values = fit(module, data, settings, root / name, name, sample=tiny.sample(root), callbacks=callbacks)
+    module, data, settings = trainings.run(kind, root, **{"steps": STEPS, **changes})
+    values = fit(module, data, settings, root / name, name, sample=trainings.sample(root), callbacks=callbacks)
     return module, values
 
 
@@ -109,7 +109,7 @@ def test_the_best_checkpoint_is_kept_with_the_weights_of_its_step(tmp_path: Path
     assert [path.name for path in (tmp_path / "kept").iterdir()] == [f"epoch=0-step={BEST}.ckpt"]
     kept = torch.load(best.best_model_path, weights_only=True)["state_dict"]
     assert equal(every.weights[BEST], kept)
-    module, *_ = tiny.run("biencoder", tmp_path)
+    module, *_ = trainings.run("biencoder", tmp_path)
     module.load_state_dict(kept)
 
 
@@ -166,9 +166,9 @@ def test_sentences_cross_encoders_and_generators_take_callbacks_too(name: str, t
 def test_callbacks_that_watch_change_nothing(kind: str, tmp_path: Path) -> None:
     plain, _ = train(tmp_path, "plain", [], kind, steps=6)
     flags = {"detect_anomaly": True, "benchmark": True, "deterministic": True, "profiler": "simple"}
-    module, data, settings = tiny.run(kind, tmp_path, steps=6)
+    module, data, settings = trainings.run(kind, tmp_path, steps=6)
     watching = [LearningRateMonitor(logging_interval="step")]
-    sample = tiny.sample(tmp_path)
+    sample = trainings.sample(tmp_path)
     values = fit(module, data, settings, tmp_path / "run", "x", sample=sample, callbacks=watching, flags=flags)
     assert equal(plain.state_dict(), module.state_dict())
     assert values["lr-AdamW/pg1"] == pytest.approx(values["train/lr"])
@@ -179,7 +179,7 @@ def test_callbacks_that_watch_change_nothing(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "files"), [("advanced", "fit-profile.txt"), ("pytorch", "fit-profile*")])
 def test_other_profilers_write_beside_the_logs(name: str, files: str, tmp_path: Path) -> None:
-    module, data, settings = tiny.run("condenser", tmp_path, steps=6)
+    module, data, settings = trainings.run("condenser", tmp_path, steps=6)
     fit(module, data, settings, tmp_path / "run", "x", flags={"profiler": name})
     assert any(path.stat().st_size for path in (tmp_path / "run" / "logs").glob(files))
     assert (tmp_path / "run" / "logs" / "metrics.csv").exists()
@@ -193,7 +193,7 @@ class Put(pl.Callback):
 
 
 def test_an_operation_that_cannot_be_deterministic_is_one_line(tmp_path: Path) -> None:
-    module, data, settings = tiny.run("condenser", tmp_path, steps=2)
+    module, data, settings = trainings.run("condenser", tmp_path, steps=2)
     with pytest.raises(UserError, match=r"^trainer\.flags\.deterministic: put_ does not have a .*; use warn") as raised:
         fit(module, data, settings, tmp_path / "run", "x", callbacks=[Put()], flags={"deterministic": True})
     assert "\n" not in str(raised.value)

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import textbook
-import tiny
 import torch
+import trainings
 
 from condensery.tokens.batches import Chunk
 from condensery.training.batches.spans import ContextMasking, SpanBatch, SpanBatches
@@ -52,14 +52,14 @@ def sides(batch: SpanBatch) -> tuple[dict[int, Line], dict[int, Line]]:
 
 
 def pairs(folder: Path, **options: object) -> SpanBatches:
-    return tiny.span_batches(folder, **options)
+    return trainings.span_batches(folder, **options)
 
 
 def singles(folder: Path, **options: object) -> SpanBatches:
-    return tiny.span_batches(folder, pairs=False, **options)
+    return trainings.span_batches(folder, pairs=False, **options)
 
 
-SOURCES: dict[str, Make] = {"spans": pairs, "queries": tiny.mixed_batches}
+SOURCES: dict[str, Make] = {"spans": pairs, "queries": trainings.mixed_batches}
 
 
 def masking(context: str = "partner", both: bool = True, rate: float | None = 0.45) -> ContextMasking:
@@ -109,7 +109,7 @@ def test_the_decoders_mask_is_drawn_apart_from_the_encoders(tmp_path: Path) -> N
 
 
 def test_each_epoch_has_masks_of_its_own_and_a_text_has_one_in_it_whatever_batch_it_is_in(tmp_path: Path) -> None:
-    few, many = (tiny.mixed_batches(tmp_path, 0.0, context=masking(), batch_size=size) for size in (3, 14))
+    few, many = (trainings.mixed_batches(tmp_path, 0.0, context=masking(), batch_size=size) for size in (3, 14))
     epochs = []
     for epoch in range(2):
         steps = range(epoch * few.steps_an_epoch(), (epoch + 1) * few.steps_an_epoch())
@@ -152,7 +152,7 @@ def test_where_tokens_hide_each_other_all_ordinary_ones_are_predicted_and_none_i
             assert 0 not in line.predicted
             separators += line.ids.count(textbook.SEP) - 1
         assert batch.context_masked == sum(len(line.predicted) for line in contexts.values())
-    assert (separators > 0) == (make is tiny.mixed_batches), "titles end with a separator, which is not predicted"
+    assert (separators > 0) == (make is trainings.mixed_batches), "titles end with a separator, which is not predicted"
 
 
 @pytest.mark.parametrize("make", [*SOURCES.values(), singles], ids=[*SOURCES, "itself"])
@@ -166,14 +166,14 @@ def test_both_sides_of_every_chunk_stay_in_the_budget(make: Make, tmp_path: Path
 
 
 def test_a_batch_without_masks_predicts_nothing(tmp_path: Path) -> None:
-    batch = tiny.sentence_batches(tmp_path).batch(0)
+    batch = trainings.sentence_batches(tmp_path).batch(0)
     assert (batch.masked, batch.context_masked) == (0, 0)
     assert all(part.masked is None and part.targets is None and part.context is None for part in batch.chunks)
     assert batch.tokens == sum(int(part.lengths.sum()) for part in batch.chunks)
 
 
 def test_a_worker_process_makes_the_same_contexts_in_any_order(tmp_path: Path) -> None:
-    batches = tiny.mixed_batches(tmp_path, context=masking())
+    batches = trainings.mixed_batches(tmp_path, context=masking())
     sent = pickle.loads(pickle.dumps(batches))
     found = [sides(batches.batch(step)) for step in range(6)]
     assert [sides(sent.batch(step)) for step in reversed(range(6))] == found[::-1]

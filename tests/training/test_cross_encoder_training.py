@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import textbook
-import tiny
 import torch
+import trainings
 from pytorch_lightning.loggers import CSVLogger
 
 from condensery.models.cross_encoder import new_cross_encoder
@@ -20,16 +20,16 @@ from condensery.training.settings import LoopSettings
 
 def list_batches(folder: Path, **changes: Any) -> ListBatches:
     """5 queries a batch with a positive and 3 negatives each."""
-    triples = tiny.triple_batches(folder, **changes)
+    triples = trainings.triple_batches(folder, **changes)
     return ListBatches(triples, PairReader(triples.queries, triples.passages, None, textbook.vocabulary(), 7, 16))
 
 
 def run(
     folder: Path, loss: str = "pointwise", **changes: Any
 ) -> tuple[CrossEncoderModule, StepDataModule, LoopSettings]:
-    settings = tiny.loop(**{"validate_every": 0, **changes})
+    settings = trainings.loop(**{"validate_every": 0, **changes})
     model = new_cross_encoder(textbook.language_model(dropout=0.1).float(), seed=1).train()
-    module = CrossEncoderModule(model, loss=loss, **tiny.optimiser(**changes))  # type: ignore[arg-type]
+    module = CrossEncoderModule(model, loss=loss, **trainings.optimiser(**changes))  # type: ignore[arg-type]
     return module, StepDataModule(list_batches(folder)), settings
 
 

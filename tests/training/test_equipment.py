@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-import tiny
 import torch
+import trainings
 
 from condensery.errors import UserError
 from condensery.training import equipment as module_of_equipment
@@ -22,7 +22,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, name: str, bf16: bool, kernel: str 
 
 def test_a_gpu_is_named_with_all_that_is_used_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, "NVIDIA H200", True, "FlashAttention")
-    module, _, settings = tiny.run("cocondenser", tmp_path, precision="bf16")
+    module, _, settings = trainings.run("cocondenser", tmp_path, precision="bf16")
     assert (
         equipment(module, settings.precision, GPU) == "NVIDIA H200, bf16, FlashAttention without padding, fused AdamW"
     )
@@ -32,7 +32,7 @@ def test_a_gpu_is_named_with_all_that_is_used_of_it(tmp_path: Path, monkeypatch:
 
 def test_a_gpu_without_bf16_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, "Tesla V100", False, "memory-efficient attention")
-    module, _, settings = tiny.run("biencoder", tmp_path, precision="fp16")
+    module, _, settings = trainings.run("biencoder", tmp_path, precision="fp16")
     assert equipment(module, settings.precision, GPU) == (
         "Tesla V100, fp16 with a loss scaler (it has no bf16), memory-efficient attention without padding, AdamW"
     )
@@ -45,7 +45,7 @@ def test_a_gpu_without_bf16_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_cpu_says_how_many_threads_and_processes(tmp_path: Path) -> None:
-    module, _, settings = tiny.run("condenser", tmp_path)
+    module, _, settings = trainings.run("condenser", tmp_path)
     threads = torch.get_num_threads()
     each = "1 thread" if threads == 1 else f"{threads} threads"
     assert equipment(module, settings.precision, CPU) == f"CPU ({each}), fp32, padded attention, fused AdamW"

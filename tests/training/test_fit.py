@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import textbook
-import tiny
 import torch
+import trainings
 from pytorch_lightning.plugins import MixedPrecision
 from torch import nn
 
@@ -48,8 +48,8 @@ def _curves(folder: Path) -> dict[str, dict[int, float]]:
     ],
 )
 def test_every_part_of_the_loss_and_of_the_course_is_logged(kind: str, parts: set[str], tmp_path: Path) -> None:
-    module, data, settings = tiny.run(kind, tmp_path)
-    values = fit(module, data, settings, tmp_path / "run", kind, sample=tiny.sample(tmp_path))
+    module, data, settings = trainings.run(kind, tmp_path)
+    values = fit(module, data, settings, tmp_path / "run", kind, sample=trainings.sample(tmp_path))
     curves = _curves(tmp_path / "run")
     names = {f"train/{name}" for name in {"loss", "lr", "grad_norm", "tokens_per_s", "tokens", *parts}}
     assert curves.keys() - {"epoch"} == names | {"val/mrr@10"}
@@ -72,8 +72,8 @@ def test_every_part_of_the_loss_and_of_the_course_is_logged(kind: str, parts: se
 
 
 def test_validation_and_the_last_step_are_logged_also_between_the_steps_that_are(tmp_path: Path) -> None:
-    module, data, settings = tiny.run("cocondenser", tmp_path, log_every=5, validate_every=3, checkpoint_every=0)
-    fit(module, data, settings, tmp_path / "run", "x", sample=tiny.sample(tmp_path))
+    module, data, settings = trainings.run("cocondenser", tmp_path, log_every=5, validate_every=3, checkpoint_every=0)
+    fit(module, data, settings, tmp_path / "run", "x", sample=trainings.sample(tmp_path))
     curves = _curves(tmp_path / "run")
     assert list(curves["train/loss"]) == [4, 9, 11]
     assert list(curves["train/tokens_per_s"]) == [4, 9, 11]
@@ -81,13 +81,13 @@ def test_validation_and_the_last_step_are_logged_also_between_the_steps_that_are
 
 
 def test_a_run_shorter_than_the_distance_of_two_log_lines_is_logged(tmp_path: Path) -> None:
-    module, data, settings = tiny.run("condenser", tmp_path, steps=3, log_every=50)
+    module, data, settings = trainings.run("condenser", tmp_path, steps=3, log_every=50)
     fit(module, data, settings, tmp_path / "run", "x")
     assert list(_curves(tmp_path / "run")["train/loss"]) == [2]
 
 
 def test_training_lowers_the_loss(tmp_path: Path) -> None:
-    module, data, settings = tiny.run(
+    module, data, settings = trainings.run(
         "biencoder", tmp_path, steps=25, learning_rate=3e-3, log_every=1, checkpoint_every=0
     )
     fit(module, data, settings, tmp_path / "run", "x")
@@ -98,7 +98,7 @@ def test_training_lowers_the_loss(tmp_path: Path) -> None:
 def test_a_step_is_adamw_on_the_whole_batchs_gradient_with_matrices_alone_decayed(tmp_path: Path) -> None:
     """One step by hand: gradient of the full batch, AdamW with its two groups, rate of the schedule."""
     changes = {"steps": 1, "warmup_ratio": 0.0, "weight_decay": 0.5, "max_grad_norm": 0.0, "learning_rate": 0.01}
-    module, data, settings = tiny.run("condenser", tmp_path, **changes)
+    module, data, settings = trainings.run("condenser", tmp_path, **changes)
     for layer in module.modules():
         if isinstance(layer, nn.Dropout):
             layer.p = 0.0
@@ -121,7 +121,7 @@ def test_a_step_is_adamw_on_the_whole_batchs_gradient_with_matrices_alone_decaye
 
 def test_the_gradient_is_clipped_to_the_norm_and_logged_before_that(tmp_path: Path) -> None:
     for clip in (0.05, 0.0):
-        module, data, settings = tiny.run("cocondenser", tmp_path, steps=1, max_grad_norm=clip)
+        module, data, settings = trainings.run("cocondenser", tmp_path, steps=1, max_grad_norm=clip)
         fit(module, data, settings, tmp_path / f"run{clip}", "x")
         logged = _curves(tmp_path / f"run{clip}")["train/grad_norm"][0]
         left = math.sqrt(sum(float((gradient**2).sum()) for gradient in textbook.gradients(module).values()))
@@ -135,7 +135,7 @@ def test_the_gradient_is_clipped_to_the_norm_and_logged_before_that(tmp_path: Pa
 def test_a_gradient_that_is_not_finite_stops_the_run_before_anything_is_written(
     at: int, checkpoint_every: int, tmp_path: Path
 ) -> None:
-    module, data, settings = tiny.run("cocondenser", tmp_path, log_every=50, checkpoint_every=checkpoint_every)
+    module, data, settings = trainings.run("cocondenser", tmp_path, log_every=50, checkpoint_every=checkpoint_every)
     make = data.batches.batch
 
     def poisoned(step: int, share: Share) -> SpanBatch:
@@ -152,7 +152,7 @@ def test_a_gradient_that_is_not_finite_stops_the_run_before_anything_is_written(
 
 
 def test_fp16_without_a_gpu_is_one_line(tmp_path: Path) -> None:
-    module, data, settings = tiny.run("condenser", tmp_path, precision="fp16")
+    module, data, settings = trainings.run("condenser", tmp_path, precision="fp16")
     with pytest.raises(UserError, match=r"^trainer\.precision: fp16 needs a GPU; use bf16 or fp32 on a CPU$"):
         fit(module, data, settings, tmp_path / "run", "x")
 
@@ -165,10 +165,10 @@ def test_in_fp16_the_gradient_is_clipped_without_the_scale_of_the_loss(
     monkeypatch.setitem(loop._PRECISIONS, "fp16", None)
     trainer = loop.pl.Trainer
     monkeypatch.setattr(loop.pl, "Trainer", lambda plugins, **given: trainer(plugins=[*plugins, scaled], **given))
-    module, data, settings = tiny.run("cocondenser", tmp_path, precision="fp16", dropout=0.0, steps=2)
+    module, data, settings = trainings.run("cocondenser", tmp_path, precision="fp16", dropout=0.0, steps=2)
     fit(module, data, settings, tmp_path / "half", "x")
     monkeypatch.undo()
-    module, data, settings = tiny.run("cocondenser", tmp_path, dropout=0.0, steps=2)
+    module, data, settings = trainings.run("cocondenser", tmp_path, dropout=0.0, steps=2)
     fit(module, data, settings, tmp_path / "full", "x")
     half, full = _curves(tmp_path / "half"), _curves(tmp_path / "full")
     assert half["train/grad_norm"][0] == pytest.approx(full["train/grad_norm"][0], rel=0.02)
@@ -177,19 +177,19 @@ def test_in_fp16_the_gradient_is_clipped_without_the_scale_of_the_loss(
     assert half["train/loss"][1] == pytest.approx(full["train/loss"][1], rel=0.02)
 
 
-@pytest.mark.parametrize("kind", tiny.KINDS)
+@pytest.mark.parametrize("kind", trainings.KINDS)
 def test_bf16_trains_close_to_fp32_and_keeps_the_weights_in_fp32(kind: str, tmp_path: Path) -> None:
     losses = {}
     for precision in ("fp32", "bf16"):
-        module, data, settings = tiny.run(kind, tmp_path, precision=precision, steps=4)
+        module, data, settings = trainings.run(kind, tmp_path, precision=precision, steps=4)
         losses[precision] = fit(module, data, settings, tmp_path / precision, "x")["train/loss"]
         assert {parameter.dtype for parameter in module.parameters()} == {torch.float32}
     assert losses["bf16"] == pytest.approx(losses["fp32"], rel=0.1)
 
 
 def test_the_mean_reciprocal_rank_of_the_sample_is_that_of_a_loop(tmp_path: Path) -> None:
-    module, data, settings = tiny.run("biencoder", tmp_path, steps=1, learning_rate=1e-12)
-    sample = tiny.sample(tmp_path)
+    module, data, settings = trainings.run("biencoder", tmp_path, steps=1, learning_rate=1e-12)
+    sample = trainings.sample(tmp_path)
     logged = fit(module, data, settings, tmp_path / "run", "x", sample=sample)["val/mrr@10"]
     module.eval()
     with torch.no_grad():
@@ -207,7 +207,7 @@ def test_the_mean_reciprocal_rank_of_the_sample_is_that_of_a_loop(tmp_path: Path
 
 @pytest.mark.parametrize("slow", [True, False])
 def test_it_says_when_it_waited_for_batches(slow: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    module, data, settings = tiny.run("condenser", tmp_path, steps=4)
+    module, data, settings = trainings.run("condenser", tmp_path, steps=4)
     data.setup()
     make = data.batches.batch
 

@@ -1,8 +1,8 @@
 """``chunk_tokens: auto``: how large a chunk is taken for the memory that is free."""
 
 import pytest
-import tiny
 import torch
+import trainings
 
 from condensery.training.fitting import LARGEST, chunk_that_fits, doubled
 
@@ -26,7 +26,7 @@ def test_it_is_no_larger_than_the_batch() -> None:
 
 
 def test_on_a_cpu_nothing_is_measured(tmp_path: object) -> None:
-    module, data, _ = tiny.run("condenser", tmp_path)  # type: ignore[arg-type]
+    module, data, _ = trainings.run("condenser", tmp_path)  # type: ignore[arg-type]
     data.setup()
     before = data.batches.budget
     assert chunk_that_fits(module, data.batches, "fp32", torch.device("cpu"), 2048) == 2048

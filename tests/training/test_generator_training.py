@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tiny
 import torch
+import trainings
 from pytorch_lightning.loggers import CSVLogger
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -50,7 +50,7 @@ def _batches(folder: Path, generator: Generator, **changes: Any) -> GeneratorBat
 
 
 def _gradient(generator: Generator, batch: PairBatch) -> tuple[dict[str, torch.Tensor], float]:
-    module = GeneratorModule(generator.model.eval(), **tiny.optimiser())
+    module = GeneratorModule(generator.model.eval(), **trainings.optimiser())
     module.zero_grad()
     encoder, _ = module.objective(batch)
     losses = backpropagate(encoder, batch.chunks, None)
@@ -109,10 +109,10 @@ class Stop(CSVLogger):
 
 def _train(words: Path, root: Path, name: str, steps: int, stop: int | None = None, rate: float = 1e-3) -> Generator:
     generator = _generator(words)
-    module = GeneratorModule(generator.model.train(), **tiny.optimiser(learning_rate=rate))
+    module = GeneratorModule(generator.model.train(), **trainings.optimiser(learning_rate=rate))
     data = StepDataModule(_batches(root, generator))
     loggers: list[Any] = [] if stop is None else [Stop(root, stop)]
-    fit(module, data, tiny.loop(steps=steps, validate_every=0), root / name, name, loggers=loggers)  # type: ignore[arg-type]
+    fit(module, data, trainings.loop(steps=steps, validate_every=0), root / name, name, loggers=loggers)  # type: ignore[arg-type]
     return generator
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import textbook
-import tiny
 import torch
+import trainings
 from torch import Tensor
 
 from condensery.losses.gradient_cache import backpropagate
@@ -89,10 +89,10 @@ def plain_condenser(model: Condenser, batch: SpanBatch, weight: float) -> tuple[
 
 @pytest.mark.parametrize("head_layers", [0, 2], ids=["MLM", "Condenser"])
 def test_masked_prediction_is_the_weighted_mean_over_the_batch(head_layers: int, tmp_path: Path) -> None:
-    model, batch = condenser(head_layers), tiny.span_batches(tmp_path, pairs=False, budget=20).batch(0)
+    model, batch = condenser(head_layers), trainings.span_batches(tmp_path, pairs=False, budget=20).batch(0)
     expected, _ = plain_condenser(model, batch, 1.5)
     assert len(expected) == (2 if head_layers else 1)
-    compare(CondenserModule(model, **tiny.optimiser(), mlm_weight=1.5), batch, expected)
+    compare(CondenserModule(model, **trainings.optimiser(), mlm_weight=1.5), batch, expected)
 
 
 @pytest.mark.parametrize("short", [False, True], ids=["whole", "short"])
@@ -101,23 +101,29 @@ def test_cocondenser_on_spans_and_on_queries_is_mlm_and_the_weighted_contrast(
     kind: str, short: bool, tmp_path: Path
 ) -> None:
     batches = {
-        "spans": lambda: tiny.span_batches(tmp_path, budget=20),
-        "queries": lambda: tiny.mixed_batches(tmp_path, 0.0, budget=30, batch_size=3),
-        "mixed": lambda: tiny.mixed_batches(tmp_path, 1.0, budget=30, batch_size=3),
+        "spans": lambda: trainings.span_batches(tmp_path, budget=20),
+        "queries": lambda: trainings.mixed_batches(tmp_path, 0.0, budget=30, batch_size=3),
+        "mixed": lambda: trainings.mixed_batches(tmp_path, 1.0, budget=30, batch_size=3),
     }[kind]()
     batch, model = batches.batch(batches.steps_an_epoch() - 1 if short else 0), condenser(head_layers=2)
     assert (sum(map(len, batch.chunks)) < 2 * batches.batch_size) == short
     losses, cls = plain_condenser(model, batch, 2.0)
     expected = {**losses, "contrast": 0.3 * textbook.span_contrast(cls, 0.7)}
     module = CoCondenserModule if kind == "spans" else QueryAsContextModule
-    compare(module(model, **tiny.optimiser(), mlm_weight=2.0, temperature=0.7, contrast_weight=0.3), batch, expected)
+    compare(
+        module(model, **trainings.optimiser(), mlm_weight=2.0, temperature=0.7, contrast_weight=0.3),
+        batch,
+        expected,
+    )
 
 
 def test_the_papers_weights_and_temperature_are_the_defaults(tmp_path: Path) -> None:
-    model, batch = condenser(head_layers=2), tiny.mixed_batches(tmp_path).batch(0)
+    model, batch = condenser(head_layers=2), trainings.mixed_batches(tmp_path).batch(0)
     losses, cls = plain_condenser(model, batch, 1.0)
     compare(
-        QueryAsContextModule(model, **tiny.optimiser()), batch, {**losses, "contrast": textbook.span_contrast(cls, 1.0)}
+        QueryAsContextModule(model, **trainings.optimiser()),
+        batch,
+        {**losses, "contrast": textbook.span_contrast(cls, 1.0)},
     )
 
 
@@ -132,7 +138,7 @@ def compare_autoencoder(model: MaskedAutoEncoder, batch: SpanBatch, weight: floa
     kind = model.shape.kind
     output = textbook.autoencoder(model.language_model, list(model.decoder), kind, rows, others, sets)
     expected = {"mlm_late": weight * mean(output.late, rows), "mlm_context": mean(output.context, others)}
-    compare(MaskedAutoEncoderModule(model, **tiny.optimiser(), mlm_weight=weight), batch, expected)
+    compare(MaskedAutoEncoderModule(model, **trainings.optimiser(), mlm_weight=weight), batch, expected)
 
 
 @pytest.mark.parametrize("both", [True, False], ids=["both directions", "one direction"])
@@ -143,13 +149,15 @@ def test_cotmae_is_the_encoders_loss_and_that_of_the_other_text(
 ) -> None:
     options: dict[str, Any] = {"context": ContextMasking("partner", both, 0.45 if kind == "masked" else None)}
     options["budget"] = 40 if both else 20
-    batches = tiny.span_batches(tmp_path, **options) if on == "spans" else tiny.mixed_batches(tmp_path, **options)
+    batches = (
+        trainings.span_batches(tmp_path, **options) if on == "spans" else trainings.mixed_batches(tmp_path, **options)
+    )
     compare_autoencoder(autoencoder(kind), batches.batch(1), weight=0.6)
 
 
 def retromae_batches(folder: Path, kind: Kind) -> SpanBatches:
     rate = None if kind == "enhanced" else 0.5
-    return tiny.span_batches(folder, pairs=False, budget=20, context=ContextMasking("same", True, rate))
+    return trainings.span_batches(folder, pairs=False, budget=20, context=ContextMasking("same", True, rate))
 
 
 def test_retromae_with_a_masked_decoder_fills_in_the_text_itself(tmp_path: Path) -> None:
@@ -187,7 +195,7 @@ def test_the_inverse_cloze_task_finds_each_sentences_passage_among_those_of_the_
 ) -> None:
     language_model: Any = textbook.language_model()
     model = BiEncoder(Encoder(language_model.base_model)).train()
-    batch = tiny.sentence_batches(tmp_path).batch(step)
+    batch = trainings.sentence_batches(tmp_path).batch(step)
     ids, attention, _ = padded(batch.chunks)
     cls = language_model.base_model(input_ids=ids, attention_mask=attention).last_hidden_state[:, 0]
     passages, sentences = [cls[row] for row in range(0, len(cls), 2)], [cls[row] for row in range(1, len(cls), 2)]
@@ -196,4 +204,4 @@ def test_the_inverse_cloze_task_finds_each_sentences_passage_among_those_of_the_
         scores = torch.stack([sentence @ passage / 1.7 for passage in passages])
         total = total - torch.log(torch.exp(scores[number]) / torch.exp(scores).sum())
     expected = {"contrast": total / len(sentences)}
-    compare(InverseClozeModule(model, **tiny.optimiser(), temperature=1.7), batch, expected)
+    compare(InverseClozeModule(model, **trainings.optimiser(), temperature=1.7), batch, expected)

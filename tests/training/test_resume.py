@@ -12,8 +12,8 @@ from typing import Any
 from zipfile import ZipFile
 
 import pytest
-import tiny
 import torch
+import trainings
 from pytorch_lightning.loggers import CSVLogger
 
 from condensery.errors import UserError
@@ -43,15 +43,15 @@ class Stop(CSVLogger):
 
 def _fit(kind: str, root: Path, name: str, **changes: Any) -> dict[str, torch.Tensor]:
     """Train from what lies in the run's folder; the weights."""
-    module, data, settings = tiny.run(kind, root, **changes)
-    fit(module, data, settings, root / name, name, sample=tiny.sample(root))
+    module, data, settings = trainings.run(kind, root, **changes)
+    fit(module, data, settings, root / name, name, sample=trainings.sample(root))
     return module.state_dict()
 
 
 def _stopped(kind: str, root: Path, name: str, at: int, **changes: Any) -> None:
-    module, data, settings = tiny.run(kind, root, **changes)
+    module, data, settings = trainings.run(kind, root, **changes)
     with pytest.raises(InterruptionError):
-        fit(module, data, settings, root / name, name, sample=tiny.sample(root), loggers=[Stop(root, at)])
+        fit(module, data, settings, root / name, name, sample=trainings.sample(root), loggers=[Stop(root, at)])
 
 
 def _curves(folder: Path) -> list[dict[str, str]]:
@@ -66,7 +66,7 @@ def _same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
 
 
-@pytest.mark.parametrize("kind", tiny.KINDS)
+@pytest.mark.parametrize("kind", trainings.KINDS)
 def test_a_run_stopped_after_a_checkpoint_ends_bit_identical(kind: str, tmp_path: Path) -> None:
     whole = _fit(kind, tmp_path, "whole")
     _stopped(kind, tmp_path, "parts", at=8)  # the checkpoint is of step 5
@@ -92,10 +92,10 @@ def test_a_loaded_model_has_dropout_from_the_first_step_however_often_it_is_vali
     options = {"steps": 6, "checkpoint_every": 2, "validate_every": 3}
 
     def trained(name: str, at: int | None = None, **changes: Any) -> dict[str, torch.Tensor]:
-        module, data, settings = tiny.loaded(tmp_path, **{**options, **changes})
+        module, data, settings = trainings.loaded(tmp_path, **{**options, **changes})
         stop = [] if at is None else [Stop(tmp_path, at)]
         with nullcontext() if at is None else pytest.raises(InterruptionError):
-            fit(module, data, settings, tmp_path / name, name, sample=tiny.sample(tmp_path), loggers=stop)
+            fit(module, data, settings, tmp_path / name, name, sample=trainings.sample(tmp_path), loggers=stop)
         return module.state_dict()
 
     whole = trained("whole")
@@ -112,9 +112,17 @@ def test_a_loaded_model_has_dropout_from_the_first_step_however_often_it_is_vali
 def test_slow_steps_are_checkpointed_by_the_minute_and_the_run_ends_bit_identical(tmp_path: Path) -> None:
     whole = _fit("cocondenser", tmp_path, "whole", log_every=4)
     often = {"log_every": 4, "checkpoint_every": 0, "checkpoint_minutes": 1e-9}  # each step takes longer
-    module, data, settings = tiny.run("cocondenser", tmp_path, **often)
+    module, data, settings = trainings.run("cocondenser", tmp_path, **often)
     with pytest.raises(InterruptionError):
-        fit(module, data, settings, tmp_path / "parts", "x", sample=tiny.sample(tmp_path), loggers=[Stop(tmp_path, 7)])
+        fit(
+            module,
+            data,
+            settings,
+            tmp_path / "parts",
+            "x",
+            sample=trainings.sample(tmp_path),
+            loggers=[Stop(tmp_path, 7)],
+        )
     assert [path.name for path in (tmp_path / "parts" / "checkpoints").iterdir()] == ["step=7.ckpt"]
     assert _same(whole, _fit("cocondenser", tmp_path, "parts", log_every=4, checkpoint_minutes=1e9))
     assert _curves(tmp_path / "parts") == _curves(tmp_path / "whole")
@@ -124,22 +132,22 @@ def test_a_run_stopped_behind_its_last_step_gives_the_same_weights_values_and_cu
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed after the checkpoint of the last step: there is no step left to log anything."""
-    module, data, settings = tiny.run("cocondenser", tmp_path, checkpoint_every=6)
-    values = fit(module, data, settings, tmp_path / "whole", "x", sample=tiny.sample(tmp_path))
+    module, data, settings = trainings.run("cocondenser", tmp_path, checkpoint_every=6)
+    values = fit(module, data, settings, tmp_path / "whole", "x", sample=trainings.sample(tmp_path))
 
     def stop(folder: Path) -> Path:
         raise InterruptionError
 
-    module, data, settings = tiny.run("cocondenser", tmp_path, checkpoint_every=6)
+    module, data, settings = trainings.run("cocondenser", tmp_path, checkpoint_every=6)
     with monkeypatch.context() as patch:
         patch.setattr(loop, "merge_parts", stop)
         with pytest.raises(InterruptionError):
-            fit(module, data, settings, tmp_path / "parts", "x", sample=tiny.sample(tmp_path))
+            fit(module, data, settings, tmp_path / "parts", "x", sample=trainings.sample(tmp_path))
     for _ in range(2):  # the second time with the curves already merged
-        again, data, settings = tiny.run("cocondenser", tmp_path, checkpoint_every=6)
+        again, data, settings = trainings.run("cocondenser", tmp_path, checkpoint_every=6)
         with monkeypatch.context() as patch:
             patch.setattr(loop.shutil, "rmtree", lambda *_, **__: None)
-            resumed = fit(again, data, settings, tmp_path / "parts", "x", sample=tiny.sample(tmp_path))
+            resumed = fit(again, data, settings, tmp_path / "parts", "x", sample=trainings.sample(tmp_path))
         assert _same(module.state_dict(), again.state_dict())
         differing = {name for name in values if resumed.get(name) != pytest.approx(values[name], rel=1e-5)}
         assert differing <= {"train/tokens_per_s"}
@@ -150,9 +158,9 @@ def test_a_run_stopped_behind_its_last_step_gives_the_same_weights_values_and_cu
 def test_a_killed_process_ends_bit_identical(tmp_path: Path) -> None:
     """SIGKILL, with no chance to write anything; another process goes on."""
     script = (
-        "import sys; from pathlib import Path; from test_resume import Stop, tiny, fit; root = Path(sys.argv[1]);"
-        "module, data, settings = tiny.run('cocondenser', root);"
-        "fit(module, data, settings, root / 'parts', 'x', sample=tiny.sample(root), loggers=[Stop(root, 8, kill=True)])"
+        "import sys; from pathlib import Path; from test_resume import Stop, fit, trainings; root = Path(sys.argv[1]);"
+        "module, data, settings = trainings.run('cocondenser', root);"
+        "fit(module, data, settings, root / 'parts', 'x', sample=trainings.sample(root), loggers=[Stop(root, 8, kill=True)])"
     )
     here = Path(__file__).parent
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here), str(here.parent)]), "OMP_NUM_THREADS": "1"}
@@ -188,7 +196,7 @@ def test_a_checkpoint_is_under_its_name_only_when_it_is_whole(tmp_path: Path, mo
         raise InterruptionError
 
     monkeypatch.setattr(TorchCheckpointIO, "save_checkpoint", breaks)
-    module, data, settings = tiny.run("condenser", tmp_path)
+    module, data, settings = trainings.run("condenser", tmp_path)
     with pytest.raises(InterruptionError):
         fit(module, data, settings, tmp_path / "run", "x")
     assert list((tmp_path / "run" / "checkpoints").iterdir())
@@ -200,7 +208,7 @@ def test_a_damaged_checkpoint_is_one_line_that_names_it(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     for damage in (b"", b"no checkpoint"):
         (folder / "step=5.ckpt").write_bytes(damage)
-        module, data, settings = tiny.run("condenser", tmp_path)
+        module, data, settings = trainings.run("condenser", tmp_path)
         with pytest.raises(UserError, match=r"step=5\.ckpt: this checkpoint cannot be read .*; delete it") as raised:
             fit(module, data, settings, tmp_path / "run", "x")
         assert "\n" not in str(raised.value)
@@ -237,7 +245,7 @@ def test_a_poisoned_checkpoint_runs_nothing_and_is_named(tmp_path: Path) -> None
     torch.load(folder / "step=5.ckpt", weights_only=False)
     assert trace.exists(), "the poison works"
     trace.unlink()
-    module, data, settings = tiny.run("condenser", tmp_path)
+    module, data, settings = trainings.run("condenser", tmp_path)
     with pytest.raises(UserError, match=r"step=5\.ckpt: this checkpoint cannot be read .*; delete it") as raised:
         fit(module, data, settings, tmp_path / "run", "x")
     assert "\n" not in str(raised.value)
@@ -297,7 +305,7 @@ class Signals(CSVLogger):
 @pytest.mark.usefixtures("_heard")
 def test_a_warning_makes_a_checkpoint_of_the_step_before_the_run_ends(number: int, tmp_path: Path) -> None:
     whole = _fit("condenser", tmp_path, "whole")
-    module, data, settings = tiny.run("condenser", tmp_path, checkpoint_every=1000)
+    module, data, settings = trainings.run("condenser", tmp_path, checkpoint_every=1000)
     with pytest.raises(SystemExit):
         fit(module, data, settings, tmp_path / "parts", "parts", loggers=[Signals(tmp_path, 6, number)])
     assert first_step(tmp_path / "parts") in (7, 8), "the step that it came in, or the next"
@@ -308,7 +316,7 @@ def test_a_warning_makes_a_checkpoint_of_the_step_before_the_run_ends(number: in
 
 @pytest.mark.usefixtures("_heard")
 def test_who_asks_twice_is_not_kept_waiting(tmp_path: Path) -> None:
-    module, data, settings = tiny.run("condenser", tmp_path, checkpoint_every=1000)
+    module, data, settings = trainings.run("condenser", tmp_path, checkpoint_every=1000)
     with pytest.raises(SystemExit):
         fit(module, data, settings, tmp_path / "run", "run", loggers=[Signals(tmp_path, 6, signal.SIGTERM, times=2)])
     assert first_step(tmp_path / "run") == 0

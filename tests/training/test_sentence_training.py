@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import textbook
-import tiny
 import torch
+import trainings
 
 from condensery.losses.gradient_cache import backpropagate
 from condensery.models.biencoder import BiEncoder
@@ -25,7 +25,7 @@ ROWS = {
 
 
 def batches_of(task: str, folder: Path, **changes: Any) -> SentenceBatches:
-    store = tiny.store(folder / "sentences", [3 + (5 * n) % 7 for n in range(10)], seed=3)
+    store = trainings.store(folder / "sentences", [3 + (5 * n) % 7 for n in range(10)], seed=3)
     rows = ROWS[task]
     scores = np.linspace(0, 1, len(rows)).astype(np.float32) if task == "pairs" else np.zeros(len(rows), np.float32)
     options = {"batch_size": 3, "length": 9, "budget": 20, "seed": 5}
@@ -34,7 +34,7 @@ def batches_of(task: str, folder: Path, **changes: Any) -> SentenceBatches:
 
 def module_of(dropout: float = 0.0, **changes: Any) -> SentenceModule:
     language_model = textbook.language_model(dropout=dropout).float()
-    return SentenceModule(BiEncoder(Encoder(language_model.base_model)), margin=0.5, **tiny.optimiser(**changes))
+    return SentenceModule(BiEncoder(Encoder(language_model.base_model)), margin=0.5, **trainings.optimiser(**changes))
 
 
 @pytest.mark.parametrize("task", ROWS)
@@ -107,11 +107,11 @@ def test_a_stopped_run_ends_bit_identical(folder: Path, tmp_path: Path) -> None:
         for again in (False, True) if stop else (True,):
             module, data = module_of(dropout=0.1), StepDataModule(batches_of("triplets", folder))
             if again:
-                fit(module, data, tiny.loop(), tmp_path / name, name)
+                fit(module, data, trainings.loop(), tmp_path / name, name)
                 weights.append(module.state_dict())
             else:
                 with pytest.raises(InterruptionError):
-                    fit(module, data, tiny.loop(), tmp_path / name, name, loggers=[Stop(tmp_path, 8)])
+                    fit(module, data, trainings.loop(), tmp_path / name, name, loggers=[Stop(tmp_path, 8)])
     assert all(torch.equal(value, weights[1][key]) for key, value in weights[0].items())
 
 

@@ -12,8 +12,8 @@ import test_adaptive
 import test_cross_encoder_training
 import test_generator_training
 import test_sentence_training
-import tiny
 import torch
+import trainings
 from forked import run_processes
 from pytorch_lightning.callbacks import EarlyStopping, EMAWeightAveraging
 from torch import Tensor, distributed
@@ -37,19 +37,19 @@ Run = tuple[TrainingModule, StepDataModule, LoopSettings, list[pl.Callback]]
 
 def of_kind(kind: str) -> Callable[[Path], Run]:
     longer = kind in ("cocondenser", "query_as_context", "cotmae", "biencoder")
-    return lambda folder: (*tiny.run(kind, folder, **(SETTINGS if longer else SHORT)), [])
+    return lambda folder: (*trainings.run(kind, folder, **(SETTINGS if longer else SHORT)), [])
 
 
 def of_one_query_at_times(folder: Path) -> Run:
     """13 queries in steps of 4: the last of an epoch has one, which cannot be shared."""
-    module, _, settings = tiny.run("biencoder", folder, **SHORT)
-    return module, StepDataModule(tiny.triple_batches(folder, batch_size=4)), settings, []
+    module, _, settings = trainings.run("biencoder", folder, **SHORT)
+    return module, StepDataModule(trainings.triple_batches(folder, batch_size=4)), settings, []
 
 
 def of_learned_scores(folder: Path) -> Run:
     """Weights of a loss beside those of the model."""
-    module, data, settings = tiny.run("biencoder", folder, **SHORT)
-    return BiEncoderModule(module.model, loss="learning_to_rank", **tiny.optimiser()), data, settings, []  # type: ignore[arg-type]
+    module, data, settings = trainings.run("biencoder", folder, **SHORT)
+    return BiEncoderModule(module.model, loss="learning_to_rank", **trainings.optimiser()), data, settings, []  # type: ignore[arg-type]
 
 
 def of_sentences(folder: Path) -> Run:
@@ -74,22 +74,22 @@ def of_queries(folder: Path) -> Run:
         texts = [*test_generator_training.PASSAGES, *test_generator_training.QUERIES, "query: a title"]
         train_wordpiece(texts * 5, 130, words)
     generator = test_generator_training._generator(words, dropout=0.0)
-    module = GeneratorModule(generator.model.train(), **tiny.optimiser())
+    module = GeneratorModule(generator.model.train(), **trainings.optimiser())
     return module, StepDataModule(test_generator_training._batches(own, generator)), LoopSettings(8), []
 
 
 def adaptive(folder: Path) -> Run:
     """Batches that a process of their own makes, of vectors that the first process encodes."""
-    module, _, settings = tiny.run("biencoder", folder, **{**SETTINGS, "steps": test_adaptive.STEPS})
+    module, _, settings = trainings.run("biencoder", folder, **{**SETTINGS, "steps": test_adaptive.STEPS})
     number = distributed.get_world_size() if distributed.is_initialized() else 1
     order = test_adaptive.order(folder / f"schedule-{number}")
-    batches = tiny.triple_batches(folder, order=order)
+    batches = trainings.triple_batches(folder, order=order)
     callbacks: list[pl.Callback] = [AdaptiveBatches(order, batches)]
     return module, StepDataModule(batches), settings, callbacks
 
 
 RUNS: dict[str, Callable[[Path], Run]] = {
-    **{kind: of_kind(kind) for kind in tiny.KINDS if kind != "retromae"},
+    **{kind: of_kind(kind) for kind in trainings.KINDS if kind != "retromae"},
     "one query at times": of_one_query_at_times,
     "learned scores": of_learned_scores,
     "sentences": of_sentences,
@@ -123,9 +123,9 @@ class Seeds(pl.Callback):
 
 def with_dropout(folder: Path, name: str, last: int | None = None) -> tuple[dict[str, Tensor], list[int]]:
     """The weights and seeds of a run with dropout and checkpoints, from what lies in its folder."""
-    module, data, settings = tiny.run("cocondenser", folder)
+    module, data, settings = trainings.run("cocondenser", folder)
     seeds = Seeds(last)
-    fit(module, data, settings, folder / name, name, sample=tiny.sample(folder), callbacks=[seeds])
+    fit(module, data, settings, folder / name, name, sample=trainings.sample(folder), callbacks=[seeds])
     return module.state_dict(), seeds.seeds
 
 
@@ -157,13 +157,13 @@ def child(rank: int, folder: str) -> None:
             with torch.no_grad():
                 next(module.parameters()).add_(1.0)
         exchanged.clear()
-        sample = tiny.sample(Path(folder)) if name in tiny.KINDS else None
+        sample = trainings.sample(Path(folder)) if name in trainings.KINDS else None
         values = fit(module, data, settings, Path(folder) / f"two {name}", name, sample=sample, callbacks=callbacks)
         found[name] = module.state_dict(), values, list(exchanged), sum(map(torch.numel, module.parameters()))
     # as in a stage: the first alone validates and asks whether to end, the average is made in every process
-    module, data, settings = tiny.run("biencoder", Path(folder), **{**SETTINGS, "validate_every": 4})
+    module, data, settings = trainings.run("biencoder", Path(folder), **{**SETTINGS, "validate_every": 4})
     ending = [] if rank else [early_stopping()]
-    sample = tiny.sample(Path(folder))
+    sample = trainings.sample(Path(folder))
     fit(module, data, settings, Path(folder) / "ended", "x", sample=sample, callbacks=[*ending, average()])
     found["ended"] = module.global_step, module.state_dict()
     found["dropout"] = [with_dropout(Path(folder), "whole")]
@@ -188,7 +188,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str
     folder = tmp_path_factory.mktemp("processes")
     for run in RUNS.values():
         run(folder)  # the stores are written once
-    tiny.sample(folder)
+    trainings.sample(folder)
     run_processes(PROCESSES, child, str(folder))
     return folder, [torch.load(folder / f"{rank}.pt") for rank in range(PROCESSES)]
 
@@ -209,7 +209,7 @@ def test_the_losses_and_weights_are_those_of_one_process(name: str, found: tuple
     if name != "adaptive":  # whose batches are made while it trains
         chunks = [len(data.batches.batch(step, Share(0, 2)).chunks) for step in range(2)]
         assert max(chunks) > 1, "nothing passes through the cache"
-    sample = tiny.sample(folder) if name in tiny.KINDS else None
+    sample = trainings.sample(folder) if name in trainings.KINDS else None
     fit(module, data, settings, folder / f"one {name}", name, sample=sample, callbacks=callbacks)
     one, two = curves(folder / f"one {name}"), curves(folder / f"two {name}")
     assert len(one) == len(two) == settings.steps
@@ -264,10 +264,18 @@ def test_dropout_differs_between_processes_and_an_interrupted_run_draws_the_same
 def test_all_processes_end_where_a_callback_of_the_first_ends_the_training(
     found: tuple[Path, list[dict[str, Any]]],
 ) -> None:
-    module, data, settings = tiny.run("biencoder", found[0], **{**SETTINGS, "validate_every": 4})
+    module, data, settings = trainings.run("biencoder", found[0], **{**SETTINGS, "validate_every": 4})
     begin = {name: weight.detach().clone() for name, weight in module.named_parameters()}
     callbacks = [early_stopping(), average()]
-    fit(module, data, settings, found[0] / "ended alone", "x", sample=tiny.sample(found[0]), callbacks=callbacks)
+    fit(
+        module,
+        data,
+        settings,
+        found[0] / "ended alone",
+        "x",
+        sample=trainings.sample(found[0]),
+        callbacks=callbacks,
+    )
     (steps, weights), (other_steps, others) = (rank["ended"] for rank in found[1])
     assert steps == other_steps == module.global_step == 16
     assert all(torch.equal(weight, others[name]) for name, weight in weights.items())

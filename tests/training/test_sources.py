@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import textbook
-import tiny
+import trainings
 
 from condensery.errors import UserError
 from condensery.tokens.spans import RandomWindows, SentencePacked, SpanSet
@@ -37,7 +37,7 @@ def framed(ids: list[int], length: int = LENGTH) -> list[int]:
 
 
 def spans_of(folder: Path, kind: str, length: int = LENGTH) -> SpanSet:
-    store = tiny.sentences(folder)
+    store = trainings.sentences(folder)
     if kind == "windows":
         return RandomWindows(store, length, seed=3, min_length=4)
     return SentencePacked(store, length, short_probability=0.2, seed=3, min_length=4)
@@ -49,7 +49,9 @@ def every(source: RowSource, epoch: int, step: int = 0) -> Rows:
 
 
 def passage_queries(folder: Path, candidates: int = 3, length: int = LENGTH, **asked: bool) -> PassageQueries:
-    return PassageQueries(tiny.asked(folder, **asked), VOCABULARY, length, SHORT, candidates, seed=3)
+    return PassageQueries(
+        trainings.passages_and_queries(folder, **asked), VOCABULARY, length, SHORT, candidates, seed=3
+    )
 
 
 def all_sources(folder: Path) -> dict[str, RowSource]:
@@ -171,17 +173,17 @@ def test_every_sentence_of_every_span_is_drawn_over_the_epochs(kind: str, tmp_pa
 
 
 def test_the_inverse_cloze_task_needs_sentences_and_spans_of_two(tmp_path: Path) -> None:
-    without = RandomWindows(tiny.documents(tmp_path), LENGTH, seed=3, min_length=4)
+    without = RandomWindows(trainings.documents(tmp_path), LENGTH, seed=3, min_length=4)
     with pytest.raises(UserError, match="has no sentences; the inverse cloze task needs them"):
         SentencePairs(without, VOCABULARY, SHORT, 0.0, seed=3)
-    one = tiny.store(tmp_path / "one", [30, 30], sentences=[0, 30])
+    one = trainings.store(tmp_path / "one", [30, 30], sentences=[0, 30])
     with pytest.raises(UserError, match=r"no span has two sentences; raise length"):
         SentencePairs(RandomWindows(one, LENGTH, seed=3, min_length=4), VOCABULARY, SHORT, 0.0, seed=3)
 
 
 def plain_passage(source: PassageQueries, passage: int, query: int | None = None) -> list[int]:
     """Title, [SEP] and the passage without what its query hides, cut to length."""
-    asked = source.asked
+    asked = source.stores
     begin, end = asked.passages.starts[passage : passage + 2].tolist()
     hidden: set[int] = set()
     if query is not None and asked.hidden is not None and asked.hidden[query, 0] >= 0:
@@ -199,8 +201,8 @@ def test_a_passage_comes_with_one_of_its_first_queries_which_hides_its_stretch(
     titles: bool, hidden: bool, length: int, tmp_path: Path
 ) -> None:
     source = passage_queries(tmp_path, 3, length, titles=titles, hidden=hidden)
-    asked = source.asked
-    having = [passage for passage in range(16) if tiny.QUERIES[passage]]
+    asked = source.stores
+    having = [passage for passage in range(16) if trainings.QUERIES[passage]]
     assert (source.items, source.left_out) == (len(having), 2)
     drawn: dict[int, set[int]] = {passage: set() for passage in having}
     for epoch in range(40):
@@ -212,22 +214,22 @@ def test_a_passage_comes_with_one_of_its_first_queries_which_hides_its_stretch(
             drawn[passage].add(query - int(asked.first[passage]))
             assert lines[2 * item] == plain_passage(source, passage, query)
             assert lines[2 * item + 1] == framed(asked.queries.text(query).tolist(), SHORT)
-    assert drawn == {passage: set(range(min(3, tiny.QUERIES[passage]))) for passage in having}
+    assert drawn == {passage: set(range(min(3, trainings.QUERIES[passage]))) for passage in having}
 
 
 def test_fewer_candidates_are_the_first_ones(tmp_path: Path) -> None:
     source = passage_queries(tmp_path, candidates=1)
-    firsts = [16 + int(source.asked.first[passage]) for passage in range(16) if tiny.QUERIES[passage]]
+    firsts = [16 + int(source.stores.first[passage]) for passage in range(16) if trainings.QUERIES[passage]]
     for epoch in range(5):
         assert every(source, epoch).names[1::2].tolist() == firsts
 
 
 def test_what_is_hidden_stands_in_every_part_of_a_passage(tmp_path: Path) -> None:
     """Of what the other tests here are made: stretches at the begin, in the middle and at the end."""
-    asked = tiny.asked(tmp_path)
+    asked = trainings.passages_and_queries(tmp_path)
     assert asked.hidden is not None
     where = set()
-    for passage, query in zip(np.repeat(np.arange(16), tiny.QUERIES), range(len(asked.queries)), strict=True):
+    for passage, query in zip(np.repeat(np.arange(16), trainings.QUERIES), range(len(asked.queries)), strict=True):
         first, size = asked.hidden[query].tolist()
         begin, end = asked.passages.starts[passage : passage + 2].tolist()
         where.add("none" if first < 0 else (first == begin, first + size == end))
@@ -239,7 +241,7 @@ def test_mixed_pairs_take_a_sibling_or_the_query_as_the_step_decides(tmp_path: P
     pairs = passage_queries(tmp_path)
     source = MixedPairs(pairs, 0.3, seed=3)
     assert (source.items, source.left_out) == (pairs.items, pairs.left_out)
-    documents = np.repeat(np.arange(len(tiny.SIZES)), tiny.SIZES)
+    documents = np.repeat(np.arange(len(trainings.SIZES)), trainings.SIZES)
     steps, with_passages, siblings = 400, 0, set()
     for step in range(steps):
         epoch = step // 4
@@ -252,7 +254,7 @@ def test_mixed_pairs_take_a_sibling_or_the_query_as_the_step_decides(tmp_path: P
         for item in range(source.items):
             passage, other = found.names[2 * item : 2 * item + 2].tolist()
             assert passage == plain.names[2 * item]
-            if tiny.SIZES[documents[passage]] == 1:  # alone in its document
+            if trainings.SIZES[documents[passage]] == 1:  # alone in its document
                 assert lines[2 * item : 2 * item + 2] == queried[2 * item : 2 * item + 2]
                 assert other == plain.names[2 * item + 1]
                 continue
@@ -262,7 +264,7 @@ def test_mixed_pairs_take_a_sibling_or_the_query_as_the_step_decides(tmp_path: P
             assert lines[2 * item + 1] == plain_passage(pairs, other)
             siblings.add((passage, other))
     assert with_passages / steps == pytest.approx(0.3, abs=4 * (0.3 * 0.7 / steps) ** 0.5)
-    asking = [passage for passage in range(16) if tiny.QUERIES[passage]]
+    asking = [passage for passage in range(16) if trainings.QUERIES[passage]]
     assert siblings == {(p, o) for p in asking for o in range(16) if o != p and documents[o] == documents[p]}
 
 

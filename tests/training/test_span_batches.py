@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import textbook
-import tiny
 import torch
+import trainings
 
 from condensery.tokens.spans import RandomWindows
 from condensery.tokens.store import TokenStore
@@ -39,21 +39,21 @@ def _original(batch: SpanBatch) -> dict[int, list[int]]:
 
 @pytest.mark.parametrize("pairs", [True, False])
 def test_a_batch_is_the_same_in_any_order_of_asking(pairs: bool, tmp_path: Path) -> None:
-    forwards, backwards = (tiny.span_batches(tmp_path, pairs) for _ in range(2))
+    forwards, backwards = (trainings.span_batches(tmp_path, pairs) for _ in range(2))
     steps = 2 * forwards.steps_an_epoch() + 1
     one = [forwards.batch(step) for step in range(steps)]
     other = [backwards.batch(step) for step in reversed(range(steps))][::-1]
     assert all(map(_same, one, other))
     assert not _same(one[0], one[forwards.steps_an_epoch()]), "the epochs are alike"
-    assert not _same(one[0], tiny.span_batches(tmp_path, pairs, seed=4).batch(0)), "the seed does nothing"
+    assert not _same(one[0], trainings.span_batches(tmp_path, pairs, seed=4).batch(0)), "the seed does nothing"
 
 
 @pytest.mark.parametrize("workers", [0, 1, pytest.param(2, marks=pytest.mark.slow)])
 def test_the_loader_gives_the_same_batches_with_any_number_of_workers(workers: int, tmp_path: Path) -> None:
-    _, data, _ = tiny.run("cocondenser", tmp_path, workers=workers)
+    _, data, _ = trainings.run("cocondenser", tmp_path, workers=workers)
     data.epoch = 7
     loaded = list(data.train_dataloader())
-    expected = tiny.span_batches(tmp_path)
+    expected = trainings.span_batches(tmp_path)
     assert len(loaded) == 7
     assert all(_same(batch, expected.batch(step)) for step, batch in enumerate(loaded))
 
@@ -66,7 +66,7 @@ def test_a_resumed_sampler_goes_on_where_it_stopped() -> None:
 
 
 def test_every_document_gives_one_pair_an_epoch_and_the_last_batch_is_short(tmp_path: Path) -> None:
-    batches = tiny.span_batches(tmp_path)
+    batches = trainings.span_batches(tmp_path)
     store = batches.source.spans.store
     texts = {bytes(store.text(n).astype(np.uint8)): n for n in range(len(store))}
     seen: list[int] = []
@@ -89,7 +89,7 @@ def test_every_document_gives_one_pair_an_epoch_and_the_last_batch_is_short(tmp_
 
 
 def test_every_span_comes_once_an_epoch(tmp_path: Path) -> None:
-    batches = tiny.span_batches(tmp_path, pairs=False)
+    batches = trainings.span_batches(tmp_path, pairs=False)
     found = [tuple(ids) for step in range(batches.steps_an_epoch()) for ids in _original(batches.batch(step)).values()]
     store = batches.source.spans.store
     spans = batches.source.spans.spans(0).tolist()
@@ -99,20 +99,20 @@ def test_every_span_comes_once_an_epoch(tmp_path: Path) -> None:
 
 def test_no_chunk_holds_more_than_the_budget(tmp_path: Path) -> None:
     for step in range(6):
-        assert all(chunk.tokens <= 40 for chunk in tiny.span_batches(tmp_path).batch(step).chunks)
+        assert all(chunk.tokens <= 40 for chunk in trainings.span_batches(tmp_path).batch(step).chunks)
 
 
 def test_what_a_worker_process_is_sent_gives_the_same_batches(tmp_path: Path) -> None:
-    batches = tiny.span_batches(tmp_path)
+    batches = trainings.span_batches(tmp_path)
     assert _same(pickle.loads(pickle.dumps(batches)).batch(3), batches.batch(3))
 
 
 @pytest.mark.parametrize("single_texts", [False, True])
 def test_a_worker_process_draws_pairs_within_the_same_texts(single_texts: bool, tmp_path: Path) -> None:
-    tiny.store(tmp_path / "grouped", [20 + 3 * (n % 7) for n in range(22)], documents=[0, 4, 5, 12, 22])
+    trainings.store(tmp_path / "grouped", [20 + 3 * (n % 7) for n in range(22)], documents=[0, 4, 5, 12, 22])
     store = TokenStore(tmp_path / "grouped", single_texts)
     spans = RandomWindows(store, length=16, seed=3, min_length=4)
-    batches = tiny.batches(SpanPairs(spans, textbook.vocabulary()))
+    batches = trainings.batches(SpanPairs(spans, textbook.vocabulary()))
     assert batches.source.items == (22 if single_texts else 4)
     sent = pickle.loads(pickle.dumps(batches))
     assert sent.steps_an_epoch() == batches.steps_an_epoch()
@@ -121,7 +121,7 @@ def test_a_worker_process_draws_pairs_within_the_same_texts(single_texts: bool, 
 
 def test_steps_follow_from_epochs_and_from_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("condensery.training.batches.base._COUNTED", 20_000)
-    batches = tiny.span_batches(tmp_path, batch_size=4)
+    batches = trainings.span_batches(tmp_path, batch_size=4)
     assert steps_of_epochs(batches, 2.5) == round(2.5 * batches.steps_an_epoch())
     assert steps_of_epochs(batches, 1e-6) == steps_of_tokens(batches, 1) == 1
     for steps in (1, 2, 7, 31):

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tiny
 import torch
+import trainings
 
 from condensery.models.biencoder import PASSAGE, QUERY
 from condensery.training.batches.base import items_in_sequence, items_of_step
@@ -44,9 +44,9 @@ def _positives(training: TrainingQueries, query: int) -> set[int]:
 
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_batch_is_a_function_of_the_step_for_any_order_and_workers(workers: int, tmp_path: Path) -> None:
-    _, data, _ = tiny.run("biencoder", tmp_path, workers=workers)
+    _, data, _ = trainings.run("biencoder", tmp_path, workers=workers)
     data.epoch = 7
-    other = tiny.triple_batches(tmp_path)
+    other = trainings.triple_batches(tmp_path)
     for step, batch in reversed(list(enumerate(data.train_dataloader()))):
         again = other.batch(step)
         assert torch.equal(batch.positive, again.positive)
@@ -58,7 +58,7 @@ def test_a_batch_is_a_function_of_the_step_for_any_order_and_workers(workers: in
 
 
 def test_every_query_comes_once_an_epoch_and_the_last_batch_is_short(tmp_path: Path) -> None:
-    batches = tiny.triple_batches(tmp_path)
+    batches = trainings.triple_batches(tmp_path)
     assert batches.steps_an_epoch() == 3
     for epoch in range(2):
         sizes = [len(batches.batch(3 * epoch + step).positive) for step in range(3)]
@@ -69,7 +69,7 @@ def test_every_query_comes_once_an_epoch_and_the_last_batch_is_short(tmp_path: P
 
 def test_queries_may_come_as_they_stand(tmp_path: Path) -> None:
     order = partial(items_in_sequence, batch_size=5, items=13)
-    batches = tiny.triple_batches(tmp_path, order=order)
+    batches = trainings.triple_batches(tmp_path, order=order)
     for step in range(6):
         epoch, chosen = order(step)
         assert (epoch, chosen.tolist()) == (step // 3, [*range(13)][step % 3 * 5 :][:5])
@@ -79,7 +79,7 @@ def test_queries_may_come_as_they_stand(tmp_path: Path) -> None:
 
 
 def test_rows_hold_the_queries_and_passages_that_were_drawn_each_passage_once(tmp_path: Path) -> None:
-    batches = tiny.triple_batches(tmp_path)
+    batches = trainings.triple_batches(tmp_path)
     for step in range(9):
         batch = batches.batch(step)
         chosen, positive, hard = _drawn(batches, step)
@@ -98,7 +98,7 @@ def test_rows_hold_the_queries_and_passages_that_were_drawn_each_passage_once(tm
 
 
 def test_negatives_are_drawn_from_the_pool_without_replacement_and_short_pools_are_filled(tmp_path: Path) -> None:
-    batches = tiny.triple_batches(tmp_path)
+    batches = trainings.triple_batches(tmp_path)
     training = batches.training
     seen: dict[int, set[int]] = {}
     for step in range(60):
@@ -116,7 +116,7 @@ def test_negatives_are_drawn_from_the_pool_without_replacement_and_short_pools_a
 
 
 def test_every_positive_of_a_query_is_drawn_in_some_epoch(tmp_path: Path) -> None:
-    batches = tiny.triple_batches(tmp_path)
+    batches = trainings.triple_batches(tmp_path)
     seen: dict[int, set[int]] = {}
     for step in range(90):
         for query, positive, _ in zip(*_drawn(batches, step), strict=True):
@@ -127,11 +127,11 @@ def test_every_positive_of_a_query_is_drawn_in_some_epoch(tmp_path: Path) -> Non
 def test_a_query_whose_passages_are_all_judged_gets_no_negative_of_its_own(tmp_path: Path) -> None:
     everything = np.arange(30)
     training = TrainingQueries(np.arange(1), everything, np.array([0, 30]), np.full((1, 2), -1, np.int32))
-    batch = tiny.triple_batches(tmp_path, training).batch(0)
+    batch = trainings.triple_batches(tmp_path, training).batch(0)
     assert batch.known.shape == (1, 1)
 
 
 def test_without_hard_negatives_a_batch_holds_the_positives_alone(tmp_path: Path) -> None:
-    batches = tiny.triple_batches(tmp_path, negatives=0)
+    batches = trainings.triple_batches(tmp_path, negatives=0)
     batch = batches.batch(0)
     assert batch.known.shape == (5, len(set(batches._positives(0, _chosen(batches, 0)).tolist())))

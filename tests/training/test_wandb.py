@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny
+import trainings
 from wandb_files import Offline, offline_runs
 
 from condensery.errors import UserError
@@ -27,9 +27,9 @@ def test_each_stage_writes_and_closes_an_offline_run_and_a_failing_one_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
-    module, data, settings = tiny.run("cocondenser", tmp_path, steps=3)
+    module, data, settings = trainings.run("cocondenser", tmp_path, steps=3)
     with wandb_logger(tracked(tmp_path, "one"), tmp_path / "one", 0) as loggers:
-        fit(module, data, settings, tmp_path / "one", "one", loggers=loggers, sample=tiny.sample(tmp_path))
+        fit(module, data, settings, tmp_path / "one", "one", loggers=loggers, sample=trainings.sample(tmp_path))
     assert wandb.run is None, "the run of the stage is still open"
     with pytest.raises(ZeroDivisionError), wandb_logger(tracked(tmp_path, "two"), tmp_path / "two", 0):
         raise ZeroDivisionError
@@ -52,7 +52,7 @@ def test_a_stage_that_was_interrupted_leaves_one_run_with_the_whole_curve(
     monkeypatch.setenv("WANDB_MODE", "offline")
 
     def trained(name: str, stop: int | None = None) -> None:
-        module, data, settings = tiny.run("condenser", tmp_path, steps=9, checkpoint_every=3)
+        module, data, settings = trainings.run("condenser", tmp_path, steps=9, checkpoint_every=3)
         batch = data.batches.batch
 
         def until(step: int, *share: Any) -> Any:

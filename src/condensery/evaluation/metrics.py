@@ -76,12 +76,12 @@ def evaluate(run: Run, collection: Collection, split: str, metrics: list[str]) -
         raise UserError(f"split '{split}' of collection '{collection.name}' has no judged query, nothing to evaluate")
     by_answers = [name for name in metrics if split_metric(name)[0] == HIT]
     by_judgements = [name for name in metrics if name not in by_answers]
-    found = score(run.query_rows, run.passage_rows, collection.qrels(split), by_judgements) if by_judgements else {}
+    values = score(run.query_rows, run.passage_rows, collection.qrels(split), by_judgements) if by_judgements else {}
     if by_answers:
-        found |= score_answers(run, collection, query_rows, by_answers)
+        values |= score_answers(run, collection, query_rows, by_answers)
     ids = collection.queries.column("id").take(query_rows)
     order = sorted(range(len(ids)), key=ids.__getitem__)
-    return Evaluation([ids[i] for i in order], {name: found[name][order] for name in metrics})
+    return Evaluation([ids[i] for i in order], {name: values[name][order] for name in metrics})
 
 
 def score_answers(
@@ -130,18 +130,18 @@ def score(
     place = {int(row): i for i, row in enumerate(np.asarray(qrels.query_set).tolist())}
     results = {name: np.zeros(len(place)) for name in metrics}
     judged = _judged(qrels)
-    asked = {name: _measure(*what, qrels.relevant_from) for name, what in parsed.items()}
+    measures = {name: _measure(*what, qrels.relevant_from) for name, what in parsed.items()}
     known = [i for i, row in enumerate(query_rows.tolist()) if row in place]
     for first in range(0, len(known), QUERIES):
         block = known[first : first + QUERIES]
         names = [str(int(query_rows[i])) for i in block]
         run = {name: _ranks(passage_rows[i]) for name, i in zip(names, block, strict=True)}
-        evaluator = ir_measures.pytrec_eval.evaluator(set(asked.values()), {name: judged[name] for name in names})
-        values: dict[Measure, dict[str, float]] = {measure: {} for measure in asked.values()}
+        evaluator = ir_measures.pytrec_eval.evaluator(set(measures.values()), {name: judged[name] for name in names})
+        values: dict[Measure, dict[str, float]] = {measure: {} for measure in measures.values()}
         for result in evaluator.iter_calc(run):
             values[result.measure][result.query_id] = result.value
         places = [place[int(name)] for name in names]
-        for metric, measure in asked.items():
+        for metric, measure in measures.items():
             results[metric][places] = [values[measure].get(name, 0.0) for name in names]
     for metric, (measure, cutoff) in parsed.items():
         if measure is ir_measures.RR and cutoff:
@@ -151,8 +151,8 @@ def score(
 
 
 def _measure(measure: Measure, cutoff: int | None, relevant_from: int) -> Measure:
-    found = measure if measure is ir_measures.nDCG else measure(rel=relevant_from)  # NDCG gains by the grade itself
-    return found if cutoff is None or measure is ir_measures.RR else found @ cutoff
+    graded = measure if measure is ir_measures.nDCG else measure(rel=relevant_from)  # NDCG gains by the grade itself
+    return graded if cutoff is None or measure is ir_measures.RR else graded @ cutoff
 
 
 def _judged(qrels: Qrels) -> dict[str, dict[str, int]]:
@@ -171,5 +171,5 @@ def _ranks(passages: NDArray[np.integer]) -> dict[str, float]:
     Not the scores: trec_eval ignores the order that it is given, sorts by score and puts equal scores in descending
     order of the passage id, and it reads scores as float32. Strictly falling numbers make it keep our order.
     """
-    found = passages[passages >= 0].tolist()
-    return dict(zip(map(str, found), map(float, range(0, -len(found), -1)), strict=True))
+    retrieved = passages[passages >= 0].tolist()
+    return dict(zip(map(str, retrieved), map(float, range(0, -len(retrieved), -1)), strict=True))

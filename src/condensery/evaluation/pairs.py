@@ -104,8 +104,8 @@ class Pairs:
         while waiting and len(chosen) < count:  # a round: one pair of each document that has any left
             still = []
             for one in waiting:
-                if (found := next(one, None)) is not None:
-                    chosen.append(found)
+                if (pair := next(one, None)) is not None:
+                    chosen.append(pair)
                     still.append(one)
                 if len(chosen) == count:
                     break
@@ -141,7 +141,7 @@ class Pairs:
             return [Pair(kind, a, b, ids[a], ids[b], texts[a], texts[b]) for a, b in chosen]
         wanted = {row for row, _ in chosen}
         assert self.queries is not None
-        queries = {row: found for row, found in self._read_queries(self.queries) if row in wanted}
+        queries = {row: of_passage for row, of_passage in self._read_queries(self.queries) if row in wanted}
         return [Pair(kind, row, NO_ROW, ids[row], "", texts[row], queries[row][which]) for row, which in chosen]
 
 

@@ -35,8 +35,8 @@ def ranks(
     return index.ranks(contexts, rows, np.array([pair.context_row for pair in pairs], np.int64), progress)
 
 
-def summary(found: NDArray[np.int64]) -> dict[str, Any]:
+def summary(pair_ranks: NDArray[np.int64]) -> dict[str, Any]:
     """Shares of ranks up to each cutoff, and the median rank: ``None`` where most passages are not found."""
-    middle = median([np.inf if rank == NOT_FOUND else int(rank) for rank in found])
-    within = {f"rank_{cutoff}": float(((found > 0) & (found <= cutoff)).mean()) for cutoff in CUTOFFS}
-    return {"pairs": len(found), **within, "median_rank": None if middle == np.inf else float(middle)}
+    middle = median([np.inf if rank == NOT_FOUND else int(rank) for rank in pair_ranks])
+    within = {f"rank_{cutoff}": float(((pair_ranks > 0) & (pair_ranks <= cutoff)).mean()) for cutoff in CUTOFFS}
+    return {"pairs": len(pair_ranks), **within, "median_rank": None if middle == np.inf else float(middle)}

@@ -48,8 +48,8 @@ def cached_backward(
             first += rows
         sizes.append(first - before)
     encoders = _Encoders([encode for encode, _ in parts])
-    found = backpropagate(encoders, chunks, lambda vectors: loss(*vectors.split(sizes)), backward)  # type: ignore[arg-type]
-    return found["contrast"]
+    losses = backpropagate(encoders, chunks, lambda vectors: loss(*vectors.split(sizes)), backward)  # type: ignore[arg-type]
+    return losses["contrast"]
 
 
 @dataclass(frozen=True)

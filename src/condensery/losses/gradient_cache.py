@@ -162,10 +162,10 @@ class _FirstPass:
         for index, chunk in enumerate(chunks):
             _give_back(chunks)
             self.replays.save(index)
-            found = self._first(index)
+            vectors = self._first(index)
             if self.vectors is None:
-                self.vectors = found.new_empty((sum(map(len, chunks)), found.shape[1]))
-            self.vectors[chunk.rows] = found
+                self.vectors = vectors.new_empty((sum(map(len, chunks)), vectors.shape[1]))
+            self.vectors[chunk.rows] = vectors
         if any(chunk.tower != chunks[0].tower for chunk in chunks):
             torch.clear_autocast_cache()  # see below; here of another tower's weights
 

@@ -65,15 +65,15 @@ def two_towers(folder: Path) -> bool:
 
     Raises ``UserError`` where ``condensery.json`` says otherwise.
     """
-    found = (folder / QUERY_ENCODER).is_dir()
+    separate = (folder / QUERY_ENCODER).is_dir()
     towers = read_about(folder).get("towers") if (folder / ABOUT).exists() else None
-    if towers == "shared" and found:
+    if towers == "shared" and separate:
         raise UserError(
             f"{folder / QUERY_ENCODER}: {ABOUT} beside it says that one tower encodes queries and passages; remove this"
             " folder, or have towers say separate"
         )
-    if towers == "separate" and not found:
+    if towers == "separate" and not separate:
         raise UserError(
             f"{folder / QUERY_ENCODER}: no such folder, but {ABOUT} beside it says that the towers are separate"
         )
-    return found
+    return separate

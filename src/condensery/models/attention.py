@@ -24,11 +24,11 @@ def cls_entropy(encoder: Encoder, chunk: Chunk) -> Tensor:
     """
     layout = PackedLayout(chunk)
     hidden = encoder.embed(layout)
-    found = []
+    entropies = []
     for layer in encoder.layers:
-        found.append(_entropy(encoder, layer, hidden, layout))
+        entropies.append(_entropy(encoder, layer, hidden, layout))
         hidden = transformer_layer(layer, hidden, layout.tokens, None)
-    return torch.stack(found)
+    return torch.stack(entropies)
 
 
 def _entropy(encoder: Encoder, layer: Any, hidden: Tensor, layout: PackedLayout) -> Tensor:

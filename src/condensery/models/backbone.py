@@ -115,8 +115,8 @@ def _from_scratch(config: BackboneConfig, vocabulary: Vocabulary, seed: int) -> 
         sizes = dict(zip(("dim", "n_layers", "n_heads", "hidden_dim"), sizes.values(), strict=True))
     else:
         own = {"cls_token_id": vocabulary.cls, "sep_token_id": vocabulary.sep}
-    made: Any = family.language_model.config_class
-    model_config = made(
+    config_class: Any = family.language_model.config_class
+    model_config = config_class(
         vocab_size=vocabulary.size,
         # RoBERTa counts positions from pad_token_id + 1
         max_position_embeddings=config.max_positions + (vocabulary.pad + 1 if family.counts_from_padding else 0),

@@ -285,7 +285,7 @@ def _load_layers(
         if shape.get(layers):
             raise UserError(f"{file}: no such file, but {ABOUT} beside it tells of a {what} ({shape})")
         held = {file.parent / name: _released_layers(file.parent / name) for name in released}
-        file, weights = next(((file, found) for file, found in held.items() if found), (file, {}))
+        file, weights = next(((file, stored) for file, stored in held.items() if stored), (file, {}))
         if not weights:
             print(f"{source}: new, with random weights: a {what} of {len(new)} layers", flush=True)
             return
@@ -300,8 +300,8 @@ def _load_layers(
             raise RuntimeError
         new.load_state_dict(weights)
     except RuntimeError:
-        made = f"in the stage that made it ({shape})" if shape != needed else f"there ({_depth(weights)} layers)"
-        raise UserError(f"{file}: a {what} of another shape; {advice} as {made}") from None
+        where = f"in the stage that made it ({shape})" if shape != needed else f"there ({_depth(weights)} layers)"
+        raise UserError(f"{file}: a {what} of another shape; {advice} as {where}") from None
 
 
 def _released_layers(file: Path) -> dict[str, Tensor]:

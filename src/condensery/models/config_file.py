@@ -42,8 +42,8 @@ def _number(least: float, most: float, above: bool = False) -> _Rule:
 
 
 def _is_dtype(value: Any) -> bool:
-    found = getattr(torch, value.removeprefix("torch."), None) if isinstance(value, str) else None
-    return value == "auto" or (isinstance(found, torch.dtype) and found.is_floating_point)
+    dtype = getattr(torch, value.removeprefix("torch."), None) if isinstance(value, str) else None
+    return value == "auto" or (isinstance(dtype, torch.dtype) and dtype.is_floating_point)
 
 
 _SIZE, _LAYERS, _SHARE = _whole(1), _whole(1, MOST_LAYERS), _number(0.0, 1.0)

@@ -70,9 +70,9 @@ def transformer_layer(
     family = family_of(layer)
     memory = _Memory(family, layer, hidden, tokens)
     p = family.attention_dropout(layer) if layer.training else 0.0
-    asked = [_queries(hidden, visible, part) for part in read] or [(hidden, tokens, visible)]
+    query_parts = [_queries(hidden, visible, part) for part in read] or [(hidden, tokens, visible)]
     parts = []
-    for states, packing, seen in asked:  # (k, d)
+    for states, packing, seen in query_parts:  # (k, d)
         context = memory.attended(family.query(layer, states, packing.positions), packing, seen, p)
         parts.append(_REST.get()(layer, context, states))
     return torch.cat(parts) if len(parts) > 1 else parts[0]
@@ -96,13 +96,13 @@ def compiled(backend: str = "inductor") -> Iterator[None]:
     """
     from torch._dynamo.exc import TorchDynamoException  # takes seconds to import
 
-    made = torch.compile(rest_of_layer, backend=backend, dynamic=True)
+    compiled_rest = torch.compile(rest_of_layer, backend=backend, dynamic=True)
 
     def rest(layer: Any, context: Tensor, states: Tensor) -> Tensor:
         # what is a view of something is compiled for each kind of view; these no longer are for torch
         own = (torch.ops.aten._unsafe_view(part, part.shape) for part in (context, states))
-        found: Tensor = made(layer, *own)
-        return found
+        output: Tensor = compiled_rest(layer, *own)
+        return output
 
     token = _REST.set(rest)
     try:

@@ -50,13 +50,13 @@ class Bert:
 
     def layers(self, model: Any) -> nn.ModuleList:
         """The layers of a backbone, the first first."""
-        found: nn.ModuleList = model.encoder.layer
-        return found
+        layers: nn.ModuleList = model.encoder.layer
+        return layers
 
     def new_layer(self, layers: nn.ModuleList, config: Any) -> nn.Module:
         """A further layer; every token sees all others of its row."""
-        found: nn.Module = type(layers[0])(config)
-        return found
+        layer: nn.Module = type(layers[0])(config)
+        return layer
 
     def embed(self, model: Any, ids: Tensor, positions: Tensor, types: Tensor | None) -> Tensor:
         """What the first layer reads (n, d), of ids, positions and types (n,)."""
@@ -68,8 +68,8 @@ class Bert:
 
     def position_vectors(self, model: Any, positions: Tensor) -> Tensor:
         """The embeddings of positions (k,), (k, d)."""
-        found: Tensor = model.embeddings.position_embeddings(positions + self.offset(model.config))
-        return found
+        vectors: Tensor = model.embeddings.position_embeddings(positions + self.offset(model.config))
+        return vectors
 
     def finish(self, model: Any, states: Tensor) -> Tensor:
         """What is left to do to states (k, d) behind the last layer."""
@@ -97,8 +97,8 @@ class Bert:
 
     def query(self, layer: Any, states: Tensor, positions: Tensor) -> Tensor:
         """Queries (k, d) of states (k, d) at positions (k,) of their rows."""
-        found: Tensor = layer.attention.self.query(states)
-        return found
+        queries: Tensor = layer.attention.self.query(states)
+        return queries
 
     def key_and_value(self, layer: Any, states: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values, (n, d) each."""
@@ -119,8 +119,8 @@ class DistilBert(Bert):
     dropouts = ("dropout", "attention_dropout")
 
     def layers(self, model: Any) -> nn.ModuleList:
-        found: nn.ModuleList = model.transformer.layer
-        return found
+        layers: nn.ModuleList = model.transformer.layer
+        return layers
 
     def embed(self, model: Any, ids: Tensor, positions: Tensor, types: Tensor | None) -> Tensor:
         embedded: Tensor = model.embeddings(input_ids=ids[None], position_ids=positions[None])[0]
@@ -137,8 +137,8 @@ class DistilBert(Bert):
         return float(layer.attention.dropout.p)
 
     def query(self, layer: Any, states: Tensor, positions: Tensor) -> Tensor:
-        found: Tensor = layer.attention.q_lin(states)
-        return found
+        queries: Tensor = layer.attention.q_lin(states)
+        return queries
 
     def key_and_value(self, layer: Any, states: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         return layer.attention.k_lin(states), layer.attention.v_lin(states)
@@ -157,8 +157,8 @@ class ModernBert(Bert):
     dropouts = ("attention_dropout", "mlp_dropout", "embedding_dropout")
 
     def layers(self, model: Any) -> nn.ModuleList:
-        found: nn.ModuleList = model.layers
-        return found
+        layers: nn.ModuleList = model.layers
+        return layers
 
     def new_layer(self, layers: nn.ModuleList, config: Any) -> nn.Module:
         other = copy.deepcopy(config)
@@ -191,8 +191,8 @@ class ModernBert(Bert):
         return int(layer.config.sliding_window) if layer.attention_type == "sliding_attention" else None
 
     def query(self, layer: Any, states: Tensor, positions: Tensor) -> Tensor:
-        (found,) = self._projected(layer, states, 0, 1)
-        return self._rotated(layer, found, positions)
+        (queries,) = self._projected(layer, states, 0, 1)
+        return self._rotated(layer, queries, positions)
 
     def key_and_value(self, layer: Any, states: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         key, value = self._projected(layer, states, 1, 3)
@@ -208,8 +208,8 @@ class ModernBert(Bert):
         both, d = layer.attn.Wqkv, states.shape[1]
         part = slice(first * d, stop * d)
         bias = None if both.bias is None else both.bias[part]
-        found = nn.functional.linear(layer.attn_norm(states), both.weight[part], bias)
-        return found.split(d, dim=1)
+        projected = nn.functional.linear(layer.attn_norm(states), both.weight[part], bias)
+        return projected.split(d, dim=1)
 
     def _rotated(self, layer: Any, states: Tensor, positions: Tensor) -> Tensor:
         """RoPE (Su et al. 2021): of each head, the pairs (i, i + e / 2) turned by an angle in proportion to the position."""

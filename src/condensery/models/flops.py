@@ -97,9 +97,9 @@ class Step:
         """
         length = max(16.0, 32.0 * round(self.length / 32))
         rows = max(2.0, min(self.chunk_tokens, self.tokens) // length)
-        found = replace(self, rows=rows, length=length, chunk_tokens=int(rows * length) + 1, contrast=False)
-        while found.flops > most and found.encoder.layers > 2:
-            found = replace(found, encoder=replace(found.encoder, layers=max(2, found.encoder.layers // 2)))
-        while found.flops > most and found.tokens > 2 * ENOUGH:
-            found = replace(found, rows=found.rows // 2)
-        return found
+        step = replace(self, rows=rows, length=length, chunk_tokens=int(rows * length) + 1, contrast=False)
+        while step.flops > most and step.encoder.layers > 2:
+            step = replace(step, encoder=replace(step.encoder, layers=max(2, step.encoder.layers // 2)))
+        while step.flops > most and step.tokens > 2 * ENOUGH:
+            step = replace(step, rows=step.rows // 2)
+        return step

@@ -112,7 +112,7 @@ class Generator:
 
     def encode(self, texts: Sequence[str], max_tokens: int) -> dict[str, Tensor]:
         """input_ids and attention_mask (b, t) of texts, cut and padded behind."""
-        made = self.tokenizer(
+        encoded = self.tokenizer(
             list(texts),
             truncation=True,
             max_length=max_tokens,
@@ -120,7 +120,7 @@ class Generator:
             padding_side="right",
             return_tensors="pt",
         )
-        return {name: made[name] for name in ("input_ids", "attention_mask")}
+        return {name: encoded[name] for name in ("input_ids", "attention_mask")}
 
     @torch.inference_mode()
     def sample(self, texts: Sequence[str], rows: Sequence[int], sampling: Sampling) -> list[list[str]]:
@@ -129,13 +129,13 @@ class Generator:
         read = self.encode([sampling.prefix + text for text in texts], sampling.max_input_tokens)
         read = {name: tensor.to(device) for name, tensor in read.items()}
         states = self.model.get_encoder()(**read).last_hidden_state.repeat_interleave(number, dim=0)
-        made = self.model.generate(
+        token_ids = self.model.generate(
             encoder_outputs=BaseModelOutput(last_hidden_state=states),
             attention_mask=read["attention_mask"].repeat_interleave(number, dim=0),
             generation_config=self._generation(sampling.max_tokens),
             logits_processor=_processors(sampling, torch.from_numpy(draws(rows, sampling)).to(device)),
         )
-        written = self.tokenizer.batch_decode(made, skip_special_tokens=True, clean_up_tokenization_spaces=True)
+        written = self.tokenizer.batch_decode(token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=True)
         return [written[begin : begin + number] for begin in range(0, len(written), number)]
 
     def _generation(self, max_tokens: int) -> GenerationConfig:
@@ -153,13 +153,13 @@ def draws(rows: Sequence[int], sampling: Sampling) -> np.ndarray:
 
 
 def _processors(sampling: Sampling, drawn: Tensor) -> LogitsProcessorList:
-    found = LogitsProcessorList()
+    processors = LogitsProcessorList()
     if sampling.top_k:
-        found.append(TopKLogitsWarper(sampling.top_k))
+        processors.append(TopKLogitsWarper(sampling.top_k))
     if sampling.top_p < 1.0:
-        found.append(TopPLogitsWarper(sampling.top_p))
-    found.append(OneDraw(drawn))
-    return found
+        processors.append(TopPLogitsWarper(sampling.top_p))
+    processors.append(OneDraw(drawn))
+    return processors
 
 
 def load_generator(

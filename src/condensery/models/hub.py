@@ -40,10 +40,10 @@ def _fetched(name: str, revision: str | None, more: Sequence[str]) -> Path:
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
     def fetch(*patterns: str) -> Path:
-        found = huggingface_hub.snapshot_download(
+        snapshot = huggingface_hub.snapshot_download(
             name, revision=revision, allow_patterns=list(patterns), ignore_patterns=list(_OTHER)
         )
-        return Path(found)
+        return Path(snapshot)
 
     try:
         folder = fetch(*_SMALL, _SAFE, *more)

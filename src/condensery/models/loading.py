@@ -97,7 +97,7 @@ def load_weights(
         UserError: tensors are missing, surplus or of another shape; one line with the number of each and some names.
     """
     _check_size(family, source, config)
-    model, found = family.from_pretrained(
+    model, info = family.from_pretrained(
         source,
         config=config,
         revision=revision,
@@ -105,9 +105,9 @@ def load_weights(
         ignore_mismatched_sizes=True,  # the library would not say which
         **settings,
     )
-    new, missing = _told_apart(model, set(found["missing_keys"]), allowed.new)
-    surplus = sorted(name for name in found["unexpected_keys"] if not _is_unused(name, model, allowed.unused))
-    shaped = [f"{name} {_shape(has)} instead of {_shape(wanted)}" for name, has, wanted in found["mismatched_keys"]]
+    new, missing = _told_apart(model, set(info["missing_keys"]), allowed.new)
+    surplus = sorted(name for name in info["unexpected_keys"] if not _is_unused(name, model, allowed.unused))
+    shaped = [f"{name} {_shape(has)} instead of {_shape(wanted)}" for name, has, wanted in info["mismatched_keys"]]
     faults = (("missing", missing), ("surplus", surplus), ("of another shape", sorted(shaped)))
     said = ", ".join(f"{len(names):,} {kind} ({_some(names)})" for kind, names in faults if names)
     if said:

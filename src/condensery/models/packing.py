@@ -136,8 +136,8 @@ class PackedLayout:
             column = torch.arange(len(rows), device=device) - (counts.cumsum(0) - counts)[rows]
             fewest, width = torch.stack(counts.aminmax()).tolist()
             asking = _segments(counts, width) if kernels and fewest else None
-            asked = Packing(b, width, chunk.masked - rows * t, rows * width + column, segments=asking)
-            self.masked = LayerStates(packed(chunk.masked), asked)
+            masked = Packing(b, width, chunk.masked - rows * t, rows * width + column, segments=asking)
+            self.masked = LayerStates(packed(chunk.masked), masked)
 
 
 def _segments(lengths: Tensor, longest: int) -> Segments:

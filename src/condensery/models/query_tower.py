@@ -155,9 +155,9 @@ def shapes(about: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
         }
         parts |= {f"{layer}.intermediate.dense": (i, d), f"{layer}.output.dense": (d, i)}
         parts |= {f"{layer}.attention.output.LayerNorm": (d,), f"{layer}.output.LayerNorm": (d,)}
-    found = {f"{name}.weight": shape for name, shape in parts.items()}
-    found |= {f"{name}.bias": shape[:1] for name, shape in parts.items()}
-    return found | {name: (number, d) for name, number in zip(EMBEDDINGS, rows, strict=True)}
+    by_name = {f"{name}.weight": shape for name, shape in parts.items()}
+    by_name |= {f"{name}.bias": shape[:1] for name, shape in parts.items()}
+    return by_name | {name: (number, d) for name, number in zip(EMBEDDINGS, rows, strict=True)}
 
 
 def read_weights(path: Path) -> dict[str, Vector]:
@@ -169,12 +169,12 @@ def read_weights(path: Path) -> dict[str, Vector]:
     raw = np.memmap(path, np.uint8, "r")
     start = 8 + int(raw[:8].view("<u8")[0])
     header = json.loads(raw[8:start].tobytes())
-    found = {}
+    tensors = {}
     for name, about in header.items():
         if name != "__metadata__":
             first, stop = about["data_offsets"]
             stored = raw[start + first : start + stop].view(STORED[about["dtype"]]).reshape(about["shape"])
             if about["dtype"] == "BF16":  # the upper half of an fp32
                 stored = (stored.astype(np.uint32) << 16).view(np.float32)
-            found[name] = np.asarray(stored, np.float32)
-    return found
+            tensors[name] = np.asarray(stored, np.float32)
+    return tensors

@@ -90,12 +90,12 @@ def _pooling(file: Path) -> Pooling:
     if "pooling_mode" in about:  # as newer releases write it
         mode = about["pooling_mode"]
         by = set(map(str, mode)) if isinstance(mode, list) else {str(mode)}
-    found = _POOLINGS.get(next(iter(by or {"mean"}))) if len(by) <= 1 else None  # mean is the library's default
-    if found is None:
+    pooling = _POOLINGS.get(next(iter(by or {"mean"}))) if len(by) <= 1 else None  # mean is the library's default
+    if pooling is None:
         raise _other(file, f"pools by {', '.join(sorted(by))[:60]}")
-    if found == "mean" and about.get("include_prompt") is False:
+    if pooling == "mean" and about.get("include_prompt") is False:
         raise _other(file, "leaves the prompt out of the mean (include_prompt)")
-    return found
+    return pooling
 
 
 def _prompt(about: dict[str, Any], names: tuple[str, ...], file: Path) -> str:
@@ -103,17 +103,17 @@ def _prompt(about: dict[str, Any], names: tuple[str, ...], file: Path) -> str:
     prompts = about.get("prompts") or {}
     if not isinstance(prompts, dict):
         raise UserError(f"{file}: prompts is {str(prompts)[:40]!r}; it must be an object of texts by name")
-    found = next((prompts[name] for name in names if prompts.get(name)), "")
-    if not isinstance(found, str):
-        raise UserError(f"{file}: a prompt is {str(found)[:40]!r}; it must be a text")
-    return found
+    prompt = next((prompts[name] for name in names if prompts.get(name)), "")
+    if not isinstance(prompt, str):
+        raise UserError(f"{file}: a prompt is {str(prompt)[:40]!r}; it must be a text")
+    return prompt
 
 
 def _expected(file: Path, kind: type) -> Any:
-    found = read_json(file)
-    if not isinstance(found, kind):
+    content = read_json(file)
+    if not isinstance(content, kind):
         raise UserError(f"{file}: not as sentence-transformers writes it")
-    return found
+    return content
 
 
 def _other(file: Path, what: str) -> UserError:

@@ -49,7 +49,7 @@ def flash(
     With a ``window`` a query sees so many tokens before and behind its own place. The operator beneath torch's attention of
     nested tensors; ``torch.nn.attention.varlen`` calls it without dropout.
     """
-    found: tuple[Tensor, ...] = torch.ops.aten._flash_attention_forward(
+    outputs: tuple[Tensor, ...] = torch.ops.aten._flash_attention_forward(
         query,
         key,
         value,
@@ -64,12 +64,12 @@ def flash(
         window_size_left=window,
         window_size_right=window,
     )
-    return found[0]
+    return outputs[0]
 
 
 def memory_efficient(query: Tensor, key: Tensor, value: Tensor, asking: Segments, seen: Segments, p: float) -> Tensor:
     """Memory-efficient attention: all precisions on all cards; the operator beneath torch's attention of nested tensors."""
-    found: tuple[Any, ...] = torch.ops.aten._efficient_attention_forward(
+    outputs: tuple[Any, ...] = torch.ops.aten._efficient_attention_forward(
         query[None],
         key[None],
         value[None],
@@ -83,7 +83,7 @@ def memory_efficient(query: Tensor, key: Tensor, value: Tensor, asking: Segments
         torch.is_grad_enabled(),
         scale=_scale(query),
     )
-    attended: Tensor = found[0][0]
+    attended: Tensor = outputs[0][0]
     return attended
 
 
@@ -156,14 +156,14 @@ def _works(kernel: Kernel, device: torch.device, dtype: torch.dtype, size: int, 
         def attended(of: Kernel, where: torch.device, kind: torch.dtype) -> list[Tensor]:
             own = [part.to(where, kind).requires_grad_() for part in inputs]
             asking, seen = (Segments(ends.to(where, torch.int32), int(ends.diff().max())) for ends in (queries, keys))
-            found = of(own[0], own[1], own[2], asking, seen, 0.0)
-            gradients = torch.autograd.grad((found.float() * found.detach().float().cos()).sum(), own)
-            return [part.float().cpu() for part in (found, *gradients)]
+            output = of(own[0], own[1], own[2], asking, seen, 0.0)
+            gradients = torch.autograd.grad((output.float() * output.detach().float().cos()).sum(), own)
+            return [part.float().cpu() for part in (output, *gradients)]
 
         try:
-            made = attended(kernel, device, dtype)
+            computed = attended(kernel, device, dtype)
         except (RuntimeError, NotImplementedError):
             return False
         wanted = attended(compared, torch.device("cpu"), torch.float32)
     tolerance = 1e-3 if dtype == torch.float32 else 5e-2
-    return all(torch.allclose(a, b, atol=tolerance, rtol=tolerance) for a, b in zip(made, wanted, strict=True))
+    return all(torch.allclose(a, b, atol=tolerance, rtol=tolerance) for a, b in zip(computed, wanted, strict=True))

@@ -33,8 +33,8 @@ ASKING: tuple[str, ...] = ("ask", "next", "push_to_hub", "force", "jobs")
 ASKING += ("fetch", "dry_run", "dry_run_gpu", "dry_run_share", "published_cost")
 
 
-def answer(graph: Graph, store: Store, rows: "Sequence[Row]", asked: str) -> None:
-    """Print the passages that a retriever of the run finds: for ``asked``, or for each question from standard input.
+def answer(graph: Graph, store: Store, rows: "Sequence[Row]", question: str) -> None:
+    """Print the passages that a retriever of the run finds: for ``question``, or for each question from standard input.
 
     It is the best of the table; of a recipe without one the index that ``Graph.answers`` names.
     """
@@ -46,8 +46,8 @@ def answer(graph: Graph, store: Store, rows: "Sequence[Row]", asked: str) -> Non
     store.check([corpus, *_indexes(index)], parents=False)
     collection = Collection(corpus.path)
     search = _search(index, collection, store)
-    with ended_by_interrupt() if asked == PROMPT else nullcontext():
-        for text in questions() if asked == PROMPT else [asked]:
+    with ended_by_interrupt() if question == PROMPT else nullcontext():
+        for text in questions() if question == PROMPT else [question]:
             answers = ask(text, search, collection, ANSWERS)
             print(f"\nfound by {name}", flush=True)
             show(text, answers)

@@ -37,8 +37,8 @@ def in_one_line(error: BaseException) -> str | None:
 
 def shortened(text: str) -> str:
     """A message without the middle of numbers and words that nobody reads; no file's name is as long."""
-    text = re.sub(r"\d{101,}", lambda found: f"{found[0][:20]}… ({len(found[0]):,} digits)", text)
-    return re.sub(r"[^\s/]{256,}", lambda found: f"{found[0][:40]}… ({len(found[0]):,} characters)", text)
+    text = re.sub(r"\d{101,}", lambda match: f"{match[0][:20]}… ({len(match[0]):,} digits)", text)
+    return re.sub(r"[^\s/]{256,}", lambda match: f"{match[0][:40]}… ({len(match[0]):,} characters)", text)
 
 
 def _raised_in(error: BaseException) -> tuple[str, str]:

@@ -44,13 +44,13 @@ def warn(graph: Graph, store: Store, names: Iterable[str] | None = None) -> None
 
 def causes(graph: Graph, failed: Collection[str]) -> dict[str, str]:
     """For each stage that cannot be made after the stages ``failed``: the first failed one among what it reads."""
-    found = {}
+    cause_of = {}
     for name, node in graph.nodes.items():  # in topological order
         if name in failed:
-            found[name] = name
-        elif cause := next((found[parent] for parent in node.parents if parent in found), None):
-            found[name] = cause
-    return found
+            cause_of[name] = name
+        elif cause := next((cause_of[parent] for parent in node.parents if parent in cause_of), None):
+            cause_of[name] = cause
+    return cause_of
 
 
 def _in_this_process(graph: Graph, store: Store, runtime: Runtime) -> dict[str, Failure]:

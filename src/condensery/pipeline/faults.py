@@ -30,9 +30,7 @@ def checked(model: type[Model], value: dict[str, Any], written: Callable[[Place]
         return model.model_validate(value)
     except ValidationError as error:
         faults = [(dict(fault), _place_in(value, fault)) for fault in error.errors()]
-        first, place = min(
-            faults, key=lambda found: found[0]["type"] != "extra_forbidden"
-        )  # a misspelt key comes first
+        first, place = min(faults, key=lambda pair: pair[0]["type"] != "extra_forbidden")  # a misspelt key comes first
         texts = dict.fromkeys(_say(fault, model, place) for fault, other in faults if other == place)
         got = "" if first["type"] in VALUE_SAID else f", got {_short(first['input'])}"
         text = " or ".join(text if i == 0 else text.removeprefix("must be ") for i, text in enumerate(texts))
@@ -57,7 +55,7 @@ def first_missing(value: Any, place: tuple[str | int, ...] = ()) -> tuple[str | 
         items = value.items()
     elif isinstance(value, list):
         items = enumerate(value)
-    return next((found for key, item in items if (found := first_missing(item, (*place, key))) is not None), None)
+    return next((missing for key, item in items if (missing := first_missing(item, (*place, key))) is not None), None)
 
 
 def follow(raw: dict[str, Any], start: Place, place: Place, value: Any = None) -> str:
@@ -100,7 +98,7 @@ def _place_in(value: Any, fault: Mapping[str, Any]) -> tuple[str | int, ...]:
     loc, absent = fault["loc"], fault["type"] == "missing"
     around = loc[:-1] if absent else loc
     ways = list(_ways(value, around))
-    place = next((place for place, found in ways if found is fault["input"]), ways[0][0])
+    place = next((place for place, reached in ways if reached is fault["input"]), ways[0][0])
     return (*place, *loc[len(around) :])
 
 
@@ -111,8 +109,8 @@ def _ways(value: Any, loc: Place) -> Iterator[tuple[tuple[str | int, ...], Any]]
         return
     part = loc[0]
     if (isinstance(value, dict) and part in value) or (isinstance(value, list) and isinstance(part, int)):
-        for place, found in _ways(_lookup(value, [part]), loc[1:]):
-            yield (part, *place), found
+        for place, reached in _ways(_lookup(value, [part]), loc[1:]):
+            yield (part, *place), reached
     yield from _ways(value, loc[1:])
 
 
@@ -162,10 +160,10 @@ def _known_beside(model: type[BaseModel], place: Place) -> set[str]:
     """The keys that a config may have where ``place`` is. A number or the key of a mapping leads into what they hold."""
     models = [model]
     for part in place[:-1]:
-        if any(part in found.model_fields for found in models):
-            fields = [found.model_fields[str(part)] for found in models if part in found.model_fields]
+        if any(part in candidate.model_fields for candidate in models):
+            fields = [candidate.model_fields[str(part)] for candidate in models if part in candidate.model_fields]
             models = [inner for field in fields for inner in _models_in(field.annotation)]
-    return {key for found in models for key in found.model_fields}
+    return {key for candidate in models for key in candidate.model_fields}
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:

@@ -111,10 +111,10 @@ class _Builder:
 
         For an encoder that no stage of the recipe made an index with, the stage that does is added.
         """
-        made = {name: self.stages[node.kind].makes for name, node in self.nodes.items()}
-        indexes = [name for name in made if made[name] == "index"]
+        products = {name: self.stages[node.kind].makes for name, node in self.nodes.items()}
+        indexes = [name for name in products if products[name] == "index"]
         joined = [name for name in indexes if self.nodes[name].kind == "fuse"]
-        encoders = [name for name in made if made[name] == "encoder"]
+        encoders = [name for name in products if products[name] == "encoder"]
         if not (indexes or encoders):
             raise UserError("ask: this recipe makes neither a table nor an index nor an encoder that could answer")
         name = self._adapted((joined or indexes or encoders)[-1], "index", "ask")
@@ -213,7 +213,7 @@ class _Builder:
         return follow(self.raw, ("stages", name), place, settings)
 
     def _inputs(self, name: str, config: StageConfig) -> dict[str, tuple[str, ...]]:
-        found = {}
+        inputs = {}
         for field, wanted in references(type(config)).items():
             value = getattr(config, field)
             words = value if isinstance(value, list | tuple) else [] if value is None else [value]
@@ -223,32 +223,32 @@ class _Builder:
                         f"stages.{word}: this name has a meaning of its own in {self._written(name, (field,))}"
                     )
             key = self._written(name, (field,))
-            found[field] = tuple(self._adapted(w, wanted.product, key) for w in words if w not in wanted.literal)
-        return found
+            inputs[field] = tuple(self._adapted(w, wanted.product, key) for w in words if w not in wanted.literal)
+        return inputs
 
     def _adapted(self, name: str, wanted: str, key: str) -> str:
         """The node through which ``wanted`` is read from ``name``: itself, or a stage that is added for the purpose."""
         if name not in self.overrides:
             own = [n for n, settings in self.overrides.items() if "stage" in settings]
             raise UserError(f"{key}: no stage is named {name!r}{close_to(name, own)}")
-        made = self.stages[self._kind(name)].makes
-        if made == wanted:
+        product = self.stages[self._kind(name)].makes
+        if product == wanted:
             return name
-        adapter = self._adapter(made, wanted)
+        adapter = self._adapter(product, wanted)
         if adapter is None:
-            raise UserError(f"{key}: the stage {name!r} makes {made}, but {wanted} is needed here")
+            raise UserError(f"{key}: the stage {name!r} makes {product}, but {wanted} is needed here")
         added = f"{name}.{wanted}"
         self.overrides[added] = {"stage": adapter.kind, str(adapter.adapts): name}
         return added
 
-    def _adapter(self, made: str, wanted: str) -> Stage | None:
-        """The kind of stage, among those with defaults in the config, that makes ``wanted`` of what makes ``made``."""
+    def _adapter(self, product: str, wanted: str) -> Stage | None:
+        """The kind of stage, among those with defaults in the config, that makes ``wanted`` of what makes ``product``."""
         for kind in self.raw["stage"]:
-            found = self.stages[kind]
-            if found.makes == wanted and found.adapts:
-                reads = references(found.config)[found.adapts].product
-                if reads == made or self._adapter(made, reads):
-                    return found
+            candidate = self.stages[kind]
+            if candidate.makes == wanted and candidate.adapts:
+                reads = references(candidate.config)[candidate.adapts].product
+                if reads == product or self._adapter(product, reads):
+                    return candidate
         return None
 
     def _resolved(self, *keys: str) -> Any:

@@ -69,10 +69,10 @@ def model_card(artifact: Artifact, target: PushTarget, rows: "Sequence[Row]") ->
 
 def _encoder_of(store: Path, evaluation: str) -> Path | None:
     """The encoder that a row was measured with, by the reference of its evaluation; None where it is of several, or none."""
-    found = Artifact(store / evaluation)
-    if not (found.path / "manifest.json").exists():
+    artifact = Artifact(store / evaluation)
+    if not (artifact.path / "manifest.json").exists():
         return None
-    index = found.ancestor("index")
+    index = artifact.ancestor("index")
     return index.input("model").path if index is not None and index.kind == "encode" else None
 
 

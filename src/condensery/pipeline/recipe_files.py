@@ -45,8 +45,10 @@ def check_file(path: Path, own: bool = False) -> None:
             ):
                 counter.refuse(event, "a mapping of keys to values is expected")
             counter.add(event)
-            if not own and isinstance(event, yaml.ScalarEvent) and (asked := foreign_reference(event.value)):
-                counter.refuse(event, f"{asked}: a recipe reads keys of the config and variables {VARIABLES}*, no more")
+            if not own and isinstance(event, yaml.ScalarEvent) and (reference := foreign_reference(event.value)):
+                counter.refuse(
+                    event, f"{reference}: a recipe reads keys of the config and variables {VARIABLES}*, no more"
+                )
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         at = f":{mark.line + 1}" if mark else ""
@@ -61,17 +63,17 @@ def _decoded(path: Path, raw: bytes) -> str:
         raise UserError(f"{path}:{line}: not valid UTF-8; save it as UTF-8") from None
     if text.startswith("\ufeff"):  # Hydra would miss the line `# @package` behind it
         raise UserError(f"{path}:1: begins with a byte order mark; save it as UTF-8 without one")
-    if found := Reader.NON_PRINTABLE.search(text):
-        line = text.count("\n", 0, found.start()) + 1
-        raise UserError(f"{path}:{line}: the character U+{ord(found[0]):04X}, which YAML does not allow")
+    if match := Reader.NON_PRINTABLE.search(text):
+        line = text.count("\n", 0, match.start()) + 1
+        raise UserError(f"{path}:{line}: the character U+{ord(match[0]):04X}, which YAML does not allow")
     return text
 
 
 def foreign_reference(text: str) -> str | None:
     """The first ``${...}`` in a text that is more than a file may ask for; None where all are plain."""
     while "${" in text:
-        shorter, found = _REFERENCES.subn("_", text)  # the innermost ones
-        if not found:
+        shorter, replaced = _REFERENCES.subn("_", text)  # the innermost ones
+        if not replaced:
             return " ".join(text[text.index("${") :].split())[:60]
         text = shorter
     return None

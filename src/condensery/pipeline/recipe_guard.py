@@ -86,32 +86,32 @@ def _checked_file(self: ConfigRepository, config_path: str) -> Any:
 
 
 def _checked_part(self: ConfigLoaderImpl, default: Any, repo: Any) -> Any:
-    found = _load_part(self, default, repo)
-    if found.path.startswith("file://"):
-        folder = found.path.removeprefix("file://")
+    part = _load_part(self, default, repo)
+    if part.path.startswith("file://"):
+        folder = part.path.removeprefix("file://")
         if not (_own(folder) and default.config_path == ROOT):
             path = Path(folder, f"{default.config_path.removesuffix('.yaml')}.yaml")
-            check_content(path, found.config, _own(folder) and default.config_path.startswith("launcher/"))
-            if default.config_path.startswith("experiment/") and found.header.get("package") != "_global_":
+            check_content(path, part.config, _own(folder) and default.config_path.startswith("launcher/"))
+            if default.config_path.startswith("experiment/") and part.header.get("package") != "_global_":
                 raise UserError(f"{path}: the first line of a recipe must be `# @package _global_`")
-    return found
+    return part
 
 
 def _checked_list(*args: Any, **kwargs: Any) -> Any:
     """Refuse options of Hydra's own groups that a recipe has chosen; which ones run is the person's choice."""
     try:
-        found = _list_parts(*args, **kwargs)
+        defaults_list = _list_parts(*args, **kwargs)
     except RecursionError:
         raise UserError("experiment: the files that it is made of name each other in a circle in `defaults`") from None
-    for group, about in found.overrides.override_metadata.items():
+    for group, about in defaults_list.overrides.override_metadata.items():
         by = about.containing_config_path
         if group.startswith("hydra") and not about.external_override and by != ROOT:
             raise UserError(f"{by}: {group}: not for a recipe to choose; write {group}=... on the command line")
-    for default in found.defaults:
+    for default in defaults_list.defaults:
         by = default.parent or ROOT
         if str(default.config_path).startswith("hydra/") and by not in (ROOT, "<root>") and not by.startswith("hydra/"):
             raise UserError(f"{by}: {default.config_path}: not for a recipe to choose")
-    return found
+    return defaults_list
 
 
 def _checked_composition(self: ConfigLoaderImpl, defaults: Any, repo: Any) -> Any:
@@ -132,11 +132,11 @@ def _checked_composition(self: ConfigLoaderImpl, defaults: Any, repo: Any) -> An
 def _counted_reference(self: Container, *args: Any, **kwargs: Any) -> Any:
     """Follow a ``${...}``, unless they multiply: ``a: ${b}${b}``, ``b: ${c}${c}`` and so on."""
     _followed[0] += 1
-    found = _follow(self, *args, **kwargs) if _followed[0] <= REFERENCES else None
-    text = found._value() if isinstance(found, Node) else found
+    target = _follow(self, *args, **kwargs) if _followed[0] <= REFERENCES else None
+    text = target._value() if isinstance(target, Node) else target
     if _followed[0] > REFERENCES or (isinstance(text, str) and len(text) > TEXT):
         raise UserError("the ${...} of the recipe multiply; more than a config can hold comes of them")
-    return found
+    return target
 
 
 def _collections(config: Any, key: str = "") -> Iterator[tuple[str, bool]]:

@@ -216,9 +216,9 @@ def _damage(path: Path, whole: bool) -> str:
     for name, size in files.items():
         file = inside(path, name, path / "manifest.json")
         try:
-            found = file.stat().st_size
-            if found != size:
-                return f"{name} has {found} bytes instead of {size}"
+            actual = file.stat().st_size
+            if actual != size:
+                return f"{name} has {actual} bytes instead of {size}"
             if (whole or size <= SMALL) and content_hash(file) != digests[name]:
                 return f"the content of {name} has changed"
         except FileNotFoundError:
@@ -291,13 +291,13 @@ def _cpu_seconds() -> float:
 
 @cache
 def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for library in ("condensery", *LIBRARIES):
         try:
-            found[library] = importlib.metadata.version(library)
+            versions[library] = importlib.metadata.version(library)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 @cache
@@ -320,7 +320,7 @@ def _revision() -> str | None:
     ]
     own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}  # these can name commands
     try:
-        told = subprocess.run(
+        completed = subprocess.run(
             command,
             capture_output=True,
             text=True,
@@ -329,6 +329,6 @@ def _revision() -> str | None:
             env={**own, "GIT_OPTIONAL_LOCKS": "0"},
             stdin=subprocess.DEVNULL,
         )
-        return told.stdout.strip() or None
+        return completed.stdout.strip() or None
     except (OSError, subprocess.SubprocessError):
         return None

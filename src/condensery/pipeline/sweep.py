@@ -135,9 +135,9 @@ def _join(folder: Path, runs: list[SweptRun], nothing_left: list[tuple[str, str]
     from condensery.reporting.results import read_results
 
     root = runs[0].folder.parents[1]
-    found = [(run, row) for run in runs for row in with_values(read_results(run.folder / "results.json"), root)]
-    rows = distinct_rows([(run.setting, row) for run, row in found])
-    rows = with_settings(rows, [(run.overrides, row) for run, row in found])
+    run_rows = [(run, row) for run in runs for row in with_values(read_results(run.folder / "results.json"), root)]
+    rows = distinct_rows([(run.setting, row) for run, row in run_rows])
+    rows = with_settings(rows, [(run.overrides, row) for run, row in run_rows])
     tables = []
     if any(not row.failed for row in rows):
         composed = OmegaConf.load(runs[0].folder / "config.yaml")
@@ -166,19 +166,19 @@ def _draw(folder: Path, runs: list[SweptRun], config: DictConfig) -> "tuple[list
     return draw_figures(read_figures(OmegaConf.to_container(figures, resolve=True)), jobs, folder)
 
 
-def with_settings(rows: "list[Row]", found: "list[tuple[list[str], Row]]") -> "list[Row]":
+def with_settings(rows: "list[Row]", job_rows: "list[tuple[list[str], Row]]") -> "list[Row]":
     """The rows of a sweep, each with the settings of stages in the jobs that made it; from (overrides of a job, row)."""
     from dataclasses import replace
 
-    told = []
+    rows_with_settings = []
     for row in rows:
         settings: dict[str, list[str]] = {}
-        for overrides in (given for given, one in found if (one.name, one.artifact) == (row.system, row.artifact)):
+        for overrides in (given for given, one in job_rows if (one.name, one.artifact) == (row.system, row.artifact)):
             for key, value in (pair for override in overrides for pair in settings_of(override).items()):
                 if key.startswith(("stage.", "stages.")) and value not in settings.setdefault(key, []):
                     settings[key].append(value)
-        told.append(replace(row, settings=settings))
-    return told
+        rows_with_settings.append(replace(row, settings=settings))
+    return rows_with_settings
 
 
 def settings_of(override: str) -> dict[str, str]:
@@ -201,13 +201,13 @@ def _entries(key: str, value: Any) -> Iterator[tuple[str, str]]:
 
 def of_systems(jobs: list[list[str]]) -> list[list[str]]:
     """The overrides of the jobs without those that only say on what is measured, which rows tell by their split."""
-    told = [[(override, settings_of(override)) for override in job] for job in jobs]
-    pools = {settings.get(CANDIDATES, "null") for job in told for _, settings in job}
+    parsed = [[(override, settings_of(override)) for override in job] for job in jobs]
+    pools = {settings.get(CANDIDATES, "null") for job in parsed for _, settings in job}
     measured_on = MEASURED_ON if len(pools - {"null"}) < 2 else MEASURED_ON - {CANDIDATES}
-    return [[override for override, settings in job if not settings.keys() <= measured_on] for job in told]
+    return [[override for override, settings in job if not settings.keys() <= measured_on] for job in parsed]
 
 
-def distinct_rows(found: "list[tuple[str, Row]]") -> "list[Row]":
+def distinct_rows(job_rows: "list[tuple[str, Row]]") -> "list[Row]":
     """The rows of (label of the job, row), each artifact once, named after its job where the sweep made a difference.
 
     A row that the jobs of a seed have in common, such as BM25's, keeps its own name, and so does one that they measured on
@@ -215,15 +215,15 @@ def distinct_rows(found: "list[tuple[str, Row]]") -> "list[Row]":
     """
     from dataclasses import replace
 
-    made: dict[tuple[Any, ...], set[str]] = {}  # (row, seed, collection, split) -> its artifacts
-    for _, row in found:
-        made.setdefault((row.name, row.seed, row.collection, row.split), set()).add(row.artifact)
-    single = len({without_seed(label) for label, _ in found}) == 1  # its label, if any, tells what did not fail
-    swept = {name for (name, *_), artifacts in made.items() if single or len(artifacts) > 1}
+    artifacts_of: dict[tuple[Any, ...], set[str]] = {}  # (row, seed, collection, split) -> its artifacts
+    for _, row in job_rows:
+        artifacts_of.setdefault((row.name, row.seed, row.collection, row.split), set()).add(row.artifact)
+    single = len({without_seed(label) for label, _ in job_rows}) == 1  # its label, if any, tells what did not fail
+    swept = {name for (name, *_), artifacts in artifacts_of.items() if single or len(artifacts) > 1}
     rows: dict[tuple[str, str], Row] = {}
-    for label, row in found:
-        told = row.name in swept or (row.failed and not row.collection)  # it is not known which column lacks it
-        name = " · ".join(part for part in (without_seed(label) if told else "", row.name) if part)
+    for label, row in job_rows:
+        labelled = row.name in swept or (row.failed and not row.collection)  # it is not known which column lacks it
+        name = " · ".join(part for part in (without_seed(label) if labelled else "", row.name) if part)
         rows.setdefault((name, row.artifact), replace(row, name=name, system=row.name))
     return list(rows.values())
 

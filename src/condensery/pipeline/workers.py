@@ -79,9 +79,9 @@ class Worker:
         """Block until at least one of the workers has ended its stage, or died."""
         while True:
             ready = wait([worker.connection for worker in workers], timeout=1.0)
-            found = [w for w in workers if w.connection in ready or w.process.exitcode is not None]
-            if found:
-                return found
+            ended = [w for w in workers if w.connection in ready or w.process.exitcode is not None]
+            if ended:
+                return ended
 
     def end(self) -> tuple[Node, bool | Failure]:
         """The stage that came to its end, and whether it was computed here, or how it failed."""

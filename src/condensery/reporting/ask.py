@@ -41,8 +41,8 @@ def searcher(retriever: Any, encoder_of: Callable[[Path], Encode]) -> Search:
 
         def joined(text: str, k: int) -> Ranking:
             rankings = [search(text, retriever.depth) for search in members]
-            found: Ranking = retriever.combine(rankings, k)
-            return found
+            ranking: Ranking = retriever.combine(rankings, k)
+            return ranking
 
         return joined
     if hasattr(retriever, "search_texts"):
@@ -62,8 +62,8 @@ def ask(text: str, search: Search, collection: Collection, k: int = 5) -> list[H
     scores, rows = search(text, k)
     passages = collection.passages
     ids, titles, texts = (passages.column(name) for name in ("id", "title", "text"))
-    found = [(float(score), int(row)) for score, row in zip(scores[0], rows[0], strict=True) if row >= 0]
-    return [Hit(rank, score, ids[row], titles[row], texts[row]) for rank, (score, row) in enumerate(found, 1)]
+    ranked = [(float(score), int(row)) for score, row in zip(scores[0], rows[0], strict=True) if row >= 0]
+    return [Hit(rank, score, ids[row], titles[row], texts[row]) for rank, (score, row) in enumerate(ranked, 1)]
 
 
 def show(text: str, answers: list[Hit], console: Console | None = None) -> None:

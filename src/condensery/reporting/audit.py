@@ -37,21 +37,21 @@ def tables(audit: dict[str, Any]) -> list[Table]:
     """The tables of ``audit.json``: the annotators' always, with dashes before there are judgements; and BM25's."""
     kinds: dict[str, dict[str, Any]] = audit["kinds"]
     shown = [_by_annotators(kinds, audit["sheets"])]
-    if any("proxy" in found for found in kinds.values()):
+    if any("proxy" in numbers for numbers in kinds.values()):
         shown.append(_by_bm25(kinds, audit["passages"]))
     return shown
 
 
 def _by_annotators(kinds: dict[str, dict[str, Any]], sheets: Sequence[str]) -> Table:
-    found = [kinds[kind].get("judged") for kind in kinds]
+    judgements = [kinds[kind].get("judged") for kind in kinds]
     cells = [
         [*([Cell(text) for text in _judged(one)] if one else [Cell(), Cell(), Cell()]), published_cell(PUBLISHED[kind])]
-        for kind, one in zip(kinds, found, strict=True)
+        for kind, one in zip(kinds, judgements, strict=True)
     ]
     header = ["high [95 %]", "pairs", "Fleiss' kappa", "published"]
     table = Table("Pair audit: highly correlated, say annotators", header, list(kinds), cells)
-    if found[0]:
-        annotators = found[0]["annotators"]
+    if judgements[0]:
+        annotators = judgements[0]["annotators"]
         table.notes.append(
             f"In percent, by the majority of {annotators} annotators a pair (a tie is low), with Wilson's interval."
         )
@@ -64,19 +64,19 @@ def _by_annotators(kinds: dict[str, dict[str, Any]], sheets: Sequence[str]) -> T
     return table
 
 
-def _judged(found: dict[str, Any]) -> list[str]:
-    low, high = found["interval"]
-    kappa = MISSING if found["kappa"] is None else f"{found['kappa']:.3f}"
-    return [f"{100 * found['share']:.1f} [{100 * low:.1f}, {100 * high:.1f}]", f"{found['pairs']:,}", kappa]
+def _judged(numbers: dict[str, Any]) -> list[str]:
+    low, high = numbers["interval"]
+    kappa = MISSING if numbers["kappa"] is None else f"{numbers['kappa']:.3f}"
+    return [f"{100 * numbers['share']:.1f} [{100 * low:.1f}, {100 * high:.1f}]", f"{numbers['pairs']:,}", kappa]
 
 
 def _by_bm25(kinds: dict[str, dict[str, Any]], passages: int) -> Table:
     header = [f"rank {cutoff}" if cutoff == 1 else f"rank <= {cutoff}" for cutoff in CUTOFFS]
     cells = []
-    for found in (kinds[kind]["proxy"] for kind in kinds):
-        shares = [f"{100 * found[f'rank_{cutoff}']:.1f}" for cutoff in CUTOFFS]
-        middle = MISSING if found["median_rank"] is None else f"{found['median_rank']:,.10g}"
-        cells.append([Cell(text) for text in (*shares, middle, f"{found['pairs']:,}")])
+    for numbers in (kinds[kind]["proxy"] for kind in kinds):
+        shares = [f"{100 * numbers[f'rank_{cutoff}']:.1f}" for cutoff in CUTOFFS]
+        middle = MISSING if numbers["median_rank"] is None else f"{numbers['median_rank']:,.10g}"
+        cells.append([Cell(text) for text in (*shares, middle, f"{numbers['pairs']:,}")])
     title = "Pair audit without annotators: BM25's rank of the passage for its context"
     table = Table(title, [*header, "median rank", "pairs"], list(kinds), cells)
     table.notes.append(f"In percent of the pairs, among {passages:,} passages; a context is not ranked for itself.")

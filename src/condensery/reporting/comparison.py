@@ -63,19 +63,19 @@ def _add_published(table: Table, layout: TableLayout) -> list[str]:
     papers: dict[str, str] = {}
     notes: dict[str, None] = {}
     blocks: dict[str, list[list[Cell]]] = {}
-    for name, label, found in published_rows(layout.published):
+    for name, label, rows in published_rows(layout.published):
         given = layout.published[name][label]
         cells = (
             [_own_cell(given.values.get(column)) for column in layout.columns]
             if isinstance(given, OwnRow)
-            else [_cell(found, column.published) for column in layout.columns.values()]
+            else [_cell(rows, column.published) for column in layout.columns.values()]
         )
         blocks.setdefault(name, []).append(cells)
         table.names.append(label)
         table.cells.append(cells)
-        table.sources.append(given.source if isinstance(given, OwnRow) else ", ".join(row.source for row in found))
-        papers |= {row.paper.key: row.paper.citation for row in found}
-        notes |= dict.fromkeys(note for row in found for note in row.table.notes)
+        table.sources.append(given.source if isinstance(given, OwnRow) else ", ".join(row.source for row in rows))
+        papers |= {row.paper.key: row.paper.citation for row in rows}
+        notes |= dict.fromkeys(note for row in rows for note in row.table.notes)
     best = [column.best for column in layout.columns.values()]
     for name, lines in blocks.items():
         mark_best(lines, best, layout.within)
@@ -97,20 +97,20 @@ def _own_cell(value: Decimal | None) -> Cell:
 
 def _cell(rows: Sequence[PublishedRow], key: str | None) -> Cell:
     """What the rows have in a column: one number, or all on which they disagree, each with its source."""
-    found: dict[Decimal, list[PublishedRow]] = {}
+    by_value: dict[Decimal, list[PublishedRow]] = {}
     for row in rows:
         value = _value(row, key) if key else None
         if value is not None:
-            found.setdefault(value, []).append(row)
-    if len(found) < 2:
-        return _own_cell(next(iter(found), None))
+            by_value.setdefault(value, []).append(row)
+    if len(by_value) < 2:
+        return _own_cell(next(iter(by_value), None))
     papers = [row.paper.key for row in rows]
     marks = {
         value: ", ".join(row.source if papers.count(row.paper.key) > 1 else row.paper.key for row in own)
-        for value, own in found.items()
+        for value, own in by_value.items()
     }
     text = " / ".join(f"{value:f} [{mark}]" for value, mark in marks.items())
-    return Cell(text, published=True, number=float(max(found)))
+    return Cell(text, published=True, number=float(max(by_value)))
 
 
 def _value(row: PublishedRow, key: str) -> Decimal | None:
@@ -181,9 +181,9 @@ def _word(value: Value) -> str:
 
 def _name(row: Row, columns: Sequence[ColumnLayout]) -> str:
     """The name of its line: without the settings of the sweep that the columns tell apart."""
-    told = {key.rpartition(".")[2] for column in columns for key in column.where}
+    in_columns = {key.rpartition(".")[2] for column in columns for key in column.where}
     system = row.system or row.name
     label = row.name.removesuffix(system).removesuffix(" · ")
     ending = _ending(row, columns)
-    words = [word for word in label.split() if told.isdisjoint(re.findall(r"(?:^|,)(\w+)=", word))]
+    words = [word for word in label.split() if in_columns.isdisjoint(re.findall(r"(?:^|,)(\w+)=", word))]
     return " · ".join(part for part in (" ".join(words), system.removesuffix(ending)) if part)

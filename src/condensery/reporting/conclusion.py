@@ -73,10 +73,10 @@ def conclusion(
 
 def _comparable(rows: Sequence[Row], kinds: Mapping[str, str], metric: str) -> bool:
     """Whether all rows were retrieved, on one collection and split, and have the metric for each of the same queries."""
-    asked = {frozenset(row.query_ids) for row in rows}
+    query_sets = {frozenset(row.query_ids) for row in rows}
     places = {(row.collection, row.split) for row in rows}
     whole = all(row.artifact in kinds and metric in row.metrics and metric in row.per_query for row in rows)
-    return whole and len(asked) == len(places) == 1 and bool(next(iter(asked)))
+    return whole and len(query_sets) == len(places) == 1 and bool(next(iter(query_sets)))
 
 
 def _measured(rows: Sequence[Row], metric: str) -> Measured:
@@ -88,13 +88,13 @@ def _measured(rows: Sequence[Row], metric: str) -> Measured:
 
 
 def _systems(measured: Measured, metric: str, kinds: Mapping[str, str]) -> list[SummaryRow]:
-    found = []
+    systems = []
     for name, (seeds,) in zip(measured.names, measured.seeds, strict=True):
         evaluation = over_seeds(seeds, metric)
         assert evaluation is not None, "`_comparable` saw to it"
         mean = float(np.mean([row.metrics[metric] for row in seeds]))
-        found.append(SummaryRow(name, kinds[seeds[0].artifact], mean, evaluation))
-    return found
+        systems.append(SummaryRow(name, kinds[seeds[0].artifact], mean, evaluation))
+    return systems
 
 
 def _best(systems: Sequence[SummaryRow], among: Sequence[int] | None = None, but: Sequence[int] = ()) -> int:
@@ -117,8 +117,8 @@ def _p_values(
     """Each other system against the reference: its place -> p after Holm's correction over these tests."""
     others = [i for i in range(len(systems)) if i != reference]
     against = systems[reference].evaluation
-    found = [compare(systems[i].evaluation, against, metric, test, permutations)[1] for i in others]
-    return dict(zip(others, holm(found), strict=True))
+    p_values = [compare(systems[i].evaluation, against, metric, test, permutations)[1] for i in others]
+    return dict(zip(others, holm(p_values), strict=True))
 
 
 def _on_the_best(
@@ -135,14 +135,14 @@ def _on_the_best(
     )
 
 
-def _on_dense(systems: Sequence[SummaryRow], told: set[int]) -> str:
+def _on_dense(systems: Sequence[SummaryRow], mentioned: set[int]) -> str:
     """The best row of vectors alone beside BM25, where both are there and the first sentence did not tell of it."""
     dense = [i for i, system in enumerate(systems) if system.kind not in NOT_DENSE]
     lexical = [i for i, system in enumerate(systems) if system.kind == BM25]
     if not dense or not lexical:
         return ""
     best, bm25 = _best(systems, dense), systems[_best(systems, lexical)]
-    if best in told or not bm25.mean:
+    if best in mentioned or not bm25.mean:
         return ""
     share = systems[best].mean / bm25.mean
     return f" The best dense row is {systems[best].name}, {_percent(systems[best])}: {share:.2f} of {bm25.name}."

@@ -62,8 +62,8 @@ def read_curves(path: Path) -> dict[str, Curve]:
                 if name and value is not None:
                     points.setdefault(name, {})[step] = value
     curves = {}
-    for name, found in points.items():
-        pairs = np.array(sorted(found.items()))
+    for name, by_step in points.items():
+        pairs = np.array(sorted(by_step.items()))
         curves[name] = Curve(pairs[:, 0], pairs[:, 1])
     return curves
 
@@ -84,14 +84,14 @@ def draw_curves(stages: Mapping[str, Path], stem: Path) -> Figure:
     if not stages:
         raise UserError("curves: no training stage to draw")
     curves = {name: read_curves(path) for name, path in stages.items()}
-    highest = max((found[SCORE].values.max() for found in curves.values() if SCORE in found), default=0)
+    highest = max((columns[SCORE].values.max() for columns in curves.values() if SCORE in columns), default=0)
     across = min(COLUMNS, len(stages))
     down = math.ceil(len(stages) / across)
     with canvas(2.1 * down + 0.6, width=3.0 * max(2, across)) as drawn:
         panels = drawn.subplots(down, across, squeeze=False).flatten()
         handles: dict[str, Line2D] = {}
-        for panel, (name, found) in zip(panels, curves.items(), strict=False):
-            handles |= _draw_stage(panel, name, found, 100 * float(highest))
+        for panel, (name, columns) in zip(panels, curves.items(), strict=False):
+            handles |= _draw_stage(panel, name, columns, 100 * float(highest))
         for panel in panels[len(stages) :]:
             panel.set_visible(False)
         labels = [label for label in (*(label for label, _ in LOSSES.values()), VALIDATION) if label in handles]

@@ -180,12 +180,12 @@ def choose(
         EVERY: [i for i in by_hash if values[:, i].min() > 0],
         NONE: [i for i in by_hash if values[:, i].max() == 0],
     }
-    found: dict[int, str] = {}
+    kind_of: dict[int, str] = {}
     for kind, order in orders.items():
-        found |= dict.fromkeys([i for i in order if i not in found][: SHARES[kind]], kind)
-    left = sorted((i for i in by_hash if i not in found), key=lambda i: abs(gaps[i]))
-    found |= dict.fromkeys(left[: NUMBER - len(found)], CLOSE)
-    return list(found.items())
+        kind_of |= dict.fromkeys([i for i in order if i not in kind_of][: SHARES[kind]], kind)
+    left = sorted((i for i in by_hash if i not in kind_of), key=lambda i: abs(gaps[i]))
+    kind_of |= dict.fromkeys(left[: NUMBER - len(kind_of)], CLOSE)
+    return list(kind_of.items())
 
 
 def beginning(text: str, limit: int = PASSAGE) -> str:
@@ -241,11 +241,11 @@ class _Questions:
         passages = collection.passages
         self.ids, self.titles, self.texts = (passages.column(name) for name in ("id", "title", "text"))
 
-    def example(self, kind: str, query_id: str, found: Sequence[tuple[EvaluatedRow, float, list[str]]]) -> Example:
+    def example(self, kind: str, query_id: str, rankings: Sequence[tuple[EvaluatedRow, float, list[str]]]) -> Example:
         """One question; of each system the value of the metric and the ids of the passages, best first."""
         row = int(self.collection.queries.rows_of([query_id])[0])
         if row < 0:
-            raise UserError(f"{found[0][0].folder / EVALUATION}: no query of the collection is called {query_id!r}")
+            raise UserError(f"{rankings[0][0].folder / EVALUATION}: no query of the collection is called {query_id!r}")
         relevant = self.positives.get(row, np.empty(0, np.int32)).tolist()
         answers = self._answers(row)
         regex = self.collection.description.get("answers") == "regex"
@@ -258,7 +258,7 @@ class _Questions:
             [beginning(answer) for answer in answers[:ANSWERS]],
             [self._passage(passage) for passage in relevant[:RELEVANT]],
             len(relevant),
-            [self._finding(system, value, ids, judge) for system, value, ids in found],
+            [self._finding(system, value, ids, judge) for system, value, ids in rankings],
         )
 
     def _answers(self, row: int) -> list[str]:

@@ -251,16 +251,16 @@ def records(table: "Table") -> tuple[list[str], list[list[str]]]:
 
 def _beside(cells: "Iterator[Cell]") -> list[str]:
     """What a column has to say besides its numbers."""
-    told = [_told(cell) for cell in cells]
-    return [kind for kind in (SPREAD, SIGNIFICANCE, PRINTED) if any(one[kind] for one in told)]
+    texts = [_texts_of(cell) for cell in cells]
+    return [kind for kind in (SPREAD, SIGNIFICANCE, PRINTED) if any(one[kind] for one in texts)]
 
 
 def _fields(cell: "Cell", kinds: Sequence[str]) -> list[str]:
-    told = _told(cell)
-    return [told[""], *(told[kind] for kind in kinds)]
+    texts = _texts_of(cell)
+    return [texts[""], *(texts[kind] for kind in kinds)]
 
 
-def _told(cell: "Cell") -> dict[str, str]:
+def _texts_of(cell: "Cell") -> dict[str, str]:
     """All that a cell tells, by the name of its column; the number itself under the empty name."""
     number, _, deviation = cell.text.partition(" ± ")
     several = cell.number is not None and not NUMBER.fullmatch(number)

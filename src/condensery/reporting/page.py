@@ -53,7 +53,7 @@ class JobSection:
     label: str
     command: str
     config: str
-    made: Sequence[ArtifactRow] = ()
+    artifacts: Sequence[ArtifactRow] = ()
     curves: Mapping[str, Mapping[str, Curve]] = field(default_factory=dict)
 
 
@@ -102,7 +102,7 @@ def html(page: Page) -> str:
         "Training curves": page_macros.curves(_curves(page.jobs)),
         "Run it again": page_macros.commands(page.command, _each_command(page)),
         "Where the numbers come from": page_macros.sources(_sources(page.rows)) if page.rows else "",
-        "Stages": page_macros.stages(_stages(page.jobs)) if any(job.made for job in page.jobs) else "",
+        "Stages": page_macros.stages(_stages(page.jobs)) if any(job.artifacts for job in page.jobs) else "",
         "Configuration": page_macros.configs(page.jobs),
         "Machine": page_macros.machine(page.machine) if page.machine else "",
     }
@@ -137,8 +137,8 @@ def results_table(table: Table) -> Markup:
     ]
     header = ["", *table.header, *([SOURCE] if table.sources else [])]
     differences = [[one.name, one.column, f"{100 * one.difference:+.1f}", f"{one.p:.4f}"] for one in table.comparisons]
-    found: Markup = macros("page.html").results(table, header, bodies, differences, MARK, SOURCE)
-    return found
+    markup: Markup = macros("page.html").results(table, header, bodies, differences, MARK, SOURCE)
+    return markup
 
 
 def _data(figure: Figure) -> str:
@@ -147,23 +147,23 @@ def _data(figure: Figure) -> str:
 
 def _curves(jobs: Sequence[JobSection]) -> list[tuple[str, list[Markup]]]:
     """The panels of each job that has some."""
-    found = [(job.label, [panel(name, curves) for name, curves in job.curves.items()]) for job in jobs]
-    return [(label, panels) for label, panels in found if panels]
+    by_job = [(job.label, [panel(name, curves) for name, curves in job.curves.items()]) for job in jobs]
+    return [(label, panels) for label, panels in by_job if panels]
 
 
 def _faults(items: list[tuple[str, str]]) -> str:
-    found: str = macros("page.html").faults(items) if items else ""
-    return found
+    markup: str = macros("page.html").faults(items) if items else ""
+    return markup
 
 
 def _failed(page: Page) -> list[tuple[str, str]]:
     """What failed and why, each reason once, and how much was lost with it."""
     lines: dict[str, list[str]] = {}
     for job in page.jobs:
-        for made in (made for made in job.made if made.failed and made.cause == made.stage):
-            needing = sum(other.cause == made.stage for other in job.made) - 1
+        for row in (row for row in job.artifacts if row.failed and row.cause == row.stage):
+            needing = sum(other.cause == row.stage for other in job.artifacts) - 1
             without = f" ({needing} {'stage' if needing == 1 else 'stages'} after it not made)" if needing else ""
-            lines.setdefault(made.failed, []).append(" · ".join(filter(None, (job.label, made.stage))) + without)
+            lines.setdefault(row.failed, []).append(" · ".join(filter(None, (job.label, row.stage))) + without)
     for what, why in page.failed:
         lines.setdefault(why, []).append(what)
     return [(", ".join(those), why) for why, those in lines.items()]
@@ -173,9 +173,9 @@ def _warnings(page: Page) -> list[tuple[str, str]]:
     """What the stages found amiss in their input, each once, and in which jobs."""
     lines: dict[tuple[str, str], dict[str, None]] = {}
     for job in page.jobs:
-        for made in job.made:
-            for text in made.warnings:
-                lines.setdefault((made.stage, text), {})[job.label] = None
+        for row in job.artifacts:
+            for text in row.warnings:
+                lines.setdefault((row.stage, text), {})[job.label] = None
     several = len(page.jobs) > 1
     return [
         (stage, text + (f" ({', '.join(filter(None, labels))})" if several else ""))
@@ -201,12 +201,12 @@ def _sources(rows: Sequence[Row]) -> list[list[Cell]]:
 def _stages(jobs: Sequence[JobSection]) -> list[list[Cell]]:
     """Every artifact once, though several runs may share it."""
     lines: dict[tuple[str, str], list[Cell]] = {}
-    for made in (made for job in jobs for made in job.made):
-        took = MISSING if made.seconds is None else clock(made.seconds)
-        if made.failed:
-            took = "failed" if made.cause == made.stage else "not made"
-        version = "" if made.version is None else str(made.version)
-        place = ("code", f"{made.kind}/{made.id}")
-        found: list[Cell] = [made.stage, took, place, version, ", ".join(made.reads), ("time", made.created)]
-        lines.setdefault((made.stage, made.id), found)
+    for row in (row for job in jobs for row in job.artifacts):
+        took = MISSING if row.seconds is None else clock(row.seconds)
+        if row.failed:
+            took = "failed" if row.cause == row.stage else "not made"
+        version = "" if row.version is None else str(row.version)
+        place = ("code", f"{row.kind}/{row.id}")
+        cells: list[Cell] = [row.stage, took, place, version, ", ".join(row.reads), ("time", row.created)]
+        lines.setdefault((row.stage, row.id), cells)
     return list(lines.values())

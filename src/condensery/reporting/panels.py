@@ -48,8 +48,8 @@ def panel(name: str, curves: Mapping[str, Curve]) -> Markup:
         parts.append(_scale(ticks, left=False))
         parts.append({"points": points, "look": look, "marks": True, "text": f"{VALIDATION} {percent[-1]:.1f} %"})
     text = f"{name}: " + ", ".join(part["text"] for part in parts if "text" in part) + f" after {last:,.0f} steps"
-    found: Markup = macros("panel.html").panel(name, text, (WIDTH, HEIGHT), LEFT, RIGHT, _steps(last), parts)
-    return found
+    markup: Markup = macros("panel.html").panel(name, text, (WIDTH, HEIGHT), LEFT, RIGHT, _steps(last), parts)
+    return markup
 
 
 def nice_ticks(low: float, high: float) -> list[float]:

@@ -141,12 +141,12 @@ def _means(rows: Sequence[Row], parts: Mapping[str, set[str]], whole: Callable[[
     measured: dict[tuple[str, str, int | None, str], dict[str, Row]] = {}
     for row in rows:
         measured.setdefault((row.name, row.split, row.seed, whole(row)), {})[row.collection] = row
-    found = []
+    mean_rows = []
     for (name, split, seed, of), own in measured.items():
         if own.keys() == parts[of]:
             shared = set.intersection(*(set(row.metrics) for row in own.values()))
             means = {metric: float(np.mean([row.metrics[metric] for row in own.values()])) for metric in sorted(shared)}
             if means:
                 system, settings = next((row.system, row.settings) for row in own.values())
-                found.append(Row(name, of, split, means, seed=seed, system=system, settings=settings))
-    return found
+                mean_rows.append(Row(name, of, split, means, seed=seed, system=system, settings=settings))
+    return mean_rows

@@ -222,19 +222,19 @@ def build_table(
 
 def warnings(rows: Sequence[Row]) -> list[str]:
     """Notes: what is to be known of what the numbers were made from, each once."""
-    told = [(row.collection, str(text).rstrip(".")) for row in rows for text in row.warnings]
-    return [f"Warning: {f'{collection}: ' if collection else ''}{text}." for collection, text in dict.fromkeys(told)]
+    pairs = [(row.collection, str(text).rstrip(".")) for row in rows for text in row.warnings]
+    return [f"Warning: {f'{collection}: ' if collection else ''}{text}." for collection, text in dict.fromkeys(pairs)]
 
 
 def failures(rows: Sequence[Row]) -> list[str]:
     """Notes: why rows failed, and which; with the seed where another seed was measured."""
     measured = {row.name for row in rows if not row.failed}
-    found: dict[str, dict[str, None]] = {}
+    by_reason: dict[str, dict[str, None]] = {}
     for row in rows:
         if row.failed:
             name = f"{row.name}, seed {row.seed}" if row.name in measured else row.name
-            found.setdefault(row.failed.rstrip("."), {})[name] = None
-    return [f"{MISSING} {', '.join(names)}: {why}." for why, names in found.items()]
+            by_reason.setdefault(row.failed.rstrip("."), {})[name] = None
+    return [f"{MISSING} {', '.join(names)}: {why}." for why, names in by_reason.items()]
 
 
 @dataclass(frozen=True)

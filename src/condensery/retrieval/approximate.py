@@ -145,7 +145,7 @@ class ApproximateIndex:
         if self.index.ntotal != len(exact) or self.index.d != exact.dim:
             raise UserError(f"{folder / FILE}: made of other vectors than those in {exact.folder}; run the stage again")
         self._exert()
-        self.left, self.found, self.wanted = int(self.about["compared"]), 0, 0
+        self.left, self.recalled, self.wanted = int(self.about["compared"]), 0, 0
 
     def _exert(self) -> None:
         space = faiss.ParameterSpace()
@@ -161,7 +161,7 @@ class ApproximateIndex:
     @property
     def recall(self) -> float | None:
         """The share of the exact results that were found, over the queries compared so far; None before the first."""
-        return self.found / self.wanted if self.wanted else None
+        return self.recalled / self.wanted if self.wanted else None
 
     def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
         """As ``Retriever.search``."""
@@ -181,14 +181,14 @@ class ApproximateIndex:
             progress.advance(len(vectors))
         return ranking
 
-    def _compare(self, vectors: Vectors, found: NDArray[np.int64]) -> None:
-        """Count what exact search finds for the queries (n, d), and how much of it is among the rows found (n, k)."""
-        exact = self.exact.search_vectors(vectors, found.shape[1])[1]
-        for query, ours, theirs in zip(vectors, found, exact, strict=True):
+    def _compare(self, vectors: Vectors, rows: NDArray[np.int64]) -> None:
+        """Count what exact search finds for the queries (n, d), and how much of it is among ``rows`` (n, k)."""
+        exact = self.exact.search_vectors(vectors, rows.shape[1])[1]
+        for query, ours, theirs in zip(vectors, rows, exact, strict=True):
             ours, theirs = ours[ours >= 0], theirs[theirs >= 0]
             missed = self.exact.passage_vectors(np.setdiff1d(theirs, ours))
             others = self.exact.passage_vectors(np.setdiff1d(ours, theirs))
-            self.found += len(theirs) - len(missed) + stand_ins(query, missed, others)
+            self.recalled += len(theirs) - len(missed) + stand_ins(query, missed, others)
             self.wanted += len(theirs)
 
     def scores(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:

@@ -163,9 +163,9 @@ class BM25Index:
         """
         ranks = np.full(len(texts), -1, np.int64)
 
-        def count(i: int, scores: NDArray[np.float32], found: NDArray[np.int32]) -> None:
-            ranked = found != without[i]
-            keys, own = pack(scores[ranked], found[ranked]), found[ranked] == rows[i]
+        def count(i: int, scores: NDArray[np.float32], passages: NDArray[np.int32]) -> None:
+            ranked = passages != without[i]
+            keys, own = pack(scores[ranked], passages[ranked]), passages[ranked] == rows[i]
             if own.any():
                 ranks[i] = (keys >= keys[own][0]).sum()
 
@@ -176,16 +176,16 @@ class BM25Index:
         """The scores of some passages (n, c) of queries (n,) of the collection; 0 where no term is shared."""
         if self.collection is None:
             raise ValueError("a BM25Index without a collection knows no query rows")
-        found = np.zeros(passage_rows.shape, np.float32)
+        values = np.zeros(passage_rows.shape, np.float32)
 
         def keep(i: int, scores: NDArray[np.float32], rows: NDArray[np.int32]) -> None:
             if len(rows):
                 order = np.argsort(rows)
                 place = order[np.minimum(np.searchsorted(rows, passage_rows[i], sorter=order), len(rows) - 1)]
-                found[i] = np.where(rows[place] == passage_rows[i], scores[place], 0.0)
+                values[i] = np.where(rows[place] == passage_rows[i], scores[place], 0.0)
 
         self._score(self.collection.queries.column("text").take(query_rows), keep, None)
-        return found
+        return values
 
     def neighbours(self, texts: Sequence[str], k: int, progress: ProgressTask | None = None) -> tuple[Ranking, Ranking]:
         """The k best passages of each text (n, k), and the other way round the k best texts of each passage.
@@ -193,15 +193,15 @@ class BM25Index:
         Both as ``Retriever.search`` gives them; the second (passages, k) holds rows of ``texts``.
         """
         best: Keys = np.full((len(texts), k), EMPTY, np.int64)
-        asked, lock = _BestTexts(self.passages, k), Lock()
+        best_texts, lock = _BestTexts(self.passages, k), Lock()
 
         def keep(i: int, scores: NDArray[np.float32], rows: NDArray[np.int32]) -> None:
             best[i] = top(pack(scores, rows), k)
             with lock:
-                asked.add(i, scores, rows)
+                best_texts.add(i, scores, rows)
 
         self._score(texts, keep, progress)
-        return unpack(best), unpack(asked.keys())
+        return unpack(best), unpack(best_texts.keys())
 
     def _score(self, texts: Sequence[str], take: Take, progress: ProgressTask | None) -> None:
         """Give ``take``, for each text, its place, the scores above zero and their passages; several threads do so."""
@@ -213,10 +213,10 @@ class BM25Index:
         queries = self._matrix(texts)
 
         def work(block: tuple[int, int]) -> None:
-            found = queries[block[0] : block[1]] @ self.postings
-            for i in range(found.shape[0]):
-                part = slice(found.indptr[i], found.indptr[i + 1])
-                take(block[0] + i, found.data[part], found.indices[part])
+            scores = queries[block[0] : block[1]] @ self.postings
+            for i in range(scores.shape[0]):
+                part = slice(scores.indptr[i], scores.indptr[i + 1])
+                take(block[0] + i, scores.data[part], scores.indices[part])
             if progress:
                 progress.advance(block[1] - block[0])
 
@@ -231,8 +231,8 @@ class BM25Index:
         for term, count in self._counts(text).items():
             part = slice(indptr[term], indptr[term + 1])
             scores[indices[part]] += np.float32(count) * data[part]  # no passage twice
-        found = np.flatnonzero(scores).astype(np.int32)
-        return scores[found], found
+        scored = np.flatnonzero(scores).astype(np.int32)
+        return scores[scored], scored
 
     def _counts(self, text: str) -> Counter[int]:
         """How often each term that the index knows is in a text, in the order of the text."""
@@ -269,22 +269,22 @@ class _BestTexts:
     def __init__(self, passages: int, k: int) -> None:
         self.k = k
         self.least: Keys = np.full(passages, EMPTY, np.int64)  # a key below it is not among the k best
-        self.rows, self.found = [np.empty(0, np.int32)], [np.empty(0, np.int64)]
+        self.row_blocks, self.key_blocks = [np.empty(0, np.int32)], [np.empty(0, np.int64)]
         self.waiting, self.room = 0, max(passages * k, POSTINGS // 4)
 
     def add(self, text: int, scores: NDArray[np.float32], rows: NDArray[np.int32]) -> None:
         """One text and the passages that it scores."""
         keys = pack(scores, np.full(1, text))
         good = keys > self.least[rows]
-        self.rows.append(rows[good])
-        self.found.append(keys[good])
+        self.row_blocks.append(rows[good])
+        self.key_blocks.append(keys[good])
         self.waiting += int(good.sum())
         if self.waiting > self.room:
             self._sift()
 
     def _sift(self) -> tuple[NDArray[np.int32], Keys, NDArray[np.int64]]:
         """Keep the k best of each passage: passages, keys and the place of each key among its passage's."""
-        rows, keys = np.concatenate(self.rows), np.concatenate(self.found)
+        rows, keys = np.concatenate(self.row_blocks), np.concatenate(self.key_blocks)
         order = np.lexsort((-keys, rows))
         rows, keys = rows[order], keys[order]
         place = np.arange(len(rows)) - np.searchsorted(rows, rows)
@@ -292,7 +292,7 @@ class _BestTexts:
         rows, keys, place = rows[kept], keys[kept], place[kept]
         last = place == self.k - 1
         self.least[rows[last]] = keys[last]
-        self.rows, self.found, self.waiting = [rows], [keys], 0
+        self.row_blocks, self.key_blocks, self.waiting = [rows], [keys], 0
         return rows, keys, place
 
     def keys(self) -> Keys:

@@ -58,12 +58,12 @@ class DenseIndex:
 
     def passage_vectors(self, rows: NDArray[np.integer]) -> NDArray[np.float32]:
         """The vectors (n, d) of some passages, in the order of their rows (n,); read fastest where these ascend."""
-        found = np.empty((len(rows), self.dim), np.float32)
+        vectors = np.empty((len(rows), self.dim), np.float32)
         for number, (first, stop) in enumerate(self.shards):
             here = np.flatnonzero((rows >= first) & (rows < stop))
             if len(here):
-                found[here] = load_array(shard_path(self.folder, number), mapped=True)[rows[here] - first]
-        return found
+                vectors[here] = load_array(shard_path(self.folder, number), mapped=True)[rows[here] - first]
+        return vectors
 
     def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
         """As ``Retriever.search``."""
@@ -83,15 +83,15 @@ class DenseIndex:
 
     def scores(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
         """Inner products of queries (n,) with some passages of each (n, c); 0 for row -1."""
-        queries, found = self.query_vectors(query_rows), np.zeros(passage_rows.shape, np.float32)
+        queries, products = self.query_vectors(query_rows), np.zeros(passage_rows.shape, np.float32)
         for number, (first, stop) in enumerate(self.shards):
             shard = load_array(shard_path(self.folder, number), mapped=True)
             places = np.argwhere((passage_rows >= first) & (passage_rows < stop))
             for at in range(0, len(places), BLOCK):
                 query, column = places[at : at + BLOCK].T
                 passages = shard[passage_rows[query, column] - first].astype(np.float32)
-                found[query, column] = np.einsum("id,id->i", queries[query], passages)
-        return found
+                products[query, column] = np.einsum("id,id->i", queries[query], passages)
+        return products
 
     def _search_group(self, queries: NDArray[np.float32], k: int) -> Keys:
         blocks = self.blocks(min(BLOCK, max(1, self.memory // (4 * 4 * self.dim))))
@@ -165,7 +165,7 @@ def torch_search(
     """The k best keys (n, k) over all blocks, by matrix product and selection on ``device``; ``memory`` in bytes."""
     import torch
 
-    asked = torch.from_numpy(queries).to(device)
+    query_tensor = torch.from_numpy(queries).to(device)
     best = torch.full((len(queries), k), EMPTY, dtype=torch.int64, device=device)
     for first, vectors in blocks:
         passages = torch.from_numpy(vectors).to(device)  # (m, d)
@@ -173,7 +173,7 @@ def torch_search(
         step = min(QUERIES, max(1, memory // (2 * 32 * len(passages))))  # 32 bytes: score, bits, key and a copy
         for start in range(0, len(queries), step):
             part = slice(start, start + step)
-            keys = pack_tensor(asked[part] @ passages.T, rows)  # (step, m)
+            keys = pack_tensor(query_tensor[part] @ passages.T, rows)  # (step, m)
             keys = keys.topk(min(k, keys.shape[1])).values
             best[part] = torch.cat([best[part], keys], dim=1).topk(k).values
     return best.cpu().numpy()

@@ -41,18 +41,18 @@ Measure = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float64]]
 
 def min_max(ranking: Ranking) -> NDArray[np.float64]:
     """Scores (n, k) of each query brought to [0, 1]; 1 where all are equal, 0 where nothing was found."""
-    scores, found = ranking[0].astype(np.float64), ranking[1] >= 0
-    highest = np.where(found, scores, -np.inf).max(axis=1, keepdims=True, initial=-np.inf)
-    lowest = np.where(found, scores, np.inf).min(axis=1, keepdims=True, initial=np.inf)
+    scores, retrieved = ranking[0].astype(np.float64), ranking[1] >= 0
+    highest = np.where(retrieved, scores, -np.inf).max(axis=1, keepdims=True, initial=-np.inf)
+    lowest = np.where(retrieved, scores, np.inf).min(axis=1, keepdims=True, initial=np.inf)
     flat = ~(highest > lowest)
-    scaled = (np.where(found, scores, 0.0) - np.where(flat, 0.0, lowest)) / np.where(flat, 1.0, highest - lowest)
-    return np.where(found, np.where(flat, 1.0, scaled), 0.0)
+    scaled = (np.where(retrieved, scores, 0.0) - np.where(flat, 0.0, lowest)) / np.where(flat, 1.0, highest - lowest)
+    return np.where(retrieved, np.where(flat, 1.0, scaled), 0.0)
 
 
 def reciprocal_ranks(ranking: Ranking, constant: float) -> NDArray[np.float64]:
     """1 / (constant + rank) of rankings (n, k), the rank counted from 1; 0 where nothing was found."""
-    found = ranking[1] >= 0
-    return np.where(found, 1.0 / (constant + np.arange(1, found.shape[1] + 1)), 0.0)
+    retrieved = ranking[1] >= 0
+    return np.where(retrieved, 1.0 / (constant + np.arange(1, retrieved.shape[1] + 1)), 0.0)
 
 
 @dataclass(frozen=True)
@@ -62,12 +62,12 @@ class Candidates:
     Attributes:
         rows: int64 (n, c), the passages, each once and ascending, padded with -1.
         values: float64 (m, n, c) >= 0, what each retriever gives them; 0 where it did not find them.
-        found: bool (m, n, c), whether it did.
+        retrieved: bool (m, n, c), whether it did.
     """
 
     rows: NDArray[np.int64]
     values: NDArray[np.float64]
-    found: NDArray[np.bool_]
+    retrieved: NDArray[np.bool_]
 
 
 def join(rankings: Sequence[Ranking], values: Sequence[NDArray[np.float64]]) -> Candidates:
@@ -85,9 +85,9 @@ def join(rankings: Sequence[Ranking], values: Sequence[NDArray[np.float64]]) -> 
     joined = np.full(rows.shape, -1, np.int64)
     joined[where[1:]] = rows[query, at]
     shape = (len(rankings), *rows.shape)
-    given, found = np.zeros(shape), np.zeros(shape, bool)
-    given[where], found[where] = flat[query, at], True
-    return Candidates(joined, given, found)
+    given, retrieved = np.zeros(shape), np.zeros(shape, bool)
+    given[where], retrieved[where] = flat[query, at], True
+    return Candidates(joined, given, retrieved)
 
 
 def weighted_sum(candidates: Candidates, weights: Weights, k: int) -> Ranking:
@@ -98,8 +98,8 @@ def weighted_sum(candidates: Candidates, weights: Weights, k: int) -> Ranking:
     # added as whole multiples of a power of two, which is exact: the order of the retrievers changes no bit
     unit = 2.0 ** (math.frexp(math.fsum(weights))[1] - 50)
     scores = np.rint(weights[:, None, None] * (candidates.values / unit)).sum(axis=0) * unit
-    found = candidates.found[weights > 0].any(axis=0)
-    return unpack(top(np.where(found, pack(scores.astype(np.float32), candidates.rows), EMPTY), k))
+    retrieved = candidates.retrieved[weights > 0].any(axis=0)
+    return unpack(top(np.where(retrieved, pack(scores.astype(np.float32), candidates.rows), EMPTY), k))
 
 
 class FusedIndex:
@@ -200,11 +200,11 @@ def measure_grid(
     """
     values = np.zeros((len(grid), len(query_rows)))
     for block in _blocks(len(query_rows), QUERIES):
-        asked = query_rows[block]
-        for part, candidates in index.candidates(index.rankings(asked)):
+        rows = query_rows[block]
+        for part, candidates in index.candidates(index.rankings(rows)):
             there = slice(block.start + part.start, block.start + part.stop)
             for point, weights in enumerate(grid):
-                values[point, there] = measure(asked[part], weighted_sum(candidates, weights, k)[1])
+                values[point, there] = measure(rows[part], weighted_sum(candidates, weights, k)[1])
             task.advance(part.stop - part.start)
     return values.mean(axis=1)
 

@@ -33,11 +33,11 @@ def _by_query(
     for first in range(0, len(query_rows), BLOCK):
         part = slice(first, first + BLOCK)
         rows, likely = np.asarray(candidates[part], np.int64), probabilities(np.asarray(scores[part]))
-        found = rows >= 0
+        present = rows >= 0
         names = np.full(rows.shape, "", np.object_)
-        names[found] = collection.passages.ids_at(rows[found])
+        names[present] = collection.passages.ids_at(rows[present])
         for query, there, own, values in zip(
-            collection.queries.ids_at(query_rows[part]), found, names, likely, strict=True
+            collection.queries.ids_at(query_rows[part]), present, names, likely, strict=True
         ):
             yield query, own[there], values[there]
 

@@ -51,10 +51,10 @@ def mine(
         judged = [positives[int(row)] for row in rows]
         wanted = skip_top + depth * (2 if without_answers else 1)
         k = min(wanted + max(map(len, judged)), len(retriever))
-        found = without(retriever.search(rows, k, task), judged)
+        rankings = without(retriever.search(rows, k, task), judged)
         if without_answers:
-            found = _unanswered(collection, rows, found, skip_top + depth)
-        return padded([(scores[skip_top:], passages[skip_top:]) for scores, passages in found], depth)
+            rankings = _unanswered(collection, rows, rankings, skip_top + depth)
+        return padded([(scores[skip_top:], passages[skip_top:]) for scores, passages in rankings], depth)
 
     rank_in_shards(rank, query_rows, depth, folder, f"mine {split}", size, group)
     group.leave_unless_rank_zero()
@@ -67,14 +67,14 @@ def mine(
 def _unanswered(
     collection: Collection,
     rows: NDArray[np.int64],
-    found: list[tuple[NDArray[np.float32], NDArray[np.int64]]],
+    rankings: list[tuple[NDArray[np.float32], NDArray[np.int64]]],
     wanted: int,
 ) -> list[tuple[NDArray[np.float32], NDArray[np.int64]]]:
     """Of each ranking the first ``wanted`` passages that hold no answer of the query."""
     assert collection.answers is not None
     texts, regex = collection.passages.column("text"), collection.description["answers"] == "regex"
     kept = []
-    for row, (scores, passages) in zip(rows.tolist(), found, strict=True):
+    for row, (scores, passages) in zip(rows.tolist(), rankings, strict=True):
         holds = AnswerMatcher(collection.answers[row], regex)
         free = (at for at, passage in enumerate(passages.tolist()) if not holds(texts[passage]))
         places = list(islice(free, wanted))

@@ -180,7 +180,7 @@ def from_triples(
     that the collection does not know are counted, not kept. Raises ``UserError`` when a line has not three columns, a
     passage is unknown, or nothing is left.
     """
-    found = Distinct(len(collection.queries), depth)
+    distinct = Distinct(len(collection.queries), depth)
     judged = judged_pairs(collection, split)
     triples = unknown = 0
     with progress("triples", 0, "triples") as task:
@@ -193,11 +193,11 @@ def from_triples(
                 raise UserError(f"{_place(path, triples + row)}: passage {shown(unknown_id)!r} is unknown")
             known = queries >= 0
             pairs = (queries[known] << 32) + passages[known]
-            found.add(pairs[~np.isin(pairs, judged)])
+            distinct.add(pairs[~np.isin(pairs, judged)])
             triples += len(queries)
             unknown += int(len(queries) - known.sum())
             task.advance(len(queries))
-    negatives = found.result()
+    negatives = distinct.result()
     if not len(negatives.query_rows):
         raise UserError(f"{path}: no triple of a query of the collection '{collection.name}'")
     return negatives, {"triples": triples, "unknown_queries": unknown, **numbers(negatives)}
@@ -214,10 +214,10 @@ def from_collection(collection: Collection, depth: int, split: str = "train") ->
             f"collection '{collection.name}' gives no negatives; set stage.read_negatives.file to a file of them"
         )
     pairs = (given[:, 0].astype(np.int64) << 32) + given[:, 1]
-    found = Distinct(len(collection.queries), depth)
+    distinct = Distinct(len(collection.queries), depth)
     wanted = np.isin(given[:, 0], collection.questions(split))
-    found.add(pairs[wanted & ~np.isin(pairs, judged_pairs(collection, split))])
-    negatives = found.result()
+    distinct.add(pairs[wanted & ~np.isin(pairs, judged_pairs(collection, split))])
+    negatives = distinct.result()
     if not len(negatives.query_rows):
         raise UserError(f"collection '{collection.name}' gives no negatives for the queries of the split {split!r}")
     return negatives, numbers(negatives)
@@ -256,8 +256,8 @@ def _broken_triple(path: Path, reason: str) -> str:
     Raises ``UserError`` as ``read_lines``, where that is what is wrong.
     """
     for place, line in read_lines(path):
-        if line and (found := line.count("\t") + 1) != 3:
-            return f"{place}: expected 3 tab-separated ids (query, positive, negative), found {found}"
+        if line and (columns := line.count("\t") + 1) != 3:
+            return f"{place}: expected 3 tab-separated ids (query, positive, negative), found {columns}"
     return f"{path}: not readable as triples of ids ({reason})"
 
 

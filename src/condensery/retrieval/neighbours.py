@@ -29,8 +29,8 @@ def lexical_neighbours(
 ) -> sparse.csr_matrix:
     """BM25 of queries and passages, (t, u); ``folder`` gets the index. ``UserError`` where no passage has a word."""
     index_texts(passages, len(passages), folder, **BM25, what="the positives")  # type: ignore[arg-type]
-    found = BM25Index(folder, threads=threads).neighbours(queries, min(k, len(passages)))
-    return _joined(*found, usual=0.0)
+    rankings = BM25Index(folder, threads=threads).neighbours(queries, min(k, len(passages)))
+    return _joined(*rankings, usual=0.0)
 
 
 def dense_neighbours(
@@ -41,19 +41,19 @@ def dense_neighbours(
     Searched exactly, on ``device_of_search(device)``.
     """
     mean = queries.mean(axis=0, dtype=np.float64) @ passages.mean(axis=0, dtype=np.float64)
-    found = _nearest(queries, passages, k, threads, device), _nearest(passages, queries, k, threads, device)
-    return _joined(*found, usual=float(mean))
+    rankings = _nearest(queries, passages, k, threads, device), _nearest(passages, queries, k, threads, device)
+    return _joined(*rankings, usual=float(mean))
 
 
-def _nearest(asked: Vectors, searched: Vectors, k: int, threads: int, device: str | None) -> Ranking:
+def _nearest(queries: Vectors, searched: Vectors, k: int, threads: int, device: str | None) -> Ranking:
     from condensery.retrieval.dense import device_of_search, faiss_search, torch_search
     from condensery.retrieval.ranking import unpack
 
     k = min(k, len(searched))
     device = device_of_search(device)
     if device == "cpu":
-        return unpack(faiss_search(asked, _blocks(searched), k, threads))
-    return unpack(torch_search(asked, _blocks(searched), k, device))
+        return unpack(faiss_search(queries, _blocks(searched), k, threads))
+    return unpack(torch_search(queries, _blocks(searched), k, device))
 
 
 def _blocks(vectors: Vectors) -> Iterator[tuple[int, Vectors]]:

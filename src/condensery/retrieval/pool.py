@@ -39,11 +39,11 @@ class NegativePool:
 
     def parts(self, chosen: NDArray[np.integer]) -> list[NDArray[np.int32]]:
         """What each source has for the queries ``chosen``; the same passage may be in several."""
-        found = []
+        parts = []
         for source, places, depth in zip(self.sources, self.places, self.depths, strict=True):
             at = places[chosen]
-            found.append(np.where(at[:, None] >= 0, source.passage_rows[np.maximum(at, 0), :depth], np.int32(-1)))
-        return found
+            parts.append(np.where(at[:, None] >= 0, source.passage_rows[np.maximum(at, 0), :depth], np.int32(-1)))
+        return parts
 
 
 class NegativeWeights:

@@ -47,10 +47,10 @@ def write_run(path: Path, run: Run, collection: Collection, tag: str = "condense
             block = np.asarray(run.passage_rows[first : first + QUERIES])
             passages = iter(collection.passages.ids_at(block[block >= 0]))
             for at, (query, rows) in enumerate(zip(queries, block, strict=True)):
-                found = int((rows >= 0).sum())
+                number = int((rows >= 0).sum())
                 # astype(str) of a float32 gives the shortest text that reads back as the same number
-                texts = run.scores[first + at, :found].astype("U32").tolist()
-                ranked = enumerate(zip(islice(passages, found), texts, strict=True), 1)
+                texts = run.scores[first + at, :number].astype("U32").tolist()
+                ranked = enumerate(zip(islice(passages, number), texts, strict=True), 1)
                 stream.writelines(f"{query} Q0 {passage} {rank} {score} {tag}\n" for rank, (passage, score) in ranked)
 
 
@@ -102,8 +102,8 @@ def rankings_of(path: Path, query_ids: Sequence[str]) -> dict[str, list[str]]:
     line. A query's lines stand together, so it is not looked for behind them. A query without lines has an empty list.
     Raises ``UserError`` where the file is missing or broken.
     """
-    found: dict[str, list[str]] = {query: [] for query in query_ids}
-    waiting = set(found)
+    rankings: dict[str, list[str]] = {query: [] for query in query_ids}
+    waiting = set(rankings)
     with readable(path), gzip.open(path) as stream:
         rest = b"\n"  # every line stands behind a line end, the first too
         while waiting and (block := stream.read(BLOCK)):
@@ -111,10 +111,10 @@ def rankings_of(path: Path, query_ids: Sequence[str]) -> dict[str, list[str]]:
             rest = b"\n" + rest
             for query in list(waiting) if lines else ():
                 here = list(_passages(lines, f"\n{query} Q0 ".encode()))
-                if found[query] and not here:
+                if rankings[query] and not here:
                     waiting.remove(query)
-                found[query] += here
-    return found
+                rankings[query] += here
+    return rankings
 
 
 def _passages(lines: bytes, beginning: bytes) -> Iterator[str]:
@@ -138,8 +138,8 @@ def _columns(path: Path) -> tuple[list[str], list[str], NDArray[np.int64], NDArr
             blank = blank or place
             continue
         if blank or len(fields) != 6:
-            columns, found = "query Q0 passage rank score tag", 0 if blank else len(fields)
-            raise UserError(f"{blank or place}: expected 6 columns ({columns}), found {found}")
+            columns, number = "query Q0 passage rank score tag", 0 if blank else len(fields)
+            raise UserError(f"{blank or place}: expected 6 columns ({columns}), found {number}")
         ranks.append(integer(fields[3], "rank", place))
         scores.append(decimal(fields[4]))
         if not math.isfinite(scores[-1]):

@@ -63,14 +63,14 @@ class SampledCandidates:
     def candidates(self, query_rows: NDArray[np.integer]) -> NDArray[np.int64]:
         """(n, 1 + number) the positive, then the others in random order; -1 where there is none."""
         relevant = [self.positives.get(int(row), np.empty(0, np.int64)) for row in query_rows]
-        found = np.full((len(relevant), 1 + self.number), -1, np.int64)
+        candidates = np.full((len(relevant), 1 + self.number), -1, np.int64)
         draws = uniforms("candidates", "positive", index=query_rows)
         _, ranked = self.pool.search(query_rows, min(self.depth, len(self.pool)))
         for place, (row, positives, best) in enumerate(zip(query_rows.tolist(), relevant, ranked, strict=True)):
             if len(positives):
-                found[place, 0] = positives[int(draws[place] * len(positives))]
+                candidates[place, 0] = positives[int(draws[place] * len(positives))]
             others = best[(best >= 0) & ~np.isin(best, positives)]
             order = np.argsort(uniforms("candidates", "others", row, index=others), kind="stable")
             chosen = others[order[: self.number]]
-            found[place, 1 : 1 + len(chosen)] = chosen
-        return found
+            candidates[place, 1 : 1 + len(chosen)] = chosen
+        return candidates

@@ -90,7 +90,7 @@ class Searcher(ABC):
         check_numbers("search", {"k": k})
         one = isinstance(query, str)
         scores, rows = self.rank([query] if isinstance(query, str) else query, k)
-        found = [
+        hits = [
             [
                 Hit(rank, float(score), self._ids[row], self._titles[row], self._texts[row])
                 for rank, (score, row) in enumerate(zip(*pair, strict=True), 1)
@@ -98,7 +98,7 @@ class Searcher(ABC):
             ]
             for pair in zip(scores, rows.tolist(), strict=True)
         ]
-        return found[0] if one else found
+        return hits[0] if one else hits
 
     def rank(self, queries: Sequence[str], k: int) -> Ranking:
         """The same as arrays: scores (n, k) float32 and places of the passages (n, k) int64, -inf and -1 where there are
@@ -253,8 +253,8 @@ class Retriever(Searcher):
         return with_special(ids, self._vocabulary, length)
 
     def _words(self, text: str) -> list[int]:
-        found: list[int] = self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-        return found
+        ids: list[int] = self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        return ids
 
     def _encode(self, rows: list[NDArray[np.int64]], tower: int) -> NDArray[np.float32]:
         import torch
@@ -264,15 +264,15 @@ class Retriever(Searcher):
         encoder = self.model.to(self.device)
         training = encoder.training
         encoder.eval()
-        found: NDArray[np.float32] | None = None
+        encoded: NDArray[np.float32] | None = None
         with torch.inference_mode():
             for chunk in chunks(*flatten(rows), CHUNK_TOKENS, self._vocabulary.pad, tower=tower):
                 vectors = encoder.vectors(chunk.to(torch.device(self.device))).float().cpu().numpy()
-                if found is None:
-                    found = np.empty((len(rows), vectors.shape[1]), np.float32)
-                found[chunk.rows.numpy()] = vectors
+                if encoded is None:
+                    encoded = np.empty((len(rows), vectors.shape[1]), np.float32)
+                encoded[chunk.rows.numpy()] = vectors
         encoder.train(training)
-        return np.empty((0, 0), np.float32) if found is None else found
+        return np.empty((0, 0), np.float32) if encoded is None else encoded
 
 
 class SearcherIndex:
@@ -301,8 +301,8 @@ def mined(searcher: Searcher, collection: Collection, split: str, depth: int) ->
 
     content = f"{collection.content_hash} {split} {depth} {searcher.identity()}"
 
-    def make(made: Path) -> None:
-        mine(SearcherIndex(searcher, collection), collection, split, depth, made)
+    def make(target: Path) -> None:
+        mine(SearcherIndex(searcher, collection), collection, split, depth, target)
 
     folder = cached("negatives", content, make)
     return open_negatives(folder, collection)

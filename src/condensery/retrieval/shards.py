@@ -69,9 +69,9 @@ def _join(shards: Sequence[Path], query_rows: NDArray[np.int64], depth: int, fol
             joined = new_array(temporary, kind, (len(query_rows), depth))
             first = 0
             for shard in shards:
-                found = load_arrays(shard)[name]
-                joined[first : first + len(found)] = found
-                first += len(found)
+                part = load_arrays(shard)[name]
+                joined[first : first + len(part)] = part
+                first += len(part)
             joined.flush()
     with atomic(folder / QUERIES) as temporary, open(temporary, "wb") as stream:
         np.save(stream, query_rows)
@@ -98,7 +98,7 @@ def padded(rankings: Sequence[tuple[NDArray[np.float32], NDArray[np.int64]]], de
     """The first ``depth`` of each ranking as one, filled with -inf and -1: (n, depth)."""
     scores = np.full((len(rankings), depth), -np.inf, np.float32)
     rows = np.full((len(rankings), depth), -1, np.int64)
-    for i, (own, found) in enumerate(rankings):
-        number = min(depth, len(found))
-        scores[i, :number], rows[i, :number] = own[:number], found[:number]
+    for i, (own, passages) in enumerate(rankings):
+        number = min(depth, len(passages))
+        scores[i, :number], rows[i, :number] = own[:number], passages[:number]
     return scores, rows

@@ -45,19 +45,19 @@ def from_systems(
         UserError: with the line: broken JSON, a missing or mistyped field, an unknown passage; or no line has such a
             system, or is of a query of the collection.
     """
-    found, judged = Distinct(len(collection.queries), depth), judged_pairs(collection, split)
+    distinct, judged = Distinct(len(collection.queries), depth), judged_pairs(collection, split)
     lines = unknown = 0
     seen = dict[str, None]()
     for block in _blocks(_parsed(path, systems, per_system, seen)):
         queries = collection.queries.rows_of([query for _, query, _, _ in block])
         known = [line for line, row in zip(block, queries.tolist(), strict=True) if row >= 0]
         lines, unknown = lines + len(block), unknown + len(block) - len(known)
-        found.add(_pairs(collection, known, queries[queries >= 0], judged))
+        distinct.add(_pairs(collection, known, queries[queries >= 0], judged))
     if missing := [name for name in systems or [] if name not in seen]:
         raise UserError(
             f"stage.read_negatives.systems: {path} has no system {missing[0]!r}{close_to(missing[0], seen)}"
         )
-    negatives = found.result()
+    negatives = distinct.result()
     if not len(negatives.query_rows):
         raise UserError(f"{path}: no negative of a query of the collection '{collection.name}'")
     return negatives, {"lines": lines, "unknown_queries": unknown, **numbers(negatives)}
@@ -84,7 +84,7 @@ def _parsed(path: Path, systems: Sequence[str] | None, per_system: int | None, s
     """Each line, the lists of its systems dealt out in turn; the names of the systems go into ``seen``."""
     for place, record in read_objects(path):
         if "neg" in record:
-            lists = {name: _ids(found, place) for name, found in field(record, "neg", place, dict).items()}
+            lists = {name: _ids(listed, place) for name, listed in field(record, "neg", place, dict).items()}
             query, positives = _ids([record.get("qid")], place)[0], _ids(field(record, "pos", place, list, []), place)
         elif "negative_ids" in record:
             lists, positives = {"": _ids(record["negative_ids"], place)}, list[str]()
@@ -96,13 +96,13 @@ def _parsed(path: Path, systems: Sequence[str] | None, per_system: int | None, s
         yield place, query, positives, [one for one in chain(*zip_longest(*wanted)) if one is not None]
 
 
-def _ids(found: Any, place: str) -> list[str]:
+def _ids(value: Any, place: str) -> list[str]:
     """Ids, which may be numbers; ``UserError`` where it is no list of them."""
-    if not isinstance(found, list) or not all(
-        isinstance(one, int | str) and not isinstance(one, bool) for one in found
+    if not isinstance(value, list) or not all(
+        isinstance(one, int | str) and not isinstance(one, bool) for one in value
     ):
         raise UserError(f"{place}: qid, pos and the lists of neg must be ids, as numbers or strings")
-    return [str(one) for one in found]
+    return [str(one) for one in value]
 
 
 def _blocks(lines: Iterator[Line]) -> Iterator[list[Line]]:

@@ -94,7 +94,7 @@ class StageConfig(BaseModel):
         """What the stage will have to do, for ``dry_run``; by default nobody knows."""
         return Work()
 
-    def made(self, expected: Sizes, metrics: Mapping[str, Any]) -> Sizes:
+    def actual_sizes(self, expected: Sizes, metrics: Mapping[str, Any]) -> Sizes:
         """The sizes of the finished artifact: ``expected`` are those of ``work``, ``metrics`` what its manifest says."""
         return expected
 
@@ -118,7 +118,7 @@ def _leaves(annotation: Any) -> list[Any]:
 def references(config: type[BaseModel]) -> dict[str, Input]:
     """The fields of a stage config that name other stages, in the order of their definition."""
     marks = {name: [m for m in field.metadata if isinstance(m, Input)] for name, field in config.model_fields.items()}
-    return {name: found[0] for name, found in marks.items() if found}
+    return {name: marked[0] for name, marked in marks.items() if marked}
 
 
 def operational(config: type[BaseModel]) -> set[str]:
@@ -156,15 +156,15 @@ class Artifact:
 
     def all_warnings(self) -> list[str]:
         """The same of this artifact and of all that it was made from, each once."""
-        found, left, seen = dict[str, None](), [self], {self.path}
+        texts, left, seen = dict[str, None](), [self], {self.path}
         while left:
             artifact = left.pop(0)
-            found |= dict.fromkeys(artifact.warnings)
+            texts |= dict.fromkeys(artifact.warnings)
             parents = [parent for field in artifact.manifest["inputs"] for parent in artifact.inputs(field)]
             new = [parent for parent in dict.fromkeys(parents) if parent.path not in seen]
             seen |= {parent.path for parent in new}
             left += new
-        return list(found)
+        return list(texts)
 
     def inputs(self, field: str) -> list["Artifact"]:
         """The artifacts that it was made from, in the field ``field`` of its config."""
@@ -196,13 +196,13 @@ def retriever_name(index: Artifact) -> str:
 
     An index that joins several, or that was made of such a one, is called by the one that joins.
     """
-    found, below = index, [index]
+    named, below = index, [index]
     while len(below) == 1:
-        found = below[0]
-        parents = [parent for field in found.manifest["inputs"] for parent in found.inputs(field)]
+        named = below[0]
+        parents = [parent for field in named.manifest["inputs"] for parent in named.inputs(field)]
         below = [parent for parent in parents if parent.manifest["makes"] == "index"]
-    found = found if below else index.ancestor("encoder") or index
-    return f"{found.kind}/{found.id}"
+    named = named if below else index.ancestor("encoder") or index
+    return f"{named.kind}/{named.id}"
 
 
 @dataclass(frozen=True)
@@ -348,10 +348,10 @@ def _import_all(plugins: str) -> None:
             if error.name != name.strip().partition(".")[0]:  # what it imports itself is missing
                 raise
             raise UserError(f"{PLUGINS}: there is no module {name.strip()!r}; is its folder in PYTHONPATH?") from None
-        for found in pkgutil.walk_packages(getattr(module, "__path__", []), f"{module.__name__}."):
-            spec = importlib.util.find_spec(found.name)
+        for submodule in pkgutil.walk_packages(getattr(module, "__path__", []), f"{module.__name__}."):
+            spec = importlib.util.find_spec(submodule.name)
             if spec and spec.origin and "@stage(" in Path(spec.origin).read_text(encoding="utf-8"):
-                importlib.import_module(found.name)
+                importlib.import_module(submodule.name)
 
 
 def registry() -> dict[str, Stage]:

@@ -271,9 +271,9 @@ def identity(callbacks: Mapping[str, Callback], validations: tuple[int, ...] | N
     it changes the result too.
     """
     counted = [one for one in callbacks.values() if one.changes and not (one.at_validation and validations is None)]
-    found = sorted(f"callback {one.model_dump_json()}" for one in counted)
+    parts = sorted(f"callback {one.model_dump_json()}" for one in counted)
     watched = any(hasattr(one, "monitor") for one in counted)
-    return [*found, f"validation {json.dumps(validations)}"] if watched else found
+    return [*parts, f"validation {json.dumps(validations)}"] if watched else parts
 
 
 def idle_callback(configs: Iterable[Any]) -> str | None:
@@ -282,6 +282,6 @@ def idle_callback(configs: Iterable[Any]) -> str | None:
     ``configs``: of all stages of a recipe, trained or not.
     """
     trained = [config for config in configs if hasattr(config, "callbacks")]
-    asked = {label for config in trained for label in config.callbacks if config.validations() is not None}
+    validated = {label for config in trained for label in config.callbacks if config.validations() is not None}
     acting = (label for config in trained for label, one in config.callbacks.items() if one.at_validation)
-    return next((label for label in acting if label not in asked), None)
+    return next((label for label in acting if label not in validated), None)

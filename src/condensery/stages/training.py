@@ -59,8 +59,8 @@ class OptimisedStageConfig(StageConfig):
     def _one_length(self) -> Self:
         given = [key for key in RUN_LENGTHS if getattr(self, key) is not None]
         if len(given) != 1:
-            found = f"got {' and '.join(given)}" if given else "all are null"
-            raise ValueError(f"give one of {', '.join(RUN_LENGTHS)} and set the others to null; {found}")
+            got = f"got {' and '.join(given)}" if given else "all are null"
+            raise ValueError(f"give one of {', '.join(RUN_LENGTHS)} and set the others to null; {got}")
         return self
 
     def by_content(self) -> set[str]:
@@ -162,8 +162,8 @@ class ValidatedConfig(CollectionConfig):
 
     def validations(self) -> tuple[int, ...] | None:
         """How often, with how many queries and passages; None where one of the first two is 0."""
-        found = self.validate_every, self.validation_queries, self.validation_passages
-        return found if all(found[:2]) else None
+        numbers = self.validate_every, self.validation_queries, self.validation_passages
+        return numbers if all(numbers[:2]) else None
 
 
 def run_training(
@@ -237,15 +237,15 @@ def _callbacks(config: OptimisedStageConfig, context: Context, validated: bool) 
 
     from condensery.losses.cross_batch import rank
 
-    found = []
+    instances = []
     for label, chosen in config.callbacks.items():
         if chosen.at_validation and not validated:
             if rank() == 0:
                 print(f"[{context.stage_name}] {chosen.name} does nothing: this stage is not validated", flush=True)
         elif chosen.everywhere or rank() == 0:
             arguments = chosen.arguments(context.folder / SAVED / label, validated)
-            found.append(getattr(callbacks, chosen.name)(**arguments))
-    return found
+            instances.append(getattr(callbacks, chosen.name)(**arguments))
+    return instances
 
 
 def _tracked(config: OptimisedStageConfig, context: Context) -> "Tracked":

@@ -67,11 +67,11 @@ def over(first: Any, second: Any) -> Any:
 
 def known(read: Read, *names: str) -> Sizes:
     """All that is known of what the fields ``names``, by default all, read; of two that differ the later counts."""
-    found = Sizes()
+    merged = Sizes()
     for name in names or read:
         for sizes in read.get(name, ()):
-            found = over(found, sizes)
-    return found
+            merged = over(merged, sizes)
+    return merged
 
 
 def product(*numbers: float | None) -> float | None:
@@ -134,15 +134,15 @@ class Work:
 
 def encoder_size(backbone: BackboneConfig, vocabulary: int | None) -> EncoderSize:
     """The sizes of a backbone: of a folder by its config.json, otherwise as its config says."""
-    found = {name: getattr(backbone, name) for name in ("layers", "hidden", "intermediate", "heads")}
+    shape = {name: getattr(backbone, name) for name in ("layers", "hidden", "intermediate", "heads")}
     words = vocabulary or backbone.vocab_size
     path = expanded(backbone.name) / "config.json" if backbone.name else Path()
     if path.is_file():
         about = read_json(path)
         theirs = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads")
-        found = {name: int(about.get(key, found[name])) for name, key in zip(found, theirs, strict=True)}
+        shape = {name: int(about.get(key, shape[name])) for name, key in zip(shape, theirs, strict=True)}
         words = int(about.get("vocab_size", words))
-    return EncoderSize(**found, vocabulary=words, dropout=0.1 if backbone.dropout is None else backbone.dropout)
+    return EncoderSize(**shape, vocabulary=words, dropout=0.1 if backbone.dropout is None else backbone.dropout)
 
 
 def with_encoder(sizes: Sizes, backbone: BackboneConfig, passage_length: int | None = None) -> Sizes:
@@ -173,12 +173,12 @@ def search(index: Sizes, queries: float | None, depth: int) -> Search:
     """
     if index.members is not None:
         return together(search(member, queries, depth) for member in index.members)
-    pairs, found = product(queries, index.collection.passages), product(5e-6 * depth, queries)
+    pairs, writing = product(queries, index.collection.passages), product(5e-6 * depth, queries)
     if index.dimensions is None:
         return Search(None, None)
     if index.dimensions == 0:
-        return Search(0.0, total([product(4e-9, pairs), found]))
-    return Search(product(2.0 * index.dimensions, pairs), total([product(4e-10, pairs), found]))
+        return Search(0.0, total([product(4e-9, pairs), writing]))
+    return Search(product(2.0 * index.dimensions, pairs), total([product(4e-10, pairs), writing]))
 
 
 def together(searches: Iterable[Search]) -> Search:

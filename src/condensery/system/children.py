@@ -105,10 +105,10 @@ def _killed_with_parent() -> None:
 
 def _guard(parent: Parent, command: Sequence[str]) -> int:
     """Run ``command`` in this group; its exit code, negative for a signal. Does not return when the parent ends first."""
-    asked = threading.Event()
-    signal.signal(signal.SIGTERM, lambda number, frame: asked.set())
+    end_requested = threading.Event()
+    signal.signal(signal.SIGTERM, lambda number, frame: end_requested.set())
     program = subprocess.Popen(command)
-    while not (parent.gone() or asked.is_set()):
+    while not (parent.gone() or end_requested.is_set()):
         with suppress(subprocess.TimeoutExpired):
             return program.wait(PAUSE)
     os.killpg(0, signal.SIGTERM)  # this process takes it for another request

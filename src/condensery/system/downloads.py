@@ -81,9 +81,9 @@ def fetch(download: Download, key: str) -> Path:
 
 def check_digest(path: Path, md5: str) -> None:
     """Raise ``UserError`` where the file has another MD5."""
-    if (found := file_md5(path)) != md5:
+    if (actual := file_md5(path)) != md5:
         raise UserError(
-            f"{path}: its MD5 is {found}, not {md5}: another file, or a broken one; remove it and start again"
+            f"{path}: its MD5 is {actual}, not {md5}: another file, or a broken one; remove it and start again"
         )
 
 

@@ -67,16 +67,16 @@ def load_array(path: Path, mapped: bool = False) -> "NDArray[Any]":
 
     check_file(path)
     try:
-        found: NDArray[Any] = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
+        array: NDArray[Any] = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except MemoryError:
         raise
     except Exception as error:  # a broken header is evaluated as Python, which may raise anything
         raise UserError(f"{path}: not a readable array ({_first_line(error)}); {RECOMPUTE}") from None
-    if not isinstance(found, np.ndarray):
+    if not isinstance(array, np.ndarray):
         raise UserError(f"{path}: not one array, but an archive; {RECOMPUTE}")
-    return found
+    return array
 
 
 def load_arrays(path: Path) -> "dict[str, NDArray[Any]]":
@@ -100,11 +100,11 @@ def new_array(path: Path, dtype: "DTypeLike", shape: tuple[int, ...]) -> "np.mem
     """
     from numpy.lib.format import open_memmap
 
-    found = open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+    array = open_memmap(path, mode="w+", dtype=dtype, shape=shape)
     if hasattr(os, "posix_fallocate"):
         with open(path, "r+b") as stream:
             os.posix_fallocate(stream.fileno(), 0, path.stat().st_size)
-    return found
+    return array
 
 
 def _first_line(error: Exception) -> str:

@@ -48,11 +48,11 @@ def standing(path: Path) -> str:
 
 def fault(path: Path, wanted: str = FILE) -> str:
     """Why ``path`` is not what is ``wanted`` (``FILE`` or ``FOLDER``); empty where it is."""
-    found = standing(path)
-    if found == wanted:
+    actual = standing(path)
+    if actual == wanted:
         return ""
     name = wanted.removeprefix("a ")
-    return f"{found}, not {wanted}" if found else f"no such {name}"
+    return f"{actual}, not {wanted}" if actual else f"no such {name}"
 
 
 def twin(path: Path) -> Path:
@@ -65,10 +65,10 @@ def resolve(path: Path) -> Path | None:
 
     Raises ``UserError`` where both are there and do not hold the same: which is meant, nobody can tell.
     """
-    found = [one for one in (path, twin(path)) if not fault(one)]
-    if len(found) == 2 and not _hold_the_same(*map(_state, sorted(found, key=lambda one: one.suffix == ".gz"))):
+    existing = [one for one in (path, twin(path)) if not fault(one)]
+    if len(existing) == 2 and not _hold_the_same(*map(_state, sorted(existing, key=lambda one: one.suffix == ".gz"))):
         raise UserError(f"{path} and {twin(path).name} beside it differ; remove the one that is not meant")
-    return found[0] if found else None
+    return existing[0] if existing else None
 
 
 def fault_of_either(path: Path) -> str:
@@ -87,8 +87,8 @@ State = tuple[Path, int, int]  # path, size, time of change
 
 
 def _state(path: Path) -> State:
-    found = path.stat()
-    return path, found.st_size, found.st_mtime_ns
+    status = path.stat()
+    return path, status.st_size, status.st_mtime_ns
 
 
 @lru_cache(maxsize=64)  # asked for whenever one of the two is opened

@@ -121,8 +121,8 @@ class Collection:
 
     def unjudged(self) -> NDArray[np.int64]:
         """The rows of the queries that are in no split, ascending; see ``data.unlabelled_queries``."""
-        asked = [self.questions(split) for split in self.description["splits"]]
-        return np.setdiff1d(np.arange(len(self.queries)), np.concatenate([np.empty(0, np.int64), *asked]))
+        in_splits = [self.questions(split) for split in self.description["splits"]]
+        return np.setdiff1d(np.arange(len(self.queries)), np.concatenate([np.empty(0, np.int64), *in_splits]))
 
     def qrels(self, split: str) -> Qrels:
         """The judgements of ``split``; ``UserError`` when the collection has no such split."""

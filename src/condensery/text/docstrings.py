@@ -199,12 +199,12 @@ def _paragraphs(lines: Iterator[str]) -> Iterator[str]:
 
 def read_file(path: Path, minimum_words: int) -> list[Docstring]:
     """All docstrings of a file that give a passage."""
-    found = []
+    kept = []
     for line, text in docstrings(path):
         pieces = cut(text, minimum_words)
         if pieces:
-            found.append(Docstring(line, *pieces))
-    return found
+            kept.append(Docstring(line, *pieces))
+    return kept
 
 
 def read_files(paths: list[Path], minimum_words: int) -> list[list[Docstring]]:

@@ -68,8 +68,8 @@ class DprSource(FolderSource):
 
     def sizes(self) -> CollectionSizes:
         """See ``DataConfig``; as they were published where the passages are missing."""
-        found = counted(self.input_files())
-        return found if found.passages is not None else PUBLISHED.get(self.name, found)
+        sizes = counted(self.input_files())
+        return sizes if sizes.passages is not None else PUBLISHED.get(self.name, sizes)
 
     def judged_splits(self) -> set[str]:
         """Those of a .json file."""
@@ -138,13 +138,13 @@ def _read_json(path: Path, config: DprSource, split: str, writer: "CollectionWri
 
 def _passages(record: dict[str, Any], name: str, place: str) -> list[str]:
     """The ids of the passages that a question lists under ``name``."""
-    found = []
+    ids = []
     for at, entry in enumerate(field(record, name, place, list, [])):
         value = next((entry[key] for key in IDS if key in entry), None) if isinstance(entry, dict) else None
         if not isinstance(value, str | int) or isinstance(value, bool):
             raise UserError(f'{place}: entry {at} of "{name}" names no passage ({" or ".join(IDS)})')
-        found.append(str(value))
-    return found
+        ids.append(str(value))
+    return ids
 
 
 def answers_in(record: dict[str, Any], place: str, writer: "CollectionWriter") -> tuple[str, ...]:

@@ -24,24 +24,24 @@ def sketches(texts: Sequence[str]) -> "list[MinHash]":
     from datasketch import MinHash
 
     empty = MinHash(num_perm=PERMUTATIONS, hashfunc=zlib.crc32)
-    made = []
+    min_hashes = []
     for text in texts:
         tokens = words(text)
         sketch = empty.copy()  # shares the permutations
         runs = range(max(1, len(tokens) - SHINGLE + 1))
         sketch.update_batch(sorted({" ".join(tokens[at : at + SHINGLE]).encode() for at in runs}))
-        made.append(sketch)
-    return made
+        min_hashes.append(sketch)
+    return min_hashes
 
 
-def first_of_each(made: "Iterable[MinHash]", threshold: float) -> list[bool]:
+def first_of_each(min_hashes: "Iterable[MinHash]", threshold: float) -> list[bool]:
     """For each text in order: is there none before it, among those kept, with an estimated Jaccard >= ``threshold``?"""
     from datasketch import MinHashLSH
 
     index = MinHashLSH(threshold=threshold, num_perm=PERMUTATIONS)
     kept: dict[int, MinHash] = {}
     keep = []
-    for number, sketch in enumerate(made):
+    for number, sketch in enumerate(min_hashes):
         new = all(sketch.jaccard(kept[other]) < threshold for other in index.query(sketch))
         keep.append(new)
         if new:
@@ -56,7 +56,7 @@ def contained(sentences: Sequence[str], texts: Iterable[str]) -> list[bool]:
     Sentences are found by their first three words, so the whole costs little more than one pass over the texts.
     """
     wanted = [words(sentence) for sentence in sentences]
-    found = [False] * len(sentences)
+    is_contained = [False] * len(sentences)
     by_start: dict[tuple[str, ...], list[int]] = {}
     for number, sentence in enumerate(wanted):
         if len(sentence) >= SHINGLE:
@@ -66,5 +66,5 @@ def contained(sentences: Sequence[str], texts: Iterable[str]) -> list[bool]:
         for at, start in enumerate(zip(tokens, tokens[1:], tokens[2:], strict=False)):
             for number in by_start.get(start, ()):
                 sentence = wanted[number]
-                found[number] = found[number] or tokens[at : at + len(sentence)] == sentence
-    return found
+                is_contained[number] = is_contained[number] or tokens[at : at + len(sentence)] == sentence
+    return is_contained

@@ -24,8 +24,8 @@ def content_hashes(paths: list[Path]) -> list[str]:
     hashes = [known.get(key) or content_hash(path) for key, path in zip(keys, paths, strict=True)]
     now = time.time_ns()
     fresh = [
-        (key, found)
-        for key, found in zip(keys, hashes, strict=True)
+        (key, digest)
+        for key, digest in zip(keys, hashes, strict=True)
         if key not in known and now - int(key.rpartition("|")[2]) > SETTLED * 1e9
     ]
     if fresh:
@@ -50,8 +50,8 @@ def _open() -> sqlite3.Connection:
 def _recall(keys: list[str]) -> dict[str, str]:
     try:
         with closing(_open()) as connection:
-            found = (connection.execute("SELECT hash FROM hashes WHERE file = ?", (key,)).fetchone() for key in keys)
-            return {key: row[0] for key, row in zip(keys, found, strict=True) if row}
+            rows = (connection.execute("SELECT hash FROM hashes WHERE file = ?", (key,)).fetchone() for key in keys)
+            return {key: row[0] for key, row in zip(keys, rows, strict=True) if row}
     except (sqlite3.Error, OSError):
         return {}
 

@@ -175,13 +175,13 @@ class Repository:
 
     def wanted(self, paths: Iterable[str]) -> list[WantedFile]:
         """What is known of these files."""
-        found = []
+        files = []
         for path in paths:
             known, place = self.files[path], self.folder / path
             size = known.size if known else place.stat().st_size
             address = f"{PAGE}/{self.name}/resolve/{self.folder.name}/{path}" if known else ""
-            found.append(WantedFile(place, size, place.exists(), known.digest if known else "", address))
-        return found
+            files.append(WantedFile(place, size, place.exists(), known.digest if known else "", address))
+        return files
 
     def fetch(self, paths: Iterable[str]) -> None:
         """Fetch what is missing of these files, and check them all. Raises ``UserError`` where that fails."""
@@ -294,29 +294,29 @@ def _of_split(paths: list[str], split: str | None) -> list[str]:
     if split is None:
         return paths
     words = SPLIT_WORDS.get(split, (split,))
-    found = [path for path in paths if any(_names(word, path) for word in words)]
+    matching = [path for path in paths if any(_names(word, path) for word in words)]
     known = ("train", "test", *SPLIT_WORDS["dev"])
-    if not found and split == "train" and not any(_names(word, path) for path in paths for word in known):
+    if not matching and split == "train" and not any(_names(word, path) for path in paths for word in known):
         return paths
-    return found
+    return matching
 
 
 def _patterns(entry: dict[str, Any]) -> dict[str, list[str]]:
     """Split -> patterns of files, of a configuration in a README; under "" those that name no split."""
     given, folder = entry.get("data_files"), str(entry.get("data_dir") or "")
     below = f"{folder.strip('/')}/" if folder else ""
-    found: dict[str, list[str]] = {}
+    patterns: dict[str, list[str]] = {}
     given = [given] if isinstance(given, str | dict) else given or [f"{below}*"]
     for one in given:
         if isinstance(one, dict) and "path" in one:
             paths, split = one["path"], str(one.get("split", "train"))
-            found.setdefault(split, []).extend([paths] if isinstance(paths, str) else paths)
+            patterns.setdefault(split, []).extend([paths] if isinstance(paths, str) else paths)
         elif isinstance(one, dict):
             for split, paths in one.items():
-                found.setdefault(str(split), []).extend([paths] if isinstance(paths, str) else paths)
+                patterns.setdefault(str(split), []).extend([paths] if isinstance(paths, str) else paths)
         else:
-            found.setdefault("", []).append(str(one))
-    return found
+            patterns.setdefault("", []).append(str(one))
+    return patterns
 
 
 def _opened(path: Path) -> Any:

@@ -115,17 +115,17 @@ class HuggingfaceSource(_OnTheHub):
     @cached_property
     def chosen(self) -> dict[str, tuple[Repository, list[str]]]:
         """Judgements of each split, queries, corpus."""
-        data, found = self.repository, dict[str, tuple[Repository, list[str]]]()
+        data, parts = self.repository, dict[str, tuple[Repository, list[str]]]()
         own = next((name for name in ("qrels", "default") if data.has(name)), None)
         judging, config = data, self.configs.qrels if self.configs.qrels != AUTO else own
         if self.judgements not in (None, AUTO) or (self.judgements == AUTO and config is None):
             name = f"{self.name}-qrels" if self.judgements == AUTO else str(self.judgements)
             judging, config = Repository(name, None, "data.judgements"), None
         for split, name in self.splits.named().items():
-            found[f"qrels of {split}"] = judging, judging.select(config, name)
-        if found:
-            found["queries"] = data, data.select(self.configs.queries, None)
-        return found | {"passages": (data, data.select(self.configs.corpus, None))}
+            parts[f"qrels of {split}"] = judging, judging.select(config, name)
+        if parts:
+            parts["queries"] = data, data.select(self.configs.queries, None)
+        return parts | {"passages": (data, data.select(self.configs.corpus, None))}
 
     def expected(self) -> dict[str, int]:
         """See ``DataConfig``: as the README of the data set has it."""
@@ -196,11 +196,11 @@ def read(config: HuggingfaceSource, writer: "CollectionWriter") -> None:
     from condensery.text.ids import id_hash  # imports NumPy, which a dry run does without
 
     config.fetch()
-    asked = "queries" in config.chosen
-    known = {id_hash(identifier) for _, identifier, _, _ in _texts(config, "queries")} if asked else set()
+    has_queries = "queries" in config.chosen
+    known = {id_hash(identifier) for _, identifier, _, _ in _texts(config, "queries")} if has_queries else set()
     for split in config.splits.named():
         _read_qrels(config, split, known, writer)
-    for place, identifier, _, text in _texts(config, "queries") if asked else ():
+    for place, identifier, _, text in _texts(config, "queries") if has_queries else ():
         if id_hash(identifier) in known:  # one may stand in the files of several splits
             known.remove(id_hash(identifier))
             writer.add_query(Query(identifier, text), place)

@@ -112,7 +112,7 @@ class IrDatasetsSource(DataConfig):
         Raises ``UserError`` where the library is not installed, or does not know an id.
         """
         base = self._with_docs(self.name, "data.name")
-        found: dict[str, Part] = {}
+        parts: dict[str, Part] = {}
         for split, identifier in self._split_ids().items():
             data = _load(identifier)
             for role in ("qrels", "queries"):
@@ -120,12 +120,12 @@ class IrDatasetsSource(DataConfig):
                     raise UserError(
                         f"data.splits.{split}: {identifier} has no {role} in ir_datasets; choose another id"
                     )
-                found[f"{role} of {split}"] = Part(f"{role} of {split}", identifier, getattr(data, f"{role}_handler")())
-        found["passages"] = Part("passages", base, _load(base).docs_handler())
+                parts[f"{role} of {split}"] = Part(f"{role} of {split}", identifier, getattr(data, f"{role}_handler")())
+        parts["passages"] = Part("passages", base, _load(base).docs_handler())
         if self.documents:
             other = self._with_docs(self.documents, "data.documents")
-            found["documents"] = Part("documents", other, _load(other).docs_handler())
-        return found
+            parts["documents"] = Part("documents", other, _load(other).docs_handler())
+        return parts
 
     def _with_docs(self, name: str, key: str) -> str:
         """The id itself, or the first part of it whose collection has documents."""
@@ -146,7 +146,7 @@ class IrDatasetsSource(DataConfig):
 
     def _split_ids(self) -> dict[str, str]:
         """Split -> id, of the splits that are wanted and there."""
-        found = {}
+        id_of = {}
         for split, given in self.splits:
             if given == AUTO:
                 names = CANDIDATES[split]
@@ -155,11 +155,11 @@ class IrDatasetsSource(DataConfig):
                 ids = ["/".join(filter(None, (self.name, name))) for name in names]
                 there = [one for one in ids if _judges(one)]
                 if there and not (split == "dev" and self._test_is_dev()):
-                    found[split] = there[0]
+                    id_of[split] = there[0]
             elif given:
                 ids = [f"{self.name}/{given}", given]
-                found[split] = next((one for one in ids if _load(one) is not None), ids[0])
-        return found
+                id_of[split] = next((one for one in ids if _load(one) is not None), ids[0])
+        return id_of
 
     def _test_is_dev(self) -> bool:
         """Whether the dev queries are what is tested on."""
@@ -218,8 +218,8 @@ class IrDatasetsSource(DataConfig):
 
     def downloads(self) -> list[Download]:
         """Every file that is read, each once."""
-        found = [one for part in self.parts.values() for one in _downloads(part.handler)]
-        return list({one.path: one for one in found}.values())
+        files = [one for part in self.parts.values() for one in _downloads(part.handler)]
+        return list({one.path: one for one in files}.values())
 
     def wanted(self) -> list[WantedFile]:
         """See ``DataConfig``; sizes are those that the library knows."""
@@ -247,10 +247,10 @@ class IrDatasetsSource(DataConfig):
             packed = sum(one.bytes_whole for one in _downloads(self.parts[role].handler))
             if number and packed:
                 tokens[role] = UNPACKED * packed / number / CHARACTERS
-        asked = {
+        query_parts = {
             role[len("queries of ") :]: part for role, part in self.parts.items() if role.startswith("queries of ")
         }
-        known = {split: _load(part.id).metadata() for split, part in asked.items()}
+        known = {split: _load(part.id).metadata() for split, part in query_parts.items()}
         # a split may have queries that nobody judged: there are no more judged ones than judgements
         queries = {
             split: min(one.get(kind, {}).get("count", 0) for kind in ("queries", "qrels"))

@@ -41,10 +41,10 @@ class Judgements:
         kept = ~np.isin(passage_hashes, np.array(sorted(dropped), np.uint64))
         self._complain(query_rows < 0, "no query has this query id", self.queries)
         self._complain((passage_rows < 0) & kept, "no passage has this passage id", self.passages)
-        found = np.stack([query_rows, passage_rows, np.frombuffer(self.grades, np.int32)], axis=1)
+        triples = np.stack([query_rows, passage_rows, np.frombuffer(self.grades, np.int32)], axis=1)
         places = np.flatnonzero(kept)
-        places = places[np.lexsort(found[places].T[::-1])]
-        rows = found[places]
+        places = places[np.lexsort(triples[places].T[::-1])]
+        rows = triples[places]
         pair_again = (rows[1:, :2] == rows[:-1, :2]).all(axis=1)
         contradiction = pair_again & (rows[1:, 2] != rows[:-1, 2])
         if contradiction.any():
@@ -53,7 +53,7 @@ class Judgements:
             raise UserError(f"{self.places[second]}: another grade for the pair judged at {self.places[first]}")
         unique = np.concatenate([[True], ~pair_again]) if len(rows) else np.zeros(0, bool)
         self._check_positives(rows, places)
-        return rows[unique].astype(np.int32), len(found) - int(unique.sum())
+        return rows[unique].astype(np.int32), len(triples) - int(unique.sum())
 
     def _complain(self, wrong: NDArray[np.bool_], message: str, ids: KeptIds) -> None:
         if wrong.any():

@@ -87,7 +87,7 @@ class _Marco(FolderSource):
     def sizes(self) -> CollectionSizes:
         """See ``DataConfig``; as they were published where a file is missing."""
         files = self.input_files()
-        return self.published_sizes() if any(not file.found() for file in files) else counted(files)
+        return self.published_sizes() if any(not file.existing_path() for file in files) else counted(files)
 
     def judged_splits(self) -> set[str]:
         """See ``Source``: those of TREC where their files are."""
@@ -230,19 +230,19 @@ class Titles:
     def __init__(self, path: Path) -> None:
         self._lines = read_columns(path, ["passage id", "title"])
         self._ahead: dict[str, str] = {}
-        self.found = self.missing = 0
+        self.matched = self.missing = 0
 
     def of(self, identifier: str) -> str:
         """The title of a passage, empty where the file has none for it."""
         if identifier in self._ahead:
-            self.found += 1
+            self.matched += 1
             return self._ahead.pop(identifier)
-        for _, (found, title) in self._lines:
+        for _, (other, title) in self._lines:
             title = "" if title == NO_TITLE else title
-            if found == identifier:
-                self.found += 1
+            if other == identifier:
+                self.matched += 1
                 return title
-            self._ahead[found] = title
+            self._ahead[other] = title
         self.missing += 1
         return ""
 
@@ -261,7 +261,7 @@ def read(config: MarcoSource, writer: "CollectionWriter") -> None:
     lines = read_columns(by_role["passages"].open_path(), ["passage id", "passage"])
     for place, (identifier, text) in at_least_one(lines, by_role["passages"], hint=""):
         writer.add_passage(Passage(identifier, titles.of(identifier) if titles else "", text), place)
-    if titles and titles.missing and not titles.found:
+    if titles and titles.missing and not titles.matched:
         raise UserError(
             f"{by_role['titles'].open_path()}: no line is of a passage of {config.collection}; set data.titles"
         )

@@ -36,13 +36,13 @@ class TextSource(FolderSource):
 
     def text_files(self) -> list[tuple[str, Path]]:
         """(path below the root, path) of every text file, sorted, so that the order is the same on every machine."""
-        found = []
+        files = []
         for path in self.folder.rglob("*"):
             below = path.relative_to(self.folder)
             hidden = any(part.startswith(".") for part in below.parts)
             if path.name.endswith(ENDINGS) and not hidden and standing(path) != FOLDER:
-                found.append((below.as_posix(), path))
-        return sorted(found)
+                files.append((below.as_posix(), path))
+        return sorted(files)
 
     def input_files(self) -> list[InputFile]:
         """The text files, the queries and the qrels."""
@@ -52,11 +52,11 @@ class TextSource(FolderSource):
     def check(self) -> None:
         """As ``FolderSource.check``; a folder without text files is a ``UserError`` too."""
         super().check()
-        found = self.text_files()
-        for below, _ in found:
+        files = self.text_files()
+        for below, _ in files:
             if not below.isprintable():
                 raise UserError(f"{self.folder}: the file name {below!r} is not plain text in UTF-8; rename the file")
-        if not found:
+        if not files:
             raise UserError(f"{self.folder}: no text files here ({', '.join('*' + ending for ending in ENDINGS)})")
 
 
@@ -65,14 +65,14 @@ def paragraphs(path: Path, minimum_words: int) -> Iterator[tuple[str, str]]:
     return joined(_blocks(path), minimum_words)
 
 
-def joined(found: Iterable[tuple[str, str]], minimum_words: int) -> Iterator[tuple[str, str]]:
+def joined(parts: Iterable[tuple[str, str]], minimum_words: int) -> Iterator[tuple[str, str]]:
     """Paragraphs (place, text) out of those of one document: short ones go in front of the next.
 
     What is short at the end goes with the one before.
     """
     ready: tuple[str, list[str]] | None = None
     place, blocks = "", list[str]()
-    for where, block in found:
+    for where, block in parts:
         place = place if blocks else where
         blocks.append(block)
         if sum(len(text.split()) for text in blocks) >= minimum_words:

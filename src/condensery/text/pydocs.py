@@ -94,9 +94,9 @@ class PydocsSource(DataConfig):
         """By the bytes of the sources: of stdlib, torch, transformers and numpy 126 passages a megabyte."""
         megabytes = sum(file.size for package in self.packages for file in source_files(package)) / 1e6
         passages = 126 * megabytes
-        asked = 0.87 * passages
+        query_count = 0.87 * passages
         shares = {"train": 1 - SHARE_DEV - SHARE_TEST, "dev": SHARE_DEV, "test": SHARE_TEST}
-        queries = {split: share * asked for split, share in shares.items()}
+        queries = {split: share * query_count for split, share in shares.items()}
         return CollectionSizes(passages, 127, None, None, queries, 0.23 * megabytes)
 
     def fingerprint(self) -> str:
@@ -112,12 +112,12 @@ def package_folder(package: str) -> Path:
     if package == STDLIB:
         return Path(sysconfig.get_path("stdlib"))
     try:
-        found = importlib.util.find_spec(package) if package.isidentifier() else None
+        spec = importlib.util.find_spec(package) if package.isidentifier() else None
     except (ImportError, ValueError):
-        found = None
-    if found is None or not found.submodule_search_locations:
+        spec = None
+    if spec is None or not spec.submodule_search_locations:
         raise UserError(f'data.packages: no package "{package}" is installed; install it or leave it out')
-    return Path(next(iter(found.submodule_search_locations)))
+    return Path(next(iter(spec.submodule_search_locations)))
 
 
 def _version(package: str) -> str:
@@ -131,22 +131,22 @@ def source_files(package: str) -> list[SourceFile]:
     """The Python files of a package that are read, sorted by module; tests are left out."""
     root = package_folder(package)
     prefix = () if package == STDLIB else (package,)
-    found = []
+    files = []
     for folder, below, names in os.walk(root):
         below[:] = [name for name in below if name not in LEFT_OUT]
         parts = prefix + Path(folder).relative_to(root).parts
         for name in names:
             if name.endswith(".py") and not name.startswith(COPIES):
                 module = ".".join(parts if name == "__init__.py" else (*parts, name[:-3]))
-                found.append(SourceFile(module, Path(folder, name), os.stat(os.path.join(folder, name)).st_size))
-    return sorted(found)
+                files.append(SourceFile(module, Path(folder, name), os.stat(os.path.join(folder, name)).st_size))
+    return sorted(files)
 
 
 def read(config: PydocsSource, writer: "CollectionWriter") -> None:
     """Read the docstrings into ``writer``. The result does not depend on ``workers``."""
     files = [file for package in dict.fromkeys(config.packages) for file in source_files(package)]
-    entries, made = _extract(files, config)
-    keep = first_of_each(made, config.near_duplicate)
+    entries, min_hashes = _extract(files, config)
+    keep = first_of_each(min_hashes, config.near_duplicate)
     writer.dropped["near_duplicates"] += len(keep) - sum(keep)
     entries = [entry for entry, new in zip(entries, keep, strict=True) if new]
     entries = _without_boilerplate(entries, config.minimum_words, writer)
@@ -158,20 +158,20 @@ def _extract(files: list[SourceFile], config: PydocsSource) -> tuple[list[Entry]
     """The docstrings of all files, in order, each with its sketch."""
     portions = list(_portions(files))
     entries: list[Entry] = []
-    made: list[MinHash] = []
+    min_hashes: list[MinHash] = []
     with _mapper(config.workers) as run, progress("reading docstrings", len(files), "files") as task:
         results = run(_read_portion, portions, [config.minimum_words] * len(portions))
         for portion, (part, sketched) in zip(portions, results, strict=True):
             entries += part
-            made += sketched
+            min_hashes += sketched
             task.advance(len(portion))
-    return entries, made
+    return entries, min_hashes
 
 
 def _read_portion(files: list[SourceFile], minimum_words: int) -> tuple[list[Entry], "list[MinHash]"]:
     """The work of one process: docstrings and their sketches."""
-    found = read_files([file.path for file in files], minimum_words)
-    entries = [Entry(file.module, *one) for file, of_file in zip(files, found, strict=True) for one in of_file]
+    by_file = read_files([file.path for file in files], minimum_words)
+    entries = [Entry(file.module, *one) for file, of_file in zip(files, by_file, strict=True) for one in of_file]
     return entries, sketches([entry.passage for entry in entries])
 
 

@@ -32,18 +32,18 @@ def query_files(path: str) -> list[Path]:
     named = expanded(path)
     what = standing(named)
     if what == FOLDER:
-        found = [file for file in named.iterdir() if standing(file) != FOLDER and not file.name.startswith(".")]
-        if not found:
+        files = [file for file in named.iterdir() if standing(file) != FOLDER and not file.name.startswith(".")]
+        if not files:
             raise UserError(f"{named}: this folder holds no files of queries")
     else:
         fitting = [named] if what else map(Path, glob.glob(str(named), recursive=True))
-        found = [file for file in fitting if standing(file) != FOLDER]
-        if not found:
+        files = [file for file in fitting if standing(file) != FOLDER]
+        if not files:
             raise UserError(f"{named}: no such file or folder of queries, and no file fits it as a pattern")
-    for file in found:
+    for file in files:
         if why := fault(file):
             raise UserError(f"{file}: {why}; it is named as one of queries")
-    return sorted(found)
+    return sorted(files)
 
 
 def format_of(files: list[Path]) -> Format:
@@ -102,10 +102,10 @@ def _objects(file: Path) -> Iterator[tuple[str, str, list[str]]]:
 
 
 def _one_of(record: dict[str, Any], names: tuple[str, ...], place: str) -> str:
-    found = next((name for name in names if record.get(name) is not None), None)
-    if found is None:
+    name = next((name for name in names if record.get(name) is not None), None)
+    if name is None:
         raise UserError(f"{place}: needs one of the fields {', '.join(names)} ({fields_of(record)})")
-    return found
+    return name
 
 
 def _by_line(files: list[Path], passages: int) -> Iterator[Pair]:

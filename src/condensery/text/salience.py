@@ -30,13 +30,15 @@ class Salience:
 
     def of_words(self, words: Sequence[str]) -> float:
         """The mean idf of the distinct words, 0 where there are none."""
-        found = set(words)
-        return math.fsum(self._idf(word) for word in found) / len(found) if found else 0.0
+        distinct = set(words)
+        return math.fsum(self._idf(word) for word in distinct) / len(distinct) if distinct else 0.0
 
     def ranked(self, sentences: Sequence[str], minimum_words: int, maximum_words: int) -> list[int]:
         """The places of the sentences that have so many words, most salient first, equal ones in their order."""
         words = [WORD.findall(sentence.lower()) for sentence in sentences]
-        fit = [place for place, found in enumerate(words) if minimum_words <= len(found) <= maximum_words]
+        fit = [
+            place for place, sentence_words in enumerate(words) if minimum_words <= len(sentence_words) <= maximum_words
+        ]
         return sorted(fit, key=lambda place: -self.of_words(words[place]))
 
     def _idf(self, word: str) -> float:

@@ -70,7 +70,7 @@ def _lines(file: "InputFile") -> tuple[float | None, float | None, float]:
     Of judgements the items are the queries: lines that begin with the same word are one.
     """
     try:
-        path = file.found()
+        path = file.existing_path()
         if path is None:
             return None, None, 0.0
         size = os.path.getsize(path) * (UNPACKED if path.suffix == ".gz" else 1.0)

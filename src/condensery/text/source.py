@@ -42,22 +42,22 @@ class InputFile:
     exact: bool = False
     may_be_empty: bool = False
 
-    def found(self) -> Path | None:
+    def existing_path(self) -> Path | None:
         """The file as it is on disk, if it is there; ``UserError`` where its plain and its packed form differ."""
         return (None if fault(self.path) else self.path) if self.exact else resolve(self.path)
 
     def fault(self) -> str:
         """What is wrong with the place where it is expected; empty where a file is there."""
-        if self.found():
+        if self.existing_path():
             return ""
         return fault(self.path) if self.exact else fault_of_either(self.path)
 
     def open_path(self) -> Path:
         """The file as it is on disk; ``UserError`` that says what stands there instead."""
-        found = self.found()
-        if found is None:
+        path = self.existing_path()
+        if path is None:
             raise UserError(f"{self.path}: {self.fault()}; it is the {self.role}{self.hint}")
-        return found
+        return path
 
     def look(self) -> Path:
         """The same, after a look at its first bytes; ``UserError`` for none, and for what is no text."""
@@ -158,13 +158,13 @@ class DataConfig(BaseModel):
 
     def sizes(self) -> CollectionSizes:
         """How large it is, as far as that can be told without reading it."""
-        found, known = counted(self.input_files()), self.expected()
-        if found.passages is not None or not known.get("passages"):
-            return found
+        sizes, known = counted(self.input_files()), self.expected()
+        if sizes.passages is not None or not known.get("passages"):
+            return sizes
         documents = known.get("documents") or None
         tokens = PARAGRAPH, documents and 10 * PARAGRAPH  # of a passage, and of a web page
         return replace(
-            found, passages=known["passages"], passage_tokens=tokens[0], documents=documents, document_tokens=tokens[1]
+            sizes, passages=known["passages"], passage_tokens=tokens[0], documents=documents, document_tokens=tokens[1]
         )
 
     def check(self) -> None:
@@ -185,7 +185,7 @@ class DataConfig(BaseModel):
         self.check()
         files = self.input_files()
         hashes = content_hashes([file.look() for file in files])
-        return self._digest([[file.role, found] for file, found in zip(files, hashes, strict=True)])
+        return self._digest([[file.role, file_hash] for file, file_hash in zip(files, hashes, strict=True)])
 
     def _digest(self, content: Any) -> str:
         # a key that came later: at 0 the collections of before are still known

@@ -101,7 +101,7 @@ class CollectionWriter:
         self.broken_answers: list[tuple[str, str]] = []
         self.relevant_from: dict[str, int] = {}
         self._answers: TableWriter | None = None
-        self._asked: dict[str, array[int]] = {}
+        self._questions: dict[str, array[int]] = {}
         self._negatives = GivenNegatives()
         self._passages = _Rows(folder, "passages", ("id", "title", "text", "document"))
         self._queries = _Rows(folder, "queries", ("id", "text"))
@@ -166,7 +166,7 @@ class CollectionWriter:
         self.dropped["empty_answers"] += len(query.answers) - len(answers)
         self._digest("query", where, query.id, query.text, *answers)
         if split is not None:
-            self._asked.setdefault(split, array("q")).append(self._queries.table.count)
+            self._questions.setdefault(split, array("q")).append(self._queries.table.count)
         self._add_answers(answers)
         self._queries.add((query.id, query.text), len(query.text), where)
 
@@ -227,7 +227,7 @@ class CollectionWriter:
         self._hold_out(qrels)
         self._set_aside(qrels)
         self._write_qrels(qrels)
-        self._write_asked(qrels)
+        self._write_questions(qrels)
         negatives = self._negatives.resolve(queries, passages, self._dropped_passages)
         if len(negatives):
             np.save(self.folder / "negatives.npy", negatives)
@@ -256,7 +256,7 @@ class CollectionWriter:
 
     def _hold_out(self, qrels: dict[str, NDArray[np.int32]]) -> None:
         """Move ``dev_queries`` train queries to dev where the source has no dev split."""
-        if not self.dev_queries or "dev" in qrels or "dev" in self._asked or "train" not in qrels:
+        if not self.dev_queries or "dev" in qrels or "dev" in self._questions or "train" not in qrels:
             return
         held_out = self._drawn(qrels["train"], "dev", self.dev_queries, HELD_OUT_SHARE)
         if held_out.any():
@@ -284,11 +284,11 @@ class CollectionWriter:
                 np.save(self.folder / f"qrels-{split}.npy", qrels[split])
                 self._hash.update(split.encode() + np.ascontiguousarray(qrels[split], "<i4").tobytes())
 
-    def _write_asked(self, qrels: dict[str, NDArray[np.int32]]) -> None:
-        for split, found in sorted(self._asked.items()):
+    def _write_questions(self, qrels: dict[str, NDArray[np.int32]]) -> None:
+        for split, row_numbers in sorted(self._questions.items()):
             if split in qrels:
                 raise ValueError(f"the split {split} has judged queries and queries with answers alone")
-            rows = np.array(found, np.int64)
+            rows = np.array(row_numbers, np.int64)
             np.save(self.folder / f"questions-{split}.npy", rows)
             self._hash.update(split.encode() + np.ascontiguousarray(rows, "<i8").tobytes())
         for split, grade in sorted(self.relevant_from.items()):
@@ -308,7 +308,9 @@ class CollectionWriter:
             "passage_characters": self._passages.characters,
             "queries": self._queries.table.count,
             "documents": self._documents.table.count if self._documents else 0,
-            "splits": {split: self._counts(split, qrels) for split in SPLITS if split in qrels or split in self._asked},
+            "splits": {
+                split: self._counts(split, qrels) for split in SPLITS if split in qrels or split in self._questions
+            },
             "dropped": dict(sorted((key, count) for key, count in self.dropped.items() if count)),
             "warnings": self.warnings,
         }
@@ -320,7 +322,7 @@ class CollectionWriter:
 
     def _counts(self, split: str, qrels: dict[str, NDArray[np.int32]]) -> dict[str, int]:
         if split not in qrels:
-            return {"queries": len(self._asked[split]), "judgements": 0}
+            return {"queries": len(self._questions[split]), "judgements": 0}
         counts = {"queries": len(np.unique(qrels[split][:, 0])), "judgements": len(qrels[split])}
         return counts | ({"relevant_from": self.relevant_from[split]} if split in self.relevant_from else {})
 

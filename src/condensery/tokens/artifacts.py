@@ -125,13 +125,13 @@ def unknown_words(stores: "Mapping[str, TokenStore]", unknown: int) -> dict[str,
 
     ``unknown`` is the id of [UNK]. Such a store was made with the tokenizer of another language, or with an empty one.
     """
-    found = []
+    warnings = []
     for name, store in stores.items():
         share = store.share_of(unknown)
         if share > MOST_UNKNOWN:
             said = f"{share:.0%} of the {store.token_count:,} tokens of {name} are unknown to the tokenizer ([UNK])"
-            found.append(f"{said}; is it one for this language, writing and punctuation? (backbone.tokenizer)")
-    return {"warnings": found} if found else {}
+            warnings.append(f"{said}; is it one for this language, writing and punctuation? (backbone.tokenizer)")
+    return {"warnings": warnings} if warnings else {}
 
 
 def pair_reader(tokens: Tokens, query_length: int, length: int, separators: int) -> "PairReader":

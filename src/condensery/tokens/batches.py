@@ -136,8 +136,8 @@ def chunks(
     order = np.argsort(-lengths, kind="stable")
     cuts = together * _cuts(_rounded(lengths)[order][::together], budget // together)
     names = order if rows is None else np.asarray(rows, dtype=np.int64)[order]
-    made = [side.chunks(order, cuts, names, pad_id) for side in sides]
-    return made[0] if context is None else [replace(a, context=b) for a, b in zip(*made, strict=True)]
+    side_chunks = [side.chunks(order, cuts, names, pad_id) for side in sides]
+    return side_chunks[0] if context is None else [replace(a, context=b) for a, b in zip(*side_chunks, strict=True)]
 
 
 class _Side:

@@ -86,9 +86,9 @@ def truncated_svd(matrix: sparse.csr_array, dim: int) -> tuple[NDArray[np.float6
     occur = np.flatnonzero(np.diff(matrix.indptr) + np.bincount(matrix.indices, minlength=matrix.shape[1]))
     if not len(occur):
         return left, values
-    found, falling = _singular(matrix[occur][:, occur], dim)
+    vectors, falling = _singular(matrix[occur][:, occur], dim)
     rank = int((falling > falling[0] * len(occur) * np.finfo(np.float64).eps).sum())  # as numpy.linalg.matrix_rank
-    left[occur, :rank], values[:rank] = found[:, :rank], falling[:rank]
+    left[occur, :rank], values[:rank] = vectors[:, :rank], falling[:rank]
     return left, values
 
 
@@ -102,6 +102,6 @@ def _singular(matrix: sparse.csr_array, dim: int) -> tuple[NDArray[np.float64], 
 
     # ARPACK's iteration starts from the same vector each time
     start = generator("svd").standard_normal(size)
-    found, rising, _ = svds(matrix, k=dim, v0=start, return_singular_vectors="u")
+    vectors, rising, _ = svds(matrix, k=dim, v0=start, return_singular_vectors="u")
     order = np.argsort(-rising)
-    return found[:, order], rising[order]
+    return vectors[:, order], rising[order]

@@ -57,13 +57,13 @@ def group_documents(
         (number, list(_groups(units, [rooms[title] for title in document.titles])))
         for number, (document, units) in enumerate(zip(documents, _units(tokenizer, documents, rooms), strict=True))
     ]
-    found: list[list[Grouped]] = [[] for _ in documents]
+    passages: list[list[Grouped]] = [[] for _ in documents]
     flat = [(number, group) for number, groups in every for group in groups]
     for number, group in _fitting(tokenizer, documents, flat, rooms):
         document = documents[number]
         title, _ = titles[document.titles[group[0].text]]
-        found[number].append(Grouped(title, _joined(document, group)))
-    return [(document.id, of_it) for document, of_it in zip(documents, found, strict=True)]
+        passages[number].append(Grouped(title, _joined(document, group)))
+    return [(document.id, of_it) for document, of_it in zip(documents, passages, strict=True)]
 
 
 def cut(tokenizer: Tokenizer, text: str, limit: int) -> list[tuple[int, int]]:
@@ -71,7 +71,7 @@ def cut(tokenizer: Tokenizer, text: str, limit: int) -> list[tuple[int, int]]:
 
     Between words where there is a blank within ``limit`` tokens. A single character is never cut.
     """
-    found, waiting = [], [(0, len(text))]
+    pieces, waiting = [], [(0, len(text))]
     while waiting:
         begin, end = _stripped(text, *waiting.pop())
         if begin == end:
@@ -79,10 +79,10 @@ def cut(tokenizer: Tokenizer, text: str, limit: int) -> list[tuple[int, int]]:
         places = [at for at, _ in tokenizer.encode(text[begin:end], add_special_tokens=False).offsets]
         cuts = [0, *_cuts(text[begin:end], places, limit), end - begin]
         if len(cuts) == 2:
-            found.append((begin, end))
+            pieces.append((begin, end))
         else:  # a piece by itself may have other tokens than in the whole: it is looked at again
             waiting += [(begin + first, begin + last) for first, last in reversed(list(pairwise(cuts)))]
-    return found
+    return pieces
 
 
 def _cuts(text: str, places: Sequence[int], limit: int) -> Iterator[int]:
@@ -120,13 +120,13 @@ def _units(tokenizer: Tokenizer, documents: Sequence[DocumentTexts], rooms: dict
     """The units of each document, tokenised by themselves, all documents at once."""
     ranges = [[sentences(text) for text in document.texts] for document in documents]
     texts = [document.texts[n] for document in documents for n in range(len(document.texts))]
-    flat = [text[b:e] for text, found in zip(texts, (r for one in ranges for r in one), strict=True) for b, e in found]
+    flat = [text[b:e] for text, spans in zip(texts, (r for one in ranges for r in one), strict=True) for b, e in spans]
     counts = iter(_count(tokenizer, flat))
     for document, of_texts in zip(documents, ranges, strict=True):
         units: list[_Unit] = []
-        for number, found in enumerate(of_texts):
+        for number, spans in enumerate(of_texts):
             limit, text = rooms[document.titles[number]], document.texts[number]
-            for begin, end in found:
+            for begin, end in spans:
                 tokens = next(counts)
                 if tokens <= limit:
                     units.append(_Unit(number, begin, end, tokens))
@@ -139,8 +139,8 @@ def _units(tokenizer: Tokenizer, documents: Sequence[DocumentTexts], rooms: dict
 
 def sentences(text: str) -> list[tuple[int, int]]:
     """Characters (begin, end) of each sentence, without the white space around it."""
-    found = (_stripped(text, begin, end) for begin, end in pairwise([*sentence_begins(text), len(text)]))
-    return [(begin, end) for begin, end in found if begin < end]
+    spans = (_stripped(text, begin, end) for begin, end in pairwise([*sentence_begins(text), len(text)]))
+    return [(begin, end) for begin, end in spans if begin < end]
 
 
 def _groups(units: Sequence[_Unit], rooms: Sequence[int]) -> Iterator[list[_Unit]]:
@@ -167,15 +167,15 @@ def _fitting(
 
     WordPiece never needs it; byte-level tokenizers write a word behind a blank with other tokens than at the beginning.
     """
-    found = []
+    fitting = []
     counts = _count(tokenizer, [_joined(documents[number], group) for number, group in groups])
     for (number, group), tokens in zip(groups, counts, strict=True):
         if tokens <= rooms[documents[number].titles[group[0].text]] or len(group) == 1:
-            found.append((number, group))
+            fitting.append((number, group))
         else:
             half = len(group) // 2
-            found += _fitting(tokenizer, documents, [(number, group[:half]), (number, group[half:])], rooms)
-    return found
+            fitting += _fitting(tokenizer, documents, [(number, group[:half]), (number, group[half:])], rooms)
+    return fitting
 
 
 def _joined(document: DocumentTexts, group: Sequence[_Unit]) -> str:

@@ -36,21 +36,21 @@ class PairReader:
 
     def rows(self, queries: ArrayLike, passages: ArrayLike) -> tuple[Ids, Ids, Ids]:
         """The pairs of queries (n,) and passages (n,): flat ids, starts (n + 1,), where the second texts begin (n,)."""
-        asked, asked_starts = text_rows(self.queries, queries, self.vocabulary, self.query_length)
-        before, shared = np.diff(asked_starts), 2 - self.separators
+        query_tokens, query_starts = text_rows(self.queries, queries, self.vocabulary, self.query_length)
+        before, shared = np.diff(query_starts), 2 - self.separators
         room = self.length - before + shared
-        read, read_starts = text_rows(self.passages, passages, self.vocabulary, room, self.titles)
-        read[read_starts[:-1]] = self.vocabulary.sep  # in place of [CLS]
-        behind = np.diff(read_starts) - shared
+        passage_tokens, passage_starts = text_rows(self.passages, passages, self.vocabulary, room, self.titles)
+        passage_tokens[passage_starts[:-1]] = self.vocabulary.sep  # in place of [CLS]
+        behind = np.diff(passage_starts) - shared
         # two stretches a pair, out of all queries and then all passages
         counts = np.column_stack([before, behind])
-        first = np.column_stack([asked_starts[:-1], len(asked) + read_starts[1:] - behind])
-        flat = np.concatenate([asked, read])[ranges(first.reshape(-1), counts.reshape(-1))]
+        first = np.column_stack([query_starts[:-1], len(query_tokens) + passage_starts[1:] - behind])
+        flat = np.concatenate([query_tokens, passage_tokens])[ranges(first.reshape(-1), counts.reshape(-1))]
         starts = np.concatenate([[0], np.cumsum(counts.sum(axis=1))]).astype(np.int64)
         return flat, starts, before + self.separators - 1
 
     def chunks(self, queries: ArrayLike, passages: ArrayLike, budget: int, together: int = 1) -> list[Chunk]:
         """The pairs in chunks, see ``condensery.tokens.batches.chunks``; ``Chunk.rows`` are 0 .. n - 1."""
         flat, starts, second = self.rows(queries, passages)
-        made = chunks(flat, starts, budget, self.vocabulary.pad, together=together)
-        return [replace(chunk, second=torch.from_numpy(second[chunk.rows.numpy()])) for chunk in made]
+        pieces = chunks(flat, starts, budget, self.vocabulary.pad, together=together)
+        return [replace(chunk, second=torch.from_numpy(second[chunk.rows.numpy()])) for chunk in pieces]

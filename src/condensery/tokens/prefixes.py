@@ -60,8 +60,8 @@ def _ids(tokenizer: "PreTrainedTokenizerFast", key: str, prefix: str, length_key
     """The ids of a prefix such that they and the ids of a text are those of both together."""
 
     def read(text: str) -> list[int]:
-        found: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
-        return found
+        token_ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+        return token_ids
 
     for form in (prefix, prefix.rstrip()):  # some tokenizers make a token of the space at the end
         ids = read(form)

@@ -107,8 +107,8 @@ class RandomWindows(SpanSet):
         step = np.arange(len(document)) - np.repeat(np.cumsum(number) - number, number)
         begin = np.maximum(0, phase[document] + (step - 1) * self.limit)
         end = np.minimum(self._size[document], phase[document] + step * self.limit)
-        found = np.stack([self._first[document] + begin, end - begin], axis=-1)
-        return found[found[:, 1] >= self.min_length]
+        windows = np.stack([self._first[document] + begin, end - begin], axis=-1)
+        return windows[windows[:, 1] >= self.min_length]
 
 
 class SentencePacked(SpanSet):
@@ -131,12 +131,12 @@ class SentencePacked(SpanSet):
         if store.sentences is None:
             raise UserError(f"{Path(store.folder)}: has no sentences; sentence-packed spans need a store of passages")
         self.short_probability = short_probability
-        found = np.concatenate([self._pack(store.sentences, *block) for block in self._blocks(store.sentences)])
-        document = np.searchsorted(self._first, found[:, 0], side="right") - 1
-        usable = (document >= 0) & (found[:, 0] < self._first[document] + self._size[document])
-        kept = usable & (found[:, 1] >= min_length)
-        self.dropped_tokens += int(found[usable & ~kept, 1].sum())
-        self._spans: Ids = found[kept]
+        packed = np.concatenate([self._pack(store.sentences, *block) for block in self._blocks(store.sentences)])
+        document = np.searchsorted(self._first, packed[:, 0], side="right") - 1
+        usable = (document >= 0) & (packed[:, 0] < self._first[document] + self._size[document])
+        kept = usable & (packed[:, 1] >= min_length)
+        self.dropped_tokens += int(packed[usable & ~kept, 1].sum())
+        self._spans: Ids = packed[kept]
         self._number: Ids = np.bincount(document[kept], minlength=self.documents)
         self._begin: Ids = np.cumsum(self._number) - self._number
         self._single: Ids = np.flatnonzero(self._number < 2)
@@ -156,11 +156,11 @@ class SentencePacked(SpanSet):
         second += second >= first
         packed = number >= 2
         half = np.searchsorted(self._single, chosen[~packed])
-        found = np.empty((len(chosen), 2, 2), dtype=np.int64)
+        pairs = np.empty((len(chosen), 2, 2), dtype=np.int64)
         for place, index in enumerate((first, second)):
-            found[packed, place] = self._spans[self._begin[chosen[packed]] + index[packed]]
-            found[~packed, place] = self._halves[half, index[~packed]]
-        return found
+            pairs[packed, place] = self._spans[self._begin[chosen[packed]] + index[packed]]
+            pairs[~packed, place] = self._halves[half, index[~packed]]
+        return pairs
 
     def _blocks(self, sentences: Ids) -> list[tuple[int, int]]:
         """The documents of the store in runs of about ``BLOCK`` sentences: (first, last + 1) document of each."""

@@ -125,13 +125,13 @@ class TokenStore:
         """Map an int64 array and check its size and that it runs from 0 to ``last``."""
         path = self.folder / name
         try:
-            found = np.load(path, mmap_mode="r", allow_pickle=False)
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
             raise UserError(f"{path}: not readable ({error}); run the stage `tokens` again") from None
-        wrong = found.dtype != np.int64 or found.ndim != 1 or (size is not None and len(found) != size)
-        if wrong or (last is not None and (len(found) == 0 or found[0] != 0 or found[-1] != last)):
+        wrong = array.dtype != np.int64 or array.ndim != 1 or (size is not None and len(array) != size)
+        if wrong or (last is not None and (len(array) == 0 or array[0] != 0 or array[-1] != last)):
             raise UserError(f"{path}: does not fit the tokens beside it; run the stage `tokens` again")
-        return found
+        return array
 
 
 def tokenise(

@@ -136,15 +136,15 @@ def _alphabet(batches: Iterator[Sequence[str]], normalise: Callable[[str], str],
 
     ``normalise`` must treat each character by itself, as BERT's does: so it is asked once for each that there is.
     """
-    found = np.zeros(sys.maxunicode + 1, np.int64)
+    occurrences = np.zeros(sys.maxunicode + 1, np.int64)
     for batch in batches:
         characters = np.frombuffer(" ".join(batch).encode("utf-32-le"), np.uint32)
         seen = np.bincount(characters)
-        found[: len(seen)] += seen
+        occurrences[: len(seen)] += seen
     counts: Counter[str] = Counter()
-    for number in np.flatnonzero(found).tolist():
+    for number in np.flatnonzero(occurrences).tolist():
         for character in normalise(chr(number)):
-            counts[character] += int(found[number])
+            counts[character] += int(occurrences[number])
     ordered = [(-count, character) for character, count in counts.items() if not character.isspace()]
     if not ordered:
         raise UserError("there is no text to train the tokenizer on: the collection is empty")

@@ -93,12 +93,12 @@ class Vocabulary:
         try:
             continues = np.load(folder / "vocabulary.npy", allow_pickle=False)
             special = np.asarray(values.pop("special"), dtype=np.int64)
-            found = cls(special=special, continues=continues, **values)
+            vocabulary = cls(special=special, continues=continues, **values)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{path}: not a vocabulary ({error}); run the stage `tokens` again") from None
-        if len(continues) != found.size:
-            raise UserError(f"{path}: size {found.size} but vocabulary.npy has {len(continues)} entries")
-        return found
+        if len(continues) != vocabulary.size:
+            raise UserError(f"{path}: size {vocabulary.size} but vocabulary.npy has {len(continues)} entries")
+        return vocabulary
 
 
 def _continuation(backend: dict[str, Any]) -> Any:

@@ -95,9 +95,9 @@ def _sentence_starts(texts: Sequence[str], lengths: NDArray[np.int64], ends: NDA
     """
     widths = np.fromiter((len(text) + 1 for text in texts), dtype=np.int64, count=len(texts))
     origins = np.cumsum(widths) - widths
-    found = [sentence_begins(text) for text in texts]
-    counts = np.fromiter((len(places) for places in found), dtype=np.int64, count=len(texts))
-    begins = np.fromiter(chain.from_iterable(found), dtype=np.int64, count=int(counts.sum()))
+    boundaries = [sentence_begins(text) for text in texts]
+    counts = np.fromiter((len(places) for places in boundaries), dtype=np.int64, count=len(texts))
+    begins = np.fromiter(chain.from_iterable(boundaries), dtype=np.int64, count=int(counts.sum()))
     first = np.cumsum(lengths) - lengths
     last = np.repeat(first + lengths, counts)
     tokens = np.searchsorted(ends + np.repeat(origins, lengths), begins + np.repeat(origins, counts), side="right")

@@ -94,9 +94,9 @@ class AdaptiveBatches(pl.Callback):
         pad, parts = self.batches.vocabulary.pad, []
         for first in range(0, len(rows), _BLOCK):
             flat, starts = self.batches.rows(tower, rows[first : first + _BLOCK])
-            found: dict[int, Vectors] = {}
+            by_row: dict[int, Vectors] = {}
             for chunk in chunks(flat, starts, self.batches.budget, pad, tower=tower):
                 vectors = module.embed(chunk.to(module.device)).float().cpu().numpy()
-                found |= dict(zip(chunk.rows.tolist(), vectors, strict=True))
-            parts += [found[row] for row in range(len(found))]
+                by_row |= dict(zip(chunk.rows.tolist(), vectors, strict=True))
+            parts += [by_row[row] for row in range(len(by_row))]
         return np.stack(parts)

@@ -31,14 +31,14 @@ def chunk_that_fits(
     """
     if device.type == "cpu":
         return smallest
-    found = smallest
+    tokens = smallest
     if rank() == 0:
         module.to(device)
         weights = sum(weight.numel() * weight.element_size() for weight in module.parameters())
         room = ROOM * (torch.cuda.mem_get_info(device)[0] - HELD * weights)
         with replicated(True):  # without the other processes
-            found = doubled(lambda budget: _peak(module, batches, budget, precision, device), room, smallest)
-    return from_rank_zero(found)
+            tokens = doubled(lambda budget: _peak(module, batches, budget, precision, device), room, smallest)
+    return from_rank_zero(tokens)
 
 
 def doubled(peak: Callable[[int], tuple[int, bool]], room: float, smallest: int) -> int:

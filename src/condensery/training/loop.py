@@ -153,12 +153,12 @@ def _of_the_first(
     data: StepDataModule,
 ) -> list[Callback]:
     """What the first process does besides training."""
-    found: list[Callback] = [Throughput(label, settings.steps, max(1, settings.log_every)), Waiting(label, data)]
+    callbacks: list[Callback] = [Throughput(label, settings.steps, max(1, settings.log_every)), Waiting(label, data)]
     if settings.checkpointed:
-        found.append(Checkpoints(folder / CHECKPOINTS, settings.checkpoint_every, settings.checkpoint_minutes))
+        callbacks.append(Checkpoints(folder / CHECKPOINTS, settings.checkpoint_every, settings.checkpoint_minutes))
     if sample is not None and settings.validate_every:
-        found.append(Validation(sample, settings.validate_every, settings.steps))
-    return found
+        callbacks.append(Validation(sample, settings.validate_every, settings.steps))
+    return callbacks
 
 
 def last_checkpoint(folder: Path) -> Path | None:

@@ -51,13 +51,13 @@ def rate_of(small: Step, device: torch.device) -> Rate:
         with torch.autocast(device.type, PRECISIONS[small.precision], enabled=small.precision != "fp32"):
             _read(model, parts, small)
 
-    found = Rate(small.flops / min(_seconds(read, device) for _ in range(2)))
+    rate = Rate(small.flops / min(_seconds(read, device) for _ in range(2)))
     if not small.trained:
-        return found
+        return rate
     optimiser = torch.optim.AdamW(model.parameters(), fused=True)
     updates = [_seconds(optimiser.step, device) for _ in range(2)][1:]
     weights = sum(weight.numel() for weight in model.parameters())
-    return replace(found, parameters=weights / min(updates))
+    return replace(rate, parameters=weights / min(updates))
 
 
 def product_rate(device: torch.device) -> float:

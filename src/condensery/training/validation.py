@@ -63,12 +63,14 @@ def sample_of(
     """
     if "dev" not in collection.splits:
         return None
-    chosen, found, relevant = _drawn(collection, queries, passages)
+    chosen, passage_rows, relevant = _drawn(collection, queries, passages)
     pad, vocabulary = tokens.vocabulary.pad, tokens.vocabulary
-    asked = text_rows(tokens.queries, chosen, vocabulary, lengths[0], prefix=prefixes.query)
-    read = text_rows(tokens.passages, found, vocabulary, lengths[1], tokens.titles, prefix=prefixes.passage)
+    query_tokens = text_rows(tokens.queries, chosen, vocabulary, lengths[0], prefix=prefixes.query)
+    passage_tokens = text_rows(
+        tokens.passages, passage_rows, vocabulary, lengths[1], tokens.titles, prefix=prefixes.passage
+    )
     query_chunks, passage_chunks = (
-        chunks(*rows, budget, pad, tower=tower) for rows, tower in ((asked, QUERY), (read, PASSAGE))
+        chunks(*rows, budget, pad, tower=tower) for rows, tower in ((query_tokens, QUERY), (passage_tokens, PASSAGE))
     )
     return ValidationSample(query_chunks, passage_chunks, relevant)
 
@@ -107,15 +109,17 @@ def pair_sample(
     """
     if "dev" not in collection.splits:
         return None
-    chosen, found, relevant = _drawn(collection, queries, passages)
-    size = min(size, 1 + len(found) - int(relevant.sum(axis=1).max()))
-    bm25 = BM25().index(collection.passages.full_texts(found))
-    _, ranked = bm25.rank(collection.queries.column("text").take(chosen), len(found))
+    chosen, passage_rows, relevant = _drawn(collection, queries, passages)
+    size = min(size, 1 + len(passage_rows) - int(relevant.sum(axis=1).max()))
+    bm25 = BM25().index(collection.passages.full_texts(passage_rows))
+    _, ranked = bm25.rank(collection.queries.column("text").take(chosen), len(passage_rows))
     lists = []
     for row, known in zip(ranked, relevant, strict=True):
-        order = np.concatenate([row[row >= 0], np.setdiff1d(np.arange(len(found)), row)])  # last what shares no term
+        order = np.concatenate(
+            [row[row >= 0], np.setdiff1d(np.arange(len(passage_rows)), row)]
+        )  # last what shares no term
         lists.append(np.concatenate([np.flatnonzero(known)[:1], order[~known[order]][: size - 1]]))
-    pairs = reader.chunks(np.repeat(chosen, size), found[np.concatenate(lists)], budget)
+    pairs = reader.chunks(np.repeat(chosen, size), passage_rows[np.concatenate(lists)], budget)
     return PairSample(pairs, size)
 
 
@@ -126,8 +130,8 @@ def _drawn(collection: Collection, queries: int, passages: int) -> tuple[Ids, Id
     chosen = random.permutation(np.fromiter(positives, np.int64))[:queries]
     relevant_rows = [positives[int(query)] for query in chosen]
     others = random.integers(0, len(collection.passages), passages)
-    found = np.unique(np.concatenate([*relevant_rows, others]).astype(np.int64))
-    return chosen, found, np.stack([np.isin(found, rows) for rows in relevant_rows])
+    passage_rows = np.unique(np.concatenate([*relevant_rows, others]).astype(np.int64))
+    return chosen, passage_rows, np.stack([np.isin(passage_rows, rows) for rows in relevant_rows])
 
 
 def mean_reciprocal_rank_of_pairs(score: Callable[[Chunk], Tensor], sample: PairSample) -> float:

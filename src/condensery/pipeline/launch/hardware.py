@@ -75,8 +75,8 @@ def _oldest_gpu() -> tuple[int, int] | None:
     wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
     command = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader", *(["-i", wanted] if wanted else [])]
     try:
-        told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.split()
-        return min((int(major), int(minor)) for major, _, minor in (line.partition(".") for line in told))
+        capabilities = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.split()
+        return min((int(major), int(minor)) for major, _, minor in (line.partition(".") for line in capabilities))
     except (OSError, subprocess.SubprocessError, ValueError):
         return None
 
@@ -95,14 +95,14 @@ def _cpu_has_bf16() -> bool:
 @cache
 def machine() -> dict[str, str]:
     """What a result was computed on, for people to read: no name of a user or host is in it."""
-    found = {
+    description = {
         "processor": _processor() or platform.processor() or platform.machine(),
         "cores": str(cores()),
         "system": f"{platform.system()} {platform.machine()}",
     }
     with suppress(OSError, ValueError, AttributeError):
-        found["memory"] = f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB"
-    return found
+        description["memory"] = f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB"
+    return description
 
 
 def gpus() -> str:

@@ -49,9 +49,9 @@ def start(launcher: Launcher, folder: Path, name: str, number: int, gpus: bool) 
 
 def _environments(number: int) -> list[dict[str, str]]:
     """What ``torch.distributed`` wants to know, for each process of this machine."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": number, "LOCAL_WORLD_SIZE": number}
     return [
         {name: str(value) for name, value in {**shared, "RANK": rank, "LOCAL_RANK": rank}.items()}
@@ -147,7 +147,7 @@ class _Job:
 
 def _parameters(launcher: SlurmLauncher, name: str, number: int, gpus: bool) -> dict[str, Any]:
     """Of submitit's ``AutoExecutor``."""
-    found = {
+    parameters = {
         "name": f"condensery-{name}",
         "nodes": launcher.nodes,
         "tasks_per_node": number,
@@ -161,4 +161,4 @@ def _parameters(launcher: SlurmLauncher, name: str, number: int, gpus: bool) -> 
         "slurm_setup": launcher.setup or None,
         "slurm_additional_parameters": launcher.options or None,
     }
-    return {key: value for key, value in found.items() if value is not None}
+    return {key: value for key, value in parameters.items() if value is not None}

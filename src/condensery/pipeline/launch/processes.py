@@ -83,14 +83,14 @@ def _in_processes(
     """Compute a stage in so many processes a node; of SLURM's jobs one after the other, as long as each gets further."""
     while True:
         before = _checkpoints(context.folder)
-        found = _attempt(stage, config, context, number)
-        if isinstance(found, tuple):
+        outcome = _attempt(stage, config, context, number)
+        if isinstance(outcome, tuple):
             _clear(context.folder)
-            return found
+            return outcome
         further = isinstance(context.runtime.launcher, SlurmLauncher) and _checkpoints(context.folder) - before
-        if not (isinstance(found, _EndedError) and further):
-            raise found
-        print(f"[{context.stage_name}] {found.exit_reason}; it got further, so another job goes on", flush=True)
+        if not (isinstance(outcome, _EndedError) and further):
+            raise outcome
+        print(f"[{context.stage_name}] {outcome.exit_reason}; it got further, so another job goes on", flush=True)
 
 
 def _clear(folder: Path) -> None:
@@ -117,8 +117,8 @@ def _attempt(
     finally:
         (folder / STOP).touch()
         started.end(PATIENCE)
-    found = [failure for _, failure in sorted((path.name, read_json(path)) for path in _failures(folder))]
-    if error := _error(found, exit_reason, context.stage_name):
+    failures = [failure for _, failure in sorted((path.name, read_json(path)) for path in _failures(folder))]
+    if error := _error(failures, exit_reason, context.stage_name):
         return error
     done = read_json(folder / DONE)
     return done["summary"], {**done["machine"], "processes": str(done["processes"])}

@@ -22,13 +22,13 @@ def plan(graph: Graph, store: Store) -> list[Planned]:
     """All stages in the order of their work."""
     states = store.states(graph)
     sizes: dict[str, Sizes] = {}
-    found = []
+    planned = []
     for name, node in graph.nodes.items():
         work = node.config.work({field: [sizes[parent] for parent in names] for field, names in node.inputs.items()})
         there = states[name] == "hit"
-        sizes[name] = _made(store, node, work) if there else work.makes
-        found.append(Planned(node, states[name], work, () if there else _waits(graph, node, states)))
-    return found
+        sizes[name] = _actual_sizes(store, node, work) if there else work.makes
+        planned.append(Planned(node, states[name], work, () if there else _waits(graph, node, states)))
+    return planned
 
 
 def _waits(graph: Graph, node: Node, states: Mapping[str, State]) -> tuple[str, ...]:
@@ -44,9 +44,9 @@ def _above(graph: Graph, name: str) -> set[str]:
     return {*parents, *(above for parent in parents for above in _above(graph, parent))}
 
 
-def _made(store: Store, node: Node, work: Work) -> Sizes:
+def _actual_sizes(store: Store, node: Node, work: Work) -> Sizes:
     """The sizes of an artifact that is there; as they were expected where an older manifest does not say them."""
     try:
-        return node.config.made(work.makes, store.artifact(node).manifest["metrics"])
+        return node.config.actual_sizes(work.makes, store.artifact(node).manifest["metrics"])
     except (KeyError, TypeError):
         return work.makes

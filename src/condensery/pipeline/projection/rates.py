@@ -34,12 +34,12 @@ class Here:
         """By the clock, on a machine that does nothing else; None where the work is not known."""
         if not work.known:
             return None
-        found = work.seconds or 0.0
+        seconds = work.seconds or 0.0
         if work.products:
-            found += work.products / self._product_rate() / self.cores
+            seconds += work.products / self._product_rate() / self.cores
         if work.step is not None and work.steps is not None:
-            found += work.steps * self._rate(work.step).seconds(work.step) / self.cores
-        return found
+            seconds += work.steps * self._rate(work.step).seconds(work.step) / self.cores
+        return seconds
 
     def _rate(self, step: Step) -> "Rate":
         from condensery.training.rates import rate_of

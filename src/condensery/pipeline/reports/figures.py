@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from condensery.reporting.results import Row
 
 Value = TypeVar("Value")
-Found = list[tuple[str, str, Value]]  # (setting, artifact, value)
+Observations = list[tuple[str, str, Value]]  # (setting, artifact, value)
 FOLDER = "figures"  # in that of the run or sweep
 LOG = "logs/metrics.csv"
 BEFORE, AFTER = "before fine-tuning", "after fine-tuning"
@@ -109,10 +109,10 @@ def draw(name: str, figure: FigureConfig, jobs: Sequence[FigureJob], stem: Path)
     return _draw_training(figure, jobs, stem)
 
 
-def by_setting(found: Found[Value]) -> dict[str, list[Value]]:
+def by_setting(observations: Observations[Value]) -> dict[str, list[Value]]:
     """Values by setting, those of an artifact once; under one empty name where the settings make no difference."""
     settings: dict[str, dict[str, Value]] = {}
-    for setting, artifact, value in found:
+    for setting, artifact, value in observations:
         settings.setdefault(setting, {}).setdefault(artifact, value)
     every = {artifact: value for values in settings.values() for artifact, value in values.items()}
     if len(settings) > 1 and len(every) == sum(map(len, settings.values())):
@@ -160,9 +160,11 @@ def _score_line(
     """One system: a point a setting, at the mean amount of its seeds; level where it has none."""
     from condensery.reporting.figures import Line
 
-    found = [(job.setting, row.artifact, (amount(job.measured(row)), 100 * row.metrics[metric])) for job, row in rows]
+    observations = [
+        (job.setting, row.artifact, (amount(job.measured(row)), 100 * row.metrics[metric])) for job, row in rows
+    ]
     points: list[tuple[float, list[float]]] = []
-    for values in by_setting(found).values():
+    for values in by_setting(observations).values():
         scores = [score for _, score in values]
         amounts = [one for one, _ in values if one]
         if not amounts:
@@ -187,7 +189,7 @@ def _amount(figure: ScoreBySizeFigure | ScoreByStepsFigure, units: set[str]) -> 
     def pretraining(evaluation: Artifact) -> float | None:
         wanted = figure.amount if isinstance(figure, ScoreByStepsFigure) else ""
         units.add(wanted)
-        total, level = 0.0, [found for found in [evaluation.ancestor("encoder")] if found]
+        total, level = 0.0, [encoder for encoder in [evaluation.ancestor("encoder")] if encoder]
         while level:
             artifact = level.pop()
             if artifact.kind.startswith("pretrain_"):
@@ -207,9 +209,9 @@ def _curves(
     """By label of a stage, with the setting where a sweep made a difference: its curves, and one of its artifacts."""
     from condensery.reporting.curves import read_curves
 
-    found: dict[str, tuple[list[Any], Artifact]] = {}
+    by_label: dict[str, tuple[list[Any], Artifact]] = {}
     for label, stage in stages.items():
-        own: Found[Artifact] = []
+        own: Observations[Artifact] = []
         for job in jobs:
             artifact = job.stages.get(stage)
             if artifact and (artifact.path / LOG).exists():
@@ -219,8 +221,8 @@ def _curves(
             curves = [(curves[column], artifact) for curves, artifact in logs if column in curves]
             if curves:
                 name = " · ".join(part for part in (setting, label) if part)
-                found[name] = [curve for curve, _ in curves], curves[0][1]
-    return found
+                by_label[name] = [curve for curve, _ in curves], curves[0][1]
+    return by_label
 
 
 def _losses(figure: FirstEpochsFigure, jobs: Sequence[FigureJob]) -> "tuple[list[Line], list[str]]":
@@ -228,15 +230,15 @@ def _losses(figure: FirstEpochsFigure, jobs: Sequence[FigureJob]) -> "tuple[list
     from condensery.reporting.curves import LOSS
     from condensery.reporting.figures import Line, line_of_curves
 
-    found = _curves(figure.stages, jobs, LOSS)
+    by_label = _curves(figure.stages, jobs, LOSS)
     lines = []
-    for label, (curves, artifact) in found.items():
+    for label, (curves, artifact) in by_label.items():
         line = line_of_curves(label, curves, 1.0 if figure.epochs is None else 1.0 / _steps_an_epoch(artifact))
         kept = [i for i, x in enumerate(line.x) if x <= (figure.epochs or figure.steps or x)]
         if kept:
             lines.append(Line(label, [line.x[i] for i in kept], [line.values[i] for i in kept]))
     if not lines:
-        raise UserError(f"no stage of `stages` logged {LOSS}" + (" so early" if found else ""))
+        raise UserError(f"no stage of `stages` logged {LOSS}" + (" so early" if by_label else ""))
     return lines, _labels_without(figure.stages, [line.label for line in lines])
 
 
@@ -256,9 +258,9 @@ def _draw_training(figure: TrainingFigure, jobs: Sequence[FigureJob], stem: Path
     panels = {}
     columns = ((LOSS, "training loss (nats)", 1.0), (SCORE, "validation MRR@10 (%)", 100.0))
     for column, y_label, scale in columns:
-        found = _curves(figure.stages, jobs, column)
+        by_label = _curves(figure.stages, jobs, column)
         lines = [
-            line_of_curves(label, [curve.times(scale) for curve in curves]) for label, (curves, _) in found.items()
+            line_of_curves(label, [curve.times(scale) for curve in curves]) for label, (curves, _) in by_label.items()
         ]
         if lines:
             panels[y_label] = lines
@@ -290,15 +292,15 @@ def _entropy(figure: AttentionEntropyFigure, jobs: Sequence[FigureJob]) -> "tupl
     for model, pair in figure.models.items():
         panels[model] = []
         for label, encoder in zip((BEFORE, AFTER), pair, strict=True):
-            found: Found[list[float]] = []
+            observations: Observations[list[float]] = []
             for (path, job), about in zip(measured.items(), abouts, strict=True):
                 key = encoder if encoder == "backbone" else _reference(job, encoder)
                 if key not in about["encoders"]:
                     raise UserError(
                         f"models: the stage {figure.stage!r} does not measure {encoder!r}; add it to `encoders`"
                     )
-                found.append((job.setting, path, about["encoders"][key]["mean"]))
-            panels[model] += _layers(label, found)
+                observations.append((job.setting, path, about["encoders"][key]["mean"]))
+            panels[model] += _layers(label, observations)
     return panels, sum(about["even"] for about in abouts) / len(abouts), abouts[0]["texts"]
 
 
@@ -306,12 +308,12 @@ def _reference(job: FigureJob, stage: str) -> str:
     return f"{job.stages[stage].kind}/{job.stages[stage].id}"
 
 
-def _layers(label: str, found: Found[list[float]]) -> "list[Line]":
+def _layers(label: str, observations: Observations[list[float]]) -> "list[Line]":
     """A line a setting: the entropy by layer, counted from 1."""
     from condensery.reporting.figures import Line
 
     lines = []
-    for setting, means in by_setting(found).items():
+    for setting, means in by_setting(observations).items():
         name = " · ".join(part for part in (setting, label) if part)
         lines.append(Line(name, range(1, len(means[0]) + 1), list(zip(*means, strict=True))))
     return lines

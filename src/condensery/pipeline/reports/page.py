@@ -107,13 +107,13 @@ def _write(
     drawn: set[str] = set()
     jobs = [_job(label, run, root, manifests, drawn) for label, run in runs]
     tables = [replace(table, notes=[tidied(note, root) for note in table.notes]) for table in page.tables]
-    told = [(what, tidied(why, root)) for what, why in failed]
-    found = next(filter(None, (_examples(label, run, root) for label, run in runs)), None)
-    if found:
-        write_json(folder / EXAMPLES, found.data())
+    failures = [(what, tidied(why, root)) for what, why in failed]
+    examples = next(filter(None, (_examples(label, run, root) for label, run in runs)), None)
+    if examples:
+        write_json(folder / EXAMPLES, examples.data())
     else:
         (folder / EXAMPLES).unlink(missing_ok=True)
-    whole = replace(page, tables=tables, jobs=jobs, failed=told, machine=_machine(manifests), examples=found)
+    whole = replace(page, tables=tables, jobs=jobs, failed=failures, machine=_machine(manifests), examples=examples)
     write_page(whole, folder / PAGE)
 
 
@@ -122,12 +122,12 @@ def kinds_of_indexes(rows: "Sequence[Row]", root: Path) -> dict[str, str]:
 
     Without rows that were not retrieved, as of sentence tasks, and those whose artifact is gone. ``root`` is the output root.
     """
-    found = {}
+    kinds = {}
     for row in (row for row in rows if not row.failed):
         evaluation = Artifact(root / "artifacts" / row.artifact)
         if (evaluation.path / "manifest.json").is_file() and evaluation.inputs("index"):
-            found[row.artifact] = evaluation.input("index").kind
-    return found
+            kinds[row.artifact] = evaluation.input("index").kind
+    return kinds
 
 
 def _examples(label: str, run: Path, root: Path) -> "Examples | None":
@@ -160,7 +160,7 @@ def _job(label: str, run: Path, root: Path, manifests: dict[str, dict[str, Any]]
     from condensery.reporting.page import ArtifactRow, JobSection
 
     study, graph = read_study(run), read_graph(run)
-    made: list[ArtifactRow] = []
+    artifacts: list[ArtifactRow] = []
     curves: dict[str, dict[str, Curve]] = {}
     for stage, node in graph.items():
         lost = study["lost"].get(stage, {})
@@ -169,7 +169,7 @@ def _job(label: str, run: Path, root: Path, manifests: dict[str, dict[str, Any]]
         manifest = read_json(artifact / "manifest.json") if (artifact / "manifest.json").exists() else {}
         if manifest:
             manifests[reference] = manifest
-        made.append(
+        artifacts.append(
             ArtifactRow(
                 stage,
                 node["kind"],
@@ -188,7 +188,7 @@ def _job(label: str, run: Path, root: Path, manifests: dict[str, dict[str, Any]]
             drawn.add(reference)
             curves[stage] = read_curves(log)
     config = tidied((run / "config.yaml").read_text(encoding="utf-8"), root)
-    return JobSection(label, study["command"], config, made, curves)
+    return JobSection(label, study["command"], config, artifacts, curves)
 
 
 def _machine(manifests: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
@@ -201,10 +201,10 @@ def _machine(manifests: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
         for name, value in {**machine, **manifest["versions"], "git revision": manifest["git"]}.items():
             if value not in (None, ""):
                 values.setdefault(name, {})[str(value)] = None
-    found = {name: ", ".join(sorted(several)) for name, several in values.items()}
+    shown = {name: ", ".join(sorted(several)) for name, several in values.items()}
     hardware = [
-        name for name in ("processor", "cores", "memory", "gpu", "system", "threads", "precision") if name in found
+        name for name in ("processor", "cores", "memory", "gpu", "system", "threads", "precision") if name in shown
     ]
     seconds = sum(manifest["wall_seconds"] for manifest in manifests.values())
-    order = {name: found.pop(name) for name in hardware} | found
+    order = {name: shown.pop(name) for name in hardware} | shown
     return {"all stages together": f"{clock(seconds)}, one after the other", **order} if manifests else {}

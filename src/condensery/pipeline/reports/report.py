@@ -139,14 +139,14 @@ def row_of(graph: Graph, label: str, evaluation: Artifact) -> "Row":
     """One row of the table, from the artifact of a stage that evaluates; it may say what was measured on."""
     from condensery.reporting.results import Row
 
-    found, corpus = read_json(evaluation.path / "metrics.json"), evaluation.ancestor("corpus")
+    content, corpus = read_json(evaluation.path / "metrics.json"), evaluation.ancestor("corpus")
     searched = read_json(corpus.path / "collection.json")["name"] if corpus else ""
     return with_queries(
         Row(
             name=label,
-            collection=found.get("collection", searched),
+            collection=content.get("collection", searched),
             split=measured_split(evaluation, graph.root.table.split),
-            metrics=found["metrics"],
+            metrics=content["metrics"],
             seed=graph.root.seed,
             artifact=f"{evaluation.kind}/{evaluation.id}",
             warnings=evaluation.all_warnings(),
@@ -174,8 +174,8 @@ def with_queries(row: "Row", folder: Path) -> "Row":
 
     if not (folder / "evaluation.npz").is_file():
         return row
-    found = Evaluation.load(folder / "evaluation.npz")
-    return replace(row, per_query=found.per_query, query_ids=found.query_ids)
+    evaluation = Evaluation.load(folder / "evaluation.npz")
+    return replace(row, per_query=evaluation.per_query, query_ids=evaluation.query_ids)
 
 
 def with_values(rows: "Sequence[Row]", root: Path) -> "list[Row]":
@@ -183,15 +183,15 @@ def with_values(rows: "Sequence[Row]", root: Path) -> "list[Row]":
 
     Raises ``UserError`` where a row says something else than its queries.
     """
-    found = [row if row.failed else with_queries(row, root / "artifacts" / row.artifact) for row in rows]
-    for row in found:
+    complete = [row if row.failed else with_queries(row, root / "artifacts" / row.artifact) for row in rows]
+    for row in complete:
         for metric, values in row.per_query.items():
             if not math.isclose(row.metrics.get(metric, math.nan), values.mean(), abs_tol=1e-9):
                 raise UserError(
                     f"results.json: {row.name}: its {metric} is not the mean over the queries of {row.artifact}; run the"
                     " study again"
                 )
-    return found
+    return complete
 
 
 def table_of(config: TableConfig, rows: "Sequence[Row]", title: str) -> "Table":

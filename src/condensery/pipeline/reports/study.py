@@ -96,13 +96,13 @@ def about() -> list[str]:
     recipe = runtime.choices.get("experiment")
     folders = [Path(source.path) for source in runtime.config_sources if source.path]
     files = [folder / "experiment" / f"{recipe}.yaml" for folder in folders]
-    found = next((path for path in files if recipe and path.is_file()), None)
-    return paragraphs(found.read_text(encoding="utf-8")) if found else []
+    file = next((path for path in files if recipe and path.is_file()), None)
+    return paragraphs(file.read_text(encoding="utf-8")) if file else []
 
 
 def paragraphs(text: str) -> list[str]:
     """The paragraphs of a YAML file's leading comment; consecutive lines that are indented stay lines of one of them."""
-    found: list[str] = []
+    blocks: list[str] = []
     for line in text.splitlines():
         if not line.startswith("#"):
             break
@@ -110,11 +110,11 @@ def paragraphs(text: str) -> list[str]:
         if words.startswith("@package"):
             continue
         code = words.startswith("  ")
-        if found and found[-1] and found[-1].startswith("  ") == code:
-            found[-1] += f"\n{words}" if code else f" {words.strip()}"
+        if blocks and blocks[-1] and blocks[-1].startswith("  ") == code:
+            blocks[-1] += f"\n{words}" if code else f" {words.strip()}"
         else:
-            found.append(words if code else words.strip())
-    return [text for text in found if text.strip()]
+            blocks.append(words if code else words.strip())
+    return [text for text in blocks if text.strip()]
 
 
 def meant_to_sweep() -> list[str]:
@@ -140,18 +140,18 @@ def labels(graph: "Graph", overrides: Sequence[str]) -> dict[str, str]:
     """
     swept = os.environ.get(SWEPT, "").split()
     parts = [(one.partition("=")[0], one.partition("=")[2]) for one in overrides]
-    found: dict[str, str] = {}
+    label_of: dict[str, str] = {}
     behind: dict[str, set[str]] = {}  # a stage, all that it reads, and the kinds of them
     for name, node in graph.nodes.items():
         behind[name] = {f"stages.{name}", f"stage.{node.kind}"}.union(*(behind[parent] for parent in node.parents))
-        told = [
+        settings = [
             one_line(f"{key.rpartition('.')[2]}={value}")  # W&B shows it
             for key, value in parts
             if key in swept and not key.startswith("table.") and _reaches(key, behind[name])
         ]
-        if told:
-            found[name] = " ".join(told)
-    return found
+        if settings:
+            label_of[name] = " ".join(settings)
+    return label_of
 
 
 def _reaches(key: str, behind: set[str]) -> bool:

@@ -21,8 +21,8 @@ def write(root: RootConfig) -> Path | None:
     Raises ``UserError`` where the config describes no table that could be shown without a recipe.
     """
     config = root.table
-    found = {study: measured(root.output_root, study) for study in config.studies}
-    rows = of_studies(found)
+    rows_of = {study: measured(root.output_root, study) for study in config.studies}
+    rows = of_studies(rows_of)
     if config.rows:  # a choice among them
         rows = [row for label in config.rows for row in rows if (row.system or row.name) == label]
     if not rows and not config.columns:
@@ -34,14 +34,14 @@ def write(root: RootConfig) -> Path | None:
     report.show_table(report.table_of(config, rows, _name()), folder)
     if all(row.failed for row in rows) and config.command:
         print(f"nothing is measured yet; to do so: {config.command}", flush=True)
-    elif missing := [study for study, own in found.items() if not own]:
+    elif missing := [study for study, own in rows_of.items() if not own]:
         print(f"nothing is measured yet of {', '.join(missing)} in {root.output_root}", flush=True)
     if folder:
         print(f"\n{folder}", flush=True)
     return folder
 
 
-def of_studies(found: "Mapping[str, Sequence[Row]]") -> "list[Row]":
+def of_studies(rows_of: "Mapping[str, Sequence[Row]]") -> "list[Row]":
     """The rows of all studies. What two of them measured alike stands once.
 
     Where a study has a row of the same name that was made otherwise, it is no further seed of that row: the name of the study
@@ -50,7 +50,7 @@ def of_studies(found: "Mapping[str, Sequence[Row]]") -> "list[Row]":
     from dataclasses import replace
 
     lines: dict[tuple[str, str], dict[tuple[str, int | None], Row]] = {}  # (name, collection) -> by split and seed
-    for study, rows in found.items():
+    for study, rows in rows_of.items():
         own: dict[tuple[str, str], dict[tuple[str, int | None], Row]] = {}
         for row in rows:
             own.setdefault((row.name, row.collection), {})[row.split, row.seed] = row
@@ -78,11 +78,11 @@ def measured(output_root: Path, study: str) -> "list[Row]":
     from condensery.reporting.results import read_results
 
     runs = (path for path in output_root.glob(f"runs/{study}-*/results.json") if _of_study(path.parent.name, study))
-    found = [output_root / kind / study / "results.json" for kind in ("sweeps", "runs")]
-    found = [path for path in found if path.is_file()][:1] or sorted(
+    paths = [output_root / kind / study / "results.json" for kind in ("sweeps", "runs")]
+    paths = [path for path in paths if path.is_file()][:1] or sorted(
         runs, key=lambda path: (run_number(path.parent), path.stat().st_mtime)
     )[-1:]
-    rows = [row for path in found for row in read_results(path)]
+    rows = [row for path in paths for row in read_results(path)]
     return report.with_values(rows, output_root)
 
 

@@ -79,11 +79,11 @@ class PublishedTable(_Closed):
 
     def shown(self, row: str) -> dict[str, Decimal]:
         """Key of a column -> number of a row as it is shown: shares in percent, with the digits that are printed."""
-        found = {}
+        numbers = {}
         for column, value in zip(self.columns, self.by_row()[row], strict=True):
             if value is not None:
-                found[self.key(column)] = value.scaleb(UNITS[column.unit or self.unit])
-        return found
+                numbers[self.key(column)] = value.scaleb(UNITS[column.unit or self.unit])
+        return numbers
 
     def key(self, column: PublishedColumn) -> str:
         """The key of one of its columns."""
@@ -154,15 +154,15 @@ class _Loader(yaml.BaseLoader):
                 raise yaml.constructor.ConstructorError(
                     None, None, f"{key!r} comes twice", node.value[at][0].start_mark
                 )
-        found: dict[Any, Any] = super().construct_mapping(node, deep)
-        return found
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping
 
 
 @cache
 def papers() -> dict[str, Paper]:
     """Key -> paper, of all files that the package brings along."""
-    found = [read_paper(path) for path in sorted(FOLDER.glob("*.yaml"))]
-    return {paper.key: paper for paper in found}
+    all_papers = [read_paper(path) for path in sorted(FOLDER.glob("*.yaml"))]
+    return {paper.key: paper for paper in all_papers}
 
 
 def find(reference: str) -> PublishedRow:

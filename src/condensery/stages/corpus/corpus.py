@@ -22,7 +22,7 @@ class CorpusConfig(StageConfig):
             texts = sizes.tokens
         return Work(sizes, seconds=sizes.collection.reading, disk=product(1.15 * CHARACTERS, texts))
 
-    def made(self, expected: Sizes, metrics: Mapping[str, Any]) -> Sizes:
+    def actual_sizes(self, expected: Sizes, metrics: Mapping[str, Any]) -> Sizes:
         """Passages, separate documents and judged queries, as they were counted."""
         tokens = metrics["passage_characters"] / CHARACTERS / max(1, metrics["passages"])
         queries = {split: one["queries"] for split, one in metrics["splits"].items()}

@@ -51,27 +51,27 @@ def extract_queries(config: ExtractQueriesConfig, context: Context) -> dict[str,
             raise UserError(
                 f"stages.{context.stage_name}.kind: title, but the passages have none; set titles: true in their stage"
             )
-        made = write_queries(enumerate(column), context)
-        return {**made, "remove": config.remove}
+        counts = write_queries(enumerate(column), context)
+        return {**counts, "remove": config.remove}
     with progress(f"{context.stage_name}: words", len(column), "passages") as task:
         salience = Salience.of(column, task.advance)
 
     def pairs() -> Iterator[Pair]:
         with progress(context.stage_name, len(column), "passages") as task:
             for row, text in enumerate(column):
-                found = [text[begin:end] for begin, end in sentences(text)]
+                pieces = [text[begin:end] for begin, end in sentences(text)]
                 known = passages.store.sentence_spans(row)
                 seen: set[str] = set()
-                told = len(known) == len(found)
-                candidates = [] if config.remove and (len(found) < 2 or not told) else found
+                aligned = len(known) == len(pieces)
+                candidates = [] if config.remove and (len(pieces) < 2 or not aligned) else pieces
                 for number in salience.ranked(candidates, config.minimum_words, config.maximum_words):
-                    query = " ".join(distinct([found[number]]))
+                    query = " ".join(distinct([pieces[number]]))
                     if not query or query in seen:
                         continue
                     if len(seen) == config.number:
                         break
                     seen.add(query)
-                    places.append(known[number] if told else (-1, -1))
+                    places.append(known[number] if aligned else (-1, -1))
                     yield row, query
                 task.advance()
 
@@ -80,7 +80,7 @@ def extract_queries(config: ExtractQueriesConfig, context: Context) -> dict[str,
         " one of its passages, and for `queries` of what reads it) coCondenser trains on two spans of a document"
     )
     short = f"none has a sentence of {config.minimum_words} to {config.maximum_words} words"
-    made = write_queries(pairs(), context, none=alone if config.remove else short)
+    counts = write_queries(pairs(), context, none=alone if config.remove else short)
     np.save(context.folder / "places.npy", np.asarray(places, dtype=np.int64).reshape(-1, 2))
     assert len(Queries(context.folder).store) == len(places), "one place a query"
-    return {**made, "remove": config.remove}
+    return {**counts, "remove": config.remove}

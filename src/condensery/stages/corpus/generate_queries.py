@@ -46,14 +46,14 @@ class GenerateQueriesConfig(QueryStageConfig):
 
         Token by token a GPU is far from its rate of large products: what is shown is what it takes at least.
         """
-        found = known(read)
-        texts, number = found.collection, self.number
+        sizes = known(read)
+        texts, number = sizes.collection, self.number
         if texts.passages is None or texts.passage_tokens is None:
-            return Work(found)
+            return Work(sizes)
         length = min(texts.passage_tokens, self.max_input_tokens)
         rows = texts.passages * (1 + number * min(WRITTEN, self.max_tokens) / length)
         step = Step(T5_BASE, rows, length, 8192, trained=False, precision=self.precision)
-        return Work(found, 1, step, seconds=1e-4 * texts.passages, disk=60.0 * number * texts.passages)
+        return Work(sizes, 1, step, seconds=1e-4 * texts.passages, disk=60.0 * number * texts.passages)
 
     def _folder(self) -> Path | None:
         folder = expanded(self.model) if self.model else None
@@ -111,6 +111,6 @@ def generate_queries(config: GenerateQueriesConfig, context: Context) -> dict[st
     )
     generate(plan, context.stage_name, group)
     group.leave_unless_rank_zero()
-    made = write_queries(generated(plan), context)
+    counts = write_queries(generated(plan), context)
     remove_shards(context.folder)
-    return made
+    return counts

@@ -150,7 +150,7 @@ def _write_shard(plan: Plan, generator: "Generator", shard: int, order: np.ndarr
     with atomic(plan.path(shard)) as temporary, open(temporary, "w", encoding="utf-8") as lines:
         for rows in plan.batches(shard, order):
             texts = table.full_texts(rows, plan.titles)
-            found = generator.sample(texts, rows.tolist(), plan.sampling)
-            for row, queries in zip(rows.tolist(), found, strict=True):
+            sampled = generator.sample(texts, rows.tolist(), plan.sampling)
+            for row, queries in zip(rows.tolist(), sampled, strict=True):
                 lines.write(json.dumps([row, queries], ensure_ascii=False) + "\n")
-            advance(len(rows), sum(map(len, found)))
+            advance(len(rows), sum(map(len, sampled)))

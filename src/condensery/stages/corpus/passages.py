@@ -33,15 +33,15 @@ class PassagesConfig(StageConfig):
 
     def work(self, read: Read) -> Work:
         """Every document is split into sentences, and these into groups; texts and tokens are written."""
-        found = known(read)
-        texts = found.collection
-        if self.grouping == "sentences" and found.tokens is not None and found.text_tokens is not None:
-            each = min(found.text_tokens, FILLED * (self.length - 2))
-            texts = replace(texts, passages=found.tokens / each, passage_tokens=each)
+        sizes = known(read)
+        texts = sizes.collection
+        if self.grouping == "sentences" and sizes.tokens is not None and sizes.text_tokens is not None:
+            each = min(sizes.text_tokens, FILLED * (self.length - 2))
+            texts = replace(texts, passages=sizes.tokens / each, passage_tokens=each)
         written = product(texts.passages, texts.passage_tokens)
-        return Work(replace(found, collection=texts), seconds=product(6e-6, written), disk=product(7.0, written))
+        return Work(replace(sizes, collection=texts), seconds=product(6e-6, written), disk=product(7.0, written))
 
-    def made(self, expected: Sizes, metrics: Mapping[str, Any]) -> Sizes:
+    def actual_sizes(self, expected: Sizes, metrics: Mapping[str, Any]) -> Sizes:
         """The passages, as they were counted."""
         tokens = metrics["tokens_of_texts"] / max(1, metrics["passages"])
         return over(expected, Sizes(CollectionSizes(metrics["passages"], tokens)))
@@ -60,14 +60,14 @@ def passages(config: PassagesConfig, context: Context) -> dict[str, Any]:
     vocabulary = Vocabulary.of(load_tokenizer(folder))
     vocabulary.save(context.folder)
     starts, empty = _write(config, context, collection)
-    made = Passages(context.folder)
+    written = Passages(context.folder)
     plan: list[tuple[str, str, bool]] = [("texts", "text", True)]
     if config.titles:
         plan.append(("titles", "title", False))
     stores = {}
     for name, column, sentences in plan:
         stores[name] = tokenise(
-            made.table.column(column),
+            written.table.column(column),
             folder,
             context.folder / name,
             sentences=sentences,
@@ -76,7 +76,7 @@ def passages(config: PassagesConfig, context: Context) -> dict[str, Any]:
             label=f"{context.stage_name}: {name}",
         )
     tokens = {f"tokens_of_{name}": store.token_count for name, store in stores.items()}
-    counts = {"passages": len(made.table), "documents": len(starts) - 1, "empty_documents": empty, **tokens}
+    counts = {"passages": len(written.table), "documents": len(starts) - 1, "empty_documents": empty, **tokens}
     return {**counts, **unknown_words(stores, vocabulary.unk)}
 
 
@@ -135,8 +135,8 @@ def _grouped(config: PassagesConfig, context: Context, collection: "Collection")
     work, blocks = partial(group_documents, length=config.length), _blocks(collection, config.titles)
     with progress(f"{context.stage_name}: group", number, "documents") as task:
         for grouped in in_order(work, blocks, context.input("tokenizer"), config.workers):
-            for name, found in grouped:
-                yield [(f"{name}#{at}", name, one.title, one.text) for at, one in enumerate(found)]
+            for name, of_document in grouped:
+                yield [(f"{name}#{at}", name, one.title, one.text) for at, one in enumerate(of_document)]
             task.advance(len(grouped))
 
 
@@ -154,7 +154,7 @@ def _blocks(collection: "Collection", with_titles: bool) -> "Iterator[list[Docum
     while first < documents:
         last = max(first + 1, int(np.searchsorted(starts, starts[first] + BLOCK, side="right")) - 1)
         edges = (starts[first : last + 1] - starts[first]).tolist()
-        found = texts[int(starts[first]) : int(starts[last])]
+        block_texts = texts[int(starts[first]) : int(starts[last])]
         if separate is None:
             rows = slice(int(starts[first]), int(starts[last]))
             ids = collection.passages.column("document")[rows]
@@ -165,6 +165,9 @@ def _blocks(collection: "Collection", with_titles: bool) -> "Iterator[list[Docum
             of_documents = separate.column("title")[first:last]
             titles = [title for title, size in zip(of_documents, np.diff(edges), strict=True) for _ in range(size)]
         if not with_titles:
-            titles = [""] * len(found)
-        yield [DocumentTexts(n, found[a:b], titles[a:b]) for n, a, b in zip(names, edges[:-1], edges[1:], strict=True)]
+            titles = [""] * len(block_texts)
+        yield [
+            DocumentTexts(n, block_texts[a:b], titles[a:b])
+            for n, a, b in zip(names, edges[:-1], edges[1:], strict=True)
+        ]
         first = last

@@ -69,11 +69,11 @@ def _write_texts(context: Context, passages: Passages, queries: Iterator[list[st
         TableWriter(context.folder / "queries.arrow", ("text",)) as table,
         open(context.folder / "queries.jsonl", "w", encoding="utf-8") as lines,
     ):
-        for row, (identifier, found) in enumerate(zip(ids, queries, strict=True)):
-            counts[row] = len(found)
-            for query in found:
+        for row, (identifier, of_passage) in enumerate(zip(ids, queries, strict=True)):
+            counts[row] = len(of_passage)
+            for query in of_passage:
                 table.add((query,), len(query))
-            lines.write(json.dumps({"id": identifier, "queries": found}, ensure_ascii=False) + "\n")
+            lines.write(json.dumps({"id": identifier, "queries": of_passage}, ensure_ascii=False) + "\n")
     return counts
 
 

@@ -14,6 +14,6 @@ class QueryStageConfig(StageConfig):
 
     def work(self, read: Read) -> Work:
         """Queries that are read or taken from the passages: a few for each."""
-        found = known(read)
-        passages = found.collection.passages
-        return Work(found, seconds=product(1e-4, passages), disk=product(100.0, passages))
+        sizes = known(read)
+        passages = sizes.collection.passages
+        return Work(sizes, seconds=product(1e-4, passages), disk=product(100.0, passages))

@@ -41,5 +41,5 @@ def read_queries(config: ReadQueriesConfig, context: Context) -> dict[str, Any]:
     kind = format_of(files) if config.format == "auto" else config.format
     pairs = read_query_files(files, kind, Passages(context.input("passages")).table)
     advice = f"add them to {config.path}, or leave the passages out: stages.{context.stage_name}.missing=skip"
-    made = write_queries(pairs, context, advice if config.missing == "error" else None)
-    return {"files": len(files), "format": kind, **made}
+    counts = write_queries(pairs, context, advice if config.missing == "error" else None)
+    return {"files": len(files), "format": kind, **counts}

@@ -76,10 +76,10 @@ def _sentences(texts: list[str], minimum_words: int) -> list[str]:
 
     from condensery.tokens.workers import sentence_begins
 
-    found = []
+    kept = []
     for text in texts:
         for first, last in pairwise([*sentence_begins(text), len(text)]):
             sentence = " ".join(text[first:last].split())
             if len(sentence.split()) >= minimum_words:
-                found.append(sentence)
-    return found
+                kept.append(sentence)
+    return kept

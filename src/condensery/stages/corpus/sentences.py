@@ -36,15 +36,15 @@ def write_sentences(examples: Iterable[Example], context: Context, name: str, ta
                     table.add((text,), len(text))
             rows[split].append([known[text] for text in texts])
             scores[split].append(score)
-    for split, found in rows.items():
-        if not found:
+    for split, split_rows in rows.items():
+        if not split_rows:
             raise UserError(f"stages.{context.stage_name}: the split {split} has no example")
-        np.save(folder / f"rows-{split}.npy", np.array(found, np.int64))
+        np.save(folder / f"rows-{split}.npy", np.array(split_rows, np.int64))
         np.save(folder / f"scores-{split}.npy", np.array(scores[split], np.float32))
     vocabulary = Vocabulary.of(load_tokenizer(tokenizer))
     vocabulary.save(folder)
     column = TextTable(folder / "sentences.arrow").column("text")
     store = tokenise(column, tokenizer, folder / "texts", sentences=False, label=f"{context.stage_name}: tokens")
     write_json(folder / "sentences.json", {"name": name, "task": task})
-    counts = {"sentences": len(known), **{split: len(found) for split, found in rows.items()}}
+    counts = {"sentences": len(known), **{split: len(split_rows) for split, split_rows in rows.items()}}
     return {**counts, **unknown_words({"sentences": store}, vocabulary.unk)}

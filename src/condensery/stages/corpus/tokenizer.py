@@ -24,12 +24,12 @@ class TokenizerConfig(StageConfig):
 
     def work(self, read: Read) -> Work:
         """Words of all texts are counted where a WordPiece is trained."""
-        found = known(read)
+        sizes = known(read)
         if self.name is not None:
-            return Work(found, seconds=1.0, disk=1e6)
-        return Work(replace(found, vocabulary=self.vocab_size), seconds=product(3.7e-6, found.tokens), disk=2e5)
+            return Work(sizes, seconds=1.0, disk=1e6)
+        return Work(replace(sizes, vocabulary=self.vocab_size), seconds=product(3.7e-6, sizes.tokens), disk=2e5)
 
-    def made(self, expected: Sizes, metrics: Mapping[str, Any]) -> Sizes:
+    def actual_sizes(self, expected: Sizes, metrics: Mapping[str, Any]) -> Sizes:
         """The true size of the vocabulary."""
         return replace(expected, vocabulary=metrics["size"])
 
@@ -60,8 +60,8 @@ def tokenizer(config: TokenizerConfig, context: Context) -> dict[str, Any]:
 
     if config.name is None:
         texts, _ = pretraining_texts(Collection(context.input("corpus")))
-        made = train_wordpiece(texts, config.vocab_size, context.folder, config.lowercase)
+        chosen = train_wordpiece(texts, config.vocab_size, context.folder, config.lowercase)
     else:
-        made = load_tokenizer(config.name)
-        made.save_pretrained(context.folder)
-    return {"size": Vocabulary.of(made).size}
+        chosen = load_tokenizer(config.name)
+        chosen.save_pretrained(context.folder)
+    return {"size": Vocabulary.of(chosen).size}

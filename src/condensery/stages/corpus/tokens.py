@@ -20,14 +20,14 @@ class TokensConfig(StageConfig):
 
     def work(self, read: Read) -> Work:
         """Every text is tokenised once; a token takes two bytes, and four where the vocabulary is larger than 65,536."""
-        found = known(read)
-        texts = product(found.collection.passages, found.collection.passage_tokens)
-        if found.collection.documents is not None:
-            texts = total([texts, found.tokens])
-        each = 4.0 if (found.vocabulary or 0) > 1 << 16 else 2.0
-        return Work(found, seconds=product(2.4e-6, texts), disk=product(each, texts))
+        sizes = known(read)
+        texts = product(sizes.collection.passages, sizes.collection.passage_tokens)
+        if sizes.collection.documents is not None:
+            texts = total([texts, sizes.tokens])
+        each = 4.0 if (sizes.vocabulary or 0) > 1 << 16 else 2.0
+        return Work(sizes, seconds=product(2.4e-6, texts), disk=product(each, texts))
 
-    def made(self, expected: Sizes, metrics: Mapping[str, Any]) -> Sizes:
+    def actual_sizes(self, expected: Sizes, metrics: Mapping[str, Any]) -> Sizes:
         """The mean lengths, as they were counted."""
         texts = expected.collection
         counted = CollectionSizes(

@@ -58,13 +58,13 @@ def attention_entropy(config: AttentionEntropyConfig, context: Context) -> dict[
     spans = _spans(config, context, tokens)
     lengths = spans[:, 1] + 2
     rows = chunks(*span_rows(tokens.documents, spans, tokens.vocabulary), config.chunk_tokens, tokens.vocabulary.pad)
-    found = {}
+    by_encoder = {}
     for name, encoder in _encoders(config, context, tokens.vocabulary):
         values = _measured(encoder, rows, context)  # (layers, texts)
-        found[name] = {"mean": values.mean(axis=1).tolist(), "deviation": values.std(axis=1).tolist()}
+        by_encoder[name] = {"mean": values.mean(axis=1).tolist(), "deviation": values.std(axis=1).tolist()}
     about = {"unit": "nats", "texts": len(spans), "tokens": float(lengths.mean())}
     even = float(np.log(lengths).mean())
-    write_json(context.folder / "entropy.json", {**about, "even": even, "encoders": found})
+    write_json(context.folder / "entropy.json", {**about, "even": even, "encoders": by_encoder})
     return about
 
 

@@ -87,7 +87,7 @@ def audit_pairs(config: AuditPairsConfig, context: Context) -> dict[str, Any]:
     _write_key(context.folder / "pairs.jsonl", items, votes, drawn, ranks)
     write_json(context.folder / "audit.json", audit)
     write_tables(audit, context.folder / "audit.md")
-    return {kind: found["judged"]["share"] if votes is not None else None for kind, found in kinds.items()}
+    return {kind: numbers["judged"]["share"] if votes is not None else None for kind, numbers in kinds.items()}
 
 
 def _draw(pairs: "Pairs", config: AuditPairsConfig, key: str) -> "dict[str, list[Pair]]":
@@ -132,7 +132,11 @@ def _write_key(
     from condensery.evaluation.proxy import NOT_FOUND
     from condensery.system.files import atomic
 
-    rank_of = {pair: int(rank) for kind, found in ranks.items() for pair, rank in zip(drawn[kind], found, strict=False)}
+    rank_of = {
+        pair: int(rank)
+        for kind, kind_ranks in ranks.items()
+        for pair, rank in zip(drawn[kind], kind_ranks, strict=False)
+    }
     with atomic(path) as temporary, open(temporary, "w", encoding="utf-8", errors="replace") as stream:
         for at, item in enumerate(items):
             pair = item.pair

@@ -60,10 +60,10 @@ class EvaluateConfig(StageConfig):
 
     def work(self, read: Read) -> Work:
         """All queries of the split are searched; a line of the run takes ten bytes, packed."""
-        found = known(read, "corpus", "index")
-        queries = found.collection.queries.get(self.split)
-        looked = search(found, queries, self.depth)
-        return Work(found, products=looked.products, seconds=looked.seconds, disk=product(10.0 * self.depth, queries))
+        sizes = known(read, "corpus", "index")
+        queries = sizes.collection.queries.get(self.split)
+        looked = search(sizes, queries, self.depth)
+        return Work(sizes, products=looked.products, seconds=looked.seconds, disk=product(10.0 * self.depth, queries))
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
         """A split that the collection does not have, or metrics that it has not what it takes for."""

@@ -64,13 +64,13 @@ def _vectors(
     model = encoder.model.to(device).eval()
     distinct, place = np.unique(rows, return_inverse=True)
     texts = text_rows(sentences.store, distinct, sentences.vocabulary, encoder.query_length)
-    found: np.ndarray | None = None
+    vectors: np.ndarray | None = None
     with progress(context.stage_name, len(distinct), "sentences") as task:
         for chunk in chunks(*texts, config.chunk_tokens, sentences.vocabulary.pad):
             with torch.inference_mode(), autocast(device, config.precision):
                 part = model.vectors(chunk.to(device)).float().cpu().numpy()
-            found = np.empty((len(distinct), part.shape[1]), np.float32) if found is None else found
-            found[chunk.rows.numpy()] = part
+            vectors = np.empty((len(distinct), part.shape[1]), np.float32) if vectors is None else vectors
+            vectors[chunk.rows.numpy()] = part
             task.advance(len(part))
-    assert found is not None, "a split has an example"
-    return list(found[place.reshape(rows.shape).T])
+    assert vectors is not None, "a split has an example"
+    return list(vectors[place.reshape(rows.shape).T])

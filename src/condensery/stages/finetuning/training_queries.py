@@ -99,9 +99,9 @@ def _labelled(labels: Sequence[Path], collection: "Collection") -> "dict[int, np
 
     positives: dict[int, np.ndarray] = {}
     for path in labels:
-        found = read_negatives(path, collection, "positive_ids")
-        kept = (passages[passages >= 0] for passages in found.passage_rows)
-        positives |= dict(zip(found.query_rows.tolist(), kept, strict=True))
+        labelled = read_negatives(path, collection, "positive_ids")
+        kept = (passages[passages >= 0] for passages in labelled.passage_rows)
+        positives |= dict(zip(labelled.query_rows.tolist(), kept, strict=True))
     return positives
 
 
@@ -120,12 +120,12 @@ def _pooled(
         (folder / "negatives.jsonl", open_negatives(folder, collection)) for folder in context.inputs("negatives")
     ]
     sources += [(path, read_negatives(path, collection)) for path in labels]
-    for path, found in sources:
-        if not np.isin(found.query_rows, rows).any():
+    for path, negatives in sources:
+        if not np.isin(negatives.query_rows, rows).any():
             raise UserError(f"{path}: no query of the split {config.split!r} is in it")
     depths: list[int | None] = [None] * len(sources)
     depths[: len(config.negatives)] = config.negative_depths or depths[: len(config.negatives)]
-    pool = NegativePool([found for _, found in sources], rows, depths)
+    pool = NegativePool([negatives for _, negatives in sources], rows, depths)
     if not config.negative_weights:
         return pool, None
     return pool, NegativeWeights(pool, [*config.negative_weights, *(1.0 for _ in labels)])

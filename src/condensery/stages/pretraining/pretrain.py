@@ -61,12 +61,12 @@ class SpanConfig(StageConfig):
     def work(self: Any, read: Read) -> Work:  # Any: an encoder's keys are those of another base of the stage
         """Steps of the objective on the backbone."""
         sizes = with_encoder(known(read, "tokens", "tokenizer", "init"), self.backbone, self.length)
-        found, step = self.texts(read), None
-        if sizes.encoder is not None and found.tokens is not None:
-            rows, own = self.batch_size * found.texts, self.objective()
-            step = Step(sizes.encoder, rows, found.tokens, self.budget, precision=self.precision, **own)
-        made: Work = self.training(sizes, step, found.items)
-        return made
+        texts, step = self.texts(read), None
+        if sizes.encoder is not None and texts.tokens is not None:
+            rows, own = self.batch_size * texts.texts, self.objective()
+            step = Step(sizes.encoder, rows, texts.tokens, self.budget, precision=self.precision, **own)
+        work: Work = self.training(sizes, step, texts.items)
+        return work
 
     def objective(self) -> dict[str, Any]:
         """What of the objective makes a step longer: fields of ``Step``."""
@@ -318,8 +318,8 @@ def pretrain_ict(config: PretrainIctConfig, context: Context) -> dict[str, Any]:
 def _shared(config: AnyConfig, context: Context) -> dict[str, Any]:
     """What every data module here is given."""
     named = ("length", "batch_size", "seed", "mask_rate", "whole_word")
-    found = {name: getattr(config, name) for name in named if hasattr(config, name)}
-    return {**found, "chunk_tokens": config.budget, "workers": context.runtime.workers}
+    settings = {name: getattr(config, name) for name in named if hasattr(config, name)}
+    return {**settings, "chunk_tokens": config.budget, "workers": context.runtime.workers}
 
 
 def _spans(config: AnyConfig, context: Context, **own: Any) -> "SpanPairDataModule":
@@ -342,10 +342,10 @@ def _pairs(
 
     if not config.queries:
         return _spans(config, context, pairs=config.pairs_within, decoder=decoder)
-    made = context.artifact("queries")
-    _check_tokenizers(made, context)
-    queries, passages = Queries(made.path), Passages(made.input("passages").path)
-    hidden = queries.places if made.manifest["config"].get("remove") else None
+    artifact = context.artifact("queries")
+    _check_tokenizers(artifact, context)
+    queries, passages = Queries(artifact.path), Passages(artifact.input("passages").path)
+    hidden = queries.places if artifact.manifest["config"].get("remove") else None
     return PassageQueryDataModule(
         Tokens(context.input("tokens")),
         asked=PassagesAndQueries(passages.store, passages.titles, queries.store, queries.first, hidden),

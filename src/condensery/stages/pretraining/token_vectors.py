@@ -18,8 +18,8 @@ class TokenVectorsConfig(StageConfig):
 
     def work(self, read: Read) -> Work:
         """Pairs of neighbouring tokens are counted, and their matrix is taken apart."""
-        found = known(read)
-        return Work(found, seconds=product(6.6e-6, found.tokens), disk=product(4.0 * self.dim, found.vocabulary))
+        sizes = known(read)
+        return Work(sizes, seconds=product(6.6e-6, sizes.tokens), disk=product(4.0 * self.dim, sizes.vocabulary))
 
 
 @stage("token_vectors", version=1, makes="token_vectors", cost=2.0, adapts="tokens")

@@ -51,8 +51,8 @@ class WarmStartConfig(StageConfig):
 
     def work(self, read: Read) -> Work:
         """The weights are drawn and written."""
-        found = with_encoder(known(read), self.backbone)
-        return Work(found, seconds=3.0, disk=checkpoint_bytes(found))
+        sizes = with_encoder(known(read), self.backbone)
+        return Work(sizes, seconds=3.0, disk=checkpoint_bytes(sizes))
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
         """Vectors of another size than the backbone's."""

@@ -48,8 +48,8 @@ def ann_index(config: ApproximateConfig, context: Context) -> dict[str, Any]:
     from condensery.retrieval.dense import DenseIndex
     from condensery.system.progress import progress
 
-    runtime, found = context.runtime, context.artifact("vectors")
-    exact = DenseIndex(found.path, runtime.threads, device=runtime.search_device)
+    runtime, vectors = context.runtime, context.artifact("vectors")
+    exact = DenseIndex(vectors.path, runtime.threads, device=runtime.search_device)
     with progress(context.stage_name, len(exact), "vectors") as task:
         try:
             gpu = runtime.accelerator != "cpu"
@@ -59,5 +59,5 @@ def ann_index(config: ApproximateConfig, context: Context) -> dict[str, Any]:
         except UserError as error:
             raise UserError(f"stages.{context.stage_name}.{error}") from None
     effort = {"nprobe": config.nprobe, "ef_search": config.ef_search}
-    write_approximate(context.folder, exact, f"{found.kind}/{found.id}", effort, config.compared)
+    write_approximate(context.folder, exact, f"{vectors.kind}/{vectors.id}", effort, config.compared)
     return {"passages": len(exact), "bytes": (context.folder / FILE).stat().st_size}

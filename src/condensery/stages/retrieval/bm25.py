@@ -21,9 +21,9 @@ class Bm25Config(StageConfig):
 
     def work(self, read: Read) -> Work:
         """All passages are taken apart into words and indexed."""
-        found = known(read)
-        texts = product(found.collection.passages, found.collection.passage_tokens)
-        return Work(replace(found, dimensions=0), seconds=product(1.1e-6, texts), disk=product(2.7, texts))
+        sizes = known(read)
+        texts = product(sizes.collection.passages, sizes.collection.passage_tokens)
+        return Work(replace(sizes, dimensions=0), seconds=product(1.1e-6, texts), disk=product(2.7, texts))
 
 
 @stage("bm25", version=1, makes="index")

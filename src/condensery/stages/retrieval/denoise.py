@@ -24,8 +24,8 @@ def _several_shards(config: DenoiseConfig, context: Context) -> bool:
     from condensery.retrieval.negatives import open_negatives
     from condensery.text.collection import Collection
 
-    found = open_negatives(context.input("negatives"), Collection(context.input("corpus")))
-    return len(found.query_rows) > config.shard_size
+    negatives = open_negatives(context.input("negatives"), Collection(context.input("corpus")))
+    return len(negatives.query_rows) > config.shard_size
 
 
 @stage("denoise", version=1, makes="negatives", cost=5.0, together=_several_shards)
@@ -36,10 +36,10 @@ def denoise(config: DenoiseConfig, context: Context) -> dict[str, Any]:
     from condensery.text.collection import Collection
 
     group, collection = process_group(context.runtime), Collection(context.input("corpus"))
-    found = open_negatives(context.input("negatives"), collection)
-    scores = scored(config, context, found.query_rows, found.passage_rows, group)
+    negatives = open_negatives(context.input("negatives"), collection)
+    scores = scored(config, context, negatives.query_rows, negatives.passage_rows, group)
     path = context.folder / "negatives.jsonl"
-    counts = write_denoised(path, collection, found.query_rows, found.passage_rows, scores, config.below)
+    counts = write_denoised(path, collection, negatives.query_rows, negatives.passage_rows, scores, config.below)
     print(
         f"[{context.stage_name}] {counts['negatives']:,} negatives are kept, {counts['left_out']:,} left out;"
         f" {counts['queries_without']:,} of {counts['queries']:,} queries have none left and get passages drawn at random",

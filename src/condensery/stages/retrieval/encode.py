@@ -22,16 +22,16 @@ class EncodeConfig(StageConfig):
 
     def work(self, read: Read) -> Work:
         """Every passage and every query once. A vector takes four bytes a dimension, or two."""
-        found = known(read)
-        texts, size, longest = found.collection, found.encoder, found.passage_length or 128
+        sizes = known(read)
+        texts, size, longest = sizes.collection, sizes.encoder, sizes.passage_length or 128
         if size is None or texts.passages is None or texts.passage_tokens is None:
-            return Work(found)
+            return Work(sizes)
         queries = sum(texts.queries.values())
         rows = texts.passages + queries
         length = (texts.passages * min(texts.passage_tokens + 2, longest) + queries * QUESTION) / rows
         step = Step(size, rows, length, self.chunk_tokens, trained=False, precision=self.precision)
         disk = rows * size.hidden * (4 if self.dtype == "float32" else 2)
-        return Work(replace(found, dimensions=size.hidden), 1, step, seconds=0.0, disk=disk)
+        return Work(replace(sizes, dimensions=size.hidden), 1, step, seconds=0.0, disk=disk)
 
 
 def _several_shards(config: EncodeConfig, context: Context) -> bool:

@@ -112,12 +112,14 @@ def fuse(config: FuseConfig, context: Context) -> dict[str, Any]:
     from condensery.text.collection import Collection
 
     runtime, collection = context.runtime, Collection(context.input("corpus"))
-    made = context.artifacts("retrievers")
-    members = [open_index(found.path, collection, runtime.threads, device=runtime.search_device) for found in made]
+    artifacts = context.artifacts("retrievers")
+    members = [
+        open_index(artifact.path, collection, runtime.threads, device=runtime.search_device) for artifact in artifacts
+    ]
     weights = config.weights or [1.0 if config.method == "reciprocal_rank" else 1 / len(members)] * len(members)
     index = FusedIndex(members, weights, config.depth, config.method, config.rank_constant)
     chosen = _choose(config, context.stage_name, index, collection) if config.chooses else None
-    write_fused(context.folder, index, [f"{found.kind}/{found.id}" for found in made], chosen)
+    write_fused(context.folder, index, [f"{artifact.kind}/{artifact.id}" for artifact in artifacts], chosen)
     return {"weights": index.weights.tolist(), "chosen": chosen, **recall_of(index, context.stage_name)}
 
 
@@ -166,12 +168,12 @@ def _measure(config: FuseConfig, collection: "Collection") -> "Measure":
 
     metric = config.metric
 
-    def by_answers(rows: "np.ndarray", found: "np.ndarray") -> "np.ndarray":
-        run = Run(rows, found, np.zeros(found.shape, np.float32))
+    def by_answers(rows: "np.ndarray", passages: "np.ndarray") -> "np.ndarray":
+        run = Run(rows, passages, np.zeros(passages.shape, np.float32))
         return score_answers(run, collection, rows, [metric])[metric]
 
-    def by_judgements(rows: "np.ndarray", found: "np.ndarray") -> "np.ndarray":
-        return score(rows, found, qrels.of(rows), [metric])[metric]
+    def by_judgements(rows: "np.ndarray", passages: "np.ndarray") -> "np.ndarray":
+        return score(rows, passages, qrels.of(rows), [metric])[metric]
 
     if split_metric(metric)[0] == HIT:
         return by_answers

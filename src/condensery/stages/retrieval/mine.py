@@ -30,10 +30,10 @@ class MineConfig(StageConfig):
 
     def work(self, read: Read) -> Work:
         """All queries of the split are searched; a negative takes four bytes, and twenty in negatives.jsonl."""
-        found = known(read)
-        queries = found.collection.queries.get(self.split)
-        looked = search(found, queries, self.depth)
-        return Work(found, products=looked.products, seconds=looked.seconds, disk=product(24.0 * self.depth, queries))
+        sizes = known(read)
+        queries = sizes.collection.queries.get(self.split)
+        looked = search(sizes, queries, self.depth)
+        return Work(sizes, products=looked.products, seconds=looked.seconds, disk=product(24.0 * self.depth, queries))
 
     def _missing_answers(self, corpus: Sequence[StageConfig]) -> tuple[str, str] | None:
         data = getattr(corpus[0], "data", None)

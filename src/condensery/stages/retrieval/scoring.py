@@ -34,15 +34,15 @@ class ScoringStageConfig(StageConfig):
 
     def scoring(self, read: Read, queries: float | None, depth: int) -> Work:
         """The ``depth`` best passages of so many queries are searched, and read with them by every cross-encoder."""
-        found, scorers = known(read), read["cross_encoders"]
-        size, text = known({"all": scorers}).encoder, found.collection.passage_tokens
+        sizes, scorers = known(read), read["cross_encoders"]
+        size, text = known({"all": scorers}).encoder, sizes.collection.passage_tokens
         looked = search(known(read, "corpus", "retriever"), queries, depth) if "retriever" in read else Search(0.0, 0.0)
         if size is None or text is None or queries is None:
-            return Work(found)
+            return Work(sizes)
         pairs = queries * depth
         length = min(text + QUESTION, known({"all": scorers}).passage_length or 512)
         step = Step(size, len(scorers) * pairs, length, self.chunk_tokens, trained=False, precision=self.precision)
-        return Work(replace(found, dimensions=0), 1, step, looked.products, looked.seconds, disk=8.0 * pairs)
+        return Work(replace(sizes, dimensions=0), 1, step, looked.products, looked.seconds, disk=8.0 * pairs)
 
 
 def no_probability(inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
@@ -95,7 +95,7 @@ def scored(
     from condensery.text.collection import Collection
 
     collection = Collection(context.input("corpus"))
-    scorers = [_scorer(found, collection, config, context) for found in context.artifacts("cross_encoders")]
+    scorers = [_scorer(artifact, collection, config, context) for artifact in context.artifacts("cross_encoders")]
     return score_candidates(
         scorers,
         query_rows,
@@ -108,16 +108,16 @@ def scored(
     )
 
 
-def _scorer(made: Artifact, collection: "Collection", config: ScoringStageConfig, context: Context) -> "PairScorer":
+def _scorer(artifact: Artifact, collection: "Collection", config: ScoringStageConfig, context: Context) -> "PairScorer":
     """A cross-encoder on the tokens that it was trained with: those of an ensemble may have different tokenizers."""
     from condensery.models.cross_encoder import load_reranker
     from condensery.retrieval.reranking import PairScorer
     from condensery.tokens.artifacts import Tokens, pair_reader
 
-    tokens, reranker = Tokens(made.input("tokens").path), load_reranker(made.path)
+    tokens, reranker = Tokens(artifact.input("tokens").path), load_reranker(artifact.path)
     if (len(tokens.queries), len(tokens.passages)) != (len(collection.queries), len(collection.passages)):
         raise UserError(
-            f"stages.{context.stage_name}.cross_encoders: {made.kind}/{made.id} was trained on another collection"
+            f"stages.{context.stage_name}.cross_encoders: {artifact.kind}/{artifact.id} was trained on another collection"
         )
     reader = pair_reader(tokens, reranker.query_length, reranker.length, reranker.separators)
     return PairScorer(reader, _score(reranker.model, config.precision, context.runtime.accelerator))

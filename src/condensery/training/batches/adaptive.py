@@ -66,7 +66,7 @@ class AdaptiveOrder:
         epoch, position = divmod(step, -(-items // self.batch_size))
         first = position * self.batch_size
         size = min(self.batch_size, items - first)
-        while self._made(epoch) < first + size:
+        while self._scheduled(epoch) < first + size:
             self.check()
             time.sleep(_PAUSE)
         return epoch, np.fromfile(self._batches(epoch), np.int32, size, offset=4 * first).astype(np.int64)
@@ -84,21 +84,21 @@ class AdaptiveOrder:
     def vectors(self, epoch: int) -> Path | None:
         """Where the vectors for an epoch belong, or None where they are not needed (any more)."""
         encoded = self.similarity == "encoder" or (self.similarity == "bm25_then_encoder" and epoch > 0)
-        whole = self._made(epoch) == self.items
+        whole = self._scheduled(epoch) == self.items
         return self.folder / f"{epoch:05d}.vectors.npz" if encoded and not whole else None
 
     def make(self, epoch: int) -> None:
         """Make the batches of an epoch that are not made yet; waits for the vectors."""
         items, vectors, path = self.items, self.vectors(epoch), self._batches(epoch)
-        made = self._made(epoch)
-        if made == items:
+        scheduled = self._scheduled(epoch)
+        if scheduled == items:
             return
         similarity = self._dense(vectors) if vectors else self._lexical
         drawn = drawn_positives(self.positives, self.starts, np.arange(items), self.seed, epoch)
         passage = np.searchsorted(self.passages, drawn)
         scheduler = Scheduler(similarity, passage, self.batch_size, self.beam, self.seed, epoch)
         with open(path, "ab") as stream:
-            stream.truncate(4 * (made - made % self.batch_size))
+            stream.truncate(4 * (scheduled - scheduled % self.batch_size))
             done = np.fromfile(path, np.int32).astype(np.int64)
             for batch in scheduler.batches(done):
                 stream.write(batch.astype(np.int32).tobytes())
@@ -128,7 +128,7 @@ class AdaptiveOrder:
     def _batches(self, epoch: int) -> Path:
         return self.folder / f"{epoch:05d}.batches"
 
-    def _made(self, epoch: int) -> int:
+    def _scheduled(self, epoch: int) -> int:
         """Pairs whose place in an epoch is known; a number that is not whole is of no use yet."""
         path = self._batches(epoch)
         return path.stat().st_size // 4 if path.exists() else 0

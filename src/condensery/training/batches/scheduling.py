@@ -70,8 +70,8 @@ class Scheduler:
         self.seed, self.epoch = seed, epoch
         values = similarity.data.astype(np.float64)
         whole = np.rint(values / max(np.abs(values).max(initial=0.0), 1e-30) * SCALE).astype(np.int32)
-        self._listed = sparse.csr_matrix((whole, similarity.indices, similarity.indptr), shape=similarity.shape)
-        self._asked = self._listed.tocsc()
+        self._by_query = sparse.csr_matrix((whole, similarity.indices, similarity.indptr), shape=similarity.shape)
+        self._by_passage = self._by_query.tocsc()
         self._pairs = np.argsort(passage, kind="stable")  # by passage
         self._first = np.searchsorted(passage[self._pairs], np.arange(similarity.shape[1] + 1))
         pairs = len(passage)
@@ -149,17 +149,17 @@ class Scheduler:
 
     def _neighbours(self, pair: int) -> Iterator[tuple[Ids, Ids]]:
         """The unused neighbours of a pair and their weights, in parts: a pair comes once in each, and in each counts."""
-        listed, asked = self._listed, self._asked
+        by_query, by_passage = self._by_query, self._by_passage
         own = self.passage[pair]
-        row = slice(listed.indptr[pair], listed.indptr[pair + 1])
-        column = slice(asked.indptr[own], asked.indptr[own + 1])
-        passages = listed.indices[row]
+        row = slice(by_query.indptr[pair], by_query.indptr[pair + 1])
+        column = slice(by_passage.indptr[own], by_passage.indptr[own + 1])
+        passages = by_query.indices[row]
         numbers = self._first[passages + 1] - self._first[passages]
         near = self._pairs[ranges(self._first[passages], numbers)]
         same = self._pairs[self._first[own] : self._first[own + 1]]
         parts = (
-            (near, np.repeat(listed.data[row], numbers)),  # s of this query and their passages
-            (asked.indices[column], asked.data[column]),  # s of their queries and this passage
+            (near, np.repeat(by_query.data[row], numbers)),  # s of this query and their passages
+            (by_passage.indices[column], by_passage.data[column]),  # s of their queries and this passage
             (same, np.full(len(same), -APART)),
         )
         for neighbours, weights in parts:

@@ -73,8 +73,8 @@ class SingleSpans:
     def rows(self, step: int, epoch: int, chosen: Ids) -> Rows:
         """See ``RowSource``."""
         every = self._every(epoch)
-        found = every[chosen % len(every)]
-        return Rows(*span_rows(self.spans.store, found, self.vocabulary), found[:, 0])
+        spans = every[chosen % len(every)]
+        return Rows(*span_rows(self.spans.store, spans, self.vocabulary), spans[:, 0])
 
     @lru_cache(maxsize=2)  # noqa: B019  (one object a training run)
     def _every(self, epoch: int) -> Ids:
@@ -90,8 +90,8 @@ class SpanPairs:
 
     def rows(self, step: int, epoch: int, chosen: Ids) -> Rows:
         """See ``RowSource``."""
-        found = self.spans.pairs(epoch, chosen).reshape(-1, 2)
-        return Rows(*span_rows(self.spans.store, found, self.vocabulary), found[:, 0])
+        spans = self.spans.pairs(epoch, chosen).reshape(-1, 2)
+        return Rows(*span_rows(self.spans.store, spans, self.vocabulary), spans[:, 0])
 
 
 class SentencePairs:
@@ -128,11 +128,11 @@ class SentencePairs:
         end = np.where(drawn + 1 == number, begin + size, following)
         kept = uniforms(self.seed, "keep", epoch, index=begin) < self.keep
         left, left_counts = around(begin, size, start, np.where(kept, 0, end - start))
-        asked = np.minimum(end - start, self.length - SPECIAL_TOKENS)
+        sentence_counts = np.minimum(end - start, self.length - SPECIAL_TOKENS)
         # three stretches a pair: what stands before the sentence, what stands behind it, the sentence
         places = np.column_stack([left, start])
-        counts = np.column_stack([left_counts, asked])
-        totals = np.column_stack([left_counts.sum(axis=1), asked]).reshape(-1)
+        counts = np.column_stack([left_counts, sentence_counts])
+        totals = np.column_stack([left_counts.sum(axis=1), sentence_counts]).reshape(-1)
         flat, starts = framed(store.tokens[ranges(places, counts)], totals, self.vocabulary)
         return Rows(flat, starts, np.stack([begin, store.token_count + start], axis=1).reshape(-1))
 
@@ -179,16 +179,16 @@ class PassageQueries:
 
     def __init__(
         self,
-        asked: PassagesAndQueries,
+        stores: PassagesAndQueries,
         vocabulary: Vocabulary,
         length: int,
         query_length: int,
         candidates: int,
         seed: int,
     ) -> None:
-        self.asked, self.vocabulary, self.length, self.query_length = asked, vocabulary, length, query_length
+        self.stores, self.vocabulary, self.length, self.query_length = stores, vocabulary, length, query_length
         self.seed = seed
-        number = np.diff(asked.first)
+        number = np.diff(stores.first)
         self._passages: Ids = np.flatnonzero(number)
         self._number: Ids = np.minimum(number[self._passages], candidates)
         self.items = len(self._passages)
@@ -196,18 +196,18 @@ class PassageQueries:
 
     def rows(self, step: int, epoch: int, chosen: Ids) -> Rows:
         """See ``RowSource``."""
-        asked, passages = self.asked, self._passages[chosen]
+        stores, passages = self.stores, self._passages[chosen]
         drawn = (uniforms(self.seed, "candidate", epoch, index=passages) * self._number[chosen]).astype(np.int64)
-        queries = asked.first[passages] + drawn
-        texts = self.texts(passages, None if asked.hidden is None else asked.hidden[queries])
+        queries = stores.first[passages] + drawn
+        texts = self.texts(passages, None if stores.hidden is None else stores.hidden[queries])
         # named behind the passages, so that no query gets a passage's mask
-        names = len(asked.passages) + queries
-        return interleaved(texts, Rows(*text_rows(asked.queries, queries, self.vocabulary, self.query_length), names))
+        names = len(stores.passages) + queries
+        return interleaved(texts, Rows(*text_rows(stores.queries, queries, self.vocabulary, self.query_length), names))
 
     def texts(self, passages: Ids, hidden: Ids | None = None) -> Rows:
         """Rows of these passages (n,), each without its stretch ``hidden`` (n, 2)."""
-        how = (self.vocabulary, self.length, self.asked.titles, hidden)
-        return Rows(*text_rows(self.asked.passages, passages, *how), passages)
+        how = (self.vocabulary, self.length, self.stores.titles, hidden)
+        return Rows(*text_rows(self.stores.passages, passages, *how), passages)
 
 
 class MixedPairs:
@@ -226,10 +226,10 @@ class MixedPairs:
 
     def rows(self, step: int, epoch: int, chosen: Ids) -> Rows:
         """See ``RowSource``."""
-        found = self.pairs.rows(step, epoch, chosen)
+        rows = self.pairs.rows(step, epoch, chosen)
         if uniforms(self.seed, "context", index=[step])[0] >= self.share:
-            return found
-        store, passages = self.pairs.asked.passages, found.names[::2]
+            return rows
+        store, passages = self.pairs.stores.passages, rows.names[::2]
         document = np.searchsorted(store.documents, passages, side="right") - 1
         begin, end = store.documents[document], store.documents[document + 1]
         others = end - begin - 1
@@ -237,9 +237,9 @@ class MixedPairs:
         partner += partner >= passages
         several = others > 0
         texts = self.pairs.texts(np.column_stack([passages, partner])[several].reshape(-1))
-        order = np.arange(len(found))
-        order[np.repeat(several, 2)] = len(found) + np.arange(len(texts))
-        return joined(found, texts).take(order)
+        order = np.arange(len(rows))
+        order[np.repeat(several, 2)] = len(rows) + np.arange(len(texts))
+        return joined(rows, texts).take(order)
 
 
 def joined(first: Rows, second: Rows) -> Rows:

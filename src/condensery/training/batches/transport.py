@@ -52,24 +52,24 @@ def unpacked(block: Tensor, parts: Any) -> Any:
             return view.as_strided(part.shape, _strides(part.shape), part.start // view.element_size())
         if isinstance(part, _Parts):
             values = [join(each) for each in part.values]
-            return part.kind(values) if part.kind in (list, tuple) else _made(part.kind, values)
+            return part.kind(values) if part.kind in (list, tuple) else _from_fields(part.kind, values)
         return part
 
     return join(parts)
 
 
-def _made(kind: type, values: list[Any]) -> Any:
+def _from_fields(kind: type, values: list[Any]) -> Any:
     names = [field.name for field in fields(kind)]
     return kind(**dict(zip(names, values, strict=True)))
 
 
 def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Of a tensor whose last dimension is dense."""
-    found, step = [], 1
+    strides, step = [], 1
     for size in reversed(shape):
-        found.append(step)
+        strides.append(step)
         step *= max(1, size)
-    return tuple(reversed(found))
+    return tuple(reversed(strides))
 
 
 def _members(value: Any) -> list[Any] | None:

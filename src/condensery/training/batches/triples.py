@@ -79,7 +79,7 @@ class TrainingQueries:
         weights: Pool[np.float64] | None = None,
     ) -> "TrainingQueries":
         """From the relevant passages of each query row, in ascending order of the rows."""
-        counts = [len(found) for found in positives.values()]
+        counts = [len(passages) for passages in positives.values()]
         starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         flat = np.concatenate(list(positives.values())).astype(np.int64)
         return cls(np.fromiter(positives, np.int64), flat, starts, negatives, weights)
@@ -217,15 +217,15 @@ class TripleBatches:
         if self.training.weights is not None:
             draws = -np.log1p(-draws) / self.training.weights[chosen]  # smallest first (Efraimidis and Spirakis 2006)
         order = np.argsort(np.where(pool >= 0, draws, np.inf), axis=1, kind="stable")[:, : self.negatives]
-        found = np.take_along_axis(pool, order, axis=1)
-        missing = self.negatives - found.shape[1]
-        found = np.pad(found, ((0, 0), (0, missing)), constant_values=-1)
+        drawn = np.take_along_axis(pool, order, axis=1)
+        missing = self.negatives - drawn.shape[1]
+        drawn = np.pad(drawn, ((0, 0), (0, missing)), constant_values=-1)
         draws = uniforms(self.seed, "random", epoch, index=chosen[:, None], second=np.arange(self.negatives)[None, :])
-        for row in np.flatnonzero((found < 0).any(axis=1)).tolist():
-            gaps = found[row] < 0
-            taken = np.union1d(judged[row], found[row, ~gaps])
-            found[row, gaps] = _others(draws[row, gaps], taken, len(self.passages), positive[row])
-        return found
+        for row in np.flatnonzero((drawn < 0).any(axis=1)).tolist():
+            gaps = drawn[row] < 0
+            taken = np.union1d(judged[row], drawn[row, ~gaps])
+            drawn[row, gaps] = _others(draws[row, gaps], taken, len(self.passages), positive[row])
+        return drawn
 
     def _judged(self, chosen: Ids) -> Ids:
         """(j, 2) each of the batch's queries with each passage judged relevant to it."""
@@ -237,13 +237,13 @@ class TripleBatches:
 
 def _others(draws: NDArray[np.float64], taken: Ids, items: int, otherwise: int) -> list[int]:
     """A different item for each draw in [0, 1), none of them ``taken``; ``otherwise`` where all are."""
-    excluded, found = taken.tolist(), []
+    excluded, others = taken.tolist(), []
     for draw in draws.tolist():
         left = items - len(excluded)
         place = int(draw * left) if left > 0 else -1
         for item in excluded:  # ascending
             place += item <= place
-        found.append(place if left > 0 else otherwise)
+        others.append(place if left > 0 else otherwise)
         if left > 0:
             insort(excluded, place)
-    return found
+    return others

@@ -87,12 +87,12 @@ class PassageQueryDataModule(TokenDataModule):
 
     def source(self) -> RowSource:
         """Where the rows of a batch come from."""
-        asked = self.asked or self._asked()
+        stores = self.asked or self._tokenised()
         lengths = (self.length, self.query_length)
-        pairs = PassageQueries(asked, self.vocabulary, *lengths, self.candidates, self.seed)
+        pairs = PassageQueries(stores, self.vocabulary, *lengths, self.candidates, self.seed)
         return MixedPairs(pairs, self.mixed_context, self.seed) if self.mixed_context else pairs
 
-    def _asked(self) -> PassagesAndQueries:
+    def _tokenised(self) -> PassagesAndQueries:
         """The queries of ``data``, tokenised as a collection of their own."""
         assert self.tokenizer_folder is not None
         flat = [query for queries in self._queries for query in queries]

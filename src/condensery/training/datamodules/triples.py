@@ -145,16 +145,16 @@ class TripleDataModule(TokenDataModule):
         return TrainingQueries.of(positives, NegativePool(self._sources(), rows))
 
     def _sources(self) -> list[Negatives]:
-        found = []
+        sources = []
         for source in self.negatives if self._collection is not None else []:
             assert self._collection is not None
             if isinstance(source, Negatives):
-                found.append(source)
+                sources.append(source)
             elif isinstance(source, str | Path):
                 path = Path(source)
                 read = open_negatives if path.is_dir() else read_negatives
-                found.append(read(path, self._collection))
+                sources.append(read(path, self._collection))
             else:
                 searcher = source() if isinstance(source, type) else source
-                found.append(mined(searcher, self._collection, self.split, self.mining_depth))
-        return found
+                sources.append(mined(searcher, self._collection, self.split, self.mining_depth))
+        return sources

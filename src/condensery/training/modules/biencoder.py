@@ -82,8 +82,8 @@ class Featured:
 
     def vectors(self, chunk: Chunk) -> Tensor:
         """The features (b, f) of the loss."""
-        found: Tensor = self.loss.features(self.model.vectors(chunk), chunk.tower)
-        return found
+        features: Tensor = self.loss.features(self.model.vectors(chunk), chunk.tower)
+        return features
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
         """The same; there are no losses of a chunk's own."""

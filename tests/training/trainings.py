@@ -82,7 +82,7 @@ def sentences(folder: Path) -> TokenStore:
     return store(folder / "sentences", [sum(document) for document in sizes], sentences=begins.tolist())
 
 
-def asked(folder: Path, titles: bool = True, hidden: bool = True) -> PassagesAndQueries:
+def passages_and_queries(folder: Path, titles: bool = True, hidden: bool = True) -> PassagesAndQueries:
     """16 passages in documents of 1 to 5, with none to five queries each; every other query hides a part of its passage.
 
     Every fourth title is empty.
@@ -121,7 +121,7 @@ def batches(source: RowSource, **changes: Any) -> SpanBatches:
 
 def mixed_batches(folder: Path, share: float = 0.5, **changes: Any) -> SpanBatches:
     """Passages with one of their first three queries, or with a sibling."""
-    pairs = PassageQueries(asked(folder), textbook.vocabulary(), 16, 8, candidates=3, seed=3)
+    pairs = PassageQueries(passages_and_queries(folder), textbook.vocabulary(), 16, 8, candidates=3, seed=3)
     return batches(MixedPairs(pairs, share, seed=3), **changes)
 
 

@@ -11,7 +11,7 @@ from condensery.errors import UserError
 
 
 @dataclass(frozen=True)
-class Words:
+class RandomSimilarities:
     """Similarities of 13 queries and some passages; ``broken``: it has nothing to say, or takes the process with it."""
 
     passages: int

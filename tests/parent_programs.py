@@ -1,4 +1,4 @@
-"""Programs that start each kind of child there is and then do nothing: ``python parents.py KIND FOLDER``.
+"""Programs that start each kind of child there is and then do nothing: ``python parent_programs.py KIND FOLDER``.
 
 Each prints ``ready`` when its children are at work, or wait for some. They start them as the package does.
 """
@@ -172,7 +172,7 @@ def meets(config: Nothing, context: Context) -> dict[str, Any]:
     raise NotRankZero
 
 
-if __name__ == "parents":  # the plug-in of stages that this is for the other processes, and not the program
+if __name__ == "parent_programs":  # the plug-in of stages that this is for the other processes, and not the program
     stage("test_meets", version=1, makes="encoder", together=True)(meets)
 
 
@@ -180,7 +180,7 @@ def several(folder: Path, launcher: Any) -> None:
     from condensery.pipeline.launch.processes import compute
     from condensery.stages.base import Runtime, Wandb, registry
 
-    os.environ["CONDENSERY_STAGES"] = "parents"
+    os.environ["CONDENSERY_STAGES"] = "parent_programs"
     folder.mkdir(exist_ok=True, parents=True)
     runtime = Runtime("cpu", 2, 2, 0, Wandb("x", None, False), "x", folder, launcher=launcher)
     meeting = registry()["test_meets"]

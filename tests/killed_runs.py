@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from small import CONF, PROJECT, artifact_files, half_written
+from small_runs import CONF, PROJECT, artifact_files, half_written
 
 MARK = "CONDENSERY_TEST_MARK"  # environment variable
 PATIENCE = 10.0  # seconds in which what a killed process started ends, and lets go of its output
