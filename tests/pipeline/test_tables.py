@@ -93,6 +93,12 @@ def test_rows_of_two_studies_are_one_only_where_they_are_the_same() -> None:
         *[("BM25", "a", ""), ("BERT", "b", ""), ("BERT", "c", ""), ("BERT", "f", ""), ("x", "d", "")],
         *[("second · x", "g", "x"), ("y · x", "h", "x"), ("x", "i", ""), ("third · y · x", "j", "x")],
     ]
+    hard = "x + hard negatives"  # a small collection may give two systems the same number, but not two of them
+    steps = {
+        "first": [row("x", "a"), row(hard, "b", score=0.6)],
+        "second": [row("x", "c"), row(hard, "d", score=0.7)],
+    }
+    assert [one.name for one in tables.of_studies(steps)] == ["x", hard, "second · x", f"second · {hard}"]
     columns = {"MRR": {"metric": "MRR@10", "collection": "toys"}}
     layout = TableLayout(title=None, columns=columns, published={}, within=0, test="t", level=0.01)
     table = comparison(layout, found, "test")

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hydra.core.hydra_config import HydraConfig
 
@@ -45,7 +45,7 @@ def of_studies(rows_of: "Mapping[str, Sequence[Row]]") -> "list[Row]":
     """The rows of all studies. What two of them measured alike stands once.
 
     Where a study has a row of the same name that was made otherwise, it is no further seed of that row: the name of the study
-    stands before it.
+    stands before it, and before what it builds on that row, such as ``X + hard negatives`` on ``X``.
     """
     from dataclasses import replace
 
@@ -54,10 +54,9 @@ def of_studies(rows_of: "Mapping[str, Sequence[Row]]") -> "list[Row]":
         own: dict[tuple[str, str], dict[tuple[str, int | None], Row]] = {}
         for row in rows:
             own.setdefault((row.name, row.collection), {})[row.split, row.seed] = row
+        otherwise = {_first_step(key) for key, placed in own.items() if not _agree(lines.get(key, placed), placed)}
         for (name, collection), placed in own.items():
-            known = lines.get((name, collection), placed)
-            common = known.keys() & placed.keys()
-            if not common or any(not _same(known[place], placed[place]) for place in common):
+            if _first_step((name, collection)) in otherwise:
                 system = next(iter(placed.values())).system or name
                 placed = {place: replace(row, name=f"{study} · {name}", system=system) for place, row in placed.items()}
                 name = f"{study} · {name}"
@@ -65,6 +64,17 @@ def of_studies(rows_of: "Mapping[str, Sequence[Row]]") -> "list[Row]":
             for place, row in placed.items():
                 line[place] = max(line.get(place, row), row, key=lambda one: len(one.metrics))
     return [row for line in lines.values() for row in line.values()]
+
+
+def _first_step(line: tuple[str, str]) -> tuple[str, str]:
+    """``X`` of ``X + hard negatives``, with the collection."""
+    return line[0].partition(" + ")[0], line[1]
+
+
+def _agree(known: "Mapping[Any, Row]", placed: "Mapping[Any, Row]") -> bool:
+    """Whether two lines of one name tell of one system, wherever both have measured."""
+    common = known.keys() & placed.keys()
+    return bool(common) and all(_same(known[place], placed[place]) for place in common)
 
 
 def _same(one: "Row", other: "Row") -> bool:
