@@ -82,8 +82,9 @@ def test_one_that_computes_without_a_pause_ends_as_well(tmp_path: Path) -> None:
 
 
 @needs_proc
-def test_the_service_of_wandb_ends_as_well(tmp_path: Path) -> None:
+def test_the_service_of_wandb_ends_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb")
+    monkeypatch.delenv("WANDB_SERVICE", raising=False)  # of an earlier test in this process: it would be used
     left_by("tracking", tmp_path / "x", 2, WANDB_MODE="offline")
 
 
