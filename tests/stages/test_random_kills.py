@@ -46,7 +46,7 @@ ORPHANED = re.compile(
 )
 RECIPE = [
     "experiment=smoke",
-    *MODEL,
+    *(word for word in MODEL if not word.startswith("jobs=")),
     "stages.round1.batching=adaptive",
     *(
         f"stage.{kind}.checkpoint_every=2"
