@@ -198,7 +198,7 @@ class _Builder:
         self.cfg.stages[name] = self.raw["stage"].get(kind) or {}
         for key, value in settings.items():  # in the tree: ${backbone} + {layers: 2}
             try:
-                self.cfg.stages[name] = OmegaConf.merge(self.cfg.stages[name], {key: value})
+                self.cfg.stages[name].merge_with({key: value})
             except OmegaConfBaseException:
                 raise UserError(f"stages.{name}.{key}: is a list or a mapping where the other is needed") from None
         return checked(

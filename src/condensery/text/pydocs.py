@@ -28,6 +28,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
@@ -129,8 +130,12 @@ def _version(package: str) -> str:
 
 def source_files(package: str) -> list[SourceFile]:
     """The Python files of a package that are read, sorted by module; tests are left out."""
-    root = package_folder(package)
-    prefix = () if package == STDLIB else (package,)
+    return _files_below(package_folder(package), () if package == STDLIB else (package,))
+
+
+@cache
+def _files_below(root: Path, prefix: tuple[str, ...]) -> list[SourceFile]:
+    """Looked up once a process: the sizes, the fingerprint and the reader ask for the same thousands of files."""
     files = []
     for folder, below, names in os.walk(root):
         below[:] = [name for name in below if name not in LEFT_OUT]
