@@ -16,6 +16,7 @@ from typing import Any
 
 import hydra
 import pytest
+from compositions import composed_once
 from hydra._internal.hydra import Hydra
 
 from condensery import cli
@@ -94,7 +95,7 @@ def _quick(curves: bool) -> Iterator[None]:
 
     With another mode in the recipe, the command fails here; tests/pipeline starts commands as a user does.
     """
-    with pytest.MonkeyPatch.context() as monkeypatch:
+    with pytest.MonkeyPatch.context() as monkeypatch, composed_once():
         monkeypatch.setattr(Hydra, "get_mode", lambda *_, **__: None)
         if not curves:
             monkeypatch.setattr("condensery.reporting.curves.draw_curves", lambda logs, stem: None)

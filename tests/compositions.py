@@ -1,0 +1,64 @@
+"""Hydra puts a recipe together from eighty files; the tests of this process ask it for the same few again and again.
+
+What is composed of the project's own files, and of those beside the tests, is composed once for each choice of files.
+What a command sets on top is applied anew each time. Files of other folders, which a test may change, are always read.
+"""
+
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra.core.default_element import ResultDefault
+from hydra.core.override_parser.types import Override
+from omegaconf import DictConfig
+
+from condensery.pipeline import recipe_guard
+
+PROJECT = Path(__file__).resolve().parent.parent
+UNCHANGED = (PROJECT / "conf", PROJECT / "tests", PROJECT / "src")
+_lists: dict[tuple[Any, ...], Any] = {}
+_configs: dict[tuple[Any, ...], DictConfig] = {}
+
+
+@contextmanager
+def composed_once() -> Iterator[None]:
+    """Keep, for later commands, which files a recipe consists of and what they are together."""
+    create_list, compose = recipe_guard._list_parts, recipe_guard._compose
+
+    def listed(repo: Any, config_name: str, overrides_list: Sequence[Override], **flags: bool) -> Any:
+        values = [one for one in overrides_list if not one.is_sweep_override() and not _chooses_files(repo, one)]
+        chosen = tuple(one.input_line for one in overrides_list if one not in values)
+        key = (config_name, chosen, *flags.items(), _sources(repo))
+        if _sources(repo) is None:
+            return create_list(repo, config_name, overrides_list, **flags)
+        if key not in _lists:
+            _lists[key] = create_list(repo, config_name, overrides_list, **flags)
+        return replace(_lists[key], config_overrides=values)
+
+    def composed(self: Any, defaults: list[ResultDefault], repo: Any) -> DictConfig:
+        key = (str(defaults), _sources(repo))
+        if _sources(repo) is None:
+            return compose(self, defaults, repo)
+        if key not in _configs:
+            _configs[key] = compose(self, defaults, repo)
+        return copy.deepcopy(_configs[key])
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(recipe_guard, "_list_parts", listed)
+        monkeypatch.setattr(recipe_guard, "_compose", composed)
+        yield
+
+
+def _chooses_files(repo: Any, override: Override) -> bool:
+    return bool(repo.group_exists(override.key_or_group)) and not isinstance(override.value(), dict)
+
+
+def _sources(repo: Any) -> tuple[str, ...] | None:
+    """Where the files are looked for; None where one of the places may change."""
+    folders = [source.path for source in repo.get_sources() if source.scheme() == "file"]
+    own = all(any(Path(folder).is_relative_to(one) for one in UNCHANGED) for folder in folders)
+    return tuple(folders) if own else None
