@@ -20,7 +20,7 @@ def lines_of(project: Path, name: str, *arguments: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.parametrize("pairs", ["folder", "synthetic"])
+@pytest.mark.parametrize("pairs", ["folder", pytest.param("synthetic", marks=pytest.mark.slow)])
 def test_batches_of_search_are_harder_than_random_ones(project: Path, tmp_path: Path, pairs: str) -> None:
     source = f"root={write_beir(tmp_path, some_text())}" if pairs == "folder" else "synthetic=300"
     random, greedy, beam = lines_of(project, "batch_scheduling", source, "batch=8")

@@ -195,9 +195,9 @@ def sentences_of(recipe: str, roots: dict[str, Path]) -> list[str]:
 def test_every_recipe_composes_to_a_graph(recipe: str, roots: dict[str, Path], tmp_path: Path) -> None:
     given = [f"data.root={roots[recipe]}"] if recipe in roots else []
     given += [*GIVEN.get(recipe, []), *sentences_of(recipe, roots)]
-    done = run_command(f"experiment={recipe}", *given, "dry_run=plan", f"output_root={tmp_path}").sound()
+    done = run_command(f"experiment={recipe}", *given, "dry_run=plan", f"output_root={tmp_path / 'out'}").sound()
     assert re.search(r"corpus .* to be made", done.out)
-    assert not list(tmp_path.iterdir()), "a dry run writes nothing"
+    assert not (tmp_path / "out").exists(), "a dry run writes nothing"
 
 
 @pytest.mark.parametrize(
@@ -394,6 +394,7 @@ def test_sentence_tasks_run_to_their_table(recipe: str, roots: dict[str, Path], 
     assert ("differs from BERT" in (done.folder / "table.md").read_text()) == (metric == "Accuracy")
 
 
+@pytest.mark.slow
 def test_a_sweep_over_the_size_of_a_sentence_task_is_one_table(roots: dict[str, Path], tmp_path: Path) -> None:
     recipe = "ablation/wiki_sections"
     given = [f"data.root={roots[recipe]}", f"output_root={tmp_path}", "logger=csv", "seed=1"]

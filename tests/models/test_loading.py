@@ -344,7 +344,7 @@ def fuzz(load: Callable[[Path], Any], folder: Path, extra: tuple[str, ...] = ())
     return said
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta"])
+@pytest.mark.parametrize("family", ["bert", pytest.param("roberta", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("loader", ["language model", "encoder", "cross-encoder"])
 def test_any_value_in_the_config_of_an_encoder_is_read_or_one_line(family: str, loader: str, tmp_path: Path) -> None:
     made = bert if family == "bert" else lambda folder: published("roberta", folder)

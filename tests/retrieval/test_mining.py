@@ -148,20 +148,20 @@ def test_shards_do_not_change_what_is_found(
 
 
 def test_mining_holds_a_shard_and_not_all_queries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """1,000 queries x 500 passages are 6 MB as rows and scores; a shard of 25 is a fortieth."""
+    """700 queries x 400 passages are 3.4 MB as rows and scores; a shard of 10 is a seventieth."""
     import tracemalloc
 
     with CollectionWriter(tmp_path / "c", "many") as writer:
-        for query in range(1000):
+        for query in range(700):
             writer.add_judgement("train", f"q{query}", "p0", 1)
-        for passage in range(600):
+        for passage in range(450):
             writer.add_passage(Passage(f"p{passage}", "", "text"))
-        for query in range(1000):
+        for query in range(700):
             writer.add_query(Query(f"q{query}", "query"))
 
     class Same:
         def __len__(self) -> int:
-            return 600
+            return 450
 
         def search(self, query_rows: np.ndarray, k: int, progress: ProgressTask | None = None) -> Ranking:
             rows = np.tile(np.arange(k), (len(query_rows), 1))
@@ -170,11 +170,11 @@ def test_mining_holds_a_shard_and_not_all_queries(tmp_path: Path, monkeypatch: p
     collection = Collection(tmp_path / "c")
     tracemalloc.start()
     monkeypatch.setattr(negatives, "WRITTEN", 16)
-    mine(Same(), collection, "train", 500, tmp_path / "n", size=25)
+    mine(Same(), collection, "train", 400, tmp_path / "n", size=10)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 3_000_000, peak
-    assert open_negatives(tmp_path / "n", collection).passage_rows[999].tolist() == list(range(1, 501))
+    assert peak < 1_700_000, peak
+    assert open_negatives(tmp_path / "n", collection).passage_rows[699].tolist() == list(range(1, 401))
 
 
 def test_passages_that_hold_an_answer_are_left_out_where_asked(tmp_path: Path) -> None:

@@ -20,7 +20,10 @@ WATCHED = (
 )
 
 
-@pytest.mark.parametrize("retriever", ["bm25", "round1", "round2", "fused"])  # round2 has two towers
+@pytest.mark.parametrize(
+    "retriever",  # round2 has two towers; fused joins the first two
+    [*(pytest.param(one, marks=pytest.mark.slow) for one in ("bm25", "round1")), "round2", "fused"],
+)
 def test_an_answer_imports_nothing_heavy(retriever: str, finished: Done, on_beir: list[str], tmp_path: Path) -> None:
     store = tmp_path / "out"
     shutil.copytree(finished.folder.parents[1], store, symlinks=True)

@@ -9,6 +9,7 @@ from wandb_files import offline_runs
 from condensery.system.files import read_json
 
 
+@pytest.mark.slow
 def test_a_sweep_over_fine_tuning_shares_the_pretraining(
     on_beir: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
