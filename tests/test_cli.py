@@ -109,7 +109,7 @@ def test_output_lies_beside_run_py_wherever_it_is_called_from(project: Path, tmp
         (["seed"], ["seed", "key=value"]),
         (["ask=", "data.root=x"], ["ask", "empty"]),
         (["stages.plane.steps=1", "data.root=x"], ["stages.plane", "not a stage", "'plain'"]),
-        (["output_root=/proc/nix"], ["/proc/nix", "no folder can be made"]),
+        (["output_root=/proc/nix", "data.root=README.md"], ["/proc/nix", "no folder can be made"]),
         (["seed=1,2"], ["seed=1,2", "sweep", "-m"]),
         (["data.root=/nix"], ["/nix", "no such file"]),
         ([f"seed=-{'9' * 4000}", "data.root=x"], ["seed"]),

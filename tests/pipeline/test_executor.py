@@ -54,7 +54,7 @@ def test_the_longest_chain_comes_first(bare: Compose) -> None:
     assert cost["plain"] == pytest.approx(100 + cost["better"])
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_what_does_not_need_a_failed_stage_is_made(bare: Compose, tmp_path: Path, jobs: int) -> None:
     other = ["stages.z={stage: toy_train, init: backbone}", "stages.z2={stage: toy_train, init: z}"]
     with pytest.raises(UserError, match=r"^text\.txt:3: this text is not to be trained on$"):
@@ -149,7 +149,7 @@ def test_ctrl_c_and_sigterm_end_in_one_line(number: int, code: int, jobs: int, l
     assert not [worker for worker in workers if alive(worker)]
 
 
-@pytest.mark.parametrize("seconds", [0.0, 0.1, 0.3])
+@pytest.mark.parametrize("seconds", [pytest.param(0.0, marks=pytest.mark.slow), 0.1, 0.3])
 def test_ctrl_c_of_a_terminal_ends_in_one_line_also_while_workers_start(seconds: float, launch: Launch) -> None:
     process = launch("jobs=2", "stage.toy_train.pause=30", recipe="bare", start_new_session=True)
     assert process.stdout is not None

@@ -35,7 +35,7 @@ def test_one_broken_stage_is_one_line_and_a_dash_in_the_table(command: Command, 
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_the_next_run_computes_only_what_failed(
     composed: Compose, monkeypatch: pytest.MonkeyPatch, computed: Callable[[], list[str]], tmp_path: Path, jobs: int
 ) -> None:

@@ -96,7 +96,7 @@ def test_a_disk_that_is_full_is_one_line(command: Command, disk: Path) -> None:
     ended_in_one_line(command(recipe="bare"), ": no space is left on the disk")
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_disk_that_becomes_read_only_is_one_line_and_it_goes_on_later(
     jobs: int, launch: Launch, command: Command, disk: Path, tmp_path: Path, whole: dict[str, bytes], contents: Contents
 ) -> None:

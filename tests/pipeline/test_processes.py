@@ -150,7 +150,7 @@ def test_processes_that_leave_nothing_are_not_taken_for_a_result(folder: Path) -
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc")
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_they_end_with_the_pipeline_and_the_next_attempt_begins_anew(number: signal.Signals, folder: Path) -> None:
     script = "import sys; from pathlib import Path; from test_processes import run; run(Path(sys.argv[1]), 'wait')"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[1] / "src")])}

@@ -162,7 +162,7 @@ def test_sentences_cross_encoders_and_generators_take_callbacks_too(name: str, t
     assert "lr-AdamW/pg1" in test_resume._curves(tmp_path / "run")[0]
 
 
-@pytest.mark.parametrize("kind", ["cocondenser", "biencoder"])
+@pytest.mark.parametrize("kind", ["cocondenser", pytest.param("biencoder", marks=pytest.mark.slow)])
 def test_callbacks_that_watch_change_nothing(kind: str, tmp_path: Path) -> None:
     plain, _ = train(tmp_path, "plain", [], kind, steps=6)
     flags = {"detect_anomaly": True, "benchmark": True, "deterministic": True, "profiler": "simple"}
