@@ -86,7 +86,7 @@ class ReferenceScaling(MaskedPrediction):
         self.documents = documents
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
-        vectors, losses = self.model.predict(chunk)
+        vectors, losses = self.model.encode(chunk)
         return vectors, {n: loss.mean() * len(chunk.rows) / self.documents for n, loss in losses.items()}
 
 

@@ -91,7 +91,7 @@ def test_all_weights_are_trained_and_retrieval_is_by_the_encoders_vectors() -> N
     made, chunk = module(True), batch(1000).chunks[0]
     assert sum(1 for name, _ in made.named_parameters() if name.startswith("loss")) == 2
     assert len({id(parameter) for parameter in made.parameters()}) == len(list(made.parameters()))
-    torch.testing.assert_close(made.embed(chunk), made.model.vectors(chunk))
+    torch.testing.assert_close(made.vectors(chunk), made.model.vectors(chunk))
 
 
 def test_the_score_is_drawn_from_the_seed_alone() -> None:

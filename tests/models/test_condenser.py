@@ -30,7 +30,7 @@ def test_losses_and_gradients_equal_the_textbooks(
     reference = copy.deepcopy(nn.ModuleDict({"language_model": model.language_model, "head": model.head}))
     rows = textbook.rows(LENGTHS, without=[1])
     (chunk,) = rows.cut([len(LENGTHS)])
-    vectors, losses = model.predict(chunk)
+    vectors, losses = model.encode(chunk)
     ours = {name: loss.sum() for name, loss in losses.items()}
     language_model, head = reference["language_model"], reference["head"]
     late = late_mlm or not head_layers
@@ -54,13 +54,13 @@ def test_the_late_cls_is_the_same_with_and_without_prediction_also_under_dropout
     torch.manual_seed(4)
     alone = model.vectors(chunk)
     torch.manual_seed(4)
-    assert torch.equal(model.predict(chunk)[0], alone)
+    assert torch.equal(model.encode(chunk)[0], alone)
 
 
 def test_a_chunk_without_masked_tokens_gives_empty_losses_that_can_be_differentiated() -> None:
     model = _model("bert", CondenserShape(2, 1, True))
     (chunk,) = textbook.rows([5, 4], without=[0, 1]).cut([2])
-    vectors, losses = model.predict(chunk)
+    vectors, losses = model.encode(chunk)
     assert {loss.shape for loss in losses.values()} == {(0,)}
     (vectors.sum() + sum(loss.sum() for loss in losses.values())).backward()
     assert all(torch.isfinite(gradient).all() for gradient in textbook.gradients(model).values())

@@ -69,7 +69,7 @@ def test_losses_and_gradients_equal_the_textbooks(
     found, vectors = {"mlm_late": 0.0, "mlm_context": 0.0}, torch.empty(len(LENGTHS), 16).double()
     parts = textbook.paired(PASSAGES, contexts, cut)
     for part in parts:
-        cls, losses = model.predict(part)
+        cls, losses = model.encode(part)
         assert {name: len(loss) for name, loss in losses.items()} == {
             "mlm_late": len(part.masked),
             "mlm_context": len(part.context.masked),
@@ -93,7 +93,7 @@ def test_each_loss_of_the_decoder_is_that_of_its_token(shape: DecoderShape, monk
     drawn = _recorded(monkeypatch)
     model, contexts = _model("bert", shape), _contexts(shape)
     parts = textbook.paired(PASSAGES, contexts, [5])
-    losses = model.predict(parts[0])[1]["mlm_context"]
+    losses = model.encode(parts[0])[1]["mlm_context"]
     sets = _sets_by_row(parts, drawn) if shape is ENHANCED else None
     layers = list(model.decoder)
     expected = textbook.autoencoder(model.language_model, layers, shape.kind, PASSAGES.padded, contexts.padded, sets)
@@ -109,7 +109,7 @@ def _changed_by(model: MaskedAutoEncoder, shape: DecoderShape, place: int) -> li
     results = []
     for context in (chunk.context, replace(chunk.context, input_ids=ids)):
         torch.manual_seed(3)
-        results.append(model.predict(replace(chunk, context=context))[1]["mlm_context"])
+        results.append(model.encode(replace(chunk, context=context))[1]["mlm_context"])
     return (results[0] != results[1]).tolist()
 
 
@@ -130,7 +130,7 @@ def test_an_enhanced_decoder_reads_all_but_the_token_itself_where_nothing_is_lef
 def test_the_decoder_trains_the_encoder_through_the_cls_vector_alone(shape: DecoderShape) -> None:
     model = _model("bert", shape)
     (chunk,) = textbook.paired(PASSAGES, _contexts(shape), [5])
-    cls, losses = model.predict(chunk)
+    cls, losses = model.encode(chunk)
     last = model.encoder.model.encoder.layer[-1].output.dense.weight
     (of_cls,) = torch.autograd.grad(losses["mlm_context"].sum(), cls, retain_graph=True)
     found, through = (
@@ -148,7 +148,7 @@ def test_the_late_cls_is_the_same_with_and_without_prediction_also_under_dropout
     torch.manual_seed(4)
     alone = model.vectors(chunk)
     torch.manual_seed(4)
-    assert torch.equal(model.predict(chunk)[0], alone)
+    assert torch.equal(model.encode(chunk)[0], alone)
 
 
 @pytest.mark.parametrize("shape", [*SHAPES[1::2], ENHANCED], ids=lambda shape: shape.kind)
@@ -156,7 +156,7 @@ def test_a_chunk_without_predicted_tokens_gives_empty_losses_that_can_be_differe
     model = _model("roberta", shape)
     empty = textbook.contexts(shape.kind, [6, 4], without=[0, 1])
     (chunk,) = textbook.paired(textbook.rows([5, 4], without=[0, 1]), empty, [2])
-    vectors, losses = model.predict(chunk)
+    vectors, losses = model.encode(chunk)
     assert {loss.shape for loss in losses.values()} == {(0,)}
     (vectors.sum() + sum(loss.sum() for loss in losses.values())).backward()
     assert all(torch.isfinite(gradient).all() for gradient in textbook.gradients(model).values())
@@ -182,9 +182,9 @@ def test_the_random_sets_differ_from_call_to_call_and_are_replayed_with_torchs_g
     model = _model("bert", ENHANCED)
     (chunk,) = textbook.paired(PASSAGES, _contexts(ENHANCED), [5])
     state = torch.get_rng_state()
-    first, second = (model.predict(chunk)[1]["mlm_context"] for _ in range(2))
+    first, second = (model.encode(chunk)[1]["mlm_context"] for _ in range(2))
     torch.set_rng_state(state)
-    assert torch.equal(model.predict(chunk)[1]["mlm_context"], first)
+    assert torch.equal(model.encode(chunk)[1]["mlm_context"], first)
     assert not torch.equal(first, second)
 
 
@@ -238,11 +238,11 @@ def test_a_chunk_without_context_or_with_nothing_to_predict_is_refused() -> None
         replace(chunk, masked=None, targets=None),
     ):
         with pytest.raises(ValueError, match="and a context with them"):
-            model.predict(wrong)
+            model.encode(wrong)
 
 
 def test_a_context_longer_than_the_backbones_positions_is_an_error_of_one_line() -> None:
     model = _model("bert", DecoderShape("masked", 1))
     (chunk,) = textbook.paired(textbook.rows([8]), textbook.rows([41]), [1])
     with pytest.raises(UserError, match=r"41 tokens.* 40 positions"):
-        model.predict(chunk)
+        model.encode(chunk)

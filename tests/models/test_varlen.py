@@ -60,7 +60,7 @@ def test_losses_and_gradients_equal_those_of_padded_rows(
     def computed() -> tuple[Tensor, dict[str, Tensor]]:
         torch.manual_seed(0)  # of what an enhanced decoder sees
         model.zero_grad()
-        cls, losses = model.predict(chunk)
+        cls, losses = model.encode(chunk)
         (sum(loss.sum() for loss in losses.values()) + cls.cos().sum()).backward()
         return torch.cat([cls.flatten(), *losses.values()]).detach(), textbook.gradients(model)
 
@@ -75,7 +75,7 @@ def test_losses_and_gradients_equal_those_of_padded_rows(
 
 def test_rows_of_one_length_need_no_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = use_a_kernel(monkeypatch)
-    model_of("condenser").predict(textbook.rows([8, 8, 8]).cut([3])[0])
+    model_of("condenser").encode(textbook.rows([8, 8, 8]).cut([3])[0])
     assert not calls
 
 

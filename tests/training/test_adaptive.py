@@ -97,7 +97,7 @@ def encoded(module: BiEncoderModule, batches: TripleBatches, rows: np.ndarray, t
     flat, starts = text_rows(store, rows, batches.vocabulary, length)
     vectors = np.empty((len(rows), 16), np.float32)
     for chunk in chunks(flat, starts, 60, textbook.PAD, tower=tower):
-        vectors[chunk.rows.numpy()] = module.embed(chunk).detach().float().numpy()
+        vectors[chunk.rows.numpy()] = module.vectors(chunk).detach().float().numpy()
     return vectors
 
 

@@ -195,7 +195,7 @@ def test_the_mean_reciprocal_rank_of_the_sample_is_that_of_a_loop(tmp_path: Path
     with torch.no_grad():
         sides = []
         for parts in (sample.queries, sample.passages):
-            rows = {row: vector for c in parts for row, vector in zip(c.rows.tolist(), module.embed(c), strict=True)}
+            rows = {row: vector for c in parts for row, vector in zip(c.rows.tolist(), module.vectors(c), strict=True)}
             sides.append(torch.stack([rows[row] for row in sorted(rows)]))
     total = 0.0
     for query, scores in enumerate((sides[0] @ sides[1].T).tolist()):

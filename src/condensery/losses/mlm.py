@@ -37,7 +37,7 @@ class MaskedPrediction:
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
         """Late CLS vectors (b, d) and the chunk's share of each loss."""
-        vectors, losses = self.model.predict(chunk)
+        vectors, losses = self.model.encode(chunk)
         return vectors, {name: loss.sum() * self._scale(name) for name, loss in losses.items()}
 
     def _scale(self, name: str) -> float:

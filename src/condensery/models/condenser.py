@@ -57,7 +57,7 @@ class Condenser(PretrainingModel):
         self.shape = shape
         self.head = self.new_layers(shape.head_layers)
 
-    def predict(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
+    def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
         """Late CLS vectors (b, d) and the cross-entropy (k,) at each of the chunk's k masked tokens, by loss.
 
         ``mlm_head`` is the head's (Gao and Callan 2021a, eq. 9), ``mlm_late`` the backbone's (eq. 10; the only one

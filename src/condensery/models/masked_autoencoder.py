@@ -80,7 +80,7 @@ class MaskedAutoEncoder(PretrainingModel):
             self.new_layers(shape.layers) if init == "random" else copy.deepcopy(layers[len(layers) - shape.layers :])
         )
 
-    def predict(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
+    def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
         """Late CLS vectors (b, d) and the cross-entropy of each predicted token, by loss.
 
         ``mlm_late`` is the encoder's at the chunk's masked tokens (Wu et al. 2023, eq. 4), ``mlm_context`` the

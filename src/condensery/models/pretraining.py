@@ -62,7 +62,7 @@ class PretrainingModel(nn.Module):
         """Late CLS vectors (b, d), the backbone alone."""
         return self.encoder.cls(chunk)
 
-    def predict(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
+    def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
         """The same vectors under the same dropout, and the cross-entropy of each predicted token, by loss."""
         raise NotImplementedError
 

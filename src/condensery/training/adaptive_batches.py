@@ -96,7 +96,7 @@ class AdaptiveBatches(pl.Callback):
             flat, starts = self.batches.rows(tower, rows[first : first + _BLOCK])
             by_row: dict[int, Vectors] = {}
             for chunk in chunks(flat, starts, self.batches.budget, pad, tower=tower):
-                vectors = module.embed(chunk.to(module.device)).float().cpu().numpy()
+                vectors = module.vectors(chunk.to(module.device)).float().cpu().numpy()
                 by_row |= dict(zip(chunk.rows.tolist(), vectors, strict=True))
             parts += [by_row[row] for row in range(len(by_row))]
         return np.stack(parts)

@@ -141,9 +141,9 @@ def mean_reciprocal_rank_of_pairs(score: Callable[[Chunk], Tensor], sample: Pair
     return float((ranks <= 10).div(ranks).mean())
 
 
-def mean_reciprocal_rank(embed: Callable[[Chunk], Tensor], sample: ValidationSample) -> float:
-    """MRR@10 of a sample by inner products. ``embed``: a chunk to vectors (b, d)."""
-    queries, passages = (_vectors(embed, part) for part in (sample.queries, sample.passages))
+def mean_reciprocal_rank(encode: Callable[[Chunk], Tensor], sample: ValidationSample) -> float:
+    """MRR@10 of a sample by inner products. ``encode``: a chunk to vectors (b, d)."""
+    queries, passages = (_vectors(encode, part) for part in (sample.queries, sample.passages))
     relevant = torch.from_numpy(sample.relevant).to(queries.device)
     best = (queries @ passages.T).topk(min(10, len(passages)), dim=1).indices  # (q, 10)
     hits = relevant.gather(1, best)
@@ -151,8 +151,8 @@ def mean_reciprocal_rank(embed: Callable[[Chunk], Tensor], sample: ValidationSam
     return float((hits.any(dim=1) / (first + 1.0)).mean())
 
 
-def _vectors(embed: Callable[[Chunk], Tensor], parts: list[Chunk]) -> Tensor:
-    return _in_order(parts, [embed(chunk).float() for chunk in parts])
+def _vectors(encode: Callable[[Chunk], Tensor], parts: list[Chunk]) -> Tensor:
+    return _in_order(parts, [encode(chunk).float() for chunk in parts])
 
 
 def _in_order(parts: list[Chunk], values: list[Tensor]) -> Tensor:

@@ -107,7 +107,7 @@ class TrainingModule(pl.LightningModule):
         """What encodes the chunks of ``batch``, and the loss of all their vectors."""
         raise NotImplementedError
 
-    def embed(self, chunk: Chunk) -> Tensor:
+    def vectors(self, chunk: Chunk) -> Tensor:
         """Retrieval vectors (b, d) of a chunk, for validation."""
         raise NotImplementedError
 
@@ -188,7 +188,7 @@ class TrainingModule(pl.LightningModule):
     def validated(self, sample: Any) -> float:
         """MRR@10 over a sample: the ``ValidationSample`` of a retriever, the ``PairSample`` of a cross-encoder."""
         assert isinstance(sample, ValidationSample)
-        return mean_reciprocal_rank(self.embed, sample)
+        return mean_reciprocal_rank(self.vectors, sample)
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Clip the gradient; its norm before clipping is logged."""
@@ -325,7 +325,7 @@ class EncoderModule(TrainingModule):
         longest = min(512, towers.query.longest, towers.passage.longest)
         return getattr(data, "lengths", (longest, longest))
 
-    def embed(self, chunk: Chunk) -> Tensor:
+    def vectors(self, chunk: Chunk) -> Tensor:
         """CLS vectors (b, d), of a bi-encoder by the tower of the chunk."""
         return self.model.vectors(chunk)  # type: ignore[operator]
 
