@@ -27,6 +27,8 @@ KINDS = {  # how many processes there are at least, the parent among them
     "thread": 2,
 }
 
+LIKE_OTHERS = {"tokenising_on", "reading_docstrings_beside_a_thread"}
+
 needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
 
 
@@ -55,7 +57,9 @@ def left_by(kind: str, folder: Path, processes: int, patience: float | None = No
 
 
 @needs_proc
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(one, marks=pytest.mark.slow) if one in LIKE_OTHERS else one for one in KINDS]
+)
 def test_no_child_outlives_a_parent_that_is_killed(kind: str, tmp_path: Path) -> None:
     left_by(kind, tmp_path / "x", KINDS[kind])
 

@@ -470,6 +470,7 @@ def test_wikipedia_goes_on_from_a_checkpoint_in_a_folder(roots: dict[str, Path],
 BATCHING = ["BM25", "sequential", "random", "ABS, BM25", "ABS, encoder", "ABS, encoder, beam search"]
 
 
+@pytest.mark.slow
 def test_adaptive_batches_on_msmarco_run_to_their_table(roots: dict[str, Path], tmp_path: Path) -> None:
     root = roots["abs_msmarco"]
     given = [f"data.root={root}", f"output_root={tmp_path}", "logger=csv", *MODEL]
@@ -619,6 +620,7 @@ def test_a_split_without_judgements_or_answers_is_told_at_once(roots: dict[str, 
     assert not list(tmp_path.iterdir()), "nothing was begun"
 
 
+@pytest.mark.slow
 def test_msmarco_documents_run_to_a_table_of_both_query_sets(roots: dict[str, Path], tmp_path: Path) -> None:
     recipe = "cocondenser_msmarco_document"
     given = [f"data.root={roots[recipe]}", f"output_root={tmp_path}", "logger=csv", *MODEL]

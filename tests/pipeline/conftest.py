@@ -76,9 +76,7 @@ def command(tmp_path: Path) -> Command:
 
     def run(*overrides: str, recipe: str = "toy") -> "subprocess.CompletedProcess[str]":
         given = [f"data.root={tmp_path / 'text.txt'}", f"output_root={tmp_path / 'out'}", *overrides]
-        done = run_command(
-            "--config-dir", HERE / "conf", *([f"experiment={recipe}"] if recipe else []), *given, curves=True
-        )
+        done = run_command("--config-dir", HERE / "conf", *([f"experiment={recipe}"] if recipe else []), *given)
         return subprocess.CompletedProcess([], done.code, done.out, done.err)
 
     return run

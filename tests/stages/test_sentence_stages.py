@@ -101,7 +101,9 @@ BACKBONE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("task", "metric"), [("pairs", "Spearman"), ("triplets", "Accuracy")])
+@pytest.mark.parametrize(
+    ("task", "metric"), [("pairs", "Spearman"), pytest.param("triplets", "Accuracy", marks=pytest.mark.slow)]
+)
 def test_a_tuned_encoder_fits_its_training_set(task: str, metric: str, made: dict[str, Path], tmp_path: Path) -> None:
     from transformers import AutoModel
 

@@ -84,7 +84,7 @@ def test_the_collection_does_not_depend_on_the_number_of_workers(
         workers: read_collection(
             config("pydocs", packages=["toy"], workers=workers), tmp_path / str(workers)
         ).content_hash
-        for workers in (1, 2, 3)
+        for workers in (1, 3)
     }
     assert len(set(hashes.values())) == 1
 

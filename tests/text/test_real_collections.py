@@ -46,6 +46,7 @@ def test_cranfield_has_two_empty_passages(tmp_path: Path, config: Make, shared: 
     assert collection.description["dropped"]["empty_passages"] == 2
 
 
+@pytest.mark.slow
 def test_wikipedia(tmp_path: Path, config: Make, shared: Path) -> None:
     collection = read_collection(config("documents", root=shared / "data" / "wikipedia"), tmp_path)
     assert len(collection.passages) + collection.description["dropped"]["empty_passages"] == 145_366

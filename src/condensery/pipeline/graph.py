@@ -71,11 +71,12 @@ def build(cfg: DictConfig) -> Graph:
 
 class _Builder:
     def __init__(self, cfg: DictConfig) -> None:
-        self.cfg = OmegaConf.create(OmegaConf.to_container(cfg, resolve=False))
+        self.raw: dict[str, Any] = OmegaConf.to_container(cfg, resolve=False)  # type: ignore[assignment]
+        self.cfg = OmegaConf.create(self.raw)
         if OmegaConf.select(self.cfg, "trainer.precision") == "auto":
             # the stages, and so the artifact ids, see what it comes to
             self.cfg.trainer.precision = quick_precision(str(self.cfg.trainer.accelerator))
-        self.raw: dict[str, Any] = OmegaConf.to_container(self.cfg, resolve=False)  # type: ignore[assignment]
+            self.raw = OmegaConf.to_container(self.cfg, resolve=False)  # type: ignore[assignment]
         self.stages = registry()
         self.nodes: dict[str, Node] = {}
         self.overrides: dict[str, dict[str, Any]] = {}  # node name -> what is set for it alone
