@@ -68,7 +68,9 @@ def test_no_child_outlives_a_parent_that_is_killed(kind: str, tmp_path: Path) ->
 @pytest.mark.parametrize(
     "way", ["watch", pytest.param("kernel", marks=pytest.mark.skipif(sys.platform != "linux", reason="Linux"))]
 )
-@pytest.mark.parametrize("kind", ["tokenising", "reading_docstrings", "stage_process"])
+@pytest.mark.parametrize(
+    "kind", ["tokenising", pytest.param("reading_docstrings", marks=pytest.mark.slow), "stage_process"]
+)
 def test_each_of_the_two_ways_is_enough(kind: str, way: str, tmp_path: Path) -> None:
     left_by(kind, tmp_path / "x", KINDS[kind], **{ALONE: way})
 

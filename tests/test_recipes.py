@@ -381,7 +381,7 @@ def test_rounds_and_pools_of_hard_negatives_run_to_their_table(roots: dict[str, 
     assert order == sorted(order), "each round mines with the retriever of the last"
 
 
-@pytest.mark.parametrize("recipe", ON_SENTENCES[:2])
+@pytest.mark.parametrize("recipe", [ON_SENTENCES[0], pytest.param(ON_SENTENCES[1], marks=pytest.mark.slow)])
 def test_sentence_tasks_run_to_their_table(recipe: str, roots: dict[str, Path], tmp_path: Path) -> None:
     given = [f"data.root={roots[recipe]}", *sentences_of(recipe, roots), f"output_root={tmp_path}", "logger=csv"]
     whole = [f"stages.cocondenser.{key}" for key in ("steps=2", "epochs=null")]
@@ -714,6 +714,7 @@ def test_all_objectives_and_seeds_end_in_one_table(roots: dict[str, Path], tmp_p
     assert "± is the standard deviation over 2 seeds." in (done.folder / "table.md").read_text()
 
 
+@pytest.mark.slow
 def test_rocketqa_on_msmarco_runs_to_its_table(marco: list[str], roots: dict[str, Path], tmp_path: Path) -> None:
     root = write_marco(tmp_path / "marco", TEXT)
     with open(root / "queries.train.tsv", "a") as stream:  # queries that nobody judged, as the official file has them

@@ -152,7 +152,7 @@ def test_a_run_that_waits_for_another_goes_on_with_its_work_when_that_is_killed(
     assert contents(tmp_path / "out") == whole
 
 
-@pytest.mark.parametrize("jump", [-3600, 3600])
+@pytest.mark.parametrize("jump", [-3600, pytest.param(3600, marks=pytest.mark.slow)])
 def test_a_clock_that_jumps_changes_nothing(
     jump: int,
     bare: Compose,

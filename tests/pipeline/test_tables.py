@@ -31,6 +31,7 @@ def read(path: Path) -> list[list[str]]:
         return list(csv.reader(stream))
 
 
+@pytest.mark.slow
 def test_a_users_own_table_stands_alone_is_filled_by_a_sweep_and_written_again_from_what_it_left(
     command: Command, tmp_path: Path
 ) -> None:

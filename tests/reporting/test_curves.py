@@ -41,7 +41,9 @@ def test_smoothing_keeps_the_ends_and_a_straight_line() -> None:
     assert smoothed(noisy[:20]).tolist() == noisy[:20].tolist()
 
 
-@pytest.mark.parametrize("stages", [1, 3, 4, 9])
+@pytest.mark.parametrize(
+    "stages", [1, pytest.param(3, marks=pytest.mark.slow), 4, pytest.param(9, marks=pytest.mark.slow)]
+)
 def test_a_picture_has_a_panel_for_each_stage(tmp_path: Path, stages: int) -> None:
     rows = "".join(
         f"0,{step},{9 - step / 20},{5 - step / 40},{0.01 * step if step % 4 == 0 else ''}\n" for step in range(9)

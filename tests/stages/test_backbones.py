@@ -76,7 +76,7 @@ def architectures(run: Path) -> set[str]:
     return {read_json(run / "stages" / name / "config.json")["model_type"] for name in names}
 
 
-@pytest.mark.parametrize("family", ["roberta", "distilbert", "modernbert"])
+@pytest.mark.parametrize("family", ["roberta", pytest.param("distilbert", marks=pytest.mark.slow), "modernbert"])
 def test_other_families_from_scratch_with_a_wordpiece(family: str, small: list[str]) -> None:
     done = run_command(*small, f"backbone.family={family}").sound()
     assert architectures(done.folder) == {family}

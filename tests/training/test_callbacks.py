@@ -73,7 +73,11 @@ def test_a_callback_ends_the_training_and_what_was_trained_is_the_result(tmp_pat
 
 @pytest.mark.parametrize(
     ("callbacks", "from_step"),
-    [([Snapshots(at=13)], 12), ([Snapshots(at=10)], 8), ([Snapshots(end=True)], 12)],
+    [
+        pytest.param([Snapshots(at=13)], 12, marks=pytest.mark.slow),
+        ([Snapshots(at=10)], 8),
+        ([Snapshots(end=True)], 12),
+    ],
     ids=["between two looks", "after the best", "when the end is known and no result written"],
 )
 def test_a_run_that_was_interrupted_ends_at_the_same_step_with_the_same_bits(

@@ -66,7 +66,10 @@ def _same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
 
 
-@pytest.mark.parametrize("kind", trainings.KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(one, marks=pytest.mark.slow) if one in ("retromae", "ict") else one for one in trainings.KINDS],
+)
 def test_a_run_stopped_after_a_checkpoint_ends_bit_identical(kind: str, tmp_path: Path) -> None:
     whole = _fit(kind, tmp_path, "whole")
     _stopped(kind, tmp_path, "parts", at=8)  # the checkpoint is of step 5
