@@ -58,9 +58,8 @@ FAULTS = {
     "kind",
     [
         "traceback",
-        "hang",
         "silent",
-        *(pytest.param(one, marks=pytest.mark.slow) for one in ("memory", "outside", "poor line")),
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ("hang", "memory", "outside", "poor line")),
     ],
 )
 def test_a_planted_fault_is_found_and_replayed(tmp_path: Path, kind: str) -> None:

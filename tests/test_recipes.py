@@ -562,6 +562,7 @@ def test_auto_encoders_on_msmarco_run_to_their_tables(recipe: str, rows: list[st
     assert list(metrics_of(run_command(f"experiment={recipe}", *marco).sound().folder)) == rows
 
 
+@pytest.mark.slow
 def test_a_condenser_goes_on_with_msmarco(marco: list[str], roots: dict[str, Path], tmp_path: Path) -> None:
     first = run_command(
         "experiment=cocondenser_local", "data=documents", f"data.root={roots['condenser_wikipedia']}",

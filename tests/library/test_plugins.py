@@ -28,6 +28,7 @@ def poems(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow  # in ten lines of Python it runs below
 def test_its_recipe_runs(poems: Path) -> None:
     done = condensery(poems, f"data.root={poems}", "jobs=1", "trainer=cpu", "trainer.precision=fp32")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -370,6 +370,7 @@ def test_any_value_in_the_config_of_an_encoder_is_read_or_one_line(family: str, 
         assert all(f"config.json: {key} is " in line for line in said[key]), key
 
 
+@pytest.mark.slow
 def test_any_value_in_the_config_of_a_generator_is_read_or_one_line(tmp_path: Path, wordpiece: Path) -> None:
     from small_t5 import save_small_t5
 

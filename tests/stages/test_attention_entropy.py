@@ -56,6 +56,7 @@ def test_a_run_draws_the_entropy_and_prints_its_table(measured: Done) -> None:
     assert measured.err == ""
 
 
+@pytest.mark.slow
 def test_another_seed_draws_other_texts_and_whole_documents_are_fewer(recipe: list[str]) -> None:
     found = []
     for changes in ("number: 20, seed: 1", "number: 20, seed: 2", "number: 1000", "number: 1000, texts: documents"):
