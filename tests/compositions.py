@@ -30,19 +30,19 @@ def composed_once() -> Iterator[None]:
     create_list, compose = recipe_guard._list_parts, recipe_guard._compose
 
     def listed(repo: Any, config_name: str, overrides_list: Sequence[Override], **flags: bool) -> Any:
+        if not _all_unchanged(repo):
+            return create_list(repo, config_name, overrides_list, **flags)
         values = [one for one in overrides_list if not one.is_sweep_override() and not _chooses_files(repo, one)]
         chosen = tuple(one.input_line for one in overrides_list if one not in values)
-        key = (config_name, chosen, *flags.items(), _sources(repo))
-        if _sources(repo) is None:
-            return create_list(repo, config_name, overrides_list, **flags)
+        key = (config_name, chosen, *flags.items(), *_folders(repo))
         if key not in _lists:
             _lists[key] = create_list(repo, config_name, overrides_list, **flags)
         return replace(_lists[key], config_overrides=values)
 
     def composed(self: Any, defaults: list[ResultDefault], repo: Any) -> DictConfig:
-        key = (str(defaults), _sources(repo))
-        if _sources(repo) is None:
+        if not _all_unchanged(repo):
             return compose(self, defaults, repo)
+        key = (str(defaults), *_folders(repo))
         if key not in _configs:
             _configs[key] = pickle.dumps(compose(self, defaults, repo))
         config: DictConfig = pickle.loads(_configs[key])
@@ -58,8 +58,11 @@ def _chooses_files(repo: Any, override: Override) -> bool:
     return bool(repo.group_exists(override.key_or_group)) and not isinstance(override.value(), dict)
 
 
-def _sources(repo: Any) -> tuple[str, ...] | None:
-    """Where the files are looked for; None where one of the places may change."""
-    folders = [source.path for source in repo.get_sources() if source.scheme() == "file"]
-    own = all(any(Path(folder).is_relative_to(one) for one in UNCHANGED) for folder in folders)
-    return tuple(folders) if own else None
+def _folders(repo: Any) -> list[str]:
+    """Where the files are looked for."""
+    return [source.path for source in repo.get_sources() if source.scheme() == "file"]
+
+
+def _all_unchanged(repo: Any) -> bool:
+    """Whether no test changes any of them."""
+    return all(any(Path(folder).is_relative_to(one) for one in UNCHANGED) for folder in _folders(repo))

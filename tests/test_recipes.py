@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import compositions
 import pytest
 from error_lines import names
 from hydra.plugins.sweeper import Sweeper
@@ -214,6 +215,20 @@ def test_every_ablation_is_a_sweep_over_any_collection(
     assert len(re.findall("^== job ", done.out, re.MULTILINE)) == settings * seeds
     for stage, number in SHARED[recipe].items():
         assert len(set(re.findall(rf" {stage} .* ([0-9a-f]{{16}}) ", done.out))) == number, stage
+
+
+def test_what_is_composed_once_is_what_hydra_composes(monkeypatch: pytest.MonkeyPatch) -> None:
+    commands = [
+        ["experiment=smoke", "seed=3", "stage.finetune.steps=7"],
+        ["experiment=smoke", "backbone=small", "+stages.more={stage: pretrain_mlm}"],
+        ["experiment=smoke", "seed=4"],
+        ["experiment=ablation/low_data", "~table.rows.MLM"],
+    ]
+    kept = [run_command(*command, "--cfg", "all").sound().out for command in (*commands, *commands)]
+    monkeypatch.setattr(compositions, "_all_unchanged", lambda repo: False)
+    assert kept == 2 * [run_command(*command, "--cfg", "all").sound().out for command in commands]
+    assert "steps: 7" in kept[0]
+    assert "steps: 7" not in kept[2]
 
 
 def test_the_pretraining_ablation_has_all_objectives(tmp_path: Path) -> None:

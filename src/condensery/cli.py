@@ -129,7 +129,7 @@ def prepared(arguments: list[str]) -> list[str]:
             return "output_root=" + os.path.expanduser(argument.removeprefix("output_root="))
         return f"++{argument}" if GROUPS.match(argument) else argument
 
-    return [one(a) for a in sorted(arguments, key=lambda a: "=" in a and not a.startswith("-"))]
+    return [one(a) for a in sorted(arguments, key=lambda a: a.startswith("~") or ("=" in a and not a.startswith("-")))]
 
 
 def _of_data(arguments: list[str]) -> list[str]:

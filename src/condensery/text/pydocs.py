@@ -128,14 +128,14 @@ def _version(package: str) -> str:
         return "unknown"
 
 
-def source_files(package: str) -> list[SourceFile]:
+def source_files(package: str) -> tuple[SourceFile, ...]:
     """The Python files of a package that are read, sorted by module; tests are left out."""
     return _files_below(package_folder(package), () if package == STDLIB else (package,))
 
 
 @cache
-def _files_below(root: Path, prefix: tuple[str, ...]) -> list[SourceFile]:
-    """Looked up once a process: the sizes, the fingerprint and the reader ask for the same thousands of files."""
+def _files_below(root: Path, prefix: tuple[str, ...]) -> tuple[SourceFile, ...]:
+    """Listed once a process: the sizes, the fingerprint and the reader ask for the same thousands of files."""
     files = []
     for folder, below, names in os.walk(root):
         below[:] = [name for name in below if name not in LEFT_OUT]
@@ -144,7 +144,7 @@ def _files_below(root: Path, prefix: tuple[str, ...]) -> list[SourceFile]:
             if name.endswith(".py") and not name.startswith(COPIES):
                 module = ".".join(parts if name == "__init__.py" else (*parts, name[:-3]))
                 files.append(SourceFile(module, Path(folder, name), os.stat(os.path.join(folder, name)).st_size))
-    return sorted(files)
+    return tuple(sorted(files))
 
 
 def read(config: PydocsSource, writer: "CollectionWriter") -> None:
