@@ -63,35 +63,35 @@ ON_WEB = [name for name in ON_MARCO if name not in ON_PASSAGES]
 ON_QUESTIONS = [name for name in RECIPES if name.endswith("_nq")]
 ON_TRIVIA = [name for name in RECIPES if name.endswith("_triviaqa")]
 ABLATIONS = {  # settings and seeds of each
-    "ablation/pretraining": (1, 2),
-    "ablation/mixed_context": (2, 2),
-    "ablation/query_number": (4, 2),
-    "ablation/query_source": (1, 2),
-    "ablation/low_data": (3, 2),
-    "ablation/hard_negatives": (1, 2),
-    "ablation/stsb": (3, 2),
-    "ablation/wiki_sections": (3, 2),
-    "ablation/batch_scheduling": (2, 2),
-    "ablation/rocketqa": (1, 2),
-    "ablation/attention_entropy": (1, 2),
-    "ablation/attention_entropy_sections": (1, 2),
-    "ablation/pretraining_steps": (4, 2),
+    "ablation/pretraining": (1, 3),
+    "ablation/mixed_context": (2, 3),
+    "ablation/query_number": (4, 3),
+    "ablation/query_source": (1, 3),
+    "ablation/low_data": (3, 3),
+    "ablation/hard_negatives": (1, 3),
+    "ablation/stsb": (3, 3),
+    "ablation/wiki_sections": (3, 3),
+    "ablation/batch_scheduling": (2, 3),
+    "ablation/rocketqa": (1, 3),
+    "ablation/attention_entropy": (1, 3),
+    "ablation/attention_entropy_sections": (1, 3),
+    "ablation/pretraining_steps": (3, 3),
     "ablation/rocketqa_comparison": (1, 3),
     "ablation/warm_start": (1, 3),
     "ablation/warm_start_squad": (1, 3),
 }
 LONG = {"ablation/query_number", "ablation/low_data", "ablation/wiki_sections", "ablation/pretraining_steps"}
 LONG |= {"ablation/warm_start_squad"}  # composed by itself below
-SHARED = {  # stages that jobs share, and how many of them there are: one generation, a start for each seed
-    **{name: {"queries": 1, "mlm_start": seeds, "condenser_start": seeds} for name, (_, seeds) in ABLATIONS.items()},
-    "ablation/low_data": {"bm25": 1, "warm": 2, "mlm": 2, "cocondenser": 2},
-    "ablation/hard_negatives": {"bm25_negatives": 1, "mlm": 2, "cocondenser": 2},
-    **{key: {"sentences": 1, "mlm": 2, "cocondenser": 2} for key in ("ablation/stsb", "ablation/wiki_sections")},
-    "ablation/batch_scheduling": {"cocondenser": 1, "random": 2, "abs_encoder": 2},
-    "ablation/rocketqa": {"corpus": 1, "mlm": 2, "cross_encoder": 2},
-    "ablation/attention_entropy": {"corpus": 1, "mlm": 2, "entropy": 2},
-    "ablation/attention_entropy_sections": {"sentences": 1, "cocondenser": 2, "entropy": 2},
-    "ablation/pretraining_steps": {"tokens": 1, "warm": 2, "mlm": 8, "cocondenser": 8, "random_tuned": 2},
+SHARED = {  # stages that jobs share, and how many of them there are: one set of queries, a start for each seed
+    **{name: {"queries": 1, "warm": seeds} for name, (_, seeds) in ABLATIONS.items()},
+    "ablation/low_data": {"bm25": 1, "warm": 3, "mlm": 3, "cocondenser": 3},
+    "ablation/hard_negatives": {"bm25_negatives": 1, "mlm": 3, "cocondenser": 3},
+    **{key: {"sentences": 1, "mlm": 3, "cocondenser": 3} for key in ("ablation/stsb", "ablation/wiki_sections")},
+    "ablation/batch_scheduling": {"cocondenser": 1, "random": 3, "abs_encoder": 3},
+    "ablation/rocketqa": {"corpus": 1, "mlm": 3, "cross_encoder": 3},
+    "ablation/attention_entropy": {"corpus": 1, "mlm": 3, "entropy": 3},
+    "ablation/attention_entropy_sections": {"sentences": 1, "cocondenser": 3, "entropy": 3},
+    "ablation/pretraining_steps": {"tokens": 1, "warm": 3, "mlm": 9, "cocondenser": 9, "random_tuned": 3},
     "ablation/rocketqa_comparison": {"corpus": 1, "mlm": 3, "cross_encoder": 3},
     **{
         key: {"tokens.token_vectors": 1, "noise": 3, "warm": 3, "cocondenser": 3, "mlm": 0, "round2": 0}
@@ -528,7 +528,7 @@ def _weights(run: Path, stage: str) -> bytes:
 @pytest.mark.slow
 def test_the_ablation_of_batches_ends_in_one_table(roots: dict[str, Path], tmp_path: Path) -> None:
     given = ["data=squad", f"data.root={roots['cocondenser_squad']}", f"output_root={tmp_path}", "logger=csv"]
-    few = [f"stage.pretrain_{kind}.steps=2" for kind in ("condenser", "cocondenser")]
+    few = ["stage.pretrain_cocondenser.steps=2", "seed=1,2"]
     done = run_command("-m", "experiment=ablation/batch_scheduling", *given, *MODEL, *few).sound()
     rows = json.loads((done.folder / "results.json").read_text())
     assert {row["row"] for row in rows} == set(BATCHING)
@@ -712,12 +712,16 @@ def test_ict_on_wikipedia_gives_a_checkpoint(roots: dict[str, Path], tmp_path: P
     assert (done.folder / "stages" / "ict" / "model.safetensors").is_file()
 
 
+HALVES = ("condenser_half", "condenser_ct", "cocondenser_second")  # with a budget of their own
+
+
 @pytest.mark.slow
 def test_all_objectives_and_seeds_end_in_one_table(roots: dict[str, Path], tmp_path: Path) -> None:
     given = ["data=squad", f"data.root={roots['cocondenser_squad']}", f"output_root={tmp_path}", "logger=csv"]
     pretraining = [f"stage.{kind}" for kind in TRAINING if kind.startswith("pretrain")]
-    few = [f"{name}.token_budget=20000" for name in (*pretraining, "stages.mlm_start", "stages.condenser_start")]
-    done = run_command("-m", "experiment=ablation/pretraining", *given, *MODEL, *few, "stage.finetune.steps=3").sound()
+    few = [f"{name}.token_budget=20000" for name in (*pretraining, *(f"stages.{name}" for name in HALVES))]
+    few += ["stage.finetune.steps=3", "seed=1,2"]
+    done = run_command("-m", "experiment=ablation/pretraining", *given, *MODEL, *few).sound()
     for manifest in tmp_path.glob("artifacts/pretrain_*/*/manifest.json"):
         metrics = json.loads(manifest.read_text())["metrics"]
         assert metrics["train/tokens"] == pytest.approx(20000, rel=0.1), manifest
@@ -725,7 +729,7 @@ def test_all_objectives_and_seeds_end_in_one_table(roots: dict[str, Path], tmp_p
     seeds: dict[str, set[int]] = {}
     for row in rows:
         seeds.setdefault(row["row"], set()).add(row["seed"])
-    assert len(seeds) == 13
+    assert len(seeds) == 14
     assert all(found == {1, 2} for name, found in seeds.items() if name != "BM25")
     assert "± is the standard deviation over 2 seeds." in (done.folder / "table.md").read_text()
 
@@ -767,12 +771,12 @@ def test_the_eight_rows_of_the_comparison_are_filled_beside_the_published_ones(
     sweep = ["-m", "experiment=ablation/rocketqa_comparison", *given, "data.unlabelled_queries=10", *FEW, "seed=1,2"]
     done = run_command(*sweep).sound()
     others = ["Condenser", "Condenser + hard negatives", "coCondenser", "coCondenser + hard negatives"]
-    names = [*ROCKETQA, *others]
+    names = ["BM25", *ROCKETQA, *others]
     assert list(metrics_of(done.folder)) == names
     lines = (done.folder / "table.csv").read_text().splitlines()
-    assert len(lines) == 1 + 8 + 8
+    assert len(lines) == 1 + 9 + 8
     assert "±" in lines[0]
-    assert all("2 seeds" in line for line in lines[9:])
+    assert all("2 seeds" in line for line in lines[10:])
     again = run_command(*sweep).sound()
     assert again.computed == []
     assert (again.folder / "table.csv").read_text().splitlines() == lines

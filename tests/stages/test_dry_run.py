@@ -8,6 +8,8 @@ import pytest
 from error_lines import names
 from small_runs import MODEL, Done, run_command
 
+from condensery.pipeline.projection.show import number
+
 UNITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 
 
@@ -93,3 +95,11 @@ def test_texts_of_ones_own_are_counted_by_their_bytes(tmp_path: Path) -> None:
 def test_a_gpu_that_is_not_known_is_named(tmp_path: Path) -> None:
     done = run_command("experiment=quickstart", "dry_run=plan", "dry_run_gpu=h10", f"output_root={tmp_path}")
     names(done.err, "dry_run_gpu", "'h10'", "h100", "a100")
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [(999, "999 "), (1000, "1 k"), (999_499, "999 k"), (999_937, "1 M"), (1.5e12, "1.5 T"), (None, "?")],
+)
+def test_numbers_have_three_digits_and_the_prefix_of_what_is_shown(value: float | None, wanted: str) -> None:
+    assert number(value) == wanted

@@ -87,7 +87,7 @@ def number(value: float | None) -> str:
     """Three digits and a prefix: 1.23 M; ``?`` for what is not known."""
     if value is None:
         return UNKNOWN
-    size, prefix = next((each for each in _PREFIXES if value >= each[0]), (1.0, ""))
+    size, prefix = next((each for each in _PREFIXES if float(f"{value:.3g}") >= each[0]), (1.0, ""))
     return f"{value / size:.3g} {prefix}"
 
 
