@@ -97,6 +97,17 @@ def test_a_gpu_that_is_not_known_is_named(tmp_path: Path) -> None:
     names(done.err, "dry_run_gpu", "'h10'", "h100", "a100")
 
 
+def test_what_the_jobs_of_a_sweep_share_is_counted_once(on_beir: list[str], tmp_path: Path) -> None:
+    given = [*on_beir, "dry_run=plan", f"output_root={tmp_path}"]
+    one = costs(run_command("experiment=tiny", *given).sound().out)["in all"]
+    done = run_command("-m", "experiment=tiny", *given, "++stage.evaluate.metrics=[MRR@10],[MRR@10,Recall@100]").sound()
+    _, _, end = done.out.partition("2 jobs, what they share made once")
+    tokens, flops, disk, _ = (cell.strip() for cell in end.splitlines()[4].strip("│").split("│"))
+    assert [tokens, amount(flops)] == [one[1], pytest.approx(amount(one[2]), rel=0.01)], "evaluations read no tokens"
+    assert amount(one[3]) < amount(disk) < 1.9 * amount(one[3])
+    assert not [*tmp_path.iterdir()]
+
+
 @pytest.mark.parametrize(
     ("value", "wanted"),
     [(999, "999 "), (1000, "1 k"), (999_499, "999 k"), (999_937, "1 M"), (1.5e12, "1.5 T"), (None, "?")],

@@ -14,7 +14,7 @@ from condensery.pipeline.executor import execute, warn
 from condensery.pipeline.graph import Graph, build
 from condensery.pipeline.launch.hardware import check_devices
 from condensery.pipeline.launch.threads import threads_of_a_stage
-from condensery.pipeline.projection.show import project
+from condensery.pipeline.projection.show import Costs, project
 from condensery.pipeline.reports import report, study, tables
 from condensery.pipeline.reports.page import write_study
 from condensery.pipeline.store import Store
@@ -32,13 +32,14 @@ NEXT = 'Ask it:  {command} ask="what you look for"'
 class Finished:
     """What a run leaves: its folder, the rows of its table, how stages failed, and why figures could not be drawn.
 
-    A dry run, and a table without a recipe, has no folder.
+    A dry run, and a table without a recipe, has no folder; a dry run has what is left to be made.
     """
 
     folder: Path | None
     rows: "list[Row]"
     failures: Mapping[str, Failure] = field(default_factory=dict)
     faults: Sequence[str] = ()
+    costs: Costs | None = None
 
     @property
     def error(self) -> UserError | StageError | None:
@@ -83,10 +84,10 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
 
         fetch_data(graph, bool(root.dry_run))
     if root.dry_run or root.fetch:
-        project(graph, store)
+        costs = project(graph, store)
         if graph.missing:
             raise UserError(graph.missing)
-        return Finished(None, [])
+        return Finished(None, [], costs=costs)
     if root.launcher.kind == "local":
         check_devices(root.trainer.accelerator, root.trainer.devices)
     folder = root.output_root / "runs" / f"{root.name}-{graph.id}"

@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -46,6 +47,7 @@ def run_job(cfg: DictConfig) -> None:
     try:
         finished = run_all(cfg, Job(Path(os.environ[FOLDER]).name, overrides))
         record["folder"] = str(finished.folder) if finished.folder else None
+        record["costs"] = asdict(finished.costs) if finished.costs else None
         if finished.error:
             raise finished.error
     except Exception as error:
@@ -80,10 +82,17 @@ class JoinedTable(Callback):
 
         folder = Path(os.environ[FOLDER])
         records = [read_json(path) for path in sorted((folder / "jobs").glob("*.json"))]
+        if planned := [record["costs"] for record in records if record.get("costs")]:
+            from condensery.pipeline.projection.show import Costs, project_sweep
+
+            project_sweep([Costs(**costs) for costs in planned])
         if not any(record["folder"] or record["error"] for record in records):  # a dry run leaves nothing
             shutil.rmtree(folder / "jobs", ignore_errors=True)
-            with suppress(OSError):  # there is something of an earlier sweep
+            with suppress(OSError):  # there is something of an earlier sweep, or of other recipes
+                if [path.name for path in folder.iterdir()] == ["multirun.yaml"]:  # Hydra's
+                    (folder / "multirun.yaml").unlink()
                 folder.rmdir()
+                folder.parent.rmdir()
             return
         labels = labels_of([record["overrides"] for record in records])
         settings = labels_of(of_systems([record["overrides"] for record in records]))

@@ -1,7 +1,9 @@
 """The tables of a dry run: what is there, and what the rest will take."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 
 from rich.console import Console
 from rich.table import Table
@@ -19,25 +21,70 @@ WIDTH = 120  # where there is no terminal
 _PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
-def project(graph: Graph, store: Store) -> None:
+@dataclass(frozen=True)
+class Costs:
+    """What the artifacts that are not there will take.
+
+    Attributes:
+        heads: what the numbers are: tokens, FLOPs, disk, here (``dry_run=true``), and the GPU.
+        of: artifact -> its numbers; None where nobody can know before.
+    """
+
+    heads: Sequence[str] = ()
+    of: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+
+    def sums(self) -> list[str]:
+        """The numbers of all together as they are shown; ``+`` where some are not known."""
+        columns = list(zip(*self.of.values(), strict=True))
+        shown = _row([total(value or 0.0 for value in column) for column in columns], False)
+        marks = ["", *("+" if None in column else "" for column in columns[1:])]
+        return [f"{cell}{mark}" for cell, mark in zip(shown, marks, strict=True)]
+
+
+def project(graph: Graph, store: Store) -> Costs:
     """Print the stages in the order of their work, whether each artifact is there, and what those that are not will take.
 
     With ``dry_run=plan`` nothing is measured.
     """
     planned = plan(graph, store)
+    console = _console()
+    console.print(_states(graph, store, planned))
+    left = [one for one in planned if one.state != "hit"]
+    if not left:
+        return Costs()
+    here = None
+    if graph.root.dry_run is True:
+        trainer = graph.root.trainer
+        here = _this_machine(trainer.accelerator, threads_of_a_stage(trainer.threads, graph.root.jobs))
+    costs = _costs(graph, left, here)
+    console.print(_shown(left, costs))
+    for line in _notes(graph, store, left, here):
+        console.print(line, soft_wrap=True, highlight=False)
+    return costs
+
+
+def project_sweep(jobs: Sequence[Costs]) -> None:
+    """Print what all jobs of a sweep will take together: an artifact that several of them need is made once."""
+    heads = next((job.heads for job in jobs if job.heads), None)
+    if heads is None:
+        return
+    together = Costs(heads, {artifact: numbers for job in jobs for artifact, numbers in job.of.items()})
+    table = Table(*heads, title=f"{len(jobs)} jobs, what they share made once", title_justify="left")
+    table.add_row(*together.sums())
+    _console().print("", table)
+
+
+def _console() -> Console:
     console = Console()
     if not console.is_terminal:
         console.width = WIDTH
-    console.print(_states(graph, store, planned))
-    left = [one for one in planned if one.state != "hit"]
-    if left:
-        here = None
-        if graph.root.dry_run is True:
-            trainer = graph.root.trainer
-            here = Here(trainer.accelerator, threads_of_a_stage(trainer.threads, graph.root.jobs))
-        console.print(_costs(graph, left, here))
-        for line in _notes(graph, store, left, here):
-            console.print(line, soft_wrap=True, highlight=False)
+    return console
+
+
+@cache
+def _this_machine(accelerator: str, threads: int) -> Here:
+    """Measured once for all jobs of a sweep."""
+    return Here(accelerator, threads)
 
 
 def _states(graph: Graph, store: Store, planned: Sequence[Planned]) -> Table:
@@ -54,26 +101,33 @@ def _said(one: Planned) -> str:
     return said.get(one.state, waits or "to be made")
 
 
-def _costs(graph: Graph, left: Sequence[Planned], here: Here | None) -> Table:
+def _costs(graph: Graph, left: Sequence[Planned], here: Here | None) -> Costs:
     gpu, share = graph.root.dry_run_gpu, graph.root.dry_run_share
-    table = Table(title="what is to be made", title_justify="left")
-    heads = ["steps", "tokens", "FLOPs", "disk", *(["here"] if here else []), gpu]
-    table.add_column("stage")
-    for head in heads:
-        table.add_column(head, justify="right", no_wrap=True)
-    columns: list[list[float | None]] = []
+    numbers: dict[str, list[float | None]] = {}
     for one in left:
         work = one.work
         times = [*([here.seconds(work)] if here else []), seconds_on_gpu(work, gpu, share)]
-        columns.append([work.tokens, work.flops, work.disk, *times])
+        numbers[_key(graph, one)] = [work.tokens, work.flops, work.disk, *times]
+    return Costs(["tokens", "FLOPs", "disk", *(["here"] if here else []), gpu], numbers)
+
+
+def _key(graph: Graph, one: Planned) -> str:
+    """The artifact of a stage; where files are missing that would name it, the stage of this run."""
+    return one.node.id or f"{graph.id} {one.node.name}"
+
+
+def _shown(left: Sequence[Planned], costs: Costs) -> Table:
+    table = Table(title="what is to be made", title_justify="left")
+    table.add_column("stage")
+    for head in ("steps", *costs.heads):
+        table.add_column(head, justify="right", no_wrap=True)
+    for one, numbers in zip(left, costs.of.values(), strict=True):
+        work = one.work
         trained = work.step is not None and work.step.trained
         steps = f"{work.steps:,.0f}" if trained and work.steps is not None else "" if work.known else UNKNOWN
-        table.add_row(one.node.name, steps, *_row(columns[-1], work.step is None and work.known))
-    sums = [total(value or 0.0 for value in column) for column in zip(*columns, strict=True)]
-    unknown = [None in column for column in list(zip(*columns, strict=True))[1:]]
-    marks = ["", *("+" if one else "" for one in unknown)]
+        table.add_row(one.node.name, steps, *_row(numbers, work.step is None and work.known))
     table.add_section()
-    table.add_row("in all", "", *(f"{cell}{mark}" for cell, mark in zip(_row(sums, False), marks, strict=True)))
+    table.add_row("in all", "", *costs.sums())
     return table
 
 
