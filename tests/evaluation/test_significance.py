@@ -8,7 +8,7 @@ from scipy import stats
 
 from condensery.errors import UserError
 from condensery.evaluation.metrics import Evaluation
-from condensery.evaluation.significance import compare, holm, randomisation_test, t_test
+from condensery.evaluation.significance import Interval, compare, holm, interval, randomisation_test, t_test
 
 
 def evaluation(values: np.ndarray, ids: list[str] | None = None) -> Evaluation:
@@ -160,3 +160,43 @@ def test_holm_rejects_what_the_step_down_procedure_rejects() -> None:
                 break
             rejected.add(i)
         assert {i for i, adjusted in enumerate(holm(p)) if adjusted < 0.05} == rejected
+
+
+def test_with_one_seed_the_interval_is_students() -> None:
+    random = np.random.default_rng(0)
+    first, second = random.normal(0.1, 1, 60), random.normal(0, 1, 60)
+    known = stats.ttest_rel(first, second)
+    low, high = known.confidence_interval(0.95)
+    found = interval([first], [second])
+    assert (found.low, found.high, found.p) == pytest.approx((low, high, known.pvalue))
+
+
+def test_with_queries_that_do_not_differ_the_interval_is_welchs() -> None:
+    """Seeds move all queries alike, so that they alone are chance."""
+    first, second = np.array([0.30, 0.34, 0.31]), np.array([0.25, 0.27, 0.21, 0.24])
+    known = stats.ttest_ind(first, second, equal_var=False)
+    low, high = known.confidence_interval(0.95)
+    found = interval([np.full(50, value) for value in first], [np.full(50, value) for value in second])
+    assert (found.low, found.high, found.p) == pytest.approx((low, high, known.pvalue))
+
+
+def test_the_interval_holds_the_difference_as_often_as_it_says() -> None:
+    """The true difference is .1; queries, seeds and what is left of chance are drawn anew each time."""
+    random = np.random.default_rng(0)
+    held = []
+    for _ in range(500):
+        queries = random.normal(0, 1, 40)  # how much better the one is, of each
+        seeds = [random.normal(0, 0.2, 3) for _ in range(2)]
+        sides = [
+            [mean + share * queries + seed + random.normal(0, 0.3, 40) for seed in drawn]
+            for mean, share, drawn in zip((0.1, 0.0), (0.5, -0.5), seeds, strict=True)
+        ]
+        found = interval(*sides)
+        held.append(found.low <= 0.1 <= found.high)
+    assert 0.93 < np.mean(held) < 0.985
+
+
+def test_an_interval_without_chance_is_a_point() -> None:
+    assert interval([np.full(9, 0.5)], [np.full(9, 0.5)]) == Interval(0.0, 0.0, 1.0)
+    assert interval([np.full(9, 0.5)], [np.full(9, 0.25)]) == Interval(0.25, 0.25, 0.0)
+    assert interval([np.array([0.5])], [np.array([0.25])]) == Interval(0.25, 0.25, 1.0), "a single query says nothing"

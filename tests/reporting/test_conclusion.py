@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 
 from condensery.evaluation.metrics import Evaluation
-from condensery.evaluation.significance import compare, holm
+from condensery.evaluation.significance import Interval, compare, holm
 from condensery.reporting import conclusion as module
 from condensery.reporting.conclusion import conclusion
 from condensery.reporting.results import Row
 from condensery.reporting.table import Comparison, Significance, build_table
+
+SOME = Interval(0.0, 0.2, 0.05)
 
 QUERIES = 1_200
 KINDS = {"BM25": "bm25", "sparse": "bm25", "fused": "fuse", "reranked": "rerank", "near": "ann_index"}
@@ -112,10 +114,10 @@ def test_the_p_value_is_the_tables_where_it_made_this_test(monkeypatch: pytest.M
     known = next(one.p for one in table.comparisons if one.name == "a")
     monkeypatch.setattr(module, "compare", lambda *_: pytest.fail("tested again"))
     assert said(*rows, baseline="BM25", tested=table.comparisons, level=1e-9).endswith(f"(p = {known:.2g}).")
-    other = [Comparison("a", "R@9", 0.1, 0.5), Comparison("b", "MRR@10", 0.1, 0.5)]
+    other = [Comparison("a", "R@9", 0.1, 0.5, SOME), Comparison("b", "MRR@10", 0.1, 0.5, SOME)]
     monkeypatch.undo()
     assert "p = 0.5" not in said(*rows, baseline="BM25", tested=other, level=1e-9)
-    assert "p = 0.5" not in said(*rows, baseline="a", tested=[Comparison("a", "MRR@10", 0, 0.5)], level=1e-9)
+    assert "p = 0.5" not in said(*rows, baseline="a", tested=[Comparison("a", "MRR@10", 0, 0.5, SOME)], level=1e-9)
 
 
 def test_seeds_of_a_row_are_one_system() -> None:

@@ -11,6 +11,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from rich.console import Console
 
+from condensery.evaluation.significance import Interval
 from condensery.reporting.comparison import comparison
 from condensery.reporting.formats import escape, escape_markdown
 from condensery.reporting.layout import TableLayout
@@ -53,7 +54,7 @@ def table(label: str, turned: bool = False) -> Table:
         [label, "x"],
         [[Cell(label), Cell("1.0", number=1)], [Cell("2.0", number=2, best=True, marked=True), Cell("–")]],
         notes=[label],
-        comparisons=[Comparison(label, label, 0.1, 0.5)],
+        comparisons=[Comparison(label, label, 0.1, 0.5, Interval(-0.1, 0.3, 0.6))],
         sources=[label, label],
         blocks=[Block(label, 1, published=True), Block(label, 1)],
         conclusion=label,

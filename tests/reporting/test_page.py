@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from condensery.evaluation.significance import Interval
 from condensery.reporting.curves import Curve
 from condensery.reporting.drawing import Figure
 from condensery.reporting.examples import CLOSE, LOST, WON, Example, Examples, Finding, Shown
@@ -70,7 +71,7 @@ def table(name: str = "coCondenser", columns: int = 2) -> Table:
         names=["BM25", name],
         cells=[[Cell("35.2 ± 0.3", best=True, marked=True) for _ in header], [Cell() for _ in header]],
         notes=[f"In percent. {name}"],
-        comparisons=[Comparison(name, header[0], -0.031, 0.0042)],
+        comparisons=[Comparison(name, header[0], -0.031, 0.0042, Interval(-0.05, -0.01, 0.011))],
     )
 
 
@@ -162,7 +163,7 @@ def test_each_text_that_is_shown_is_escaped_wherever_it_stands(tmp_path: Path) -
         names=[evil(), evil()],
         cells=[[Cell(evil(), best=True)], [Cell(evil(), marked=True)]],
         notes=[evil()],
-        comparisons=[Comparison(evil(), evil(), 0.1, 0.2)],
+        comparisons=[Comparison(evil(), evil(), 0.1, 0.2, Interval(0.0, 0.2, 0.05))],
         sources=[evil(), evil()],
         blocks=[Block(evil(), 1, published=True), Block(evil(), 1)],
     )

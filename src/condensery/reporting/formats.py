@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 
 MARK, MISSING = "†", "–"
 SOURCE = "source"
+COMPARED = ["metric", "difference", "95 %", "p", "p, seeds too"]  # of a difference from the baseline
+ABOUT_COMPARED = (
+    "p is of the test over queries, after Holm's correction. The 95 % interval and the last p, of each test by itself, take "
+    "the seeds as drawn at random as well as the queries (Clark 1973); a line with one seed has no spread over seeds."
+)
 SPREAD, SIGNIFICANCE, PRINTED = "±", "significance", "printed"  # columns of a CSV beside that of the number
 LINE = 240  # characters, where the output is no terminal
 # What Markdown, with GitHub's tables, takes for markup; "_" within a word, "<" before a blank and a bracket alone are none.
@@ -100,11 +105,8 @@ def markdown(table: "Table") -> str:
     below = [*([table.conclusion] if table.conclusion else []), *table.notes]
     lines += ["", *(line for text in below for line in (_paragraph(text), ""))]
     if table.comparisons:
-        compared = [
-            [escape_markdown(one.name), escape_markdown(one.column), f"{100 * one.difference:+.1f}", f"{one.p:.4f}"]
-            for one in table.comparisons
-        ]
-        lines += _grid(["", "metric", "difference", "p"], compared)
+        compared = [[escape_markdown(one.name), escape_markdown(one.column), *one.shown()] for one in table.comparisons]
+        lines += [*_grid(["", *COMPARED], compared), "", escape_markdown(ABOUT_COMPARED)]
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from condensery.reporting.curves import Curve
 from condensery.reporting.drawing import Figure
 from condensery.reporting.examples import Examples, by_kind
-from condensery.reporting.formats import SOURCE, one_lined
+from condensery.reporting.formats import ABOUT_COMPARED, COMPARED, SOURCE, one_lined
 from condensery.reporting.html import TEMPLATES, macros
 from condensery.reporting.panels import panel
 from condensery.reporting.results import Row
@@ -136,8 +136,9 @@ def results_table(table: Table) -> Markup:
         for block, places in blocks
     ]
     header = ["", *table.header, *([SOURCE] if table.sources else [])]
-    differences = [[one.name, one.column, f"{100 * one.difference:+.1f}", f"{one.p:.4f}"] for one in table.comparisons]
-    markup: Markup = macros("page.html").results(table, header, bodies, differences, MARK, SOURCE)
+    differences = [[one.name, one.column, *one.shown()] for one in table.comparisons]
+    compared = (["", *COMPARED], differences, ABOUT_COMPARED)
+    markup: Markup = macros("page.html").results(table, header, bodies, compared, MARK, SOURCE)
     return markup
 
 

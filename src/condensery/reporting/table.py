@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 
 from condensery.errors import UserError
 from condensery.evaluation.metrics import Evaluation
-from condensery.evaluation.significance import PERMUTATIONS, Test, compare, holm
+from condensery.evaluation.significance import PERMUTATIONS, Interval, Test, compare, holm, interval
 from condensery.reporting import formats
 from condensery.reporting.results import Row, averages
 from condensery.system.files import atomic
@@ -40,12 +41,24 @@ class Significance:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A line against the baseline in one column; ``difference`` as a fraction, ``p`` after Holm's correction."""
+    """A line against the baseline in one column.
+
+    Attributes:
+        difference: of the means, as a fraction.
+        p: of the test over queries, after Holm's correction.
+        interval: of the difference, with the seeds as drawn at random too.
+    """
 
     name: str
     column: str
     difference: float
     p: float
+    interval: Interval
+
+    def shown(self) -> list[str]:
+        """Its cells under ``formats.COMPARED``, in points."""
+        low, high = (f"{100 * end:+.1f}" for end in (self.interval.low, self.interval.high))
+        return [f"{100 * self.difference:+.1f}", f"{low} to {high}", f"{self.p:.4f}", f"{self.interval.p:.4f}"]
 
 
 @dataclass
@@ -121,7 +134,8 @@ class Table:
         """The table as plain lists and dictionaries, not turned.
 
         ``{title, columns: [label], blocks: [{heading, published, rows: [{name, source, cells: [{text, best, marked,
-        published, number, p}]}]}], notes, comparisons: [{name, column, difference, p}], turned, conclusion}``.
+        published, number, p}]}]}], notes, comparisons: [{name, column, difference, p, interval:
+        {low, high, p}}], turned, conclusion}``.
         ``turned`` says that it has more columns than are well shown side by side.
         """
         upright = self.turn() if self.turned else self
@@ -302,7 +316,7 @@ def mark_significant(
     ``blocks`` are the measured ones, each with its cells. A row without values for each query is not tested. Raises
     ``UserError`` where the queries of two seeds or of two systems differ.
     """
-    tested: list[tuple[Cell, str, str, float, float]] = []
+    tested: list[tuple[Cell, str, str, Interval, float, float]] = []
     swept = False
     for cells, measured in blocks:
         for place, (name, line, seeds) in enumerate(zip(measured.names, cells, measured.seeds, strict=True)):
@@ -311,14 +325,16 @@ def mark_significant(
                 continue
             swept |= measured.names[against] != how.baseline
             for at, (metric, cell) in enumerate(zip(measured.metrics, line, strict=True)):
-                sides = [over_seeds(rows, metric) for rows in (seeds[at], measured.seeds[against][at])]
+                pair = seeds[at], measured.seeds[against][at]
+                sides = [over_seeds(rows, metric) for rows in pair]
                 if sides[0] and sides[1]:
                     result = compare(sides[0], sides[1], metric, how.test, how.permutations, how.seed)
+                    reach = interval(*(of_each_seed(rows, metric, sides[0].query_ids) for rows in pair))
                     full = f"{name} ({measured.where})" if measured.where else name
-                    tested.append((cell, full, table.header[at], *result))
-    for (cell, name, label, difference, _), p in zip(tested, holm([one[-1] for one in tested]), strict=True):
+                    tested.append((cell, full, table.header[at], reach, *result))
+    for (cell, name, label, reach, difference, _), p in zip(tested, holm([one[-1] for one in tested]), strict=True):
         cell.marked, cell.p = p < how.level, p
-        table.comparisons.append(Comparison(name, label, difference, p))
+        table.comparisons.append(Comparison(name, label, difference, p, reach))
     if tested:
         times = f", {how.permutations:,} permutations" if how.test == "randomisation" else ""
         table.notes.append(
@@ -333,10 +349,15 @@ def over_seeds(seeds: Sequence[Row], metric: str) -> Evaluation | None:
     if not seeds or any(metric not in row.per_query for row in seeds):
         return None
     ids = list(seeds[0].query_ids)
+    return Evaluation(ids, {metric: np.mean(of_each_seed(seeds, metric, ids), axis=0)})
+
+
+def of_each_seed(seeds: Sequence[Row], metric: str, ids: Sequence[str]) -> list[NDArray[np.float64]]:
+    """The queries' values of each seed in the order of ``ids``."""
     values = []
     for row in seeds:
         place = {query: i for i, query in enumerate(row.query_ids)}
         if place.keys() != set(ids):
             raise UserError(f"table: the seeds of {row.name!r} were measured on different queries; evaluate them again")
         values.append(np.asarray(row.per_query[metric])[[place[query] for query in ids]])
-    return Evaluation(ids, {metric: np.mean(values, axis=0)})
+    return values
