@@ -1,6 +1,8 @@
 """The studies in experiments/: their tables show the results that lie beside them, each with the artifact it comes from."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,26 @@ def test_a_studys_table_shows_its_results_and_each_has_an_artifact(results: Path
     for name, cells in zip(table.names, table.cells, strict=True):
         assert name in shown
         assert [cell.text for cell in cells if cell.text not in shown[name]] == [], name
+
+
+def test_the_sample_of_msmarco_is_split_by_query(tmp_path: Path) -> None:
+    judged = [f"q{at // 2}\tp{at}\t1" for at in range(600)]
+    (tmp_path / "in" / "qrels").mkdir(parents=True)
+    (tmp_path / "in" / "qrels" / "all.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *judged]))
+    for stem in ("corpus.jsonl", "queries.jsonl"):
+        (tmp_path / "in" / stem).write_text(f"{stem}\n")
+    program = RESULTS[0].parents[1] / "msmarco_sample" / "split.py"
+    command = [sys.executable, str(program), str(tmp_path / "in"), "all", str(tmp_path / "out")]
+    subprocess.run(command, check=True, capture_output=True)
+    parts = [(tmp_path / "out" / "qrels" / f"{name}.tsv").read_text().splitlines()[1:] for name in ("train", "test")]
+    assert sorted([*parts[0], *parts[1]]) == sorted(judged)
+    queries = [{line.partition("\t")[0] for line in part} for part in parts]
+    assert not queries[0] & queries[1]
+    assert 30 < len(queries[1]) < 80
+    assert (tmp_path / "out" / "corpus.jsonl").read_text() == "corpus.jsonl\n"
+    missing = subprocess.run([*command[:3], "none", *command[4:]], capture_output=True, text=True)
+    assert missing.returncode == 1
+    assert missing.stderr == f"error: {tmp_path / 'in' / 'qrels' / 'none.tsv'}: No such file or directory\n"
 
 
 def test_the_studies_are_found() -> None:
