@@ -27,6 +27,7 @@ PAGES = sorted(
 FORMATS = {
     "data=squad": "cocondenser_squad",
     "data=beir": "cocondenser_squad",
+    "+study=msmarco_sample": "cocondenser_squad",
     "data=documents": "condenser_stsb",
     "data=tevatron": "data=tevatron",
 }
