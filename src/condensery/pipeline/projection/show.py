@@ -57,7 +57,7 @@ def project(graph: Graph, store: Store) -> Costs:
         trainer = graph.root.trainer
         here = _this_machine(trainer.accelerator, threads_of_a_stage(trainer.threads, graph.root.jobs))
     costs = _costs(graph, left, here)
-    console.print(_shown(left, costs))
+    console.print(_shown(graph, left, costs))
     for line in _notes(graph, store, left, here):
         console.print(line, soft_wrap=True, highlight=False)
     return costs
@@ -116,13 +116,13 @@ def _key(graph: Graph, one: Planned) -> str:
     return one.node.id or f"{graph.id} {one.node.name}"
 
 
-def _shown(left: Sequence[Planned], costs: Costs) -> Table:
+def _shown(graph: Graph, left: Sequence[Planned], costs: Costs) -> Table:
     table = Table(title="what is to be made", title_justify="left")
     table.add_column("stage")
     for head in ("steps", *costs.heads):
         table.add_column(head, justify="right", no_wrap=True)
-    for one, numbers in zip(left, costs.of.values(), strict=True):
-        work = one.work
+    for one in left:  # two stages may be one artifact
+        work, numbers = one.work, costs.of[_key(graph, one)]
         trained = work.step is not None and work.step.trained
         steps = f"{work.steps:,.0f}" if trained and work.steps is not None else "" if work.known else UNKNOWN
         table.add_row(one.node.name, steps, *_row(numbers, work.step is None and work.known))
