@@ -364,15 +364,15 @@ def test_squad_runs_to_its_table(roots: dict[str, Path], tmp_path: Path) -> None
 
 def test_fewer_queries_train_from_the_same_checkpoints(roots: dict[str, Path], tmp_path: Path) -> None:
     given = ["data=squad", f"data.root={roots['cocondenser_squad']}", f"output_root={tmp_path}", "logger=csv"]
-    sizes = ["++stage.finetune.train_queries=6,null", "seed=1"]
+    sizes = ["++stage.finetune={train_queries: 6},{train_queries: null}", "seed=1"]
     done = run_command("-m", "experiment=ablation/low_data", *given, *sizes, *MODEL, *FEW).sound()
     assert done.computed.count("cocondenser") == 1
     assert done.computed.count("cocondenser_tuned") == 2
-    rows = ["warm start", "MLM", "Condenser", "coCondenser"]
+    rows, untuned = ["warm start", "MLM", "Condenser", "coCondenser"], ["warm start, as it is", "coCondenser, as it is"]
     swept = [f"train_queries={size} · {row}" for size in ("6", "null") for row in rows]
-    assert sorted(metrics_of(done.folder)) == sorted(["BM25", *swept])
+    assert sorted(metrics_of(done.folder)) == sorted(["BM25", *untuned, *swept])
     points = list(csv.DictReader((done.folder / "figures" / "score.csv").open()))
-    across = [("BM25", "")]  # learns nothing
+    across = [(row, "") for row in ("BM25", *untuned)]  # see no query
     assert [(point["line"], point["x"]) for point in points] == [
         *across,
         *((row, x) for row in rows for x in ("6", "24")),
