@@ -166,7 +166,8 @@ def test_a_broken_file_is_named_in_one_line(name: str, tmp_path: Path) -> None:
 
 
 def test_the_other_split_is_measured_with_the_same_encoders(made: dict[str, Path], tmp_path: Path) -> None:
-    few = [f"stage.pretrain_{kind}.steps=2" for kind in ("mlm", "condenser", "cocondenser")]
+    kinds = ("mlm", "condenser", "cocondenser")
+    few = [f"stage.pretrain_{kind}.{key}" for kind in kinds for key in ("steps=2", "token_budget=null")]
     given = ["data=documents", f"data.root={made['articles'].parent}", f"stage.read_sts.root={made['stsb']}", *few]
     arguments = ["experiment=ablation/stsb", *given, f"output_root={tmp_path}", "logger=csv", *MODEL]
     test = run_command(*arguments).sound()
