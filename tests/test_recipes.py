@@ -723,7 +723,7 @@ def test_all_objectives_and_seeds_end_in_one_table(roots: dict[str, Path], tmp_p
     given = ["data=squad", f"data.root={roots['cocondenser_squad']}", f"output_root={tmp_path}", "logger=csv"]
     pretraining = [f"stage.{kind}" for kind in TRAINING if kind.startswith("pretrain")]
     few = [f"{name}.token_budget=20000" for name in (*pretraining, *(f"stages.{name}" for name in HALVES))]
-    few += ["stage.finetune.steps=3", "seed=1,2"]
+    few += ["stage.pretrain_cocondenser.batch_size=24", "stage.finetune.steps=3", "seed=1,2"]
     done = run_command("-m", "experiment=ablation/pretraining", *given, *MODEL, *few).sound()
     for manifest in tmp_path.glob("artifacts/pretrain_*/*/manifest.json"):
         metrics = json.loads(manifest.read_text())["metrics"]
@@ -732,7 +732,7 @@ def test_all_objectives_and_seeds_end_in_one_table(roots: dict[str, Path], tmp_p
     seeds: dict[str, set[int]] = {}
     for row in rows:
         seeds.setdefault(row["row"], set()).add(row["seed"])
-    assert len(seeds) == 14
+    assert len(seeds) == 15
     assert all(found == {1, 2} for name, found in seeds.items() if name != "BM25")
     assert "± is the standard deviation over 2 seeds." in (done.folder / "table.md").read_text()
 
