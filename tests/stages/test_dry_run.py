@@ -108,6 +108,16 @@ def test_what_the_jobs_of_a_sweep_share_is_counted_once(on_beir: list[str], tmp_
     assert not [*tmp_path.iterdir()]
 
 
+def test_a_sweep_over_files_that_are_missing_is_planned_too(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    given = ["experiment=cocondenser_msmarco", f"data.root={tmp_path / 'data'}", f"output_root={tmp_path / 'out'}"]
+    done = run_command("-m", *given, "seed=1,2", "dry_run=plan")
+    assert done.code == 1
+    assert "2 jobs, what they share made once" in done.out
+    assert "2 of 2 jobs failed" in done.err.splitlines()[-1]
+    assert "collection.tsv" in done.err.splitlines()[-1]
+
+
 @pytest.mark.parametrize(
     ("value", "wanted"),
     [(999, "999 "), (1000, "1 k"), (999_499, "999 k"), (999_937, "1 M"), (1.5e12, "1.5 T"), (None, "?")],

@@ -85,9 +85,7 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
         fetch_data(graph, bool(root.dry_run))
     if root.dry_run or root.fetch:
         costs = project(graph, store)
-        if graph.missing:
-            raise UserError(graph.missing)
-        return Finished(None, [], costs=costs)
+        return Finished(None, [], faults=[graph.missing] if graph.missing else [], costs=costs)
     if root.launcher.kind == "local":
         check_devices(root.trainer.accelerator, root.trainer.devices)
     folder = root.output_root / "runs" / f"{root.name}-{graph.id}"

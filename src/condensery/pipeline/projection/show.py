@@ -27,15 +27,15 @@ class Costs:
 
     Attributes:
         heads: what the numbers are: tokens, FLOPs, disk, here (``dry_run=true``), and the GPU.
-        of: artifact -> its numbers; None where nobody can know before.
+        by_artifact: artifact -> its numbers; None where nobody can know before.
     """
 
     heads: Sequence[str] = ()
-    of: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+    by_artifact: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
 
     def sums(self) -> list[str]:
         """The numbers of all together as they are shown; ``+`` where some are not known."""
-        columns = list(zip(*self.of.values(), strict=True))
+        columns = list(zip(*self.by_artifact.values(), strict=True))
         shown = _row([total(value or 0.0 for value in column) for column in columns], False)
         marks = ["", *("+" if None in column else "" for column in columns[1:])]
         return [f"{cell}{mark}" for cell, mark in zip(shown, marks, strict=True)]
@@ -68,7 +68,7 @@ def project_sweep(jobs: Sequence[Costs]) -> None:
     heads = next((job.heads for job in jobs if job.heads), None)
     if heads is None:
         return
-    together = Costs(heads, {artifact: numbers for job in jobs for artifact, numbers in job.of.items()})
+    together = Costs(heads, {artifact: numbers for job in jobs for artifact, numbers in job.by_artifact.items()})
     table = Table(*heads, title=f"{len(jobs)} jobs, what they share made once", title_justify="left")
     table.add_row(*together.sums())
     _console().print("", table)
@@ -122,7 +122,7 @@ def _shown(graph: Graph, left: Sequence[Planned], costs: Costs) -> Table:
     for head in ("steps", *costs.heads):
         table.add_column(head, justify="right", no_wrap=True)
     for one in left:  # two stages may be one artifact
-        work, numbers = one.work, costs.of[_key(graph, one)]
+        work, numbers = one.work, costs.by_artifact[_key(graph, one)]
         trained = work.step is not None and work.step.trained
         steps = f"{work.steps:,.0f}" if trained and work.steps is not None else "" if work.known else UNKNOWN
         table.add_row(one.node.name, steps, *_row(numbers, work.step is None and work.known))
