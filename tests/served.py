@@ -120,12 +120,12 @@ def stand_in(url: str, folder: Path, *identifiers: str) -> None:
     """
     import ir_datasets
 
-    from condensery.text.ir_datasets import _of_library
+    from condensery.text.ir_library import files_of
 
     for identifier in identifiers:
         data = ir_datasets.load(identifier)
         handlers = [getattr(data, f"{kind}_handler")() for kind in ("docs", "queries", "qrels") if data.has(kind)]
-        for one in (found for handler in handlers for found in _of_library(handler)):
+        for one in (found for handler in handlers for found in files_of(handler)):
             one._path = None
             for mirror in one.mirrors:
                 if isinstance(mirror, ir_datasets.util.RequestsDownload):

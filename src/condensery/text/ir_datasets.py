@@ -7,7 +7,7 @@ identity of a collection is made of these digests, so that it is known before an
 Texts may differ by characters from those of the published files: the library mends the broken encoding of MS MARCO's
 passages, and takes MS MARCO's documents from the file in TREC's format.
 
-The ids, file names, sizes and MD5 are those of ir_datasets 0.6.3. Tests serve small files in the place of the real ones.
+Tests serve small files in the place of the real ones.
 """
 
 import difflib
@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partialmethod
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -24,6 +23,7 @@ from condensery.errors import UserError, of_the_disk, shown
 from condensery.system.downloads import Download, check_space, fetch
 from condensery.system.progress import progress, style
 from condensery.text.hashes import content_hashes
+from condensery.text.ir_library import downloads_of, files_of, library, load
 from condensery.text.records import Document, Passage, Query
 from condensery.text.sizes import CHARACTERS, READ, UNPACKED, CollectionSizes
 from condensery.text.source import DataConfig, InputFile, WantedFile
@@ -114,22 +114,22 @@ class IrDatasetsSource(DataConfig):
         base = self._with_docs(self.name, "data.name")
         parts: dict[str, Part] = {}
         for split, identifier in self._split_ids().items():
-            data = _load(identifier)
+            data = load(identifier)
             for role in ("qrels", "queries"):
                 if data is None or not data.has(role):
                     raise UserError(
                         f"data.splits.{split}: {identifier} has no {role} in ir_datasets; choose another id"
                     )
                 parts[f"{role} of {split}"] = Part(f"{role} of {split}", identifier, getattr(data, f"{role}_handler")())
-        parts["passages"] = Part("passages", base, _load(base).docs_handler())
+        parts["passages"] = Part("passages", base, load(base).docs_handler())
         if self.documents:
             other = self._with_docs(self.documents, "data.documents")
-            parts["documents"] = Part("documents", other, _load(other).docs_handler())
+            parts["documents"] = Part("documents", other, load(other).docs_handler())
         return parts
 
     def _with_docs(self, name: str, key: str) -> str:
         """The id itself, or the first part of it whose collection has documents."""
-        data = _load(name)
+        data = load(name)
         if data is not None and data.has("docs"):
             return name
         below = [one for one in library().registry if one.startswith(f"{name}/")]
@@ -158,7 +158,7 @@ class IrDatasetsSource(DataConfig):
                     id_of[split] = there[0]
             elif given:
                 ids = [f"{self.name}/{given}", given]
-                id_of[split] = next((one for one in ids if _load(one) is not None), ids[0])
+                id_of[split] = next((one for one in ids if load(one) is not None), ids[0])
         return id_of
 
     def _test_is_dev(self) -> bool:
@@ -218,7 +218,7 @@ class IrDatasetsSource(DataConfig):
 
     def downloads(self) -> list[Download]:
         """Every file that is read, each once."""
-        files = [one for part in self.parts.values() for one in _downloads(part.handler)]
+        files = [one for part in self.parts.values() for one in downloads_of(part.handler)]
         return list({one.path: one for one in files}.values())
 
     def wanted(self) -> list[WantedFile]:
@@ -234,7 +234,7 @@ class IrDatasetsSource(DataConfig):
         self.check()
         downloads = self.downloads()
         check_space(downloads, "data.name")
-        for terms in dict.fromkeys(one.dua for part in self.parts.values() for one in _of_library(part.handler)):
+        for terms in dict.fromkeys(one.dua for part in self.parts.values() for one in files_of(part.handler)):
             if terms and any(one.missing for one in downloads):
                 print(" ".join(terms.split()), flush=True)
         for download in downloads:
@@ -244,13 +244,13 @@ class IrDatasetsSource(DataConfig):
         """See ``DataConfig``: counts as the library has them; lengths of texts by the bytes of their files."""
         counts, tokens = self.expected(), dict[str, float]()
         for role, number in counts.items():
-            packed = sum(one.bytes_whole for one in _downloads(self.parts[role].handler))
+            packed = sum(one.bytes_whole for one in downloads_of(self.parts[role].handler))
             if number and packed:
                 tokens[role] = UNPACKED * packed / number / CHARACTERS
         query_parts = {
             role[len("queries of ") :]: part for role, part in self.parts.items() if role.startswith("queries of ")
         }
-        known = {split: _load(part.id).metadata() for split, part in query_parts.items()}
+        known = {split: load(part.id).metadata() for split, part in query_parts.items()}
         # a split may have queries that nobody judged: there are no more judged ones than judgements
         queries = {
             split: min(one.get(kind, {}).get("count", 0) for kind in ("queries", "qrels"))
@@ -269,97 +269,26 @@ class IrDatasetsSource(DataConfig):
     def expected(self) -> dict[str, int]:
         """See ``DataConfig``; ``documents`` too."""
         parts = [self.parts[role] for role in ("passages", "documents") if role in self.parts]
-        return {part.role: _load(part.id).metadata().get("docs", {}).get("count", 0) for part in parts}
-
-
-def library() -> Any:
-    """ir_datasets, which says no more than what is wrong. Raises ``UserError`` where it is not installed."""
-    try:
-        import ir_datasets
-    except ModuleNotFoundError as error:
-        if error.name != "ir_datasets":
-            raise
-        raise UserError(
-            "data.format=ir_datasets: the package ir_datasets is not installed; pip install ir_datasets ijson"
-        ) from None
-    # not "starting", "finished" and the terms of use, which IrDatasetsSource.fetch prints
-    ir_datasets.log.easy().logger().setLevel("ERROR")
-    return ir_datasets
+        return {part.role: load(part.id).metadata().get("docs", {}).get("count", 0) for part in parts}
 
 
 def knows(name: str) -> bool:
     """Whether the library is installed and has a collection of this name, or says how to get it by hand."""
     try:
-        return _load(name) is not None or name in NOT_IN_BEIR or name.startswith(f"{DPR}/")
+        return load(name) is not None or name in NOT_IN_BEIR or name.startswith(f"{DPR}/")
     except UserError:
         return False
 
 
-def _load(identifier: str) -> Any:
-    """A data set of the library, or None."""
-    try:
-        return library().load(identifier)
-    except KeyError:
-        return None
-
-
 def _judges(identifier: str) -> bool:
-    data = _load(identifier)
+    data = load(identifier)
     return data is not None and data.has("queries") and data.has("qrels")
-
-
-def _of_library(handler: Any) -> Iterator[Any]:
-    """The library's ``Download`` objects that a handler reads, and ``LocalDownload`` of data sets of one's own.
-
-    The library has no list of them; they lie in the attributes of the handlers and of what unpacks.
-    """
-    util = library().util
-    seen, left = set[int](), [handler]
-    while left:
-        value = left.pop()
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        if isinstance(value, util.Download | util.LocalDownload):
-            yield value
-        elif isinstance(value, util._DownloadConfig):
-            left += [value[key] for key in value.contents()]
-        elif isinstance(value, list | tuple):
-            left += value
-        elif isinstance(value, dict):
-            left += value.values()
-        elif type(value).__module__.startswith("ir_datasets"):
-            left += vars(value).values()
-
-
-def _downloads(handler: Any) -> Iterator[Download]:
-    """The files that a handler reads. The library is told to keep each in a file, also those it would fetch anew."""
-    util = library().util
-    for one in _of_library(handler):
-        if isinstance(one, util.LocalDownload):
-            yield Download((), Path(one._path), by_hand=one._message or "a file of your own")
-            continue
-        if one._cache_path is None and one.expected_md5:
-            one._cache_path = str(util.home_path() / "downloads" / one.expected_md5)
-            one._stream = False
-        if one._cache_path is None:
-            continue  # without a digest it is the library that fetches it, while it reads
-        places = [place for place in one.mirrors if isinstance(place, util.RequestsDownload)]
-        local = [place._message for place in one.mirrors if isinstance(place, util.LocalDownload) and not places]
-        yield Download(
-            tuple(place.url for place in places),
-            Path(one._cache_path),
-            one.expected_md5,
-            one._size_hint,
-            " ".join(str(local[0]).split()) if local else "",
-            next((place.headers for place in places if place.headers), {}),
-        )
 
 
 def _digests(part: Part) -> list[str]:
     """What tells the files of a part: their MD5, or the hash of their content where they are one's own."""
-    own = [one.path for one in _downloads(part.handler) if one.md5 is None and one.path.is_file()]
-    return sorted([one.md5 for one in _downloads(part.handler) if one.md5] + content_hashes(own))
+    own = [one.path for one in downloads_of(part.handler) if one.md5 is None and one.path.is_file()]
+    return sorted([one.md5 for one in downloads_of(part.handler) if one.md5] + content_hashes(own))
 
 
 @contextmanager
