@@ -1,7 +1,8 @@
 """Hydra puts a recipe together from eighty files; the tests of this process ask it for the same few again and again.
 
-What is composed of the project's own files, and of those beside the tests, is composed once for each choice of files.
-What a command sets on top is applied anew each time. Files of other folders, which a test may change, are always read.
+Each of the project's own files, and of those beside the tests, is read once, and what is composed of them is composed once
+for each choice of files. What a command sets on top is applied anew each time. Files of other folders, which a test may
+change, are always read.
 """
 
 import pickle
@@ -20,14 +21,23 @@ from condensery.pipeline import recipe_guard
 
 PROJECT = Path(__file__).resolve().parent.parent
 UNCHANGED = (PROJECT / "conf", PROJECT / "tests", PROJECT / "src")
+_files: dict[tuple[Any, ...], bytes] = {}
 _lists: dict[tuple[Any, ...], Any] = {}
 _configs: dict[tuple[Any, ...], bytes] = {}  # pickled: read twice as fast as copied
 
 
 @contextmanager
 def composed_once() -> Iterator[None]:
-    """Keep, for later commands, which files a recipe consists of and what they are together."""
-    create_list, compose = recipe_guard._list_parts, recipe_guard._compose
+    """Keep, for later commands, what is in a file, which files a recipe consists of, and what they are together."""
+    load, create_list, compose = recipe_guard._load_file, recipe_guard._list_parts, recipe_guard._compose
+
+    def loaded(self: Any, config_path: str) -> Any:
+        if not _all_unchanged(self):
+            return load(self, config_path)
+        key = (config_path, *_folders(self))
+        if key not in _files:
+            _files[key] = pickle.dumps(load(self, config_path))
+        return pickle.loads(_files[key])
 
     def listed(repo: Any, config_name: str, overrides_list: Sequence[Override], **flags: bool) -> Any:
         if not _all_unchanged(repo):
@@ -49,6 +59,7 @@ def composed_once() -> Iterator[None]:
         return config
 
     with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(recipe_guard, "_load_file", loaded)
         monkeypatch.setattr(recipe_guard, "_list_parts", listed)
         monkeypatch.setattr(recipe_guard, "_compose", composed)
         yield

@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 import re
+from itertools import groupby, zip_longest
 from pathlib import Path
 
 import compositions
@@ -239,9 +240,9 @@ def test_the_pretraining_ablation_has_all_objectives(tmp_path: Path) -> None:
     assert "init: backbone" in done.out
 
 
-@pytest.mark.parametrize("option", OPTIONS)
-def test_every_option_composes(option: str, roots: dict[str, Path], tmp_path: Path) -> None:
-    with_root = option.startswith("data=") and "pydocs" not in option and option not in BY_NAME
+@pytest.mark.parametrize("option", [option for option in OPTIONS if option.startswith("data=")])
+def test_every_kind_of_data_composes(option: str, roots: dict[str, Path], tmp_path: Path) -> None:
+    with_root = "pydocs" not in option and option not in BY_NAME
     recipe = "condenser_wikipedia" if with_root else "quickstart"
     given = [f"data.root={roots[recipe]}"] if with_root else []
     if option in BY_NAME:
@@ -253,6 +254,17 @@ def test_every_option_composes(option: str, roots: dict[str, Path], tmp_path: Pa
         assert re.fullmatch(r"error: .*(missing|no such file|no text files).*\n", done.err), done.err
     else:
         done.sound()
+
+
+GROUPS = [list(options) for group, options in groupby(OPTIONS, lambda option: option.split("=")[0]) if group != "data"]
+TOGETHER = [[one for one in options if one] for options in zip_longest(*GROUPS)]  # each once, one of each group a command
+
+
+@pytest.mark.parametrize("options", TOGETHER, ids=" ".join)
+def test_every_option_composes(options: list[str], tmp_path: Path) -> None:
+    run_command(
+        "experiment=condenser_wikipedia", "data=pydocs", *options, "dry_run=plan", f"output_root={tmp_path}"
+    ).sound()
 
 
 def test_msmarco_without_data_names_each_missing_file_and_where_to_get_it(tmp_path: Path) -> None:

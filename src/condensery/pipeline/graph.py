@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -71,8 +72,9 @@ def build(cfg: DictConfig) -> Graph:
 
 class _Builder:
     def __init__(self, cfg: DictConfig) -> None:
+        self.cfg = deepcopy(cfg)  # twice as fast as made anew from a dict
+        OmegaConf.set_struct(self.cfg, False)
         self.raw: dict[str, Any] = OmegaConf.to_container(cfg, resolve=False)  # type: ignore[assignment]
-        self.cfg = OmegaConf.create(self.raw)
         if OmegaConf.select(self.cfg, "trainer.precision") == "auto":
             # the stages, and so the artifact ids, see what it comes to
             self.cfg.trainer.precision = quick_precision(str(self.cfg.trainer.accelerator))
@@ -196,8 +198,10 @@ class _Builder:
     def _config(self, name: str, kind: str) -> StageConfig:
         """Defaults of the kind, overlaid with what the node sets, interpolations resolved in their place."""
         settings = {key: value for key, value in self.overrides[name].items() if key != "stage"}
-        self.cfg.stages[name] = self.raw["stage"].get(kind) or {}
-        for key, value in settings.items():  # in the tree: ${backbone} + {layers: 2}
+        defaults = self.raw["stage"].get(kind) or {}
+        merged = {key: value for key, value in settings.items() if _needs_merging(value, defaults.get(key))}
+        self.cfg.stages[name] = {**defaults, **{key: settings[key] for key in settings if key not in merged}}
+        for key, value in merged.items():  # in the tree: ${backbone} + {layers: 2}
             try:
                 self.cfg.stages[name].merge_with({key: value})
             except OmegaConfBaseException:
@@ -281,6 +285,11 @@ def artifact_id(node: Node, version: int) -> str:
     }
     extra = list(config.identity()) if hasattr(config, "identity") else []
     return _digest([node.kind, version, own, literal, extra, {k: list(v) for k, v in node.made_from.items()}], 8)
+
+
+def _needs_merging(value: Any, default: Any) -> bool:
+    """Whether it is not simply the one in place of the other."""
+    return value == "???" or isinstance(value, dict | list) or isinstance(default, dict | list)
 
 
 def _words(value: Any) -> Sequence[Any]:
