@@ -257,7 +257,9 @@ def test_every_kind_of_data_composes(option: str, roots: dict[str, Path], tmp_pa
 
 
 GROUPS = [list(options) for group, options in groupby(OPTIONS, lambda option: option.split("=")[0]) if group != "data"]
-TOGETHER = [[one for one in options if one] for options in zip_longest(*GROUPS)]  # each once, one of each group a command
+TOGETHER = [
+    [one for one in options if one] for options in zip_longest(*GROUPS)
+]  # each once, one of each group a command
 
 
 @pytest.mark.parametrize("options", TOGETHER, ids=" ".join)
