@@ -49,7 +49,7 @@ TRAINING = (
     *("pretrain_ict", "finetune", "finetune_generator", "finetune_sentences", "train_cross_encoder"),
 )
 # steps for the recipes whose number of steps is their own
-FEW = [f"stage.{kind}.{key}" for kind in TRAINING for key in ("steps=3", "epochs=null", "token_budget=null")]
+FEW = [f"stage.{kind}.{key}" for kind in TRAINING for key in ("steps=2", "epochs=null", "token_budget=null")]
 LOCAL = ["stage.warm_start.length=64", "stage.pretrain_cocondenser.length=64", "stage.finetune.passage_length=64"]
 MARCO_FILES = ["collection.tsv", "queries.train.tsv", "qrels.train.tsv", "queries.dev.small.tsv", "qrels.dev.small.tsv"]
 

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,17 @@ def _toys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("some text\n")
 
 
+@pytest.fixture
+def curves() -> None:
+    """Curves are drawn in the tests that name this fixture, and in commands that run in processes of their own."""
+
+
+@pytest.fixture(autouse=True)
+def _few_curves(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "curves" not in request.fixturenames:
+        monkeypatch.setattr("condensery.reporting.curves.draw_curves", lambda logs, stem: None)
+
+
 @cache
 def recipe_config(conf: Path, recipe: str) -> DictConfig:
     """A toy recipe as Hydra composes it, once for all tests."""
@@ -42,13 +54,13 @@ def composed(project: Path, tmp_path: Path) -> Compose:
 
     def make(*overrides: str, recipe: str = "toy") -> DictConfig:
         given = [f"data.root={tmp_path / 'text.txt'}", f"output_root={tmp_path / 'out'}", *overrides]
-        config = OmegaConf.create(OmegaConf.to_container(recipe_config(project / "conf", recipe)))
+        config = deepcopy(recipe_config(project / "conf", recipe))
+        OmegaConf.set_struct(config, False)
         for removed in (override[1:] for override in given if override.startswith("~")):
             parent, _, key = removed.rpartition(".")
             del OmegaConf.select(config, parent)[key]
-        merged = OmegaConf.merge(config, OmegaConf.from_dotlist([one for one in given if not one.startswith("~")]))
-        assert isinstance(merged, DictConfig)
-        return merged
+        config.merge_with_dotlist([one for one in given if not one.startswith("~")])
+        return config
 
     return make
 

@@ -36,6 +36,7 @@ def test_one_broken_stage_is_one_line_and_a_dash_in_the_table(command: Command, 
 
 
 @pytest.mark.parametrize("jobs", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.usefixtures("curves")
 def test_the_next_run_computes_only_what_failed(
     composed: Compose, monkeypatch: pytest.MonkeyPatch, computed: Callable[[], list[str]], tmp_path: Path, jobs: int
 ) -> None:
@@ -64,6 +65,7 @@ def test_the_next_run_computes_only_what_failed(
     assert (broken.folder / "curves.png").stat().st_mtime_ns == picture, "no training was added"
 
 
+@pytest.mark.usefixtures("curves")
 def test_curves_are_drawn_again_when_a_training_was_added(composed: Compose, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOY_STOP", "round2")
     folder = run_all(composed()).folder
@@ -74,6 +76,7 @@ def test_curves_are_drawn_again_when_a_training_was_added(composed: Compose, mon
     assert (folder / "curves.png").read_bytes() != picture
 
 
+@pytest.mark.usefixtures("curves")
 def test_curves_are_drawn_again_when_a_log_has_changed_whatever_the_clock_says(tmp_path: Path) -> None:
     log, picture = tmp_path / "metrics.csv", tmp_path / "curves.png"
     log.write_text("step,train/loss\n1,9\n2,5\n")

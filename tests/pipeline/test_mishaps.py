@@ -69,6 +69,7 @@ def half_finished(root: Path) -> list[Path]:
     return [path for path in folders if not (path / "manifest.json").exists()]
 
 
+@pytest.mark.usefixtures("curves")
 def test_a_disk_that_is_full_at_any_moment_ends_it_in_one_line_and_it_goes_on_when_there_is_space(
     bare: Compose, disk: Path, whole: dict[str, bytes], contents: Contents
 ) -> None:

@@ -19,6 +19,7 @@ from condensery.reporting.results import Row
 from condensery.system.files import write_json
 
 
+@pytest.mark.usefixtures("curves")
 def test_a_run_folder_holds_table_results_config_graph_and_curves(
     composed: Compose, capsys: pytest.CaptureFixture[str]
 ) -> None:
