@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from error_lines import names
 from single_stage import run_stage
 from small_runs import Done, run_command
 
@@ -116,4 +117,4 @@ def test_another_place_for_pairs_is_another_artifact_and_an_unknown_one_is_named
     changed = {name for name in before if before[name] != after[name]}
     assert changed == {"cocondenser", "round1", "round1.index", "round1.evaluation"}
     assert ids_of(run_command(*given, f"{key}=document").sound()) == before
-    assert run_command(*given, f"{key}=text").err == f"error: {key}: must be 'document' or 'passage', got 'text'\n"
+    names(run_command(*given, f"{key}=text").err, key, "'document'", "'passage'", "'text'")
