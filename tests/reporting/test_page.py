@@ -1,11 +1,13 @@
 """The page of a study: whole without a network, everything escaped, readable in a browser at any width."""
 
+import base64
 import os
 import re
 import shutil
 import subprocess
 from collections import Counter
 from dataclasses import replace
+from hashlib import sha256
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -17,8 +19,9 @@ from condensery.evaluation.significance import Interval
 from condensery.reporting.curves import Curve
 from condensery.reporting.drawing import Figure
 from condensery.reporting.examples import CLOSE, LOST, WON, Example, Examples, Finding, Shown
+from condensery.reporting.figures import Line, draw_scores
 from condensery.reporting.html import macros
-from condensery.reporting.page import ArtifactRow, JobSection, Page, html, results_table, write_page
+from condensery.reporting.page import SHOWN, ArtifactRow, JobSection, Page, html, results_table, write_page
 from condensery.reporting.panels import nice_ticks, panel
 from condensery.reporting.results import Row
 from condensery.reporting.table import Block, Cell, Comparison, Table
@@ -137,12 +140,12 @@ def test_all_that_is_known_is_on_the_page(tmp_path: Path) -> None:
         "A CPU", "2.13.0", "2026-01-02 03:04:05", "config.yaml of seed=1",
     ):  # fmt: skip
         assert wanted in shown, wanted
-    assert "35.2 ± 0.3</strong><sup>†</sup>" in text
+    assert '<a href="#from-0"><strong>35.2 ± 0.3</strong></a><sup>†</sup>' in text
 
 
 def test_whatever_is_shown_is_escaped(tmp_path: Path) -> None:
     plain, evil = read(html(page(tmp_path))), read(html(page(tmp_path, EVIL)))
-    assert not evil.all("script")
+    assert evil.all("script") == [{}], "its own"
     assert Counter(name for name, _ in evil.elements) == Counter(name for name, _ in plain.elements)
     shown = "".join(evil.texts) + "".join(str(value) for _, given in evil.elements for value in given.values())
     assert shown.count(EVIL) > 15
@@ -194,7 +197,7 @@ def test_each_text_that_is_shown_is_escaped_wherever_it_stands(tmp_path: Path) -
     reader = read(text)
     shown = "".join(reader.texts) + "".join(str(value) for _, given in reader.elements for value in given.values())
     assert [number for number in range(next(said)) if f"<script>{number}</script>" not in shown] == [], "not shown"
-    assert not re.search(r"<script|<b onload", text.replace(str(tmp_path), ""))
+    assert re.findall(r"<script|<b onload", text.replace(str(tmp_path), "")) == ["<script"], "its own"
     assert not any(key.startswith("on") for _, given in reader.elements for key in given)
 
 
@@ -238,10 +241,15 @@ def test_a_page_without_examples_has_no_such_section(tmp_path: Path) -> None:
 def test_nothing_is_fetched_from_elsewhere(tmp_path: Path) -> None:
     text = html(page(tmp_path))
     reader = read(text)
-    assert not {"script", "link", "iframe", "object"} & {name for name, _ in reader.elements}
+    assert not {"link", "iframe", "object"} & {name for name, _ in reader.elements}
+    assert reader.all("script") == [{}], "not from a file"
+    script = re.search(r"<script>(.*)</script>", text, re.DOTALL)
+    assert script
+    allowed = base64.b64encode(sha256(script[1].encode()).digest()).decode()
+    assert f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{allowed}'" in text
     assert all(str(image["src"]).startswith("data:image/") for image in reader.all("img"))
     assert all(str(link["href"]).startswith("#") for link in reader.all("a"))
-    assert not re.search(r"url\(|@import|http", text)
+    assert not re.search(r"url\(|@import|http(?!-equiv)", text)
 
 
 def test_it_can_be_read_by_ear_and_by_keyboard(tmp_path: Path) -> None:
@@ -311,6 +319,52 @@ def test_templates_escape_what_they_are_given_and_drop_control_characters() -> N
     assert "<ul" in macros("page.html").commands(drawn, ""), "what is HTML already stays"
 
 
+def test_a_number_leads_to_its_seed_artifact_run_and_curves(tmp_path: Path) -> None:
+    made = [
+        ArtifactRow("tokens", "tokens", "01"),
+        ArtifactRow("round1", "finetune", "02", ("tokens",)),
+        ArtifactRow("round1.index", "encode", "03", ("round1", "tokens")),
+        ArtifactRow("round1.evaluation", "evaluate", "bb", ("round1.index",)),
+    ]
+    jobs = [JobSection(f"seed={n}", "", "name: x", made, {"round1": curves()} if n == 1 else {}) for n in (1, 2)]
+    text = html(replace(page(tmp_path), jobs=jobs))
+    reader = read(text)
+    links = [str(link["href"]) for link in reader.all("a")]
+    assert "#from-0" in links, "the cell of BM25"
+    assert links.count("#config-0") == 1, "the run of the row that this run measured"
+    assert links.count("#curves-finetune-02") == 1
+    assert [one["id"] for one in reader.all("figure") if "id" in one] == ["curves-finetune-02"], (
+        "the shared curves, once"
+    )
+    published = Table("t", ["M"], ["BM25", "coCondenser"], [[Cell("18.7", published=True)], [Cell()]])
+    shown = str(results_table(published, {"BM25": "from-0", "coCondenser": "from-1"}))
+    assert "<a " not in shown, "what was printed elsewhere, or not measured, leads nowhere"
+
+
+def test_a_figure_has_its_numbers(tmp_path: Path) -> None:
+    lines = [Line("ours", list(range(1, 101)), [[at, at + 2.0] for at in range(100)]), Line("BM25", [], [[35.3]])]
+    figure = draw_scores(tmp_path / "score", "Score", "By amount.", lines, "amount", "MRR@10")
+    reader = read(html(replace(page(tmp_path), figures=[figure])))
+    assert "The numbers of the figure: Score" in reader.texts
+    at = reader.texts.index("ours")
+    assert reader.texts[at : at + 5] == ["ours", "1", "1", "1.4", "2"]
+    assert reader.texts.count("ours") == SHOWN
+    assert f"{SHOWN + 1} of 101 points; all are in score.csv." in reader.texts
+    at = reader.texts.index("35.3")
+    assert reader.texts[at - 1 : at + 3] == ["BM25", "35.3", "0", "1"]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium here")
+def test_a_click_on_a_heading_sorts_the_lines_of_each_part(tmp_path: Path) -> None:
+    numbers = ["9.5", "–", "1,200", "35.2 ± 0.3", "-3"]
+    table = Table("t", ["M"], [f"row {n}" for n in range(5)], [[Cell(text)] for text in numbers])
+    (tmp_path / "page.html").write_text(html(replace(page(tmp_path), tables=[table])))
+    clicks = """d=f.contentDocument; t=d.querySelector("#results table"); b=t.querySelector("thead button"); said=[];
+        for (i=0;i<3;i++) {b.click(); said.push([...t.tBodies[0].rows].map(r=>r.cells[0].textContent.slice(-1)).join(""),
+        b.parentElement.ariaSort)}; document.title=said.join()"""
+    assert shown_title(tmp_path, clicks) == "23041,descending,40321,ascending,01234,"
+
+
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium here")
 @pytest.mark.parametrize("width", [360, 1280])
 def test_a_browser_shows_it_without_overflow(width: int, tmp_path: Path) -> None:
@@ -319,22 +373,28 @@ def test_a_browser_shows_it_without_overflow(width: int, tmp_path: Path) -> None
         tmp_path / "page.html",
     )
     measure = "d=f.contentDocument.documentElement;document.title=[d.scrollWidth,d.clientWidth,d.scrollHeight].join()"
-    frame = f"<iframe id=f src=page.html width={width} height=900 onload='{measure}'></iframe>"
-    (tmp_path / "frame.html").write_text(f"<!doctype html><title></title>{frame}")
-    assert CHROMIUM
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage",
-               "--allow-file-access-from-files", f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=5000",
-               "--window-size=1400,1000", "--dump-dom"]  # fmt: skip
-    done = subprocess.run(
-        [CHROMIUM, *options, (tmp_path / "frame.html").as_uri()], capture_output=True, text=True, timeout=120,
-        env={**os.environ, "HOME": str(tmp_path)},
-    )  # fmt: skip
-    found = re.search(r"<title>(\d+),(\d+),(\d+)</title>", done.stdout)
-    assert found, done.stderr[-500:]
-    wide, inner, high = map(int, found.groups())
+    title = shown_title(tmp_path, measure, width)
+    wide, inner, high = map(int, title.split(","))
     assert wide <= inner, "the page itself does not scroll sideways"
     assert inner > width - 30
     assert high > 1500
+
+
+def shown_title(folder: Path, script: str, width: int = 1280) -> str:
+    """The title that ``script`` gives a page that shows page.html in its frame ``f``."""
+    frame = f"<iframe id=f src=page.html width={width} height=900 onload='{script}'></iframe>"
+    (folder / "frame.html").write_text(f"<!doctype html><title></title>{frame}")
+    assert CHROMIUM
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage",
+               "--allow-file-access-from-files", f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=5000",
+               "--window-size=1400,1000", "--dump-dom"]  # fmt: skip
+    done = subprocess.run(
+        [CHROMIUM, *options, (folder / "frame.html").as_uri()], capture_output=True, text=True, timeout=120,
+        env={**os.environ, "HOME": str(folder)},
+    )  # fmt: skip
+    title = re.search(r"<title>(.+)</title>", done.stdout)
+    assert title, done.stderr[-500:]
+    return title[1]
 
 
 def test_published_and_measured_lines_stand_under_their_headings() -> None:

@@ -1,11 +1,16 @@
 """The page of a study: one HTML file with its tables, figures, curves, configs and commands. It needs no network.
 
+Each number leads to the line of "Where the numbers come from" with its seed, its artifact, its run and its curves. A click
+on a heading sorts the lines below; without scripts the page is the same, in the order of the recipe.
+
 ``Page`` is what there is to show, from wherever it was gathered; ``html`` writes it. All text is escaped.
 """
 
 import base64
+import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from textwrap import dedent
 
@@ -22,8 +27,9 @@ from condensery.reporting.table import MARK, MISSING, Block, Table
 from condensery.system.files import atomic
 from condensery.system.progress import clock
 
-STYLE = TEMPLATES / "page.css"
-Cell = str | tuple[str, str]  # a text, or an element and its text
+STYLE, SCRIPT = TEMPLATES / "page.css", TEMPLATES / "page.js"
+SHOWN = 12  # points of a line of a figure, in the table of its numbers
+Cell = str | tuple[str, str]  # a text, or an element and its text; or "#place" and the text that leads there
 
 
 @dataclass(frozen=True)
@@ -93,15 +99,18 @@ def write_page(page: Page, path: Path) -> None:
 def html(page: Page) -> str:
     """The whole document."""
     page_macros = macros("page.html")
+    order = {name: at for at, name in enumerate(dict.fromkeys(row.name for row in page.rows))}
+    rows = sorted(page.rows, key=lambda row: order[row.name])  # the seeds of a system together
+    places = {row.name: f"from-{at}" for at, row in reversed(list(enumerate(rows)))}  # the first of each
     sections = {
         "Failed": _faults(_failed(page)),
         "Warnings": _faults(_warnings(page)),
-        "Results": Markup().join(results_table(table) for table in page.tables),
+        "Results": Markup().join(results_table(table, places) for table in page.tables),
         "Examples": page_macros.examples(page.examples, by_kind(page.examples.items)) if page.examples else "",
-        "Figures": Markup().join(page_macros.figure(one, _data(one)) for one in page.figures),
+        "Figures": Markup().join(page_macros.figure(one, _data(one), *_numbers(one)) for one in page.figures),
         "Training curves": page_macros.curves(_curves(page.jobs)),
         "Run it again": page_macros.commands(page.command, _each_command(page)),
-        "Where the numbers come from": page_macros.sources(_sources(page.rows)) if page.rows else "",
+        "Where the numbers come from": page_macros.sources(_sources(rows, page.jobs)) if rows else "",
         "Stages": page_macros.stages(_stages(page.jobs)) if any(job.artifacts for job in page.jobs) else "",
         "Configuration": page_macros.configs(page.jobs),
         "Machine": page_macros.machine(page.machine) if page.machine else "",
@@ -113,15 +122,19 @@ def html(page: Page) -> str:
     ]
     what = f"A study of {len(page.jobs)} runs" if len(page.jobs) > 1 else "A run"
     about = [(dedent(text), True) if text.startswith(" ") else (text, False) for text in page.about]
-    return str(page_macros.document(page, Markup(STYLE.read_text(encoding="utf-8")), what, about, shown))
+    style, script = (file.read_text(encoding="utf-8") for file in (STYLE, SCRIPT))
+    digest = base64.b64encode(sha256(script.encode()).digest()).decode("ascii")  # no other script is run
+    return str(page_macros.document(page, Markup(style), Markup(script), digest, what, about, shown))
 
 
-def results_table(table: Table) -> Markup:
+def results_table(table: Table, places: Mapping[str, str] | None = None) -> Markup:
     """A comparison: numbers with the best in bold and significance marks, what they show, the notes, and the differences with
     their p.
 
     One with blocks has a heading for each of them and a column with the sources; lines are never turned into columns there.
+    ``places``: system -> where the page says what its numbers come from; those that were measured lead there.
     """
+    systems = [(places or {}).get(name, "") for name in (table.header if table.turned else table.names)]
     table = one_lined(table)
     if table.blocks and table.turned:
         table = table.turn()
@@ -131,9 +144,19 @@ def results_table(table: Table) -> Markup:
         {
             "heading": block.heading,
             "published": block.published,
-            "lines": [{"name": table.names[i], "cells": table.cells[i], "sources": sources[i : i + 1]} for i in places],
+            "lines": [
+                {
+                    "name": table.names[i],
+                    "cells": [
+                        (cell, "" if cell.published or cell.text == MISSING else systems[j if table.turned else i])
+                        for j, cell in enumerate(table.cells[i])
+                    ],
+                    "sources": sources[i : i + 1],
+                }
+                for i in lines
+            ],
         }
-        for block, places in blocks
+        for block, lines in blocks
     ]
     header = ["", *table.header, *([SOURCE] if table.sources else [])]
     differences = [[one.name, one.column, *one.shown()] for one in table.comparisons]
@@ -146,10 +169,54 @@ def _data(figure: Figure) -> str:
     return base64.b64encode(figure.paths["svg"].read_bytes()).decode("ascii")
 
 
+def _numbers(figure: Figure) -> tuple[list[str], list[list[str]], str]:
+    """Header and lines of what was drawn, of a long line some points, and what was left out; empty where nobody kept it."""
+    if "csv" not in figure.paths:
+        return [], [], ""
+    with open(figure.paths["csv"], encoding="utf-8", newline="") as stream:
+        points = list(csv.DictReader(stream))
+    by_line: dict[str, list[dict[str, str]]] = {}
+    for point in points:
+        by_line.setdefault(", ".join(filter(None, (point["panel"], point["line"]))), []).append(point)
+    lines = [
+        [
+            name,
+            given[at]["x"],
+            f"{float(given[at]['mean']):.4g}",
+            f"{float(given[at]['deviation']):.2g}",
+            given[at]["runs"],
+        ]
+        for name, given in by_line.items()
+        for at in _evenly(len(given))
+    ]
+    left_out = (
+        f"{len(lines):,} of {len(points):,} points; all are in {figure.name}.csv." if len(lines) < len(points) else ""
+    )
+    return ["", "x", "mean", "standard deviation", "runs"], lines, left_out
+
+
+def _evenly(number: int) -> list[int]:
+    """The first, the last and some places between, ``SHOWN`` at most."""
+    return sorted({round(at * (number - 1) / max(1, min(SHOWN, number) - 1)) for at in range(min(SHOWN, number))})
+
+
 def _curves(jobs: Sequence[JobSection]) -> list[tuple[str, list[Markup]]]:
     """The panels of each job that has some."""
-    by_job = [(job.label, [panel(name, curves) for name, curves in job.curves.items()]) for job in jobs]
+    shown: set[str] = set()
+    by_job = []
+    for job in jobs:
+        panels = []
+        for stage, curves in job.curves.items():
+            place = _place_of_curves(job, stage)
+            panels.append(panel(stage, curves, "" if place in shown else place))
+            shown.add(place)
+        by_job.append((job.label, panels))
     return [(label, panels) for label, panels in by_job if panels]
+
+
+def _place_of_curves(job: JobSection, stage: str) -> str:
+    """Where the page shows them: one place for an artifact, in whichever job."""
+    return next((f"curves-{row.kind}-{row.id}" for row in job.artifacts if row.stage == stage), "")
 
 
 def _faults(items: list[tuple[str, str]]) -> str:
@@ -191,12 +258,36 @@ def _each_command(page: Page) -> str:
     return "\n".join(line for job in page.jobs if job.command for line in (f"# {job.label or 'the run'}", job.command))
 
 
-def _sources(rows: Sequence[Row]) -> list[list[Cell]]:
-    return [
-        [row.name, MISSING if row.seed is None else str(row.seed), f"{row.collection or MISSING}, {row.split}",
-         ("code", row.artifact), "failed" if row.failed else ""]
-        for row in rows
-    ]  # fmt: skip
+def _sources(rows: Sequence[Row], jobs: Sequence[JobSection]) -> list[list[Cell]]:
+    shown = {_place_of_curves(job, stage) for job in jobs for stage in job.curves}
+    lines: list[list[Cell]] = []
+    for row in rows:
+        run: Cell = ""
+        curves: Cell = ""
+        for at, job in enumerate(jobs):
+            stages = {one.stage: one for one in job.artifacts}
+            measured = next((one for one in job.artifacts if f"{one.kind}/{one.id}" == row.artifact), None)
+            if measured:
+                run = (f"#config-{at}", job.label or "this one") if job.config else job.label
+                trained = next((one for one in _read_by(measured, stages) if _place_of_curves(job, one) in shown), None)
+                curves = (f"#{_place_of_curves(job, trained)}", trained) if trained else ""
+                break
+        lines.append(
+            [row.name, MISSING if row.seed is None else str(row.seed), f"{row.collection or MISSING}, {row.split}",
+             ("code", row.artifact), run, curves, "failed" if row.failed else ""]
+        )  # fmt: skip
+    return lines
+
+
+def _read_by(artifact: ArtifactRow, stages: Mapping[str, ArtifactRow]) -> list[str]:
+    """The stages that an artifact was made from, near ones first."""
+    found: dict[str, None] = dict.fromkeys(artifact.reads)
+    for name in (waiting := list(found)):
+        for further in stages[name].reads if name in stages else ():
+            if further not in found:
+                found[further] = None
+                waiting.append(further)
+    return list(found)
 
 
 def _stages(jobs: Sequence[JobSection]) -> list[list[Cell]]:

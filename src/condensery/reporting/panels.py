@@ -20,14 +20,14 @@ LEFT, RIGHT, TOP, BOTTOM = 40, 300, 12, 160  # of the plot within the picture
 POINTS = 160  # of a line, at most
 
 
-def panel(name: str, curves: Mapping[str, Curve]) -> Markup:
-    """A ``<figure>`` of the losses and the validation that a stage logged."""
+def panel(name: str, curves: Mapping[str, Curve], place: str = "") -> Markup:
+    """A ``<figure>`` of the losses and the validation that a stage logged; ``place`` is its id in the page."""
     losses = [column for column in LOSSES if column in curves]
     if len(losses) == 2 and losses[0] == LOSS:  # the total and its only part are the same line
         losses = losses[:1]
     shown = [curves[column] for column in [*losses, *([SCORE] if SCORE in curves else [])]]
     if not shown:
-        nothing: Markup = macros("panel.html").empty(name)
+        nothing: Markup = macros("panel.html").empty(name, place)
         return nothing
     last = max(float(curve.steps[-1]) for curve in shown)
     parts: list[dict[str, Any]] = []
@@ -48,7 +48,7 @@ def panel(name: str, curves: Mapping[str, Curve]) -> Markup:
         parts.append(_scale(ticks, left=False))
         parts.append({"points": points, "look": look, "marks": True, "text": f"{VALIDATION} {percent[-1]:.1f} %"})
     text = f"{name}: " + ", ".join(part["text"] for part in parts if "text" in part) + f" after {last:,.0f} steps"
-    markup: Markup = macros("panel.html").panel(name, text, (WIDTH, HEIGHT), LEFT, RIGHT, _steps(last), parts)
+    markup: Markup = macros("panel.html").panel(name, place, text, (WIDTH, HEIGHT), LEFT, RIGHT, _steps(last), parts)
     return markup
 
 
