@@ -17,7 +17,10 @@ _OURS = {"info_nce": "info_nce", "learning_to_rank": "learning_to_rank"}  # name
 
 
 def register(name: str) -> Callable[[Maker], Maker]:
-    """Let recipes and ``BiEncoderModule`` know a loss by ``name``: its class, or a function that makes it.
+    """Let recipes and ``BiEncoderModule`` know a loss by ``name``: a decorator of its class, or of a function that makes it.
+
+    Args:
+        name: what ``loss: NAME`` says; what else stands there are the arguments of the class or function.
 
     Raises:
         ValueError: another loss has the name.

@@ -156,7 +156,7 @@ def _pairs(
     hidden = queries.places if artifact.manifest["config"].get("remove") else None
     return PassageQueryDataModule(
         Tokens(context.input("tokens")),
-        asked=PassagesAndQueries(passages.store, passages.titles, queries.store, queries.first, hidden),
+        stores=PassagesAndQueries(passages.store, passages.titles, queries.store, queries.first, hidden),
         query_length=config.query_length,
         candidates=config.candidates,
         mixed_context=config.mixed_context,

@@ -172,7 +172,7 @@ class PassageQueries:
     Passages without query are left out.
 
     Args:
-        asked: passages and queries.
+        stores: passages and queries in tokens.
         length, query_length: longest rows in tokens, with [CLS] and [SEP].
         candidates: how many of a passage's queries are drawn from, the first ones (C of the paper).
     """

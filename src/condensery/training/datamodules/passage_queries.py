@@ -27,7 +27,7 @@ class PassageQueryDataModule(TokenDataModule):
         data: passages with the queries that were made for them: mappings with ``text`` and ``queries`` (a list of
             strings); or ``PassagesAndQueries`` beside its ``Tokens``.
         tokenizer: folder or hub name; not needed where ``data`` is ``Tokens``.
-        asked: passages and queries in tokens; None = those of ``data``.
+        stores: passages and queries in tokens; None = those of ``data``.
         length: longest passage in tokens, [CLS] and [SEP] included.
         query_length: longest query in tokens, [CLS] and [SEP] included.
         candidates: how many of a passage's queries are drawn from, one a step.
@@ -55,7 +55,7 @@ class PassageQueryDataModule(TokenDataModule):
         data: Sequence[Mapping[str, Any]] | Tokens,
         tokenizer: str | Path | None = None,
         *,
-        asked: PassagesAndQueries | None = None,
+        stores: PassagesAndQueries | None = None,
         length: int = 128,
         query_length: int = 64,
         candidates: int = 5,
@@ -71,7 +71,7 @@ class PassageQueryDataModule(TokenDataModule):
         check_numbers("PassageQueryDataModule", locals())
         texts, self._queries = (data, []) if isinstance(data, Tokens) else _with_queries(data)
         super().__init__(texts, tokenizer, titles=False, workers=workers)
-        self.asked, self.length, self.query_length = asked, length, query_length
+        self.stores, self.length, self.query_length = stores, length, query_length
         self.candidates, self.mixed_context, self.batch_size = candidates, mixed_context, batch_size
         self.masking = Masking(mask_rate, whole_word, decoder)
         self.chunk_tokens, self.seed = chunk_tokens, seed
@@ -87,7 +87,7 @@ class PassageQueryDataModule(TokenDataModule):
 
     def source(self) -> RowSource:
         """Where the rows of a batch come from."""
-        stores = self.asked or self._tokenised()
+        stores = self.stores or self._tokenised()
         lengths = (self.length, self.query_length)
         pairs = PassageQueries(stores, self.vocabulary, *lengths, self.candidates, self.seed)
         return MixedPairs(pairs, self.mixed_context, self.seed) if self.mixed_context else pairs
