@@ -13,7 +13,7 @@ from condensery.errors import UserError
 from condensery.randomness import hash64
 from condensery.sharing import NotRankZero
 from condensery.stages.base import Context, Input, Operational, StageConfig, stage
-from condensery.system.files import content_hash, read_json, write_json
+from condensery.system.files import atomic, content_hash, read_json, write_json
 
 RAN = "TOY_LOG"  # environment variable: a file that gets a line each time a stage function starts
 STOP = "TOY_STOP"  # environment variable: the stages that fail, or `stage:step`
@@ -209,12 +209,15 @@ def _jobs_before(folder: Path, rank: int) -> int:
 
 @stage("toy_together", version=1, makes="encoder", together=True)
 def together(config: Together, context: Context) -> dict[str, Any]:
-    """What several processes compute: each leaves its number, and then acts as it is told."""
+    """What several processes compute: each leaves its number and, when all have, acts as it is told."""
     member = context.runtime.distributed
     if member is None:
         return {"processes": 1}
     print(f"process {member.rank} at work", flush=True)
-    (context.folder / f"{member.rank}.txt").write_text(f"{os.getpid()} {context.runtime.threads}")
+    with atomic(context.folder / f"{member.rank}.txt") as temporary:
+        temporary.write_text(f"{os.getpid()} {context.runtime.threads}")
+    while len(list(context.folder.glob("?.txt"))) < member.processes:
+        time.sleep(0.01)
     if config.act == "all fail" or (config.act == "one fails" and member.rank):
         raise UserError("text.txt:3: this text is not to be trained on")
     if config.act == "a fault of ours" and member.rank:
