@@ -96,6 +96,14 @@ def test_a_fault_is_one_line_that_names_the_key_as_it_was_written(fault: tuple[s
     names(str(caught.value), place, *words)
 
 
+def test_a_key_without_a_value_has_that_of_its_kind(composed: Compose) -> None:
+    own, kind = (
+        build(composed("stages.plain.learning_rate=???")).nodes["plain"].config,
+        build(composed()).nodes["plain"].config,
+    )
+    assert own == kind
+
+
 def test_stages_are_added_where_another_product_is_wanted_and_shared(composed: Compose) -> None:
     graph = build(composed())
     assert graph.nodes["mined"].inputs == {"retriever": ("better.index",)}
