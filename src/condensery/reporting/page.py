@@ -269,7 +269,9 @@ def _sources(rows: Sequence[Row], jobs: Sequence[JobSection]) -> list[list[Cell]
             measured = next((one for one in job.artifacts if f"{one.kind}/{one.id}" == row.artifact), None)
             if measured:
                 run = (f"#config-{at}", job.label or "this one") if job.config else job.label
-                trained = next((one for one in _ancestors(measured, stages) if _place_of_curves(job, one) in shown), None)
+                trained = next(
+                    (one for one in _ancestors(measured, stages) if _place_of_curves(job, one) in shown), None
+                )
                 curves = (f"#{_place_of_curves(job, trained)}", trained) if trained else ""
                 break
         lines.append(
@@ -281,13 +283,10 @@ def _sources(rows: Sequence[Row], jobs: Sequence[JobSection]) -> list[list[Cell]
 
 def _ancestors(artifact: ArtifactRow, stages: Mapping[str, ArtifactRow]) -> list[str]:
     """The stages that an artifact was made from, near ones first."""
-    found: dict[str, None] = dict.fromkeys(artifact.reads)
-    for name in (waiting := list(found)):
-        for further in stages[name].reads if name in stages else ():
-            if further not in found:
-                found[further] = None
-                waiting.append(further)
-    return list(found)
+    names = list(dict.fromkeys(artifact.reads))
+    for name in names:  # which grows on the way
+        names += [further for further in (stages[name].reads if name in stages else ()) if further not in names]
+    return names
 
 
 def _stages(jobs: Sequence[JobSection]) -> list[list[Cell]]:
