@@ -112,7 +112,7 @@ SAMPLE = [
     ("abs_models", "full MRR@100", "RoBERTa", "23.5", "100,000"),
     ("abs_models", "dev MRR@100", "RoBERTa", "49.4 [A t1] / 52 [A t2]", "10,000"),
     ("abs_scheduling", "full MRR@100", "random", "17.7"),
-    ("abs_scheduling", "dev MRR@100", "ABS, encoder", "62.9 [A t4] / 62.7 [A t3]"),
+    ("abs_scheduling", "dev MRR@100", "ABS-Encode", "62.9 [A t4] / 62.7 [A t3]"),
     ("abs_scheduling", "dev MRR@100", "without ABS", "56.8", "Condenser, 10,000"),
 ]
 
