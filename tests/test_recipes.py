@@ -70,6 +70,7 @@ ABLATIONS = {  # settings and seeds of each
     "ablation/query_source": (1, 3),
     "ablation/low_data": (3, 3),
     "ablation/hard_negatives": (1, 3),
+    "ablation/contrast_batch": (4, 3),
     "ablation/stsb": (3, 3),
     "ablation/wiki_sections": (3, 3),
     "ablation/batch_scheduling": (2, 3),
@@ -82,11 +83,13 @@ ABLATIONS = {  # settings and seeds of each
     "ablation/warm_start_squad": (1, 3),
 }
 LONG = {"ablation/query_number", "ablation/low_data", "ablation/wiki_sections", "ablation/pretraining_steps"}
+LONG |= {"ablation/contrast_batch"}
 LONG |= {"ablation/warm_start_squad"}  # composed by itself below
 SHARED = {  # stages that jobs share, and how many of them there are: one set of queries, a start for each seed
     **{name: {"queries": 1, "warm": seeds} for name, (_, seeds) in ABLATIONS.items()},
     "ablation/low_data": {"bm25": 1, "warm": 3, "mlm": 3, "cocondenser": 3},
     "ablation/hard_negatives": {"bm25_negatives": 1, "mlm": 3, "cocondenser": 3},
+    "ablation/contrast_batch": {"bm25": 1, "warm": 3, "warm_tuned": 3, "cocondenser": 12},
     **{key: {"sentences": 1, "mlm": 3, "cocondenser": 3} for key in ("ablation/stsb", "ablation/wiki_sections")},
     "ablation/batch_scheduling": {"cocondenser": 1, "random": 3, "abs_encoder": 3},
     "ablation/rocketqa": {"corpus": 1, "mlm": 3, "cross_encoder": 3},
