@@ -15,6 +15,8 @@ from small_runs import (
     MODEL,
     PROJECT,
     Text,
+    amount,
+    costs,
     metrics_of,
     run_command,
     some_text,
@@ -215,6 +217,7 @@ def test_every_ablation_is_a_sweep_over_any_collection(
     monkeypatch.setattr(Sweeper, "validate_batch_is_legal", lambda *_: None)
     given = ["data=squad", f"data.root={roots['cocondenser_squad']}", "dry_run=plan", f"output_root={tmp_path}"]
     done = run_command("-m", f"experiment={recipe}", *given, *sentences_of(recipe, roots)).sound()
+    assert "nobody can know" not in done.out, "the sizes of these files are known"
     settings, seeds = ABLATIONS[recipe]
     assert len(re.findall("^== job ", done.out, re.MULTILINE)) == settings * seeds
     for stage, number in SHARED[recipe].items():
@@ -421,7 +424,11 @@ def test_sentence_tasks_run_to_their_table(recipe: str, roots: dict[str, Path], 
     given = [f"data.root={roots[recipe]}", *sentences_of(recipe, roots), f"output_root={tmp_path}", "logger=csv"]
     whole = [f"stages.cocondenser.{key}" for key in ("steps=2", "epochs=null")]
     whole += ["stages.condenser_tuned.backbone.name=null"]
+    expected = costs(run_command(f"experiment={recipe}", *given, *MODEL, *whole, "dry_run=plan").sound().out)
     done = run_command(f"experiment={recipe}", *given, *MODEL, *whole).sound()
+    measured = json.loads((done.folder / "stages" / "bert_tuned" / "manifest.json").read_text())["metrics"]
+    assert float(expected["bert_tuned"][0]) == pytest.approx(measured["steps"], rel=0.3)
+    assert amount(expected["bert_tuned"][1]) == pytest.approx(measured["train/tokens"], rel=0.4)
     metric = "Spearman" if recipe == "condenser_stsb" else "Accuracy"
     found = metrics_of(done.folder)
     assert list(found) == ["random init", "BERT", "Condenser", "coCondenser"]

@@ -6,23 +6,9 @@ from pathlib import Path
 
 import pytest
 from error_lines import names
-from small_runs import MODEL, Done, run_command
+from small_runs import MODEL, Done, amount, costs, run_command
 
 from condensery.pipeline.projection.show import number
-
-UNITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
-
-
-def costs(out: str) -> dict[str, list[str]]:
-    """The cells of the second table by stage."""
-    lines = out.partition("what is to be made")[2].splitlines()
-    cells = [[cell.strip() for cell in line.strip("│┃").split("│")] for line in lines if "│" in line]
-    return {name: rest for name, *rest in cells}
-
-
-def amount(cell: str) -> float:
-    size, _, prefix = cell.removesuffix("+").partition(" ")
-    return float(size) * UNITS[prefix.removesuffix("B")]
 
 
 def test_before_anything_is_there_the_sizes_are_those_of_the_files(on_beir: list[str], tmp_path: Path) -> None:
@@ -90,6 +76,16 @@ def test_texts_of_ones_own_are_counted_by_their_bytes(tmp_path: Path) -> None:
     given = f"data.root={tmp_path / 'text'}", "dry_run=plan", f"output_root={tmp_path / 'out'}"
     found = costs(run_command("experiment=cocondenser_local", "data=text", *given).sound().out)
     assert amount(found["tokens"][3]) == pytest.approx(2 * 5_000 * 5, rel=0.3)
+
+
+def test_a_pair_that_a_cross_encoder_reads_is_counted_wherever_it_comes_from(
+    on_beir: list[str], tmp_path: Path
+) -> None:
+    given = [*on_beir, *MODEL, "data.unlabelled_queries=10", "stage.mine.depth=7", f"output_root={tmp_path}"]
+    found = costs(run_command("experiment=ablation/rocketqa", *given, "dry_run=plan", "seed=1").sound().out)
+    mined, labelled = amount(found["denoised"][1]), amount(found["augmented"][1])
+    judged = mined / labelled * (10 * 20) / 7
+    assert judged == pytest.approx(30, abs=1.5), "of forty training queries ten lost their judgements"
 
 
 def test_a_gpu_that_is_not_known_is_named(tmp_path: Path) -> None:

@@ -75,10 +75,10 @@ def test_a_missing_file_says_what_it_is(tmp_path: Path) -> None:
     for split in ("train", "dev"):
         (tmp_path / f"{split}.csv").write_text(HEADER)
     with pytest.raises(UserError, match=r"test\.csv: no such file .* the test split of STS-b, comma-separated"):
-        sts_files(tmp_path)
+        sts_files(tmp_path)["test"].open_path()
 
 
 def test_the_real_files_are_whole(shared: Path) -> None:
-    found = {split: list(read_sts(path)) for split, path in sts_files(shared / "data" / "stsb").items()}
+    found = {split: list(read_sts(file.path)) for split, file in sts_files(shared / "data" / "stsb").items()}
     assert {split: len(pairs) for split, pairs in found.items()} == {"train": 5749, "dev": 1500, "test": 1379}
     assert found["train"][0] == ("A plane is taking off.", "An air plane is taking off.", 5.0)

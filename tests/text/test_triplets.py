@@ -45,5 +45,5 @@ def test_what_is_no_such_file_is_told_with_its_line(text: str, line: str, word: 
 def test_a_missing_split_is_told_with_its_file(tmp_path: Path) -> None:
     _file(tmp_path, HEADER)
     with pytest.raises(UserError) as caught:
-        triplet_files(tmp_path)
+        triplet_files(tmp_path)["dev"].open_path()
     names(str(caught.value), f"{tmp_path}/validation.csv", "dev", "Sentence1")

@@ -42,6 +42,9 @@ class EncoderSize:
         return 2 * predicted * self.hidden * (self.hidden + self.vocabulary)
 
 
+T5_BASE = EncoderSize(12, 768, 3072, 12, 32128)  # its encoder, and its decoder
+
+
 @dataclass(frozen=True)
 class Step:
     """The texts that an encoder reads together: in a step of training, or (``trained`` false) for their vectors.

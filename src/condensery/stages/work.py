@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from condensery.models.config import BackboneConfig
 from condensery.models.flops import EncoderSize, Step
 from condensery.system.files import expanded, read_json
-from condensery.text.sizes import CollectionSizes
+from condensery.text.sizes import CollectionSizes, SentenceSizes
 
 QUESTION = 12.0  # tokens of a query, [CLS] and [SEP] included: MS MARCO's have 8 without them, Natural Questions' 10
 
@@ -31,6 +31,8 @@ class Sizes:
         passage_length: tokens of the longest passage that the encoder reads.
         dimensions: of an index's vectors; 0 = it is searched by words.
         members: of an index that joins others.
+        negatives: that were mined for all queries together.
+        sentences: examples of a sentence task.
     """
 
     collection: CollectionSizes = field(default_factory=CollectionSizes)
@@ -39,6 +41,8 @@ class Sizes:
     passage_length: int | None = None
     dimensions: int | None = None
     members: "tuple[Sizes, ...] | None" = None
+    negatives: float | None = None
+    sentences: SentenceSizes | None = None
 
     @property
     def text_tokens(self) -> float | None:

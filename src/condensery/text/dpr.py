@@ -35,7 +35,7 @@ PLACES = {
 }
 # passages and questions after Karpukhin et al. 2020, table 1; tokens and seconds by the sizes of the files
 PUBLISHED = {
-    name: CollectionSizes(21_015_324, 140, None, None, queries, 1_600, published=True)
+    name: CollectionSizes(21_015_324, 140, None, None, queries, reading=1_600, published=True)
     for name, queries in {
         "nq": {"train": 58_880, "dev": 8_757, "test": 3_610},
         "triviaqa": {"train": 60_413, "dev": 8_837, "test": 11_313},

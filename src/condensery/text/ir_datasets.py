@@ -262,7 +262,7 @@ class IrDatasetsSource(DataConfig):
             counts.get("documents") or None,
             tokens.get("documents"),
             queries,
-            READ * CHARACTERS * sum(tokens[role] * counts[role] for role in tokens) or None,
+            reading=READ * CHARACTERS * sum(tokens[role] * counts[role] for role in tokens) or None,
             published=True,
         )
 

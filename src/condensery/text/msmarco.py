@@ -25,9 +25,9 @@ PAGE = "https://microsoft.github.io/msmarco/"
 ARCHIVE = "collectionandqueries.tar.gz"
 ARCHIVED = {"collection.tsv", "queries.train.tsv", "queries.dev.tsv", "queries.dev.small.tsv", "queries.eval.tsv"}
 # Bajaj et al. 2016 and the page above; tokens by the sizes of the files
-PUBLISHED = CollectionSizes(8_841_823, 76, None, None, {"train": 502_939, "test": 6_980}, 370, published=True)
+PUBLISHED = CollectionSizes(8_841_823, 76, None, None, {"train": 502_939, "test": 6_980}, reading=370, published=True)
 PUBLISHED_DOCUMENTS = CollectionSizes(
-    3_213_835, 1_550, None, None, {"train": 367_013, "test": 5_193}, 2_700, published=True
+    3_213_835, 1_550, None, None, {"train": 367_013, "test": 5_193}, reading=2_700, published=True
 )
 NO_TITLE = "-"  # what the published files of titles write for a passage without one
 

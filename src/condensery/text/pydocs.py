@@ -98,7 +98,7 @@ class PydocsSource(DataConfig):
         query_count = 0.87 * passages
         shares = {"train": 1 - SHARE_DEV - SHARE_TEST, "dev": SHARE_DEV, "test": SHARE_TEST}
         queries = {split: share * query_count for split, share in shares.items()}
-        return CollectionSizes(passages, 127, None, None, queries, 0.23 * megabytes)
+        return CollectionSizes(passages, 127, None, None, queries, reading=0.23 * megabytes)
 
     def fingerprint(self) -> str:
         """Versions of the interpreter and the packages, names and sizes of their files, and the keys that matter."""

@@ -29,6 +29,7 @@ class CollectionSizes:
         passages, documents: how many; each passage is a document where there are none besides.
         passage_tokens, document_tokens: of each, the mean, about.
         queries: judged queries by split.
+        unjudged: queries that no split judges.
         reading: CPU-seconds to read it, about.
         published: the sizes are those that were published; nothing was counted.
     """
@@ -38,8 +39,45 @@ class CollectionSizes:
     documents: float | None = None
     document_tokens: float | None = None
     queries: Mapping[str, float] = field(default_factory=dict)
+    unjudged: float | None = None
     reading: float | None = None
     published: bool = False
+
+
+@dataclass(frozen=True)
+class SentenceSizes:
+    """What is known of the examples of a sentence task.
+
+    Attributes:
+        examples: pairs or triplets by split.
+        each: sentences of an example.
+        tokens: of a sentence, the mean, about.
+        reading: CPU-seconds to read them, about.
+    """
+
+    examples: Mapping[str, float]
+    each: int
+    tokens: float
+    reading: float
+
+    @property
+    def sentences(self) -> float:
+        """Of all examples together."""
+        return self.each * sum(self.examples.values())
+
+
+def counted_examples(files: Mapping[str, "InputFile"], each: int) -> SentenceSizes | None:
+    """The sizes of files with an example of ``each`` sentences a line, by split; None where one cannot be told."""
+    examples: dict[str, float] = {}
+    tokens = size = 0.0
+    for split, file in files.items():
+        lines, of_line, bytes_read = _lines(file)
+        if not lines or of_line is None:
+            return None
+        examples[split] = lines
+        tokens += lines * of_line
+        size += bytes_read
+    return SentenceSizes(examples, each, tokens / each / sum(examples.values()), READ * size)
 
 
 def counted(files: Iterable["InputFile"]) -> CollectionSizes:
@@ -61,7 +99,7 @@ def counted(files: Iterable["InputFile"]) -> CollectionSizes:
             queries[split] = min(items, queries.get(split, items))
     if passages == none and texts:  # they will be cut into passages, and are the documents
         passages, documents = (texts / CHARACTERS / PARAGRAPH, PARAGRAPH), none
-    return CollectionSizes(*passages, *documents, queries, READ * size if size else None)
+    return CollectionSizes(*passages, *documents, queries, reading=READ * size if size else None)
 
 
 def _lines(file: "InputFile") -> tuple[float | None, float | None, float]:

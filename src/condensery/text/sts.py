@@ -18,10 +18,10 @@ OTHERS = f"{ORIGINAL} and MTEB's is JSON lines; write their three columns as CSV
 ScoredPair = tuple[str, str, float]  # sentence, sentence, score
 
 
-def sts_files(root: Path) -> dict[str, Path]:
-    """The file of each split, plain or .gz. Raises ``UserError`` that says what is missing and what is expected."""
+def sts_files(root: Path) -> dict[str, InputFile]:
+    """The file of each split, plain or .gz."""
     hint = f" of STS-b, {EXPECTED}; {OTHERS}"
-    return {split: InputFile(f"{split} split", root / f"{split}.csv", hint).open_path() for split in SPLITS}
+    return {split: InputFile(f"{split} split", root / f"{split}.csv", hint) for split in SPLITS}
 
 
 def read_sts(path: Path) -> Iterator[ScoredPair]:

@@ -15,10 +15,10 @@ EXPECTED = f"comma-separated, with the columns {', '.join(SENTENCES)} in its hea
 Triplet = tuple[str, str, str]
 
 
-def triplet_files(root: Path) -> dict[str, Path]:
-    """The file of each split, plain or .gz. Raises ``UserError`` that says what is missing and what is expected."""
+def triplet_files(root: Path) -> dict[str, InputFile]:
+    """The file of each split, plain or .gz."""
     hint = f" of wikipedia-sections-triplets.zip, {EXPECTED}"
-    return {split: InputFile(f"{split} split", root / name, hint).open_path() for split, name in FILES.items()}
+    return {split: InputFile(f"{split} split", root / name, hint) for split, name in FILES.items()}
 
 
 def read_triplets(path: Path) -> Iterator[Triplet]:

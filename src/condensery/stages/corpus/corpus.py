@@ -1,6 +1,7 @@
 """Stage ``corpus``: the user's files, in any format, become a collection on disk."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from condensery.stages.base import Context, StageConfig, stage
@@ -16,7 +17,7 @@ class CorpusConfig(StageConfig):
 
     def work(self, read: Read) -> Work:
         """As large as the input; the text lies there once."""
-        sizes = Sizes(self.data.sizes())
+        sizes = Sizes(self._sizes())
         texts = total([sizes.tokens, product(sizes.collection.passages, sizes.collection.passage_tokens)])
         if sizes.collection.documents is None:
             texts = sizes.tokens
@@ -26,8 +27,17 @@ class CorpusConfig(StageConfig):
         """Passages, separate documents and judged queries, as they were counted."""
         tokens = metrics["passage_characters"] / CHARACTERS / max(1, metrics["passages"])
         queries = {split: one["queries"] for split, one in metrics["splits"].items()}
-        counted = CollectionSizes(metrics["passages"], tokens, metrics["documents"] or None, None, queries)
+        unjudged = metrics["queries"] - sum(queries.values())
+        counted = CollectionSizes(metrics["passages"], tokens, metrics["documents"] or None, None, queries, unjudged)
         return Sizes(over(expected.collection, counted))
+
+    def _sizes(self) -> CollectionSizes:
+        """Of the input; so many training queries, half of them at most, lose their judgements."""
+        sizes, aside = self.data.sizes(), self.data.unlabelled_queries
+        if not isinstance(aside, int) or "train" not in sizes.queries:
+            return sizes
+        unjudged = min(float(aside), sizes.queries["train"] / 2)
+        return replace(sizes, queries={**sizes.queries, "train": sizes.queries["train"] - unjudged}, unjudged=unjudged)
 
 
 @stage("corpus", version=1, makes="corpus")

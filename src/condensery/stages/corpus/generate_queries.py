@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from condensery.models.flops import EncoderSize, Step
+from condensery.models.flops import T5_BASE, Step
 from condensery.stages.base import Context, Input, Operational, stage
 from condensery.stages.checks import check_checkpoint
 from condensery.stages.corpus.query_config import QueryStageConfig
@@ -13,7 +13,6 @@ from condensery.stages.work import Read, Work, known
 from condensery.system.files import expanded
 from condensery.text.hashes import content_hashes
 
-T5_BASE = EncoderSize(12, 768, 3072, 12, 32128)
 WRITTEN = 12.0  # tokens of a query
 
 
@@ -42,17 +41,18 @@ class GenerateQueriesConfig(QueryStageConfig):
         return self
 
     def work(self, read: Read) -> Work:
-        """Each passage is read once, and each query written token by token, as by the encoder and decoder of T5-base.
+        """Each passage is read once, and each query written token by token; a ``model`` counts as T5-base.
 
         Token by token a GPU is far from its rate of large products: what is shown is what it takes at least.
         """
-        sizes = known(read)
+        sizes = known(read, "passages", "tokenizer")
+        generator = known(read, "generator").encoder or T5_BASE
         texts, number = sizes.collection, self.number
         if texts.passages is None or texts.passage_tokens is None:
             return Work(sizes)
         length = min(texts.passage_tokens, self.max_input_tokens)
         rows = texts.passages * (1 + number * min(WRITTEN, self.max_tokens) / length)
-        step = Step(T5_BASE, rows, length, 8192, trained=False, precision=self.precision)
+        step = Step(generator, rows, length, 8192, trained=False, precision=self.precision)
         return Work(sizes, 1, step, seconds=1e-4 * texts.passages, disk=60.0 * number * texts.passages)
 
     def _folder(self) -> Path | None:

@@ -1,33 +1,25 @@
 """Stage ``read_sts``: the pairs and scores of the STS benchmark (Gao and Callan 2021a, §4.2)."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic import Field
+from condensery.stages.base import Context, stage
+from condensery.stages.corpus.sentence_config import SentenceFilesConfig
 
-from condensery.stages.base import Context, Input, Operational, StageConfig, stage
-from condensery.system.files import expanded
-from condensery.system.inputs import look
-from condensery.text.hashes import content_hashes
+if TYPE_CHECKING:
+    from condensery.text.source import InputFile
 
 
-class ReadStsConfig(StageConfig):
+class ReadStsConfig(SentenceFilesConfig):
     """``root`` is the folder with train.csv, dev.csv and test.csv."""
 
-    root: Annotated[str, Field(min_length=1), Operational()]  # the content counts, not where it lies
-    tokenizer: Annotated[str, Input("tokenizer")]
+    each: ClassVar[int] = 2
 
-    def files(self) -> dict[str, Path]:
-        """The file of each split. Raises ``UserError`` where one is missing."""
+    def inputs_in(self, root: Path) -> "dict[str, InputFile]":
+        """See ``SentenceFilesConfig``."""
         from condensery.text.sts import sts_files
 
-        return sts_files(expanded(self.root))
-
-    def identity(self) -> list[str]:
-        """The content of the files. Raises ``UserError`` where there is none to read, before anything is computed."""
-        files = list(self.files().values())
-        look(files)
-        return content_hashes(files)
+        return sts_files(root)
 
 
 @stage("read_sts", version=1, makes="sentences")

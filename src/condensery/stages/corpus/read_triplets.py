@@ -1,33 +1,25 @@
 """Stage ``read_triplets``: the triplets of Wikipedia sections that Ein Dor et al. published (Gao and Callan 2021a, §4.2)."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic import Field
+from condensery.stages.base import Context, stage
+from condensery.stages.corpus.sentence_config import SentenceFilesConfig
 
-from condensery.stages.base import Context, Input, Operational, StageConfig, stage
-from condensery.system.files import expanded
-from condensery.system.inputs import look
-from condensery.text.hashes import content_hashes
+if TYPE_CHECKING:
+    from condensery.text.source import InputFile
 
 
-class ReadTripletsConfig(StageConfig):
+class ReadTripletsConfig(SentenceFilesConfig):
     """``root`` is the folder with train.csv, validation.csv and test.csv."""
 
-    root: Annotated[str, Field(min_length=1), Operational()]  # the content counts, not where it lies
-    tokenizer: Annotated[str, Input("tokenizer")]
+    each: ClassVar[int] = 3
 
-    def files(self) -> dict[str, Path]:
-        """The file of each split. Raises ``UserError`` where one is missing."""
+    def inputs_in(self, root: Path) -> "dict[str, InputFile]":
+        """See ``SentenceFilesConfig``."""
         from condensery.text.triplets import triplet_files
 
-        return triplet_files(expanded(self.root))
-
-    def identity(self) -> list[str]:
-        """The content of the files. Raises ``UserError`` where there is none to read, before anything is computed."""
-        files = list(self.files().values())
-        look(files)
-        return content_hashes(files)
+        return triplet_files(root)
 
 
 @stage("read_triplets", version=1, makes="sentences")

@@ -6,22 +6,26 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from condensery.stages.base import Context, Input, Operational, StageConfig, stage
+from condensery.stages.base import Context, Operational, stage
+from condensery.stages.corpus.sentence_config import SentenceStageConfig
+from condensery.stages.work import Read, Work
 from condensery.system.files import expanded
 from condensery.system.inputs import look
 from condensery.text.hashes import content_hashes
+from condensery.text.sizes import SentenceSizes, counted_examples
+from condensery.text.source import InputFile
 
 if TYPE_CHECKING:
     from condensery.stages.corpus.sentences import Example
 
+SENTENCE = 25.0  # tokens of a sentence of Wikipedia
 Part = Annotated[float, Field(gt=0, lt=1)]
 
 
-class SectionTripletsConfig(StageConfig):
+class SectionTripletsConfig(SentenceStageConfig):
     """``path`` is a file of documents with headings; shares are of its articles."""
 
     path: Annotated[str, Field(min_length=1), Operational()]  # the content counts, not where it lies
-    tokenizer: Annotated[str, Input("tokenizer")]
     dev_share: Part
     test_share: Part
     per_article: Annotated[int, Field(gt=0)]
@@ -34,12 +38,23 @@ class SectionTripletsConfig(StageConfig):
             raise ValueError("dev_share and test_share leave no article to train on")
         return self
 
+    def _input(self) -> InputFile:
+        hint = ', one JSON object a line: {"_id", "title", "passages": [...], "headings": [...]}'
+        return InputFile("file of articles", expanded(self.path), hint)
+
     def file(self) -> Path:
         """The file, plain or .gz. Raises ``UserError`` where it is missing."""
-        from condensery.text.source import InputFile
+        return self._input().open_path()
 
-        hint = ', one JSON object a line: {"_id", "title", "passages": [...], "headings": [...]}'
-        return InputFile("file of articles", expanded(self.path), hint).open_path()
+    def work(self, read: Read) -> Work:
+        """At most ``per_article`` triplets of each article, which are as many as the file has lines."""
+        articles = counted_examples({"all": self._input()}, 1)
+        if articles is None:
+            return self.making(read, None)
+        dev, test = self.dev_share, self.test_share
+        number = self.per_article * articles.examples["all"]
+        examples = {"train": (1 - dev - test) * number, "dev": dev * number, "test": test * number}
+        return self.making(read, SentenceSizes(examples, 3, SENTENCE, articles.reading))
 
     def identity(self) -> list[str]:
         """The content of the file. Raises ``UserError`` where there is none to read, before anything is computed."""

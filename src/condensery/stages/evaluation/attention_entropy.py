@@ -7,7 +7,9 @@ from pydantic import Field, model_validator
 
 from condensery.errors import UserError
 from condensery.models.config import BackboneConfig
+from condensery.models.flops import Step
 from condensery.stages.base import Context, Input, StageConfig, stage
+from condensery.stages.work import Read, Work, known, with_encoder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,6 +37,16 @@ class AttentionEntropyConfig(StageConfig):
     min_length: Annotated[int, Field(ge=2)]
     chunk_tokens: Annotated[int, Field(gt=0)]
     seed: Annotated[int, Field(ge=0)]
+
+    def work(self, read: Read) -> Work:
+        """The texts once by each encoder."""
+        sizes = with_encoder(known(read), self.backbone)
+        text = sizes.collection.passage_tokens if self.texts == "passages" else sizes.text_tokens
+        if sizes.encoder is None or text is None:
+            return Work(sizes)
+        rows = float(len(self.encoders) * self.number)
+        step = Step(sizes.encoder, rows, min(text + 2, self.length), self.chunk_tokens, trained=False)
+        return Work(sizes, 1, step, seconds=0.0, disk=1e4)
 
     @model_validator(mode="after")
     def _some_fit(self) -> Self:

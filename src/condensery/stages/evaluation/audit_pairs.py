@@ -9,6 +9,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from condensery.errors import UserError
 from condensery.stages.base import Context, Input, StageConfig, stage
+from condensery.stages.work import Read, Work, known, product, total
 from condensery.text.hashes import content_hashes
 
 if TYPE_CHECKING:
@@ -37,6 +38,11 @@ class AuditPairsConfig(StageConfig):
     stopwords: str
     stemmer: str
     seed: Annotated[int, Field(ge=0)]
+
+    def work(self, read: Read) -> Work:
+        """The passages are indexed by their words, and a pair of each kind is scored for each of ``proxy_pairs``."""
+        sizes = known(read)
+        return Work(sizes, seconds=total([product(4e-6, sizes.tokens), 1e-4 * self.proxy_pairs]), disk=1e5)
 
     @field_validator("groups")
     @classmethod

@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
+from condensery.models.flops import Step
 from condensery.stages.base import Context, Input, StageConfig, stage
 from condensery.stages.checks import Split
+from condensery.stages.work import Read, Work, known
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,6 +24,17 @@ class EvaluateSentencesConfig(StageConfig):
     split: Split
     precision: Literal["fp32", "bf16", "fp16"]
     chunk_tokens: Annotated[int, Field(gt=0)]
+
+    def work(self, read: Read) -> Work:
+        """Every sentence of the split once."""
+        sizes = known(read)
+        texts, size = sizes.sentences, sizes.encoder
+        if texts is None or size is None:
+            return Work(sizes)
+        rows = texts.examples[self.split] * texts.each
+        length = min(texts.tokens + 2, sizes.passage_length or 128)
+        step = Step(size, rows, length, self.chunk_tokens, trained=False, precision=self.precision)
+        return Work(sizes, 1, step, seconds=0.0, disk=8.0 * rows)
 
 
 @stage("evaluate_sentences", version=1, makes="evaluation")

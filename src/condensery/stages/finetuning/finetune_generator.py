@@ -1,14 +1,17 @@
 """Stage ``finetune_generator``: a model that writes queries, from a collection's own judged pairs."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
+from condensery.models.flops import T5_BASE, EncoderSize, Step
 from condensery.stages.base import Context, Input, StageConfig, stage
 from condensery.stages.checks import Split, check_checkpoint, missing_split
 from condensery.stages.training import Count, OptimisedStageConfig, run_training
+from condensery.stages.work import QUESTION, Read, Work, known
 from condensery.system.files import expanded
 from condensery.text.hashes import content_hashes
 
@@ -41,6 +44,20 @@ class FinetuneGeneratorConfig(OptimisedStageConfig):
         if self.model is None and self.hidden % self.heads:
             raise ValueError(f"hidden ({self.hidden}) must be a multiple of heads ({self.heads})")
         return self
+
+    def work(self, read: Read) -> Work:
+        """Each step reads ``batch_size`` passages and writes as many queries; a model that is given counts as T5-base."""
+        sizes, step = known(read), None
+        words = sizes.vocabulary or T5_BASE.vocabulary
+        own = EncoderSize(self.layers, self.hidden, self.intermediate, self.heads, words, self.dropout)
+        sizes = replace(sizes, encoder=T5_BASE if self.model else own)
+        text = sizes.collection.passage_tokens
+        if text is not None and sizes.encoder is not None:
+            passage, query = min(text, self.max_input_tokens), min(QUESTION, self.max_tokens)
+            length, predicted = (passage + query) / 2, query / (passage + query)
+            rows = 2.0 * self.batch_size
+            step = Step(sizes.encoder, rows, length, self.budget, predicted=predicted, precision=self.precision)
+        return self.training(sizes, step, sizes.collection.queries.get(self.split))
 
     def folder(self) -> Path | None:
         """The model, where it is a folder."""

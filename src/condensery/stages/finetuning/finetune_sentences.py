@@ -4,9 +4,11 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from condensery.models.flops import Step
 from condensery.stages.base import Context, Input, stage
 from condensery.stages.card import card_of
 from condensery.stages.training import Count, EncoderStageConfig, initial_towers, run_training
+from condensery.stages.work import Read, Work, known, with_encoder
 
 
 class FinetuneSentencesConfig(EncoderStageConfig):
@@ -16,6 +18,18 @@ class FinetuneSentencesConfig(EncoderStageConfig):
     examples: Count | None
     length: Annotated[int, Field(ge=4)]
     margin: Annotated[float, Field(gt=0)]
+
+    def work(self, read: Read) -> Work:
+        """Steps of ``batch_size`` examples, each sentence read by itself."""
+        sizes = with_encoder(known(read), self.backbone, self.length)
+        texts, step = sizes.sentences, None
+        examples = None if self.examples is None else float(self.examples)
+        if texts is not None and sizes.encoder is not None:
+            length = min(texts.tokens + 2, self.length)
+            rows = self.batch_size * texts.each
+            step = Step(sizes.encoder, rows, length, self.budget, precision=self.precision)
+            examples = texts.examples["train"] if examples is None else examples
+        return self.training(sizes, step, examples)
 
 
 @stage("finetune_sentences", version=1, makes="encoder", cost=5.0, together=True)

@@ -7,6 +7,7 @@ from condensery.stages.base import Context, Input, StageConfig, stage
 from condensery.stages.retrieval.scoring import ScoringStageConfig, no_probability, scored
 from condensery.stages.sharing import process_group
 from condensery.stages.training import Share
+from condensery.stages.work import Read, Work, known
 
 
 class DenoiseConfig(ScoringStageConfig):
@@ -14,6 +15,10 @@ class DenoiseConfig(ScoringStageConfig):
 
     negatives: Annotated[str, Input("negatives")]
     below: Share
+
+    def work(self, read: Read) -> Work:
+        """Every negative is read with its query; see ``ScoringStageConfig``."""
+        return self.scoring(read, known(read, "negatives").negatives, 1)
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
         """Scores that are no probabilities."""

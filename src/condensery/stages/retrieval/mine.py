@@ -1,6 +1,7 @@
 """Stage ``mine``: hard negatives from a retriever, for the second round; judged positives are excluded."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -33,6 +34,7 @@ class MineConfig(StageConfig):
         sizes = known(read)
         queries = sizes.collection.queries.get(self.split)
         looked = search(sizes, queries, self.depth)
+        sizes = replace(sizes, negatives=product(self.depth, queries))
         return Work(sizes, products=looked.products, seconds=looked.seconds, disk=product(24.0 * self.depth, queries))
 
     def _missing_answers(self, corpus: Sequence[StageConfig]) -> tuple[str, str] | None:

@@ -10,6 +10,7 @@ from condensery.stages.base import Context, Input, StageConfig, stage
 from condensery.stages.retrieval.scoring import ScoringStageConfig, no_probability, scored, searched
 from condensery.stages.sharing import process_group
 from condensery.stages.training import Share
+from condensery.stages.work import Read, Work, known
 
 
 class AugmentConfig(ScoringStageConfig):
@@ -19,6 +20,10 @@ class AugmentConfig(ScoringStageConfig):
     depth: Annotated[int, Field(gt=0)]
     positive: Share
     negative: Share
+
+    def work(self, read: Read) -> Work:
+        """See ``ScoringStageConfig``."""
+        return self.scoring(read, known(read, "corpus").collection.unjudged, self.depth)
 
     @model_validator(mode="after")
     def _apart(self) -> Self:

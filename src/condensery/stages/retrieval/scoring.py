@@ -35,12 +35,12 @@ class ScoringStageConfig(StageConfig):
     def scoring(self, read: Read, queries: float | None, depth: int) -> Work:
         """The ``depth`` best passages of so many queries are searched, and read with them by every cross-encoder."""
         sizes, scorers = known(read), read["cross_encoders"]
-        size, text = known({"all": scorers}).encoder, sizes.collection.passage_tokens
+        size, text = known(read, "cross_encoders").encoder, sizes.collection.passage_tokens
         looked = search(known(read, "corpus", "retriever"), queries, depth) if "retriever" in read else Search(0.0, 0.0)
         if size is None or text is None or queries is None:
             return Work(sizes)
         pairs = queries * depth
-        length = min(text + QUESTION, known({"all": scorers}).passage_length or 512)
+        length = min(text + QUESTION, known(read, "cross_encoders").passage_length or 512)
         step = Step(size, len(scorers) * pairs, length, self.chunk_tokens, trained=False, precision=self.precision)
         return Work(replace(sizes, dimensions=0), 1, step, looked.products, looked.seconds, disk=8.0 * pairs)
 
