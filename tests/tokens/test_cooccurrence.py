@@ -1,6 +1,7 @@
 """Co-occurrences are those of a plain double loop, and their decomposition is that of the dense matrix."""
 
 import math
+import os
 import tracemalloc
 import warnings
 from pathlib import Path
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from real_text import prose, write_store
 from scipy import sparse
+from threadpoolctl import threadpool_limits
 
 from condensery.models.warm_start import token_vectors
 from condensery.tokens import cooccurrence
@@ -181,6 +183,17 @@ def test_singular_vectors_are_those_of_the_dense_matrix_but_for_their_sign(
 def test_the_decomposition_is_the_same_each_time(associations: sparse.csr_array, dim: int) -> None:
     first, again = truncated_svd(associations, dim), truncated_svd(associations, dim)
     assert [one.tobytes() for one in first] == [one.tobytes() for one in again]
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="there is one core")
+@pytest.mark.parametrize("dim", [64, 300])  # by ARPACK, and densely
+def test_the_decomposition_does_not_depend_on_the_number_of_threads(dim: int) -> None:
+    matrix = sparse.random_array((1000, 1000), density=0.05, rng=np.random.default_rng(4)).tocsr()
+    found = []
+    for threads in (1, 2):
+        with threadpool_limits(threads):
+            found.append(b"".join(one.tobytes() for one in truncated_svd(matrix, dim)))
+    assert found[0] == found[1]
 
 
 def test_dimensions_beyond_the_vocabulary_are_zeros(store: TokenStore) -> None:

@@ -8,6 +8,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
+from threadpoolctl import threadpool_limits
 
 from condensery.randomness import generator
 from condensery.system.progress import ProgressTask
@@ -81,12 +82,16 @@ def positive_pmi(counts: sparse.csr_array, smoothing: float = 0.75) -> sparse.cs
 
 
 def truncated_svd(matrix: sparse.csr_array, dim: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The left singular vectors (V, dim) of the largest singular values (dim,), falling; zeros behind the matrix's rank."""
+    """The left singular vectors (V, dim) of the largest singular values (dim,), falling; zeros behind the matrix's rank.
+
+    On one thread, however many there are: the order in which BLAS adds up decides the vectors' signs.
+    """
     left, values = np.zeros((matrix.shape[0], dim)), np.zeros(dim)
     occur = np.flatnonzero(np.diff(matrix.indptr) + np.bincount(matrix.indices, minlength=matrix.shape[1]))
     if not len(occur):
         return left, values
-    vectors, falling = _singular(matrix[occur][:, occur], dim)
+    with threadpool_limits(1, user_api="blas"):
+        vectors, falling = _singular(matrix[occur][:, occur], dim)
     rank = int((falling > falling[0] * len(occur) * np.finfo(np.float64).eps).sum())  # as numpy.linalg.matrix_rank
     left[occur, :rank], values[:rank] = vectors[:, :rank], falling[:rank]
     return left, values
