@@ -8,6 +8,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
+from scipy.sparse.linalg import svds  # has a BLAS of its own, and only what is loaded can be limited
 from threadpoolctl import threadpool_limits
 
 from condensery.randomness import generator
@@ -103,8 +104,6 @@ def _singular(matrix: sparse.csr_array, dim: int) -> tuple[NDArray[np.float64], 
     if size <= 4 * dim:  # too small for an iteration to pay, or to be stable
         every, values, _ = np.linalg.svd(matrix.toarray())
         return every[:, :dim], values[:dim]
-    from scipy.sparse.linalg import svds  # takes a moment to import
-
     # ARPACK's iteration starts from the same vector each time
     start = generator("svd").standard_normal(size)
     vectors, rising, _ = svds(matrix, k=dim, v0=start, return_singular_vectors="u")
