@@ -27,7 +27,13 @@ class Made:
 
     def artifact(self, kind: str, name: str, makes: str, metrics: Mapping[str, Any], **inputs: Sequence[str]) -> Path:
         folder = self.root / "artifacts" / kind / name
-        about = {"kind": kind, "id": name, "name": name, "makes": makes, "config": {"batch_size": 10}}
+        about = {
+            "kind": kind,
+            "id": name,
+            "name": name,
+            "makes": makes,
+            "config": {"batch_size": metrics.get("steps", 10)},
+        }
         write_json(folder / "manifest.json", {**about, "inputs": inputs, "metrics": metrics})
         return folder
 
@@ -106,12 +112,14 @@ def test_score_by_size_has_a_point_a_size_and_a_line_across_for_bm25(sweep: list
     assert "mean and standard deviation over 1 to 2 seeds" in caption
 
 
-def test_score_by_steps_counts_all_stages_of_pretraining_behind_a_row(sweep: list[FigureJob], tmp_path: Path) -> None:
+def test_score_by_steps_looks_at_the_pretraining_behind_a_row(sweep: list[FigureJob], tmp_path: Path) -> None:
     found = numbers(figure(kind="score_by_steps"), sweep, tmp_path)
     assert [x for x, *_ in found["|tuned"]] == ["200003", "800003"], "both stages, the mean over the seeds"
     steps = numbers(figure(kind="score_by_steps", amount="steps"), sweep, tmp_path)
     assert [x for x, *_ in steps["|tuned"]] == ["200", "800"]
-    assert [x for x, *_ in found["|BM25"]] == [""]
+    batches = numbers(figure(kind="score_by_steps", amount="batch_size"), sweep, tmp_path)
+    assert [x for x, *_ in batches["|tuned"]] == ["100", "400"], "of the last stage alone"
+    assert [x for x, *_ in batches["|scratch"]] == [x for x, *_ in found["|BM25"]] == [""]
     level = numbers(figure(kind="score_by_steps", rows=["scratch"]), sweep[:2], tmp_path)
     assert [(x, runs) for x, _, _, runs in level["|scratch"]] == [("", 2)]
 

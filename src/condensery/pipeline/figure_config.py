@@ -63,10 +63,13 @@ class ScoreBySizeFigure(_ScoreFigure):
 
 
 class ScoreByStepsFigure(_ScoreFigure):
-    """A metric against the pre-training behind it, over the jobs of a sweep: tokens that were read, or steps."""
+    """A metric against the pre-training behind it, over the jobs of a sweep.
+
+    Against the tokens that were read, the steps (of all its stages), or the texts of a batch (of its last stage).
+    """
 
     kind: Literal["score_by_steps"]
-    amount: Literal["tokens", "steps"] = "tokens"
+    amount: Literal["tokens", "steps", "batch_size"] = "tokens"
 
 
 class _StagesFigure(_Figure):

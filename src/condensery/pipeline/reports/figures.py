@@ -145,8 +145,12 @@ def _draw_scores(figure: ScoreBySizeFigure | ScoreByStepsFigure, jobs: Sequence[
         measured = sorted({one for _, row in rows for one in row.metrics})
         raise UserError(f"no row has {metric or 'a metric'} (measured: {', '.join(measured) or 'nothing'})")
     unit = " and ".join(sorted(units)) or ("queries" if by_size else figure.kind)
-    x_label = f"training {unit}" if by_size else f"{unit} of pre-training, of all stages behind the row"
-    x_label += " (log scale)"
+    if by_size:
+        x_label = f"training {unit} (log scale)"
+    elif unit == "batch_size":
+        x_label = "texts a batch, of the last pre-training behind the row (log scale)"
+    else:
+        x_label = f"{unit} of pre-training, of all stages behind the row (log scale)"
     title = figure.title or (f"{metric} by size of the training set" if by_size else f"{metric} by pre-training")
     where = f" on {', '.join(map(' '.join, sorted(places)))}" if places else ""
     levels = " Lines across: no such amount." if any(not line.x for line in lines) else ""
@@ -189,6 +193,8 @@ def _amount(figure: ScoreBySizeFigure | ScoreByStepsFigure, units: set[str]) -> 
     def pretraining(evaluation: Artifact) -> float | None:
         wanted = figure.amount if isinstance(figure, ScoreByStepsFigure) else ""
         units.add(wanted)
+        if wanted == "batch_size":
+            return _batch_size(evaluation)
         total, level = 0.0, [encoder for encoder in [evaluation.ancestor("encoder")] if encoder]
         while level:
             artifact = level.pop()
@@ -198,6 +204,14 @@ def _amount(figure: ScoreBySizeFigure | ScoreByStepsFigure, units: set[str]) -> 
         return total or None
 
     return size if isinstance(figure, ScoreBySizeFigure) else pretraining
+
+
+def _batch_size(evaluation: Artifact) -> float | None:
+    """Of the last pre-training behind it."""
+    artifact = evaluation.ancestor("encoder")
+    while artifact and not artifact.kind.startswith("pretrain_"):
+        artifact = next(iter(artifact.inputs("init")), None)
+    return float(artifact.manifest["config"]["batch_size"]) if artifact else None
 
 
 # Curves
