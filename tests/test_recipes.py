@@ -414,9 +414,13 @@ def test_rounds_and_pools_of_hard_negatives_run_to_their_table(roots: dict[str, 
     given = ["data=squad", f"data.root={roots['cocondenser_squad']}", f"output_root={tmp_path}", "logger=csv"]
     few = [*FEW, "stages.half_way.steps=2", "stages.refreshed.steps=2"]
     done = run_command("experiment=ablation/hard_negatives", *given, *few, *MODEL).sound()
-    assert len(metrics_of(done.folder)) == 12
-    order = [done.computed.index(name) for name in ("round1", "mined", "half_way", "mined_again", "refreshed")]
-    assert order == sorted(order), "each round mines with the retriever of the last"
+    assert len(metrics_of(done.folder)) == 14
+    for chain in (
+        ("round1", "mined", "half_way", "mined_again", "refreshed"),
+        ("round1", "mined", "round2", "mined_round2", "round3"),
+    ):
+        order = [done.computed.index(name) for name in chain]
+        assert order == sorted(order), "each round mines with the retriever of the last"
 
 
 @pytest.mark.parametrize("recipe", [ON_SENTENCES[0], pytest.param(ON_SENTENCES[1], marks=pytest.mark.slow)])
