@@ -9,11 +9,13 @@ import pytest
 from toy_commands import Command, Compose
 
 from condensery.errors import UserError
+from condensery.evaluation.significance import Interval
 from condensery.pipeline.figure_config import FigureConfig
 from condensery.pipeline.graph import build
 from condensery.pipeline.reports.figures import FigureJob, by_setting, draw, draw_figures, read_figures
 from condensery.pipeline.reports.page import page_of_run, read_study, write_study
 from condensery.pipeline.run import run
+from condensery.reporting.table import Comparison, Table
 from condensery.system.files import read_json, write_json
 
 SEEDS = (1, 2)
@@ -91,7 +93,7 @@ def numbers(
 ) -> dict[str, list[tuple[str, float, float, int]]]:
     """What is drawn: line -> (x, mean, deviation, runs)."""
     found: dict[str, list[tuple[str, float, float, int]]] = {}
-    drawn = draw("x", config, jobs, folder / "x")
+    drawn = draw("x", config, jobs, [], folder / "x")
     assert drawn.paths["png"].read_bytes().startswith(b"\x89PNG")
     assert "<svg" in drawn.paths["svg"].read_text()
     for row in csv.DictReader(drawn.paths["csv"].open()):
@@ -107,7 +109,7 @@ def test_score_by_size_has_a_point_a_size_and_a_line_across_for_bm25(sweep: list
     deviation = pytest.approx(1 / 2**0.5, abs=1e-5)
     assert found["|tuned"] == [("100", 11.5, deviation, 2), ("400", 41.5, deviation, 2)]
     assert list(numbers(figure(kind="score_by_size", rows=["scratch"]), sweep, tmp_path)) == ["|scratch"]
-    caption = draw("x", figure(kind="score_by_size"), sweep, tmp_path / "x").caption
+    caption = draw("x", figure(kind="score_by_size"), sweep, [], tmp_path / "x").caption
     assert "MRR@10 on toys test against training queries" in caption
     assert "mean and standard deviation over 1 to 2 seeds" in caption
 
@@ -122,6 +124,35 @@ def test_score_by_steps_looks_at_the_pretraining_behind_a_row(sweep: list[Figure
     assert [x for x, *_ in batches["|scratch"]] == [x for x, *_ in found["|BM25"]] == [""]
     level = numbers(figure(kind="score_by_steps", rows=["scratch"]), sweep[:2], tmp_path)
     assert [(x, runs) for x, _, _, runs in level["|scratch"]] == [("", 2)]
+
+
+def test_differences_are_those_that_the_table_shows(tmp_path: Path) -> None:
+    table = Table("a study", ["MRR@10", "Recall@100"], [], [])
+    table.comparisons = [
+        Comparison("MLM", "MRR@10", -0.012, 0.3, Interval(-0.02, 0.004, 0.2), "warm start"),
+        Comparison("MLM", "Recall@100", 0.5, 0.3, Interval(0.4, 0.6, 0.2), "warm start"),
+        Comparison("coCondenser", "MRR@10", 0.031, 0.001, Interval(0.01, 0.052, 0.001), "warm start"),
+    ]
+
+    def written(**settings: str | list[str]) -> list[str]:
+        drawn = draw("x", figure(kind="differences", **settings), [], [table], tmp_path / "x")
+        assert drawn.paths["png"].read_bytes().startswith(b"\x89PNG")
+        assert "MRR@10" in drawn.title or "metric" in settings
+        return drawn.paths["csv"].read_text().splitlines()[1:]
+
+    assert written() == ["MLM,warm start,-1.2,-2,0.4", "coCondenser,warm start,3.1,1,5.2"]
+    assert written(metric="Recall@100") == ["MLM,warm start,50,40,60"]
+    assert written(rows=["coCondenser"]) == ["coCondenser,warm start,3.1,1,5.2"]
+    with pytest.raises(UserError, match="no row of these"):
+        written(rows=["Condenser"])
+
+
+def test_differences_of_a_table_without_a_baseline_are_no_fault(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = Table("a study", ["MRR@10"], [], [])
+    assert draw_figures({"x": figure(kind="differences")}, [], [table], tmp_path) == ([], [])
+    assert "figures.x: not drawn" in capsys.readouterr().out
 
 
 def test_a_failed_job_or_a_missing_seed_leaves_the_other_points(sweep: list[FigureJob], tmp_path: Path) -> None:
@@ -139,7 +170,7 @@ def test_trainings_have_a_panel_a_value_and_name_what_is_missing(sweep: list[Fig
     assert list(found) == [f"{loss}|from MLM", f"{loss}|from nothing", f"{score}|from MLM"]
     assert found[f"{loss}|from MLM"][1] == ("2", 6.0, pytest.approx(0.707107), 2)
     assert found[f"{score}|from MLM"][1][1] == 20.0
-    assert "Without numbers: never." in draw("x", config, sweep[:2], tmp_path / "x").caption
+    assert "Without numbers: never." in draw("x", config, sweep[:2], [], tmp_path / "x").caption
     swept = numbers(figure(kind="training", stages={"a": "tuned"}), sweep, tmp_path)
     assert list(swept) == [f"{panel}|size={size} · a" for panel in (loss, score) for size in (100, 400)]
 
@@ -152,7 +183,7 @@ def test_first_epochs_end_where_they_are_told_to(sweep: list[FigureJob], tmp_pat
     assert [x for x, *_ in epochs][-1] == "2", "100 queries in batches of 10"
     assert len(epochs) == 20
     with pytest.raises(UserError, match="logged train/loss so early"):
-        draw("x", figure(kind="first_epochs", stages=stages, epochs=0.01), sweep[:2], tmp_path / "y")
+        draw("x", figure(kind="first_epochs", stages=stages, epochs=0.01), sweep[:2], [], tmp_path / "y")
 
 
 def test_entropy_is_found_by_artifact_before_and_after(sweep: list[FigureJob], tmp_path: Path) -> None:
@@ -160,10 +191,10 @@ def test_entropy_is_found_by_artifact_before_and_after(sweep: list[FigureJob], t
     found = numbers(config, sweep[:2], tmp_path)
     assert found["M|before fine-tuning"] == [("1", 3.5, pytest.approx(0.707107), 2), ("2", 1.0, 0.0, 2)]
     assert list(found) == ["M|before fine-tuning", "M|after fine-tuning"]
-    assert "3.50 ± 0.71" in draw("x", config, sweep[:2], tmp_path / "x").table
+    assert "3.50 ± 0.71" in draw("x", config, sweep[:2], [], tmp_path / "x").table
     other = figure(kind="attention_entropy", stage="entropy", models={"M": ["backbone", "pretrained"]})
     with pytest.raises(UserError, match="'entropy' does not measure 'pretrained'; add it to `encoders`"):
-        draw("x", other, sweep, tmp_path / "y")
+        draw("x", other, sweep, [], tmp_path / "y")
 
 
 def test_a_figure_without_any_line_is_named_and_hides_no_other(sweep: list[FigureJob], tmp_path: Path) -> None:
@@ -173,7 +204,7 @@ def test_a_figure_without_any_line_is_named_and_hides_no_other(sweep: list[Figur
         "off": None,
         "good": figure(kind="score_by_size", title="Good"),
     }
-    drawn, faults = draw_figures(figures, sweep, tmp_path)
+    drawn, faults = draw_figures(figures, sweep, [], tmp_path)
     assert [one.title for one in drawn] == ["Good"]
     assert faults == [
         "figures.none: no stage of `stages` logged train/loss or val/mrr@10",

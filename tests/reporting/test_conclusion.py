@@ -114,10 +114,10 @@ def test_the_p_value_is_the_tables_where_it_made_this_test(monkeypatch: pytest.M
     known = next(one.p for one in table.comparisons if one.name == "a")
     monkeypatch.setattr(module, "compare", lambda *_: pytest.fail("tested again"))
     assert said(*rows, baseline="BM25", tested=table.comparisons, level=1e-9).endswith(f"(p = {known:.2g}).")
-    other = [Comparison("a", "R@9", 0.1, 0.5, SOME), Comparison("b", "MRR@10", 0.1, 0.5, SOME)]
+    other = [Comparison("a", "R@9", 0.1, 0.5, SOME, "a"), Comparison("b", "MRR@10", 0.1, 0.5, SOME, "a")]
     monkeypatch.undo()
     assert "p = 0.5" not in said(*rows, baseline="BM25", tested=other, level=1e-9)
-    assert "p = 0.5" not in said(*rows, baseline="a", tested=[Comparison("a", "MRR@10", 0, 0.5, SOME)], level=1e-9)
+    assert "p = 0.5" not in said(*rows, baseline="a", tested=[Comparison("a", "MRR@10", 0, 0.5, SOME, "a")], level=1e-9)
 
 
 def test_seeds_of_a_row_are_one_system() -> None:

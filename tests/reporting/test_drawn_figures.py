@@ -12,9 +12,18 @@ import pytest
 from matplotlib.image import imread
 
 from condensery.errors import UserError
+from condensery.evaluation.significance import Interval
 from condensery.reporting import figures
 from condensery.reporting.drawing import STYLES, Figure, canvas, compact, save
-from condensery.reporting.figures import Line, draw_entropy, draw_losses, draw_scores, draw_training
+from condensery.reporting.figures import (
+    Line,
+    draw_differences,
+    draw_entropy,
+    draw_losses,
+    draw_scores,
+    draw_training,
+)
+from condensery.reporting.table import Comparison
 
 FEW, MANY = [1000.0, 4000.0, 8000.0, 8623.0], [float(step) for step in range(1, 200)]
 LONG = "coCondenser, with hard negatives of several retrievers that were mined again half-way"
@@ -136,11 +145,13 @@ def test_the_numbers_behind_a_figure_are_beside_it(tmp_path: Path) -> None:
     assert len(table) == 2 + 3 * 2
 
 
-@pytest.mark.parametrize("label", ["=cmd|' /C calc'!A0", "@SUM(A1)", "\t=1", "＝1+1", "-2+3"])
+@pytest.mark.parametrize("label", ["=cmd|' /C calc'!A0", "@SUM(A1)", "\t=1", "＝1+1", "-2+3", "-$\\frac$ of $a$"])
 def test_no_label_is_a_formula_in_the_numbers_behind_a_figure(label: str, tmp_path: Path) -> None:
     line = Line(f"{label}\n\x1b[31m", [500], [[3.0]])
     found = [draw_scores(tmp_path / "x", "x", "", [line], "queries", "MRR@10 (%)")]
     found.append(draw_training(tmp_path / "y", "y", "", {label: [replace(line, x=[1, 2], values=[[3.0], [2.0]])]}))
+    compared = Comparison(label, "MRR@10", 0.1, 0.2, Interval(0.0, 0.2, 0.05), label)
+    found.append(draw_differences(tmp_path / "z", "z", "", [compared]))
     for one in found:
         for row in csv.reader(one.paths["csv"].open(newline="")):
             assert all(cell[:1] not in ("=", "+", "-", "@", "＝", "\t") for cell in row)

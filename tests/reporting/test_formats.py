@@ -54,7 +54,7 @@ def table(label: str, turned: bool = False) -> Table:
         [label, "x"],
         [[Cell(label), Cell("1.0", number=1)], [Cell("2.0", number=2, best=True, marked=True), Cell("–")]],
         notes=[label],
-        comparisons=[Comparison(label, label, 0.1, 0.5, Interval(-0.1, 0.3, 0.6))],
+        comparisons=[Comparison(label, label, 0.1, 0.5, Interval(-0.1, 0.3, 0.6), label)],
         sources=[label, label],
         blocks=[Block(label, 1, published=True), Block(label, 1)],
         conclusion=label,

@@ -74,7 +74,7 @@ def table(name: str = "coCondenser", columns: int = 2) -> Table:
         names=["BM25", name],
         cells=[[Cell("35.2 ± 0.3", best=True, marked=True) for _ in header], [Cell() for _ in header]],
         notes=[f"In percent. {name}"],
-        comparisons=[Comparison(name, header[0], -0.031, 0.0042, Interval(-0.05, -0.01, 0.011))],
+        comparisons=[Comparison(name, header[0], -0.031, 0.0042, Interval(-0.05, -0.01, 0.011), name)],
     )
 
 
@@ -166,7 +166,7 @@ def test_each_text_that_is_shown_is_escaped_wherever_it_stands(tmp_path: Path) -
         names=[evil(), evil()],
         cells=[[Cell(evil(), best=True)], [Cell(evil(), marked=True)]],
         notes=[evil()],
-        comparisons=[Comparison(evil(), evil(), 0.1, 0.2, Interval(0.0, 0.2, 0.05))],
+        comparisons=[Comparison(evil(), evil(), 0.1, 0.2, Interval(0.0, 0.2, 0.05), "a")],
         sources=[evil(), evil()],
         blocks=[Block(evil(), 1, published=True), Block(evil(), 1)],
     )

@@ -53,6 +53,12 @@ class _ScoreFigure(_Figure):
         return list(self.rows or [])
 
 
+class DifferencesFigure(_ScoreFigure):
+    """How far the rows of the table are from its baseline, each with the interval that the table gives it."""
+
+    kind: Literal["differences"]
+
+
 class ScoreBySizeFigure(_ScoreFigure):
     """A metric against the number of training queries or examples, over the jobs of a sweep.
 
@@ -108,7 +114,12 @@ class TrainingFigure(_StagesFigure):
 
 
 FigureConfig = Annotated[
-    AttentionEntropyFigure | ScoreBySizeFigure | ScoreByStepsFigure | FirstEpochsFigure | TrainingFigure,
+    AttentionEntropyFigure
+    | DifferencesFigure
+    | ScoreBySizeFigure
+    | ScoreByStepsFigure
+    | FirstEpochsFigure
+    | TrainingFigure,
     Field(discriminator="kind"),
 ]
 

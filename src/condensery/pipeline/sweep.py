@@ -8,7 +8,7 @@ import re
 import shutil
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -26,6 +26,7 @@ from condensery.system.signals import leave_if_asked
 if TYPE_CHECKING:
     from condensery.reporting.drawing import Figure
     from condensery.reporting.results import Row
+    from condensery.reporting.table import Table
 
 FOLDER = "CONDENSERY_SWEEP"  # environment variable: where the jobs of this sweep leave their records
 CANDIDATES = "stage.evaluate.candidates"
@@ -154,7 +155,7 @@ def _join(folder: Path, runs: list[SweptRun], nothing_left: list[tuple[str, str]
         tables.append(joined(rows, folder, folder.name, layout, root))
     else:
         remove_tables(folder)
-    drawn, faults = _draw(folder, runs, config)
+    drawn, faults = _draw(folder, runs, tables, config)
     named = [(run.label, run.folder) for run in runs]
     page_of_sweep(folder, root, command(), tables, drawn, rows, named, nothing_left)
     settings = WandbConfig.model_validate(OmegaConf.to_container(config.logger.wandb, resolve=True)).settings()
@@ -164,7 +165,9 @@ def _join(folder: Path, runs: list[SweptRun], nothing_left: list[tuple[str, str]
     return faults
 
 
-def _draw(folder: Path, runs: list[SweptRun], config: DictConfig) -> "tuple[list[Figure], list[str]]":
+def _draw(
+    folder: Path, runs: list[SweptRun], tables: "Sequence[Table]", config: DictConfig
+) -> "tuple[list[Figure], list[str]]":
     """Draw the figures over the run folders: those drawn, and of each that cannot be drawn, why."""
     figures = OmegaConf.select(config, "figures")
     if not figures or not runs:
@@ -172,7 +175,7 @@ def _draw(folder: Path, runs: list[SweptRun], config: DictConfig) -> "tuple[list
     from condensery.pipeline.reports.figures import FigureJob, draw_figures, read_figures
 
     jobs = [FigureJob(run.folder, run.setting) for run in runs]
-    return draw_figures(read_figures(OmegaConf.to_container(figures, resolve=True)), jobs, folder)
+    return draw_figures(read_figures(OmegaConf.to_container(figures, resolve=True)), jobs, tables, folder)
 
 
 def with_settings(rows: "list[Row]", job_rows: "list[tuple[list[str], Row]]") -> "list[Row]":

@@ -48,6 +48,7 @@ STYLES = (
 _SETTINGS: dict[str, Any] = {  # on matplotlib's own defaults, whatever the user's matplotlibrc says
     "font.family": "DejaVu Sans",
     "font.size": 9,
+    "text.parse_math": False,  # a row may be named $a$
     "axes.titlesize": 10,
     "axes.titlelocation": "left",
     "axes.titleweight": "bold",

@@ -4,6 +4,7 @@ Each is drawn from lines of numbers, wherever these come from, and leaves a PNG,
 """
 
 import csv
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,9 +23,13 @@ from condensery.system.files import atomic
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from condensery.reporting.table import Comparison
+
 FEW = 15  # points: a line of no more has a marker and a bar at each, one of more some markers and a band
 MARKS = 7  # markers of a line with many points
 EVEN = "even attention"
+BASELINE = "#888888"  # the colour of what others are compared with
+NAME = 30  # characters of a line of a name beside an axis
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,36 @@ def draw_scores(stem: Path, title: str, caption: str, lines: Sequence[Line], x_l
         return _finish(drawn, stem, title, caption, {"": lines})
 
 
+def draw_differences(stem: Path, title: str, caption: str, comparisons: "Sequence[Comparison]") -> Figure:
+    """The difference of each line of a table from its baseline, in points, a dot on its interval, one below the other."""
+    names = [one_line(one.name) for one in comparisons]
+    labels = [textwrap.fill(name, NAME) for name in names]
+    lines = sum(1 + label.count("\n") for label in labels)
+    points = 100 * np.array([(one.difference, one.interval.low, one.interval.high) for one in comparisons])
+    middle, low, high = points.T
+    places = np.arange(len(names))[::-1]  # the first on top
+    with canvas(0.9 + 0.1 * len(names) + 0.17 * lines) as drawn:
+        axes = drawn.subplots()
+        axes.set_title(title)
+        axes.axvline(0.0, color=BASELINE, linewidth=0.9, linestyle=(0, (1, 2)))
+        style = STYLES[1]
+        axes.hlines(places, low, high, color=style.colour, linewidth=style.width)
+        axes.plot(middle, places, style.marker, color=style.colour, markersize=style.size, markeredgecolor="white")
+        axes.set_yticks(places, labels)
+        axes.set_ylim(-0.6, len(names) - 0.4)
+        axes.grid(visible=False, axis="y")
+        axes.grid(visible=True, axis="x")
+        axes.set_xlabel("points")
+        paths = {**save(drawn, stem, title), "csv": stem.with_name(f"{stem.name}.csv")}
+    rows: list[tuple[str, ...]] = [("line", "baseline", "difference", "low", "high")]
+    rows += [
+        (harmless(name), harmless(one_line(one.baseline)), *(f"{value:.6g}" for value in point))
+        for name, one, point in zip(names, comparisons, points, strict=True)
+    ]
+    _write_csv(paths["csv"], rows)
+    return Figure(stem.name, title, caption, paths)
+
+
 def draw_entropy(
     stem: Path, title: str, caption: str, panels: Mapping[str, Sequence[Line]], even: float | None
 ) -> Figure:
@@ -99,7 +134,7 @@ def draw_entropy(
             axes.set_title(name)
             known = _lines(axes, lines, labels) | known
             if even is not None:
-                known[EVEN] = axes.axhline(even, color="#888888", linewidth=0.9, linestyle=(0, (1, 2)))
+                known[EVEN] = axes.axhline(even, color=BASELINE, linewidth=0.9, linestyle=(0, (1, 2)))
             if place + across >= len(panels):  # the last of its column
                 axes.set_xlabel("layer")
                 axes.tick_params(labelbottom=True)
@@ -243,16 +278,20 @@ def _log_axis(axes: "Axes", places: Sequence[float]) -> None:
 
 def _finish(drawn: Any, stem: Path, title: str, caption: str, panels: Mapping[str, Sequence[Line]]) -> Figure:
     paths = {**save(drawn, stem, title), "csv": stem.with_name(f"{stem.name}.csv")}
-    with atomic(paths["csv"]) as temporary, open(temporary, "w", encoding="utf-8", newline="") as stream:
-        out = csv.writer(stream, lineterminator="\n")
-        out.writerow(("panel", "line", "x", "mean", "deviation", "runs"))
-        for panel, lines in panels.items():
-            for line in lines:
-                places = [f"{x:.6g}" for x in line.x] or [""]
-                rows = zip(places, line.mean, line.deviation, map(len, line.values), strict=True)
-                named = (harmless(one_line(panel)), harmless(line.label))
-                out.writerows((*named, x, f"{mean:.6g}", f"{sd:.6g}", runs) for x, mean, sd, runs in rows)
+    rows: list[tuple[Any, ...]] = [("panel", "line", "x", "mean", "deviation", "runs")]
+    for panel, lines in panels.items():
+        for line in lines:
+            places = [f"{x:.6g}" for x in line.x] or [""]
+            values = zip(places, line.mean, line.deviation, map(len, line.values), strict=True)
+            named = (harmless(one_line(panel)), harmless(line.label))
+            rows += [(*named, x, f"{mean:.6g}", f"{sd:.6g}", runs) for x, mean, sd, runs in values]
+    _write_csv(paths["csv"], rows)
     return Figure(stem.name, title, caption, paths)
+
+
+def _write_csv(path: Path, rows: Sequence[tuple[Any, ...]]) -> None:
+    with atomic(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as stream:
+        csv.writer(stream, lineterminator="\n").writerows(rows)
 
 
 def _numbers(panels: Mapping[str, Sequence[Line]], heading: str) -> str:

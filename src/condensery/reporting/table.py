@@ -47,6 +47,7 @@ class Comparison:
         difference: of the means, as a fraction.
         p: of the test over queries, after Holm's correction.
         interval: of the difference, with the seeds as drawn at random too.
+        baseline: what it is compared with.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Comparison:
     difference: float
     p: float
     interval: Interval
+    baseline: str
 
     def shown(self) -> list[str]:
         """Its cells under ``formats.COMPARED``, in points."""
@@ -135,7 +137,7 @@ class Table:
 
         ``{title, columns: [label], blocks: [{heading, published, rows: [{name, source, cells: [{text, best, marked,
         published, number, p}]}]}], notes, comparisons: [{name, column, difference, p, interval:
-        {low, high, p}}], turned, conclusion}``.
+        {low, high, p}, baseline}], turned, conclusion}``.
         ``turned`` says that it has more columns than are well shown side by side.
         """
         upright = self.turn() if self.turned else self
@@ -316,7 +318,7 @@ def mark_significant(
     ``blocks`` are the measured ones, each with its cells. A row without values for each query is not tested. Raises
     ``UserError`` where the queries of two seeds or of two systems differ.
     """
-    tested: list[tuple[Cell, str, str, Interval, float, float]] = []
+    tested: list[tuple[Cell, str, str, Interval, str, float, float]] = []
     swept = False
     for cells, measured in blocks:
         for place, (name, line, seeds) in enumerate(zip(measured.names, cells, measured.seeds, strict=True)):
@@ -331,10 +333,12 @@ def mark_significant(
                     result = compare(sides[0], sides[1], metric, how.test, how.permutations, how.seed)
                     reach = interval(*(of_each_seed(rows, metric, sides[0].query_ids) for rows in pair))
                     full = f"{name} ({measured.where})" if measured.where else name
-                    tested.append((cell, full, table.header[at], reach, *result))
-    for (cell, name, label, reach, difference, _), p in zip(tested, holm([one[-1] for one in tested]), strict=True):
+                    tested.append((cell, full, table.header[at], reach, measured.names[against], *result))
+    for (cell, name, label, reach, against_name, difference, _), p in zip(
+        tested, holm([one[-1] for one in tested]), strict=True
+    ):
         cell.marked, cell.p = p < how.level, p
-        table.comparisons.append(Comparison(name, label, difference, p, reach))
+        table.comparisons.append(Comparison(name, label, difference, p, reach, against_name))
     if tested:
         times = f", {how.permutations:,} permutations" if how.test == "randomisation" else ""
         table.notes.append(

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 from condensery.errors import UserError
 from condensery.pipeline.figure_config import (
     AttentionEntropyFigure,
+    DifferencesFigure,
     FigureConfig,
     FirstEpochsFigure,
     ScoreBySizeFigure,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from condensery.reporting.drawing import Figure
     from condensery.reporting.figures import Line
     from condensery.reporting.results import Row
+    from condensery.reporting.table import Table
 
 Value = TypeVar("Value")
 Observations = list[tuple[str, str, Value]]  # (setting, artifact, value)
@@ -67,11 +69,18 @@ def read_figures(value: Any) -> dict[str, FigureConfig | None]:
 
 
 def draw_figures(
-    figures: Mapping[str, FigureConfig | None], jobs: Sequence[FigureJob], folder: Path, swept: bool = True
+    figures: Mapping[str, FigureConfig | None],
+    jobs: Sequence[FigureJob],
+    tables: "Sequence[Table]",
+    folder: Path,
+    swept: bool = True,
 ) -> "tuple[list[Figure], list[str]]":
     """Draw all figures of a sweep, or of one run, into ``folder``/figures; those drawn, and of each other why not.
 
-    A figure that compares the jobs of a sweep is not drawn for one run, and says so; that is no fault.
+    ``tables``: that of the sweep or run, where it has one.
+
+    A figure that compares the jobs of a sweep is not drawn for one run, nor differences where the table has none, and
+    says so; that is no fault.
     """
     drawn, faults = [], []
     for name, figure in figures.items():
@@ -80,8 +89,13 @@ def draw_figures(
         if not swept and isinstance(figure, ScoreBySizeFigure | ScoreByStepsFigure):
             print(f"figures.{name}: drawn over a sweep (-m), not over one run", flush=True)
             continue
+        if isinstance(figure, DifferencesFigure) and not any(table.comparisons for table in tables):
+            print(
+                f"figures.{name}: not drawn, for the table compares no row with a baseline (table.baseline)", flush=True
+            )
+            continue
         try:
-            drawn.append(draw(name, figure, jobs, folder / FOLDER / name))
+            drawn.append(draw(name, figure, jobs, tables, folder / FOLDER / name))
             shown = f"\n{drawn[-1].table}" if drawn[-1].table else ""
             print(f"figures/{name}.png, .svg: {drawn[-1].title}. {drawn[-1].caption}{shown}", flush=True)
         except UserError as error:
@@ -89,7 +103,7 @@ def draw_figures(
     return drawn, faults
 
 
-def draw(name: str, figure: FigureConfig, jobs: Sequence[FigureJob], stem: Path) -> "Figure":
+def draw(name: str, figure: FigureConfig, jobs: Sequence[FigureJob], tables: "Sequence[Table]", stem: Path) -> "Figure":
     """Draw one figure. Raises ``UserError`` where no line of it has any number."""
     from condensery.reporting import figures as pictures
 
@@ -98,6 +112,8 @@ def draw(name: str, figure: FigureConfig, jobs: Sequence[FigureJob], stem: Path)
         title = figure.title or "CLS attention entropy by layer"
         about = f"Mean over heads and {texts:,} texts{_over([line for lines in panels.values() for line in lines])}."
         return pictures.draw_entropy(stem, title, about, panels, even)
+    if isinstance(figure, DifferencesFigure):
+        return _draw_differences(figure, tables, stem)
     if isinstance(figure, ScoreBySizeFigure | ScoreByStepsFigure):
         return _draw_scores(figure, jobs, stem)
     if isinstance(figure, FirstEpochsFigure):
@@ -121,6 +137,23 @@ def by_setting(observations: Observations[Value]) -> dict[str, list[Value]]:
 
 
 # Scores
+
+
+def _draw_differences(figure: DifferencesFigure, tables: "Sequence[Table]", stem: Path) -> "Figure":
+    from condensery.reporting.figures import draw_differences
+
+    found = [one for table in tables for one in table.comparisons]
+    metric = figure.metric or next((one.column for one in found), "")
+    # a table of several collections has "docstrings MRR@10" for a column
+    wanted = [one for one in found if one.column.endswith(metric) and (figure.rows is None or one.name in figure.rows)]
+    if not wanted:
+        raise UserError(f"the table compares no row{' of these' * bool(figure.rows)} with its baseline in {metric}")
+    baselines = " or ".join(dict.fromkeys(one.baseline for one in wanted))
+    about = (
+        f"{metric}: difference from {baselines} in points, and the interval in which it lies 95 of 100 times with other"
+        " queries and other seeds."
+    )
+    return draw_differences(stem, figure.title or f"{metric} against {baselines}", about, wanted)
 
 
 def _draw_scores(figure: ScoreBySizeFigure | ScoreByStepsFigure, jobs: Sequence[FigureJob], stem: Path) -> "Figure":

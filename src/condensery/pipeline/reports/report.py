@@ -45,20 +45,20 @@ def write(
     logs = {name: store.path(node) / "logs" / "metrics.csv" for name, node in graph.nodes.items()}
     logs = {name: path for name, path in logs.items() if path.exists()}
     draw_logs(logs, folder)
-    drawn, faults = ([], []) if swept else draw(graph, folder)
+    drawn, faults = ([], []) if swept else draw(graph, tables, folder)
     page_of_run(folder, graph.root.output_root, tables, drawn)
     if not swept:
         track(graph.root.logger.wandb.settings(), graph.root.output_root, folder, tables, drawn, rows)
     return rows, faults
 
 
-def draw(graph: Graph, folder: Path) -> "tuple[list[Figure], list[str]]":
+def draw(graph: Graph, tables: "Sequence[Table]", folder: Path) -> "tuple[list[Figure], list[str]]":
     """Draw the figures of a run: those drawn, and of each that cannot be drawn, why."""
     if not graph.root.figures:
         return [], []
     from condensery.pipeline.reports.figures import FigureJob, draw_figures
 
-    return draw_figures(graph.root.figures, [FigureJob(folder)], folder, swept=False)
+    return draw_figures(graph.root.figures, [FigureJob(folder)], tables, folder, swept=False)
 
 
 def track(
