@@ -19,7 +19,7 @@ from condensery.evaluation.significance import Interval
 from condensery.reporting.curves import Curve
 from condensery.reporting.drawing import Figure
 from condensery.reporting.examples import CLOSE, LOST, WON, Example, Examples, Finding, Shown
-from condensery.reporting.figures import Line, draw_scores
+from condensery.reporting.figures import Line, draw_differences, draw_scores
 from condensery.reporting.html import macros
 from condensery.reporting.page import SHOWN, ArtifactRow, JobSection, Page, html, results_table, write_page
 from condensery.reporting.panels import nice_ticks, panel
@@ -352,6 +352,14 @@ def test_a_figure_has_its_numbers(tmp_path: Path) -> None:
     assert f"{SHOWN + 1} of 101 points; all are in score.csv." in reader.texts
     at = reader.texts.index("35.3")
     assert reader.texts[at - 1 : at + 3] == ["BM25", "35.3", "0", "1"]
+    compared = [Comparison("MLM", "MRR@10", 0.031, 0.01, Interval(0.0105, 0.052, 0.01), "warm start")]
+    figure = draw_differences(tmp_path / "differences", "Against it", "In points.", compared)
+    reader = read(html(replace(page(tmp_path), figures=[figure])))
+    at = reader.texts.index("low")
+    assert reader.texts[at - 2 : at + 7] == [
+        *("baseline", "difference", "low", "high"),
+        *("MLM", "warm start", "3.1", "1.05", "5.2"),
+    ]
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium here")

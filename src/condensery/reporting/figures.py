@@ -97,7 +97,8 @@ def draw_differences(stem: Path, title: str, caption: str, comparisons: "Sequenc
     places = np.arange(len(names))[::-1]  # the first on top
     with canvas(0.9 + 0.1 * len(names) + 0.17 * lines) as drawn:
         axes = drawn.subplots()
-        axes.set_title(title)
+        # above the names too, which leave the axes little room
+        drawn.suptitle(textwrap.fill(title, 60), x=0.01, ha="left", fontsize=10, fontweight="bold")
         axes.axvline(0.0, color=BASELINE, linewidth=0.9, linestyle=(0, (1, 2)))
         style = STYLES[1]
         axes.hlines(places, low, high, color=style.colour, linewidth=style.width)

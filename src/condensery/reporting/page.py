@@ -170,11 +170,16 @@ def _data(figure: Figure) -> str:
 
 
 def _numbers(figure: Figure) -> tuple[list[str], list[list[str]], str]:
-    """Header and lines of what was drawn, of a long line some points, and what was left out; empty where nobody kept it."""
+    """Header and lines of what was drawn, of a long line some points, and what was left out; empty where nobody kept it.
+
+    Numbers that belong to no line of points stand as they are in the file.
+    """
     if "csv" not in figure.paths:
         return [], [], ""
     with open(figure.paths["csv"], encoding="utf-8", newline="") as stream:
         points = list(csv.DictReader(stream))
+    if "panel" not in points[0]:
+        return ["", *list(points[0])[1:]], [list(point.values()) for point in points], ""
     by_line: dict[str, list[dict[str, str]]] = {}
     for point in points:
         by_line.setdefault(", ".join(filter(None, (point["panel"], point["line"]))), []).append(point)
