@@ -211,7 +211,7 @@ def test_the_readme_is_short() -> None:
 
 
 def test_the_readmes_table_is_that_of_the_study() -> None:
-    part = (PROJECT / "README.md").read_text().split("## Minutes, no download\n")[1].split("\n## ")[0]
+    part = (PROJECT / "README.md").read_text().split("## Minutes, no data or model to download\n")[1].split("\n## ")[0]
     lines = [line for line in part.splitlines() if line.startswith("|")]
     assert len(lines) == 9
     assert set(lines) <= set((PROJECT / "experiments" / "quickstart" / "README.md").read_text().splitlines())
