@@ -302,7 +302,7 @@ def read_data(choice: str, changes: Mapping[str, Any], folder: Path, scratch: Pa
 def read_sts(folder: Path, scratch: Path) -> Any:
     from condensery.text import sts
 
-    return {split: list(sts.read_sts(path)) for split, path in sts.sts_files(folder).items()}
+    return {split: list(sts.read_sts(file.open_path())) for split, file in sts.sts_files(folder).items()}
 
 
 def read_articles(folder: Path, scratch: Path) -> Any:
