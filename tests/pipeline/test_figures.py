@@ -143,6 +143,8 @@ def test_differences_are_those_that_the_table_shows(tmp_path: Path) -> None:
     assert written() == ["MLM,warm start,-1.2,-2,0.4", "coCondenser,warm start,3.1,1,5.2"]
     assert written(metric="Recall@100") == ["MLM,warm start,50,40,60"]
     assert written(rows=["coCondenser"]) == ["coCondenser,warm start,3.1,1,5.2"]
+    with pytest.raises(UserError, match=r"in R@10$"):  # which is no MRR@10
+        written(metric="R@10")
     with pytest.raises(UserError, match="no row of these"):
         written(rows=["Condenser"])
 

@@ -145,7 +145,8 @@ def _draw_differences(figure: DifferencesFigure, tables: "Sequence[Table]", stem
     found = [one for table in tables for one in table.comparisons]
     metric = figure.metric or next((one.column for one in found), "")
     # a table of several collections has "docstrings MRR@10" for a column
-    wanted = [one for one in found if one.column.endswith(metric) and (figure.rows is None or one.name in figure.rows)]
+    wanted = [one for one in found if f" {one.column}".endswith(f" {metric}")]
+    wanted = [one for one in wanted if figure.rows is None or one.name in figure.rows]
     if not wanted:
         raise UserError(f"the table compares no row{' of these' * bool(figure.rows)} with its baseline in {metric}")
     baselines = " or ".join(dict.fromkeys(one.baseline for one in wanted))

@@ -50,13 +50,13 @@ class FinetuneGeneratorConfig(OptimisedStageConfig):
         sizes, step = known(read), None
         words = sizes.vocabulary or T5_BASE.vocabulary
         own = EncoderSize(self.layers, self.hidden, self.intermediate, self.heads, words, self.dropout)
-        sizes = replace(sizes, encoder=T5_BASE if self.model else own)
-        text = sizes.collection.passage_tokens
-        if text is not None and sizes.encoder is not None:
+        generator = T5_BASE if self.model else own
+        sizes, text = replace(sizes, encoder=generator), sizes.collection.passage_tokens
+        if text is not None:
             passage, query = min(text, self.max_input_tokens), min(QUESTION, self.max_tokens)
             length, predicted = (passage + query) / 2, query / (passage + query)
             rows = 2.0 * self.batch_size
-            step = Step(sizes.encoder, rows, length, self.budget, predicted=predicted, precision=self.precision)
+            step = Step(generator, rows, length, self.budget, predicted=predicted, precision=self.precision)
         return self.training(sizes, step, sizes.collection.queries.get(self.split))
 
     def folder(self) -> Path | None:
