@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from condensery.text import beir, documents, dpr, huggingface, ir_datasets, msmarco, plain_text, pydocs, tevatron
+from condensery.text import beir, documents, dpr, huggingface, ir_reader, msmarco, plain_text, pydocs, tevatron
 from condensery.text.writer import CollectionWriter
 
 READERS: dict[str, Callable[[Any, CollectionWriter], None]] = {
@@ -15,7 +15,7 @@ READERS: dict[str, Callable[[Any, CollectionWriter], None]] = {
     "documents": documents.read,
     "text": plain_text.read,
     "pydocs": pydocs.read,
-    "ir_datasets": ir_datasets.read,
+    "ir_datasets": ir_reader.read,
     "huggingface": huggingface.read,
     "huggingface_triples": huggingface.read_triples,
     "huggingface_documents": huggingface.read_documents,
