@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 from toy_commands import Command, Compose
 
 from condensery.errors import UserError
@@ -203,7 +204,6 @@ def test_a_figure_without_any_line_is_named_and_hides_no_other(sweep: list[Figur
     figures = {
         "none": figure(kind="training", stages={"a": "pretrained"}),
         "unmeasured": figure(kind="score_by_size", metric="NDCG@10"),
-        "off": None,
         "good": figure(kind="score_by_size", title="Good"),
     }
     drawn, faults = draw_figures(figures, sweep, [], tmp_path)
@@ -293,6 +293,13 @@ def test_a_bad_figure_is_found_before_any_work(written: str, said: str, composed
     assert said in str(raised.value)
     assert "\n" not in str(raised.value)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("left_out", ["figures=null", "figures.f=null"])
+def test_figures_can_be_left_out(left_out: str, composed: Compose) -> None:
+    config = composed("figures.f={kind: score_by_size}", left_out)
+    assert build(config).root.figures == {}
+    assert read_figures(OmegaConf.to_container(config.figures) if config.figures else None) == {}
 
 
 def test_a_sweep_ends_in_the_figures_of_the_jobs_that_did_not_fail(command: Command, tmp_path: Path) -> None:

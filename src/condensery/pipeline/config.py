@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 from condensery.errors import close_to
-from condensery.pipeline.figure_config import FigureConfig
+from condensery.pipeline.figure_config import Figures
 from condensery.pipeline.gpus import GPUS
 from condensery.reporting.layout import AS_TEXT, TableLayout, Text
 from condensery.stages.base import LeaveOut, Name, Wandb, no_bool_as_number
@@ -130,7 +130,7 @@ class RootConfig(_Closed):
     stage: dict[str, dict[str, Any]]
     stages: Annotated[dict[Name, dict[str, Any]], LeaveOut]
     table: TableConfig
-    figures: dict[Name, FigureConfig | None]
+    figures: Figures
 
     @field_validator("dry_run_gpu")
     @classmethod

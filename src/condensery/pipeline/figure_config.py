@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from condensery.errors import UserError, close_to
 from condensery.reporting.layout import Text
-from condensery.stages.base import no_bool_as_number
+from condensery.stages.base import LeaveOut, Name, no_bool_as_number
 
 Stages = Annotated[dict[Text, Text], Field(min_length=1)]  # what the figure calls it -> a stage
 
@@ -122,6 +122,14 @@ FigureConfig = Annotated[
     | TrainingFigure,
     Field(discriminator="kind"),
 ]
+
+
+def _none_for_null(value: Any) -> Any:
+    return {} if value is None else value
+
+
+# By name; null draws none, and in the place of a figure not that one.
+Figures = Annotated[dict[Name, FigureConfig], LeaveOut, BeforeValidator(_none_for_null)]
 
 
 def check(name: str, figure: FigureConfig, kinds: dict[str, str], rows: Iterable[str], metrics: Iterable[str]) -> None:

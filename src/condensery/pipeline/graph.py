@@ -101,8 +101,7 @@ class _Builder:
         answers = self._that_answers() if root.ask is not None and self.nodes and not rows else None
         for name, figure in root.figures.items():
             kinds = {stage: node.kind for stage, node in self.nodes.items()}
-            if figure:
-                check_figure(name, figure, kinds, root.table.rows, root.table.metrics)
+            check_figure(name, figure, kinds, root.table.rows, root.table.metrics)
         for name in root.force:
             if name not in self.nodes:
                 raise UserError(f"force: no stage is named {name!r}{close_to(name, self.nodes)}")

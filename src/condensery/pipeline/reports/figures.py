@@ -13,6 +13,7 @@ from condensery.pipeline.figure_config import (
     AttentionEntropyFigure,
     DifferencesFigure,
     FigureConfig,
+    Figures,
     FirstEpochsFigure,
     ScoreBySizeFigure,
     ScoreByStepsFigure,
@@ -63,13 +64,13 @@ class FigureJob:
         return Artifact(self.folder.parents[1] / "artifacts" / row.artifact)
 
 
-def read_figures(value: Any) -> dict[str, FigureConfig | None]:
+def read_figures(value: Any) -> dict[str, FigureConfig]:
     """``figures`` of a composed config that was checked before."""
-    return TypeAdapter(dict[str, FigureConfig | None]).validate_python(value or {})
+    return TypeAdapter[dict[str, FigureConfig]](Figures).validate_python(value)
 
 
 def draw_figures(
-    figures: Mapping[str, FigureConfig | None],
+    figures: Mapping[str, FigureConfig],
     jobs: Sequence[FigureJob],
     tables: "Sequence[Table]",
     folder: Path,
@@ -84,8 +85,6 @@ def draw_figures(
     """
     drawn, faults = [], []
     for name, figure in figures.items():
-        if figure is None:
-            continue
         if not swept and isinstance(figure, ScoreBySizeFigure | ScoreByStepsFigure):
             print(f"figures.{name}: drawn over a sweep (-m), not over one run", flush=True)
             continue
