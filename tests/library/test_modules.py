@@ -5,6 +5,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ SPANS: dict[str, Any] = {"length": 32, "min_length": 4, "batch_size": 6, "chunk_
 TRIPLES: dict[str, Any] = {"negatives": BM25, "negatives_per_query": 2, "mining_depth": 6, "batch_size": 4}
 QUERIES = [{"text": text, "queries": [text.split()[0], text[:20]]} for text in SENTENCES * 3]
 AUTOENCODER = ContextMasking("partner", both=True, rate=0.45)
+ITSELF = ContextMasking("same", both=True, rate=None)
 RATE = {"learning_rate": 1e-3}
 
 
@@ -68,7 +70,11 @@ KINDS = {
     "query as context": Kind(
         QueryAsContextModule, lambda world: PassageQueryDataModule(QUERIES, world / "bert", length=40, batch_size=6)
     ),
-    "auto-encoder": Kind(MaskedAutoEncoderModule, spans(decoder=AUTOENCODER)),
+    "mlm": Kind(partial(CondenserModule, head_layers=0), spans(pairs=None)),
+    "cot-mae": Kind(MaskedAutoEncoderModule, spans(mask_rate=0.3, decoder=AUTOENCODER)),
+    "retromae": Kind(
+        partial(MaskedAutoEncoderModule, decoder="enhanced"), spans(pairs=None, mask_rate=0.3, decoder=ITSELF)
+    ),
     "inverse cloze": Kind(InverseClozeModule, spans(pairs="sentence", query_length=20)),
     "bi-encoder": Kind(BiEncoderModule, triples()),
     "cross-encoder": Kind(CrossEncoderModule, triples(pairs=True)),

@@ -1,5 +1,6 @@
 """What a program of one's own computes is what the stages compute; and what is wrong with its input is said."""
 
+import inspect
 import os
 import subprocess
 import sys
@@ -16,9 +17,11 @@ from transformers import BertConfig, BertModel
 import condensery
 from condensery import BM25, Retriever, UserError, evaluate
 from condensery.evaluation.metrics import evaluate as evaluate_run
+from condensery.retrieval import neighbours
 from condensery.retrieval.dense import DenseIndex
 from condensery.retrieval.index import open_index
 from condensery.retrieval.runs import Run
+from condensery.system.files import read_json
 from condensery.text.collection import Collection
 from condensery.tokens.tokenizer import load_tokenizer
 
@@ -62,6 +65,12 @@ def test_a_retriever_has_the_vectors_of_the_stage_encode(made: dict[str, Path]) 
         retriever.encode_queries(questions), index.query_vectors(np.arange(len(questions))), atol=1e-5
     )
     assert retriever.encode_queries([]).shape[0] == 0
+
+
+def test_bm25_is_set_in_python_as_in_a_recipe(made: dict[str, Path]) -> None:
+    settings = {name: parameter.default for name, parameter in inspect.signature(BM25).parameters.items()}
+    stage = read_json(made["bm25"] / "index.json")
+    assert {name: stage[name] for name in settings} == settings == neighbours.BM25
 
 
 @pytest.mark.parametrize("kind", ["dense", "bm25"])

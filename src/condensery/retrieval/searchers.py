@@ -125,13 +125,13 @@ class BM25(Searcher):
         k1: saturation of term frequency; the default is Anserini's, with which dense retrievers are usually compared.
         b: length normalisation; the default is Anserini's.
         stopwords: "english" (Lucene's list) or "none".
-        stemmer: "none", or an algorithm of Snowball, for which PyStemmer must be installed.
+        stemmer: an algorithm of Snowball (porter is Lucene's), or "none".
 
     Raises:
         UserError: a number is out of its range; from ``index``, there is no such stemmer or list, or no word to index.
     """
 
-    def __init__(self, k1: float = 0.9, b: float = 0.4, stopwords: str = "english", stemmer: str = "none") -> None:
+    def __init__(self, k1: float = 0.9, b: float = 0.4, stopwords: str = "english", stemmer: str = "porter") -> None:
         check_numbers("BM25", locals())
         super().__init__()
         self._settings = (k1, b, stopwords, stemmer)

@@ -111,7 +111,7 @@ def pair_sample(
         return None
     chosen, passage_rows, relevant = _drawn(collection, queries, passages)
     size = min(size, 1 + len(passage_rows) - int(relevant.sum(axis=1).max()))
-    bm25 = BM25().index(collection.passages.full_texts(passage_rows))
+    bm25 = BM25(stemmer="none").index(collection.passages.full_texts(passage_rows))
     _, ranked = bm25.rank(collection.queries.column("text").take(chosen), len(passage_rows))
     lists = []
     for row, known in zip(ranked, relevant, strict=True):
