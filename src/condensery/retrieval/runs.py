@@ -50,8 +50,9 @@ def write_run(path: Path, run: Run, collection: Collection, tag: str = "condense
                 number = int((rows >= 0).sum())
                 # astype(str) of a float32 gives the shortest text that reads back as the same number
                 texts = run.scores[first + at, :number].astype("U32").tolist()
-                ranked = enumerate(zip(islice(passages, number), texts, strict=True), 1)
-                stream.writelines(f"{query} Q0 {passage} {rank} {score} {tag}\n" for rank, (passage, score) in ranked)
+                ranked = zip(islice(passages, number), range(1, number + 1), texts, strict=True)
+                before, behind = f"{query} Q0 ", f" {tag}\n"
+                stream.write("".join([f"{before}{passage} {rank} {score}{behind}" for passage, rank, score in ranked]))
 
 
 @contextmanager

@@ -91,11 +91,13 @@ class Column(Sequence[Value], Generic[Value]):
         return self._data[at].as_py()
 
     def take(self, rows: ArrayLike | Sequence[int]) -> list[Value]:
-        """The values of ``rows`` (any integers, any order); of the rest nothing is read or copied.
+        """The values of ``rows`` (any integers, any order), each row read once; of the rest nothing is read or copied.
 
         Arrow's own ``take`` would join the chunks first, which copies the whole column into memory.
         """
-        return [self._data[row].as_py() for row in np.asarray(rows, np.int64).tolist()]
+        unique, places = np.unique(np.asarray(rows, np.int64), return_inverse=True)
+        values = [self._data[row].as_py() for row in unique.tolist()]
+        return [values[place] for place in places.tolist()]
 
     def __iter__(self) -> Iterator[Value]:
         for chunk in self._data.chunks:
