@@ -10,12 +10,13 @@ from condensery.retrieval.ranking import EMPTY, pack, top, unpack
 EXTREMES = np.array([-3e38, -1.5, -1e-40, -0.0, 0.0, 1e-40, 0.5, 2.0, 3e38, np.inf], np.float32)
 
 
-def test_keys_sort_by_score_then_by_row_and_give_both_back() -> None:
+@pytest.mark.parametrize("k", [2000, 1000, 10])
+def test_keys_sort_by_score_then_by_row_and_give_both_back(k: int) -> None:
     random = np.random.default_rng(0)
     scores = random.choice(EXTREMES, 2000)
     rows = random.permutation(2**31 - 1 - np.arange(2000))
-    found_scores, found_rows = unpack(top(pack(scores, rows), 2000))
-    order = np.lexsort((rows, -scores))
+    found_scores, found_rows = unpack(top(pack(scores, rows), k))
+    order = np.lexsort((rows, -scores))[:k]
     np.testing.assert_array_equal(found_rows, rows[order])
     np.testing.assert_array_equal(found_scores, scores[order])
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 EMPTY = np.iinfo(np.int64).min  # the key of "no passage", below every real key
 LAST_ROW = 2**31 - 1
 SIGN_FLIP = 0x7FFFFFFF
+FEW = 8  # times the wanted keys: so few candidates are sorted sooner than selected from
 
 Keys = NDArray[np.int64]
 Ranking = tuple[NDArray[np.float32], NDArray[np.int64]]
@@ -37,8 +38,8 @@ def unpack(keys: Keys) -> Ranking:
 
 def top(keys: Keys, k: int) -> Keys:
     """The k largest keys along the last axis, largest first; (..., m) -> (..., k), padded with ``EMPTY``."""
-    if keys.shape[-1] > k:
+    if keys.shape[-1] > FEW * k:
         keys = np.partition(keys, keys.shape[-1] - k, axis=-1)[..., -k:]
-    keys = np.sort(keys, axis=-1)[..., ::-1]
+    keys = np.sort(keys, axis=-1)[..., ::-1][..., :k]
     missing = k - keys.shape[-1]
     return np.pad(keys, [(0, 0)] * (keys.ndim - 1) + [(0, missing)], constant_values=EMPTY) if missing else keys
