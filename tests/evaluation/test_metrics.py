@@ -187,3 +187,16 @@ def test_a_thousand_queries_a_thousand_deep_take_seconds() -> None:
     assert time.process_time() - started < 6
     expected = [int(query in ranking) for query, ranking in zip(queries.tolist(), rows.tolist(), strict=True)]
     assert found["Recall@1000"].tolist() == expected
+
+
+def test_what_lies_behind_the_cutoffs_changes_nothing() -> None:
+    random = np.random.default_rng(0)
+    rankings = random.permuted(np.tile(np.arange(300), (50, 1)), axis=1)
+    rows, grades = np.repeat(np.arange(50), 6), random.integers(-1, 4, 300)
+    qrels = Qrels(rows.astype(np.int32), random.permutation(300).astype(np.int32), grades.astype(np.int32))
+    names = ["MRR@10", "Recall@100", "NDCG@10", "P@5", "Success@20", "MAP@50"]
+    short = score(np.arange(50), rankings, qrels, names)
+    whole = score(np.arange(50), rankings, qrels, [*names, "MAP"])  # which looks at all of them
+    for name in names:
+        np.testing.assert_array_equal(short[name], whole[name])
+        assert 0 < short[name].mean() < 1

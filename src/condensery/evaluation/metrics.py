@@ -131,11 +131,13 @@ def score(
     results = {name: np.zeros(len(place)) for name in metrics}
     judged = _judged(qrels)
     measures = {name: _measure(*what, qrels.relevant_from) for name, what in parsed.items()}
+    cutoffs = [cutoff for _, cutoff in parsed.values()]
+    looked_at = None if None in cutoffs else max(filter(None, cutoffs))  # what lies deeper changes no metric
     known = [i for i, row in enumerate(query_rows.tolist()) if row in place]
     for first in range(0, len(known), QUERIES):
         block = known[first : first + QUERIES]
         names = [str(int(query_rows[i])) for i in block]
-        run = {name: _ranks(passage_rows[i]) for name, i in zip(names, block, strict=True)}
+        run = {name: _ranks(passage_rows[i, :looked_at]) for name, i in zip(names, block, strict=True)}
         evaluator = ir_measures.pytrec_eval.evaluator(set(measures.values()), {name: judged[name] for name in names})
         values: dict[Measure, dict[str, float]] = {measure: {} for measure in measures.values()}
         for result in evaluator.iter_calc(run):
