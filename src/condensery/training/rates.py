@@ -20,6 +20,8 @@ from condensery.tokens.batches import Chunk, chunks
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 SPREAD = 0.3  # of the lengths of texts around their mean
+ENOUGH = 0.3  # seconds: shorter work is done again, for the first times are slow
+MOST = 12  # times
 SQUARE = {"cpu": 768, "cuda": 8192}  # rows and columns of the matrices that are multiplied
 
 
@@ -51,20 +53,19 @@ def rate_of(small: Step, device: torch.device) -> Rate:
         with torch.autocast(device.type, PRECISIONS[small.precision], enabled=small.precision != "fp32"):
             _read(model, parts, small)
 
-    rate = Rate(small.flops / min(_seconds(read, device) for _ in range(2)))
+    rate = Rate(small.flops / _seconds(read, device))
     if not small.trained:
         return rate
     optimiser = torch.optim.AdamW(model.parameters(), fused=True)
-    updates = [_seconds(optimiser.step, device) for _ in range(2)][1:]
     weights = sum(weight.numel() for weight in model.parameters())
-    return replace(rate, parameters=weights / min(updates))
+    return replace(rate, parameters=weights / _seconds(optimiser.step, device))
 
 
 def product_rate(device: torch.device) -> float:
     """Operations a second of large products in fp32; on a CPU a second of one core."""
     size = SQUARE[device.type]
     left, right = torch.randn(2, size, size, device=device)
-    return 2 * float(size) ** 3 / min(_seconds(lambda: left @ right, device) for _ in range(3))
+    return 2 * float(size) ** 3 / _seconds(lambda: left @ right, device)
 
 
 def _model(step: Step) -> Condenser | BiEncoder:
@@ -115,7 +116,15 @@ def _read(model: Condenser | BiEncoder, parts: list[Chunk], step: Step) -> None:
 
 
 def _seconds(work: Callable[[], object], device: torch.device) -> float:
-    """Of the processor, all threads together; on a GPU until it has done the work."""
+    """The least of a few times, twice at least."""
+    times = [_once(work, device), _once(work, device)]
+    while sum(times) < ENOUGH and len(times) < MOST:
+        times.append(_once(work, device))
+    return min(times)
+
+
+def _once(work: Callable[[], object], device: torch.device) -> float:
+    """Seconds of the processor, all threads together; on a GPU until it has done the work."""
     if device.type == "cpu":
         begin = time.process_time()
         work()
