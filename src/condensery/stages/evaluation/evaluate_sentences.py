@@ -37,9 +37,9 @@ class EvaluateSentencesConfig(StageConfig):
         return Work(sizes, 1, step, seconds=0.0, disk=8.0 * rows)
 
 
-@stage("evaluate_sentences", version=1, makes="evaluation")
+@stage("evaluate_sentences", version=2, makes="evaluation")
 def evaluate_sentences(config: EvaluateSentencesConfig, context: Context) -> dict[str, Any]:
-    """Write evaluation.npz (accuracy per triplet; a correlation has no value of a pair) and metrics.json."""
+    """Write evaluation.npz (a value of each triplet or pair) and metrics.json."""
     from condensery.evaluation.metrics import Evaluation
     from condensery.evaluation.sentences import nearer, spearman
     from condensery.system.files import write_json
@@ -50,11 +50,10 @@ def evaluate_sentences(config: EvaluateSentencesConfig, context: Context) -> dic
     vectors = _vectors(config, context, sentences, rows)
     names = [str(number) for number in range(len(rows))]
     if sentences.about["task"] == "similarity":
-        evaluation = Evaluation(names, {})
-        metrics = {"Spearman": spearman(vectors[0], vectors[1], sentences.scores(config.split))}
+        evaluation = Evaluation(names, {"Spearman": spearman(vectors[0], vectors[1], sentences.scores(config.split))})
     else:
         evaluation = Evaluation(names, {"Accuracy": nearer(*vectors)})
-        metrics = evaluation.metrics
+    metrics = evaluation.metrics
     evaluation.save(context.folder / "evaluation.npz")
     write_json(context.folder / "metrics.json", {"metrics": metrics, "collection": sentences.about["name"]})
     return metrics
