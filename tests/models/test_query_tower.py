@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import BertConfig, BertModel, RobertaConfig, RobertaModel
+from transformers import BertConfig, BertForMaskedLM, BertModel, RobertaConfig, RobertaForMaskedLM, RobertaModel
 
 from condensery.errors import UserError
 from condensery.models import query_tower
@@ -59,6 +59,17 @@ def test_every_number_is_the_librarys(tmp_path: Path, family: str, shape: tuple[
         ids = np.random.default_rng(length).integers(5, 50, length)
         np.testing.assert_allclose(tower.cls(ids), _by_library(model, ids), atol=1e-5, rtol=0)
         assert tower.cls(ids).dtype == np.float32
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_a_pretrained_checkpoint_is_read_without_its_head(tmp_path: Path, family: str) -> None:
+    torch.manual_seed(3)
+    settings: Any = BertConfig(**SIZE) if family == "bert" else RobertaConfig(**SIZE, pad_token_id=1)
+    model: Any = (BertForMaskedLM if family == "bert" else RobertaForMaskedLM)(settings).eval()
+    model.save_pretrained(tmp_path)
+    tower, ids = load_tower(tmp_path, LONGEST), np.arange(5, 20)
+    assert tower is not None
+    np.testing.assert_allclose(tower.cls(ids), _by_library(model.base_model, ids), atol=1e-5, rtol=0)
 
 
 def test_gelu_is_the_exact_one() -> None:

@@ -22,7 +22,11 @@ from condensery.models.about import QUERY_ENCODER, read_about, two_towers, vecto
 from condensery.system.files import read_json
 
 WEIGHTS = "model.safetensors"
-FAMILIES = ("bert", "roberta", "xlm-roberta")
+FAMILIES = {  # of a pre-trained checkpoint, with its language model's head: what the names of both begin with
+    "bert": ("bert.", "cls.predictions."),
+    "roberta": ("roberta.", "lm_head."),
+    "xlm-roberta": ("roberta.", "lm_head."),
+}
 STORED = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}  # safetensors' dtypes; NumPy has no bf16
 
 Vector = NDArray[np.float32]
@@ -121,7 +125,7 @@ def load_tower(folder: Path, length: int) -> Tower | None:
         whole = about["hidden_size"] % about["num_attention_heads"] == 0
         if not known(about) or not whole or offset + length > about["max_position_embeddings"]:
             return None
-        weights = read_weights(folder / WEIGHTS)
+        weights = _of_backbone(read_weights(folder / WEIGHTS), about["model_type"])
         if {name: value.shape for name, value in weights.items()} != shapes(about):
             return None
         return Tower(weights, about["num_hidden_layers"], about["num_attention_heads"], about["layer_norm_eps"], offset)
@@ -135,6 +139,14 @@ def load_tower(folder: Path, length: int) -> Tower | None:
         ZeroDivisionError,
     ):  # of which the library tells more
         return None
+
+
+def _of_backbone(weights: Mapping[str, Vector], family: str) -> Mapping[str, Vector]:
+    """Under the names of a backbone alone, where a language model was saved."""
+    prefix, head = FAMILIES[family]
+    if all(name.startswith((prefix, head)) for name in weights):
+        return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
+    return weights
 
 
 def known(about: Mapping[str, Any]) -> bool:
