@@ -79,7 +79,7 @@ ABLATIONS = {  # settings and seeds of each
     "ablation/rocketqa": (1, 3),
     "ablation/attention_entropy": (1, 3),
     "ablation/attention_entropy_sections": (1, 3),
-    "ablation/pretraining_steps": (3, 3),
+    "ablation/pretraining_steps": (2, 3),
     "ablation/rocketqa_comparison": (1, 3),
     "ablation/warm_start": (1, 3),
     "ablation/warm_start_squad": (1, 3),
@@ -97,7 +97,7 @@ SHARED = {  # stages that jobs share, and how many of them there are: one set of
     "ablation/rocketqa": {"corpus": 1, "mlm": 3, "cross_encoder": 3},
     "ablation/attention_entropy": {"corpus": 1, "mlm": 3, "entropy": 3},
     "ablation/attention_entropy_sections": {"sentences": 1, "cocondenser": 3, "entropy": 3},
-    "ablation/pretraining_steps": {"tokens": 1, "warm": 3, "mlm": 9, "cocondenser": 9, "random_tuned": 3},
+    "ablation/pretraining_steps": {"tokens": 1, "warm": 3, "mlm": 6, "cocondenser": 6, "fused": 6, "random_tuned": 3},
     "ablation/rocketqa_comparison": {"corpus": 1, "mlm": 3, "cross_encoder": 3},
     **{
         key: {"tokens.token_vectors": 1, "noise": 3, "warm": 3, "cocondenser": 3, "mlm": 0, "round2": 0}
@@ -437,7 +437,7 @@ def test_sentence_tasks_run_to_their_table(recipe: str, roots: dict[str, Path], 
     found = metrics_of(done.folder)
     assert list(found) == ["random init", "BERT", "Condenser", "coCondenser"]
     assert all(list(values) == [metric] for values in found.values())
-    assert ("differs from BERT" in (done.folder / "table.md").read_text()) == (metric == "Accuracy")
+    assert "differs from BERT" in (done.folder / "table.md").read_text()
 
 
 @pytest.mark.slow
