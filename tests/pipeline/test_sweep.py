@@ -4,10 +4,13 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+from pytest import MonkeyPatch
 from toy_commands import Command
 
+from condensery.pipeline.reports.study import SWEPT
 from condensery.pipeline.sweep import distinct_rows, labels_of, of_systems, settings_of, with_settings, without_seed
 from condensery.reporting.results import Row
 
@@ -78,10 +81,18 @@ def test_settings_that_are_swept_together_are_one_word_and_told_one_by_one() -> 
         "train_queries=1000,epochs=40,beam=2,labels=null",
         "train_queries=null,epochs=3",
     ]
-    (told,) = with_settings(
-        [Row("a", "toys", "test", {}, artifact="x", system="a")], [([few], Row("a", "", "", {}, artifact="x"))]
+
+
+def test_a_row_tells_what_was_swept_and_not_what_all_jobs_were_given(monkeypatch: MonkeyPatch) -> None:
+    monkeypatch.setenv(SWEPT, "stage.finetune seed")
+    jobs = [["stage.read_sts.root=/home/me/stsb", f"stage.finetune={{train_queries:{n}}}", "seed=1"] for n in (9, 99)]
+    own, shared = Row("a", "", "", {}, artifact="x"), Row("b", "", "", {}, artifact="y")
+    row, other = with_settings(
+        [replace(own, system="a"), replace(shared, system="b")],
+        [(jobs[0], own), (jobs[0], shared), (jobs[1], shared)],
     )
-    assert told.settings["stage.finetune.train_queries"] == ["1000"]
+    assert row.settings == {"stage.finetune.train_queries": ["9"]}
+    assert other.settings == {"stage.finetune.train_queries": ["9", "99"]}
 
 
 def test_what_is_measured_on_does_not_tell_systems_apart() -> None:

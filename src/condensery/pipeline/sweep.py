@@ -179,14 +179,19 @@ def _draw(
 
 
 def with_settings(rows: "list[Row]", job_rows: "list[tuple[list[str], Row]]") -> "list[Row]":
-    """The rows of a sweep, each with the settings of stages in the jobs that made it; from (overrides of a job, row)."""
+    """The rows of a sweep, each with the swept settings of stages in the jobs that made it; from (overrides, row).
+
+    What the command line sets for all jobs, such as where the data lies, is of the machine and not of the study.
+    """
     from dataclasses import replace
 
+    swept = set(os.environ.get(SWEPT, "").split())
     rows_with_settings = []
     for row in rows:
         settings: dict[str, list[str]] = {}
-        for overrides in (given for given, one in job_rows if (one.name, one.artifact) == (row.system, row.artifact)):
-            for key, value in (pair for override in overrides for pair in settings_of(override).items()):
+        of_row = [given for given, one in job_rows if (one.name, one.artifact) == (row.system, row.artifact)]
+        for override in (one for given in of_row for one in given if one.partition("=")[0] in swept):
+            for key, value in settings_of(override).items():
                 if key.startswith(("stage.", "stages.")) and value not in settings.setdefault(key, []):
                     settings[key].append(value)
         rows_with_settings.append(replace(row, settings=settings))
