@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from pytest import MonkeyPatch
+import pytest
 from toy_commands import Command
 
 from condensery.pipeline.reports.study import SWEPT
@@ -83,7 +83,7 @@ def test_settings_that_are_swept_together_are_one_word_and_told_one_by_one() -> 
     ]
 
 
-def test_a_row_tells_what_was_swept_and_not_what_all_jobs_were_given(monkeypatch: MonkeyPatch) -> None:
+def test_a_row_tells_what_was_swept_and_not_what_all_jobs_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SWEPT, "stage.finetune seed")
     jobs = [["stage.read_sts.root=/home/me/stsb", f"stage.finetune={{train_queries:{n}}}", "seed=1"] for n in (9, 99)]
     own, shared = Row("a", "", "", {}, artifact="x"), Row("b", "", "", {}, artifact="y")

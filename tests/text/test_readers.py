@@ -103,6 +103,28 @@ def test_documents_may_have_queries_beside_them(tmp_path: Path, config: Make, wr
     assert read_collection(made, tmp_path / "out").qrels("test").passage_rows.tolist() == [1]
 
 
+def test_documents_may_be_searched_as_a_whole(tmp_path: Path, config: Make, write: Write) -> None:
+    root = write(
+        {
+            "documents.jsonl": lines(
+                {"_id": "d", "title": "T", "passages": ["zero", " ", "one"]},
+                {"_id": "empty", "title": "U", "passages": []},
+                {"_id": "e", "title": "V", "passages": ["two"]},
+            ),
+            "queries.jsonl": lines({"_id": "q", "text": "which"}, {"_id": "p", "text": "and which"}),
+            "qrels/all.tsv": "q\te\t1\np\tempty\t1\n",
+        }
+    )
+    made = config("documents", root=root, searched="documents", splits=ALL_NULL | {"test": "all"})
+    assert (made.sizes().passages, made.sizes().documents) == (3, None)
+    collection = read_collection(made, tmp_path / "out")
+    assert collection.passages.ids == ["d", "e"]
+    assert collection.passages.column("text")[:] == ["zero\n\none", "two"]
+    assert collection.qrels("test").passage_rows.tolist() == [1]
+    assert collection.description["dropped"]["empty_passages"] == 1
+    assert made.fingerprint() != config("documents", root=root, splits=ALL_NULL | {"test": "all"}).fingerprint()
+
+
 def test_text_files_become_paragraphs(tmp_path: Path, config: Make, write: Write) -> None:
     root = write(
         {

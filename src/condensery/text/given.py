@@ -69,6 +69,7 @@ def _source(folder: Path, splits: dict[str, str | None] | None) -> Any:
         kind, own = BeirSource, {"name": None, "documents": "auto"}
     elif resolve(folder / "documents.jsonl"):
         kind, own = DocumentsSource, {"name": folder.absolute().name, "documents": "documents.jsonl", "extra": []}
+        own["searched"] = "passages"
     else:
         kind, own = TextSource, {"name": folder.absolute().name, "minimum_words": 5}
     return kind.model_validate(shared | own)
