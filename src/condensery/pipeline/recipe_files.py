@@ -18,6 +18,7 @@ from condensery.errors import UserError
 BYTES = 1 << 18  # of a file; the largest of the project has 5 KB
 NODES = 10_000  # keys and values, each alias counted as what it stands for, and long texts by their length
 DEPTH = 40  # of mappings and lists within each other
+TOO_DEEP = f"mappings and lists lie more than {DEPTH} deep in each other"
 CHARACTERS = 64  # of a text that count as one node
 VARIABLES = "CONDENSERY_"  # how the environment variables begin that a config may read
 
@@ -52,7 +53,10 @@ def check_file(path: Path, own: bool = False) -> None:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         at = f":{mark.line + 1}" if mark else ""
-        raise UserError(f"{path}{at}: not valid YAML ({error.problem or error.context})") from None
+        problem = str(error.problem or error.context)
+        if "nesting depth" in problem:  # libyaml reads ahead, and has a limit of its own since 0.2.6
+            raise UserError(f"{path}{at}: {TOO_DEEP}") from None
+        raise UserError(f"{path}{at}: not valid YAML ({problem})") from None
 
 
 def _decoded(path: Path, raw: bytes) -> str:
@@ -108,7 +112,7 @@ class _Counter:
             if event.anchor:
                 self.anchors[event.anchor] = None
             if len(self.open) > DEPTH:
-                self.refuse(event, f"mappings and lists lie more than {DEPTH} deep in each other")
+                self.refuse(event, TOO_DEEP)
         elif isinstance(event, yaml.CollectionEndEvent):
             anchor, nodes, depth = self.open.pop()
             self._close(event, anchor, _Size(nodes, depth))
@@ -131,7 +135,7 @@ class _Counter:
         if size.nodes > NODES or (self.open and self.open[-1][1] > NODES):
             self.refuse(event, f"more than {NODES:,} keys and values, each *alias counted as what it stands for")
         if len(self.open) + size.depth > DEPTH:
-            self.refuse(event, f"mappings and lists lie more than {DEPTH} deep in each other")
+            self.refuse(event, TOO_DEEP)
 
 
 def environment(name: str, *default: Any) -> str | None:
