@@ -2,9 +2,9 @@
 
     python experiments/differences.py RESULTS ARTIFACTS METRICS "ROW :: BASELINE" ...
 
-RESULTS is the results.json of a run or a sweep, ARTIFACTS its folder outputs/artifacts, METRICS a list such as MRR@10,Recall@100.
-A line for each pair: the mean difference in points (percent), the 95 % interval with other queries and other seeds, and the p of a
-paired randomisation test over queries on the means of the seeds.
+RESULTS is the results.json of a run or a sweep, ARTIFACTS its folder outputs/artifacts, METRICS a list: MRR@10,Recall@100.
+A line for each pair: the mean difference in points (percent), the 95 % interval with other queries and other seeds, and the p
+of a paired randomisation test over queries on the means of the seeds.
 """
 
 import sys
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from condensery.errors import UserError
 from condensery.evaluation.metrics import Evaluation
@@ -25,7 +26,10 @@ def differences(results: Path, artifacts: Path, metrics: Sequence[str], pairs: S
     measured: dict[str, list[Evaluation]] = defaultdict(list)  # of each seed, in their order
     for row in sorted(read_results(results), key=lambda row: row.seed or 0):
         measured[row.name].append(Evaluation.load(artifacts / row.artifact / "evaluation.npz"))
-    lines = [f"| | |{''.join(f' {metric} | 95 % | p |' for metric in metrics)}", f"|---|---|{'--:|--:|--:|' * len(metrics)}"]
+    lines = [
+        f"| | |{''.join(f' {metric} | 95 % | p |' for metric in metrics)}",
+        f"|---|---|{'--:|--:|--:|' * len(metrics)}",
+    ]
     for pair in pairs:
         names = [name.strip() for name in pair.split("::")]
         for name in names:
@@ -37,7 +41,7 @@ def differences(results: Path, artifacts: Path, metrics: Sequence[str], pairs: S
 
 
 def _cells(system: Sequence[Evaluation], baseline: Sequence[Evaluation], metric: str) -> str:
-    queries = sorted(system[0].query_ids)
+    queries = system[0].query_ids
     ours, theirs = ([_values(one, metric, queries) for one in side] for side in (system, baseline))
     where = interval(ours, theirs)
     means = np.mean(ours, axis=0) - np.mean(theirs, axis=0)
@@ -45,14 +49,13 @@ def _cells(system: Sequence[Evaluation], baseline: Sequence[Evaluation], metric:
     return f"{100 * means.mean():+.1f} | {100 * where.low:.1f} to {100 * where.high:.1f} | {p}"
 
 
-def _values(evaluation: Evaluation, metric: str, queries: Sequence[str]) -> np.ndarray:
-    """(n,) in the order of ``queries``."""
-    if sorted(evaluation.query_ids) != list(queries):
+def _values(evaluation: Evaluation, metric: str, queries: Sequence[str]) -> NDArray[np.float64]:
+    """(n,) of each query."""
+    if list(evaluation.query_ids) != list(queries):
         raise UserError("the two rows were measured on different queries")
     if metric not in evaluation.per_query:
         raise UserError(f"{metric} was not measured; there are {sorted(evaluation.per_query)}")
-    place = {query: at for at, query in enumerate(evaluation.query_ids)}
-    return evaluation.per_query[metric][[place[query] for query in queries]]
+    return evaluation.per_query[metric]
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ FORMATS = {
     "data=squad": "cocondenser_squad",
     "data=beir": "cocondenser_squad",
     "+study=msmarco_sample": "cocondenser_squad",
+    "+study=openstax": "openstax",
     "data=documents": "condenser_stsb",
     "data=tevatron": "data=tevatron",
 }

@@ -5,12 +5,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from condensery.reporting.results import read_results
+from condensery.evaluation.metrics import Evaluation
+from condensery.evaluation.significance import interval, randomisation_test
+from condensery.reporting.results import Row, read_results, write_results
 from condensery.reporting.table import build_table
 
-RESULTS = sorted((Path(__file__).resolve().parents[1] / "experiments").glob("**/results*.json"))
+EXPERIMENTS = Path(__file__).resolve().parents[1] / "experiments"
+RESULTS = sorted(EXPERIMENTS.glob("**/results*.json"))
 
 
 def cells_of(text: str) -> dict[str, list[str]]:
@@ -33,24 +37,51 @@ def test_a_studys_table_shows_its_results_and_each_has_an_artifact(results: Path
         assert [cell.text for cell in cells if cell.text not in shown[name]] == [], name
 
 
-def test_the_sample_of_msmarco_is_split_by_query(tmp_path: Path) -> None:
-    judged = [f"q{at // 2}\tp{at}\t1" for at in range(600)]
+@pytest.mark.parametrize(("by", "column", "texts"), [("query", 0, "corpus.jsonl"), ("corpus", 1, "documents.jsonl")])
+def test_judgements_are_split_by_query_or_by_judged_text(by: str, column: int, texts: str, tmp_path: Path) -> None:
+    judged = [f"q{at // 2}\tp{at // 3}\t1" for at in range(600)]
     (tmp_path / "in" / "qrels").mkdir(parents=True)
     (tmp_path / "in" / "qrels" / "all.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *judged]))
-    for stem in ("corpus.jsonl", "queries.jsonl"):
+    for stem in (texts, "queries.jsonl"):
         (tmp_path / "in" / stem).write_text(f"{stem}\n")
-    program = RESULTS[0].parents[1] / "msmarco_sample" / "split.py"
-    command = [sys.executable, str(program), str(tmp_path / "in"), "all", str(tmp_path / "out")]
+    program = EXPERIMENTS / "split.py"
+    command = [sys.executable, str(program), str(tmp_path / "in"), "all", str(tmp_path / "out"), by]
     subprocess.run(command, check=True, capture_output=True)
     parts = [(tmp_path / "out" / "qrels" / f"{name}.tsv").read_text().splitlines()[1:] for name in ("train", "test")]
     assert sorted([*parts[0], *parts[1]]) == sorted(judged)
-    queries = [{line.partition("\t")[0] for line in part} for part in parts]
-    assert not queries[0] & queries[1]
-    assert 30 < len(queries[1]) < 80
-    assert (tmp_path / "out" / "corpus.jsonl").read_text() == "corpus.jsonl\n"
+    named = [{line.split("\t")[column] for line in part} for part in parts]
+    assert not named[0] & named[1]
+    assert 60 < len(parts[1]) < 160
+    assert (tmp_path / "out" / texts).read_text() == f"{texts}\n"
     missing = subprocess.run([*command[:3], "none", *command[4:]], capture_output=True, text=True)
     assert missing.returncode == 1
     assert missing.stderr == f"error: {tmp_path / 'in' / 'qrels' / 'none.tsv'}: No such file or directory\n"
+
+
+def test_the_differences_of_a_page_are_those_of_the_queries_of_its_rows(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    ids, entries = [f"q{at:02}" for at in range(50)], []
+    values = {name: rng.random((2, 50)) + shift for name, shift in (("ours", 0.2), ("theirs", 0.0))}
+    for name, seeds in values.items():
+        for seed, scores in enumerate(seeds):
+            folder = tmp_path / "evaluate" / f"{name}{seed}"
+            folder.mkdir(parents=True)
+            Evaluation(ids, {"MRR@10": scores}).save(folder / "evaluation.npz")
+            metrics = {"MRR@10": float(scores.mean())}
+            entries.append(Row(name, "some", "test", metrics, seed=seed, artifact=f"evaluate/{folder.name}"))
+    write_results(tmp_path / "results.json", entries)
+    command = [sys.executable, str(EXPERIMENTS / "differences.py"), str(tmp_path / "results.json"), str(tmp_path)]
+    done = subprocess.run([*command, "MRR@10", "ours :: theirs"], check=True, capture_output=True, text=True)
+    name, baseline, mean, low_high, p = done.stdout.splitlines()[-1].strip("| ").split(" | ")
+    where = interval(values["ours"], values["theirs"])
+    assert (name, baseline) == ("ours", "against theirs")
+    assert mean == f"{100 * (values['ours'].mean() - values['theirs'].mean()):+.1f}"
+    assert low_high == f"{100 * where.low:.1f} to {100 * where.high:.1f}"
+    means = values["ours"].mean(axis=0) - values["theirs"].mean(axis=0)
+    assert float(p) == pytest.approx(randomisation_test(means), abs=5e-5)
+    wrong = subprocess.run([*command, "MRR@10", "ours :: others"], capture_output=True, text=True)
+    assert (wrong.returncode, wrong.stdout) == (1, "")
+    assert wrong.stderr == "error: 'ours :: others': two rows with :: between them; there are ['ours', 'theirs']\n"
 
 
 def test_the_studies_are_found() -> None:

@@ -174,8 +174,16 @@ def roots(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "cocondenser_msmarco_document": write_marco_documents(folder / "marco_documents", TEXT),
         "cocondenser_beir": write_beir(folder / "scifact", TEXT),
         "data=tevatron": write_tevatron(folder / "tevatron", TEXT),
+        "openstax": _judged_documents(folder / "openstax", TEXT),
         "hub": write_hub(folder / "hub", TEXT),
     }
+
+
+def _judged_documents(root: Path, text: Text) -> Path:
+    """Whole documents, and questions that each has one of them as its answer."""
+    document = {name: of for name, _, _, of in text.passages}
+    write_questions(root, Text(text.passages, [(*question, document[at]) for *question, at in text.questions]))
+    return write_documents(root, text)
 
 
 def _by_paragraph(root: Path, text: Text) -> Text:

@@ -88,6 +88,12 @@ def test_a_pair_that_a_cross_encoder_reads_is_counted_wherever_it_comes_from(
     assert judged == pytest.approx(30, abs=1.5), "of forty training queries ten lost their judgements"
 
 
+def test_queries_that_are_held_out_are_counted_before_they_are(on_beir: list[str], tmp_path: Path) -> None:
+    given = [*on_beir[:2], "data.dev_queries=3", "data.splits.dev=null", "dry_run=plan", f"output_root={tmp_path}"]
+    done = run_command("-m", "experiment=ablation/pretraining_steps", *given, "seed=1").sound()
+    assert "nobody can know" not in done.out, "weights of a fusion are chosen by dev queries"
+
+
 def test_a_gpu_that_is_not_known_is_named(tmp_path: Path) -> None:
     done = run_command("experiment=quickstart", "dry_run=plan", "dry_run_gpu=h10", f"output_root={tmp_path}")
     names(done.err, "dry_run_gpu", "'h10'", "h100", "a100")

@@ -18,6 +18,7 @@ PASSAGES = ("passages", "corpus")  # roles of the files with a passage a line
 TEXTS = ("text ", "documents", "extra documents")  # roles of files with whole texts
 PARAGRAPH = 100.0  # tokens of a passage of such a text
 JUDGED = ("queries of ", "questions of ", "qrels of ")  # roles of the files with a judged query a line
+HELD_OUT_SHARE = 10  # of the train queries at most one in so many becomes dev
 READ = 1.2e-7  # CPU-seconds to read and write a byte of text; one core of an EPYC (Zen 5)
 
 

@@ -21,11 +21,11 @@ from condensery.text.judgements import GivenNegatives, Judgements
 from condensery.text.lines import check_whole
 from condensery.text.places import Places
 from condensery.text.records import Document, Passage, Query
+from condensery.text.sizes import HELD_OUT_SHARE
 from condensery.text.table import TableWriter, TextTable
 
 UNJUDGED = "unjudged"  # what keeps the queries that no split judges
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-HELD_OUT_SHARE = 10  # of the train queries at most one in so many becomes dev
 
 
 class _Rows:

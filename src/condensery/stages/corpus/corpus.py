@@ -7,7 +7,7 @@ from typing import Any
 from condensery.stages.base import Context, StageConfig, stage
 from condensery.stages.work import Read, Sizes, Work, over, product, total
 from condensery.text.config import DataConfig
-from condensery.text.sizes import CHARACTERS, CollectionSizes
+from condensery.text.sizes import CHARACTERS, HELD_OUT_SHARE, CollectionSizes
 
 
 class CorpusConfig(StageConfig):
@@ -32,12 +32,19 @@ class CorpusConfig(StageConfig):
         return Sizes(over(expected.collection, counted))
 
     def _sizes(self) -> CollectionSizes:
-        """Of the input; so many training queries, half of them at most, lose their judgements."""
+        """Of the input; some training queries become dev where there is none, and some lose their judgements."""
         sizes, aside = self.data.sizes(), self.data.unlabelled_queries
-        if not isinstance(aside, int) or "train" not in sizes.queries:
+        train, unjudged = sizes.queries.get("train"), sizes.unjudged
+        if train is None:
             return sizes
-        unjudged = min(float(aside), sizes.queries["train"] / 2)
-        return replace(sizes, queries={**sizes.queries, "train": sizes.queries["train"] - unjudged}, unjudged=unjudged)
+        judged = dict(sizes.queries)
+        if self.data.dev_queries and "dev" not in {*judged, *self.data.answered_splits()}:
+            judged["dev"] = min(float(self.data.dev_queries), train / HELD_OUT_SHARE)
+            train -= judged["dev"]
+        if isinstance(aside, int):
+            unjudged = min(float(aside), train / 2)
+            train -= unjudged
+        return replace(sizes, queries={**judged, "train": train}, unjudged=unjudged)
 
 
 @stage("corpus", version=1, makes="corpus")
