@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from real_text import prose, write_store
 from textbook import CLS, PAD, SEP, SIZE, language_model, vocabulary
 from torch import Tensor
-from transformers import AutoModelForMaskedLM, PreTrainedModel
+from transformers import AutoModelForMaskedLM, PreTrainedModel, T5Config, T5ForConditionalGeneration
 
 from condensery.models.backbone import masked_language_model
 from condensery.models.config import BackboneConfig
 from condensery.models.encoder import Encoder
-from condensery.models.warm_start import SMOOTH, WarmStart, token_vectors, warm_up
+from condensery.models.warm_start import SMOOTH, WarmStart, token_vectors, warm_up, warm_up_generator
 from condensery.tokens.batches import chunks, flatten
 from condensery.tokens.cooccurrence import cooccurrences, positive_pmi, truncated_svd, unigrams
 
@@ -288,3 +288,47 @@ def test_odd_sizes_and_more_dimensions_than_tokens(hidden: int, heads: int, laye
     key = weights(model)["encoder.layer.0.attention.self.key.weight"][:: hidden // heads]
     assert key.shape[0] == heads
     assert (key == key[0]).all()
+
+
+def small_t5(layers: int = 2) -> Any:
+    """As ``models.generator.small_generator`` makes it, of the words of ``start``."""
+    torch.manual_seed(1)
+    config = T5Config(
+        vocab_size=WORDS, d_model=DIM, d_kv=DIM // 2, d_ff=2 * DIM, num_layers=layers, num_heads=2, pad_token_id=PAD
+    )
+    return T5ForConditionalGeneration(config).eval()
+
+
+def test_a_warm_generator_begins_with_words_of_what_it_reads(start: Start) -> None:
+    cold, warm = small_t5(), small_t5()
+    warm_up_generator(warm, start.vectors)
+    found = {}
+    for name, model in (("cold", cold), ("warm", warm)):
+        higher = []
+        for text in start.texts[:100]:
+            with torch.no_grad():
+                (logits,) = model(input_ids=torch.tensor([text]), decoder_input_ids=torch.full((1, 1), PAD)).logits[0]
+            read = torch.zeros(WORDS, dtype=torch.bool)
+            read[text] = True
+            higher.append(float((logits[read][:, None] > logits[~read]).float().mean()))
+        found[name] = np.mean(higher)
+    assert found["cold"] == pytest.approx(0.5, abs=0.1), "of a word that was read and one that was not, the likelier"
+    assert found["warm"] > 0.8
+
+
+def test_a_warm_generator_is_random_but_for_embeddings_and_what_is_read(start: Start) -> None:
+    cold, warm = small_t5(), small_t5()
+    warm_up_generator(warm, start.vectors, WarmStart(near_identity=0.5, random_share=0.25))
+    theirs = cold.state_dict()
+    for name, weight in warm.state_dict().items():
+        if ".EncDecAttention." in name and name.endswith(("v.weight", "o.weight")):
+            assert torch.allclose(weight, 0.25 * theirs[name] + 0.5 * torch.eye(DIM)), name
+        elif name.endswith(("SelfAttention.o.weight", "wo.weight")):
+            assert torch.allclose(weight, 0.25 * theirs[name]), name
+        elif weight.shape == (WORDS, DIM):
+            known = torch.from_numpy(start.vectors.any(axis=1))
+            assert torch.equal(weight[~known], theirs[name][~known])
+            ours = weight[known] / weight[known].norm(dim=1, keepdim=True)
+            assert torch.allclose(ours, torch.from_numpy(start.vectors).float()[known], atol=1e-5)
+        else:
+            assert torch.equal(weight, theirs[name]), name

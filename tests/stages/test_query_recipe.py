@@ -23,6 +23,7 @@ WRITER = (
     "stages.writer={stage: finetune_generator, layers: 1, hidden: 32, heads: 2, intermediate: 64, steps: 4,"
     " epochs: null, batch_size: 8, log_every: 1}"
 )
+WARM_WRITER = WRITER.replace("steps: 4", "steps: 4, vectors: tokens")
 TOKENS = "stages.tokens={stage: tokens, workers: 1}"
 KINDS = {"passages", "read_queries", "extract_queries", "generate_queries", "finetune_generator"}
 
@@ -60,7 +61,8 @@ def done(given: list[str], root: Path) -> Done:
         OWN,
         f"stages.read={_options(stage='read_queries', passages='own', path=path)}",
         f"stages.extracted={_options(stage='extract_queries')}",
-        WRITER,
+        TOKENS,
+        WARM_WRITER,
         f"stages.queries={_options(stage='generate_queries', model='null', generator='writer', max_tokens=8, number=2)}",
     ]
     return run_command(*given, *stages).sound()
@@ -78,7 +80,7 @@ def test_every_kind_of_stage_runs_and_is_reused(done: Done, given: list[str], ro
     manifest = json.loads((stages / "queries" / "manifest.json").read_text())
     assert manifest["metrics"]["queries"] == len(queries["queries"].store)
     assert (stages / "writer" / "logs" / "metrics.csv").is_file()
-    again = run_command(*given, WRITER, queries_stage("generate_queries", model="null", generator="writer", max_tokens=8,
+    again = run_command(*given, TOKENS, WARM_WRITER, queries_stage("generate_queries", model="null", generator="writer", max_tokens=8,
                                                number=2), "trainer.devices=2").sound()  # fmt: skip
     assert again.computed == [], "the number of processes is not part of what a stage is"
 
@@ -119,6 +121,14 @@ CONFIGS: dict[str, tuple[str, list[str]]] = {
         WRITER.replace("heads: 2", "heads: 3"),
         ["stages.writer: hidden (32) must be a multiple of heads (3)"],
     ),
+    "vectors for a model that knows its tokens": (
+        WARM_WRITER.replace("steps: 4", "steps: 4, model: a/t5"),
+        ["stages.writer: vectors is tokens, but model knows its tokens already; set one of them to null"],
+    ),
+    "vectors of another size": (
+        WARM_WRITER.replace("hidden: 32", "hidden: 16"),
+        ["stages.writer.vectors: tokens has 32 dimensions, the model 16; set its dim"],
+    ),
     "a split that is not there": (
         WRITER.replace("steps: 4", "steps: 4, split: dev") + " data.splits.dev=null",
         ["stages.writer.split: dev, but the collection beir has no such split"],
@@ -142,7 +152,7 @@ CONFIGS: dict[str, tuple[str, list[str]]] = {
 def test_a_fault_of_the_config_is_named_with_its_key(name: str, given: list[str], tmp_path: Path) -> None:
     stage, wanted = CONFIGS[name]
     extra = [WRITER] if "writer" in stage and not stage.startswith("stages.writer") else []
-    extra += [TOKENS] if stage.startswith("stages.pre=") else []
+    extra += [TOKENS] if stage.startswith("stages.pre=") or "vectors: tokens" in stage else []
     stage, _, override = stage.partition(" data.")
     overrides = [f"data.{override}", "data.dev_queries=0"] if override else []
     one_line(run_command(*given, *extra, stage, *overrides, f"output_root={tmp_path}"), *wanted)

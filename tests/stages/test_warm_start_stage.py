@@ -271,7 +271,7 @@ def test_values_that_cannot_be_are_refused(name: str, read: dict[str, Path], tmp
         ("near_identity: -1", "stages.warm.near_identity: must be >= 0, got -1"),
         (
             "vectors: small",
-            "stages.warm.vectors: small has 8 dimensions, the backbone 32; set its dim",
+            "stages.warm.vectors: small has 8 dimensions, the model 32; set its dim",
         ),
         ("backbone: {name: ./nix}", "stages.warm.backbone.name: ./nix: no such folder"),
     ],

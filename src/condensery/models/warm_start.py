@@ -103,6 +103,34 @@ def warm_up(
         _prefer_rare_tokens(backbone, counts, vocabulary, parts.rare_tokens)
 
 
+@torch.no_grad()
+def warm_up_generator(model: PreTrainedModel, vectors: NDArray[np.float64], parts: WarmStart | None = None) -> None:
+    """Write a warm start into a T5 from scratch, in place: its first words are about what it has read.
+
+    Token embeddings, which the vocabulary projection shares, are ``vectors``; the decoder's attention to what was read has
+    value and output projections near the identity, so it adds the mean of that to what is written next. All else that is
+    added to a state on its way is as random as before, times ``random_share``.
+
+    Args:
+        model: a ``T5ForConditionalGeneration`` with random weights, whose heads together are as wide as its states.
+        vectors: (V, d), see ``token_vectors``; rows of zeros keep their random embeddings.
+        parts: ``near_identity`` and ``random_share``; a T5 has no place for the others.
+    """
+    parts, whole = parts or WarmStart(), model.base_model
+    shared: Any = model.get_input_embeddings()
+    _write_embeddings(shared.weight, vectors)
+    blocks: Any = [*whole.encoder.block, *whole.decoder.block]
+    for block in blocks:
+        for sublayer in block.layer:
+            if hasattr(sublayer, "EncDecAttention"):
+                _near_identity(sublayer.EncDecAttention.v, parts)
+                _near_identity(sublayer.EncDecAttention.o, parts)
+            elif hasattr(sublayer, "SelfAttention"):
+                sublayer.SelfAttention.o.weight.mul_(parts.random_share)
+            else:
+                sublayer.DenseReluDense.wo.weight.mul_(parts.random_share)
+
+
 def _write_embeddings(table: nn.Parameter, vectors: NDArray[np.float64]) -> None:
     """Rows with a vector get it, scaled to the standard deviation of the random rows."""
     known = vectors.any(axis=1)

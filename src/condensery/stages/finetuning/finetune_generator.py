@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from condensery.models.flops import T5_BASE, EncoderSize, Step
 from condensery.stages.base import Context, Input, StageConfig, stage
 from condensery.stages.checks import Split, check_checkpoint, missing_split
+from condensery.stages.pretraining.token_vectors import other_dimensions, read_token_vectors
 from condensery.stages.training import Count, OptimisedStageConfig, run_training
 from condensery.stages.work import QUESTION, Read, Work, known
 from condensery.system.files import expanded
@@ -22,10 +23,14 @@ SIZES = ("layers", "hidden", "heads", "intermediate")
 
 
 class FinetuneGeneratorConfig(OptimisedStageConfig):
-    """``model`` is a hub name or folder; null: a T5 of the given sizes from scratch. ``batch_size`` counts pairs."""
+    """``model`` is a hub name or folder; null: a T5 of the given sizes from scratch. ``batch_size`` counts pairs.
+
+    ``vectors``: what the token embeddings of a T5 from scratch begin with, None = noise.
+    """
 
     corpus: Annotated[str, Input("corpus")]
     tokenizer: Annotated[str, Input("tokenizer")]
+    vectors: Annotated[str | None, Input("token_vectors")]
     split: Split
     model: str | None
     revision: str | None
@@ -43,6 +48,8 @@ class FinetuneGeneratorConfig(OptimisedStageConfig):
     def _heads_divide(self) -> Self:
         if self.model is None and self.hidden % self.heads:
             raise ValueError(f"hidden ({self.hidden}) must be a multiple of heads ({self.heads})")
+        if self.model is not None and self.vectors is not None:
+            raise ValueError(f"vectors is {self.vectors}, but model knows its tokens already; set one of them to null")
         return self
 
     def work(self, read: Read) -> Work:
@@ -77,8 +84,10 @@ class FinetuneGeneratorConfig(OptimisedStageConfig):
         return [*super().identity(), *content]
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-        """A split that the collection does not have."""
-        return missing_split(self.split, inputs["corpus"])
+        """A split that the collection does not have, or vectors of another size than the model's."""
+        return missing_split(self.split, inputs["corpus"]) or other_dimensions(
+            self.vectors, inputs["vectors"], self.hidden
+        )
 
 
 @stage("finetune_generator", version=1, makes="generator", cost=20.0, together=True)
@@ -120,9 +129,13 @@ def finetune_generator(config: FinetuneGeneratorConfig, context: Context) -> dic
 
 def _initial_model(config: FinetuneGeneratorConfig, context: Context) -> "Generator":
     from condensery.models.generator import load_generator, small_generator
+    from condensery.models.warm_start import warm_up_generator
 
     if config.model is None:
         sizes = {name: getattr(config, name) for name in SIZES}
-        return small_generator(context.input("tokenizer"), **sizes, dropout=config.dropout, seed=config.seed)
+        made = small_generator(context.input("tokenizer"), **sizes, dropout=config.dropout, seed=config.seed)
+        if config.vectors is not None:
+            warm_up_generator(made.model, read_token_vectors(context.input("vectors"), config.seed))
+        return made
     key = f"stages.{context.stage_name}.model"
     return load_generator(config.folder() or config.model, key, config.revision, dropout_rate=config.dropout)

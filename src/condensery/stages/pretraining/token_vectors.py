@@ -1,11 +1,17 @@
 """Stage ``token_vectors``: the truncated SVD of the associations between a collection's tokens."""
 
-from typing import Annotated, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
 from condensery.stages.base import Context, Input, StageConfig, stage
 from condensery.stages.work import Read, Work, known, product
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 class TokenVectorsConfig(StageConfig):
@@ -39,3 +45,20 @@ def token_vectors(config: TokenVectorsConfig, context: Context) -> dict[str, Any
     np.save(context.folder / "left.npy", left.astype(np.float32))
     np.save(context.folder / "values.npy", values)
     return {"tokens": store.token_count, "associations": associations.nnz}
+
+
+def other_dimensions(name: str | None, configs: Sequence[StageConfig], hidden: int) -> tuple[str, str] | None:
+    """The complaint about the input ``vectors``, where they do not have the dimensions of the model that begins with them."""
+    dims = [config.dim for config in configs if isinstance(config, TokenVectorsConfig)]
+    if not dims or dims[0] == hidden:
+        return None
+    return "vectors", f"{name} has {dims[0]} dimensions, the model {hidden}; set its dim"
+
+
+def read_token_vectors(folder: Path, seed: int) -> "NDArray[np.float64]":
+    """The vectors (V, dim) of an artifact, turned by a random rotation: see ``models.warm_start.token_vectors``."""
+    from condensery.models.warm_start import token_vectors
+    from condensery.system.files import load_array
+
+    left, values = (load_array(folder / f"{name}.npy") for name in ("left", "values"))
+    return token_vectors(left, values, seed)

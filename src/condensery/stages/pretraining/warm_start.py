@@ -9,7 +9,7 @@ from condensery.errors import UserError
 from condensery.models.config import BackboneConfig
 from condensery.stages.base import Context, Input, StageConfig, stage
 from condensery.stages.checks import check_checkpoint, check_length
-from condensery.stages.pretraining.token_vectors import TokenVectorsConfig
+from condensery.stages.pretraining.token_vectors import other_dimensions, read_token_vectors
 from condensery.stages.work import Read, Work, checkpoint_bytes, known, with_encoder
 from condensery.system.files import expanded
 
@@ -56,10 +56,9 @@ class WarmStartConfig(StageConfig):
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
         """Vectors of another size than the backbone's."""
-        dims = [config.dim for config in inputs["vectors"] if isinstance(config, TokenVectorsConfig)]
-        if self.backbone.name is not None or not dims or dims[0] == self.backbone.hidden:
+        if self.backbone.name is not None:
             return None
-        return "vectors", f"{self.vectors} has {dims[0]} dimensions, the backbone {self.backbone.hidden}; set its dim"
+        return other_dimensions(self.vectors, inputs["vectors"], self.backbone.hidden)
 
 
 @stage("warm_start", version=1, makes="encoder", cost=2.0)
@@ -73,8 +72,7 @@ def warm_start(config: WarmStartConfig, context: Context) -> dict[str, Any]:
     from condensery.models.backbone import masked_language_model
     from condensery.models.checkpoint import save_condenser
     from condensery.models.condenser import Condenser, condenser_shape
-    from condensery.models.warm_start import WarmStart, token_vectors, warm_up
-    from condensery.system.files import load_array
+    from condensery.models.warm_start import WarmStart, warm_up
     from condensery.tokens.artifacts import Tokens
     from condensery.tokens.cooccurrence import unigrams
 
@@ -85,9 +83,7 @@ def warm_start(config: WarmStartConfig, context: Context) -> dict[str, Any]:
     if config.backbone.name is None:
         vectors = None
         if config.vectors is not None:
-            folder = context.input("vectors")
-            left, values = (load_array(folder / f"{name}.npy") for name in ("left", "values"))
-            vectors = token_vectors(left, values, config.seed)
+            vectors = read_token_vectors(context.input("vectors"), config.seed)
             about["known_tokens"] = int(vectors.any(axis=1).sum())
         parts = WarmStart(**{field.name: getattr(config, field.name) for field in fields(WarmStart)})
         warm_up(model, vectors, unigrams(store, vocabulary.size), vocabulary, parts)
