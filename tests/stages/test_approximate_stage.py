@@ -39,6 +39,10 @@ def test_a_row_of_its_own_says_how_much_of_exact_search_it_finds(on_beir: list[s
     [
         ("{stage: ann_index, vectors: bm25}", "stages.near.vectors: bm25 is no index of vectors"),
         (
+            "{stage: ann_index, vectors: wide}",
+            "stages.near.vectors: wide has up to 3 windows of a passage; set its windows to 1",
+        ),
+        (
             "{stage: ann_index, vectors: round1, factory: 'IVF1q00,Flat'}",
             "stages.near.factory: 'IVF1q00,Flat' is none that FAISS's index_factory knows, such as 'IVF1024,Flat'",
         ),
@@ -49,8 +53,9 @@ def test_a_row_of_its_own_says_how_much_of_exact_search_it_finds(on_beir: list[s
     ],
 )
 def test_what_it_cannot_do_is_one_line(stage: str, message: str, on_beir: list[str], store: Path) -> None:
+    wide = "stages.wide={stage: encode, model: round1, windows: 3}"
     done = run_command(
-        "experiment=tiny", *on_beir, f"output_root={store}", f"stages.near={stage}", "+table.rows.near=near"
+        "experiment=tiny", *on_beir, f"output_root={store}", f"stages.near={stage}", wide, "+table.rows.near=near"
     )
     assert done.code == 1
     assert message in done.err

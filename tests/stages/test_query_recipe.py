@@ -80,8 +80,8 @@ def test_every_kind_of_stage_runs_and_is_reused(done: Done, given: list[str], ro
     manifest = json.loads((stages / "queries" / "manifest.json").read_text())
     assert manifest["metrics"]["queries"] == len(queries["queries"].store)
     assert (stages / "writer" / "logs" / "metrics.csv").is_file()
-    again = run_command(*given, TOKENS, WARM_WRITER, queries_stage("generate_queries", model="null", generator="writer", max_tokens=8,
-                                               number=2), "trainer.devices=2").sound()  # fmt: skip
+    same = queries_stage("generate_queries", model="null", generator="writer", max_tokens=8, number=2)
+    again = run_command(*given, TOKENS, WARM_WRITER, same, "trainer.devices=2").sound()
     assert again.computed == [], "the number of processes is not part of what a stage is"
 
 

@@ -16,7 +16,7 @@ Shapes: V tokens of the vocabulary, d hidden size, h heads, e = d / h.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -116,11 +116,9 @@ def warm_up_generator(model: PreTrainedModel, vectors: NDArray[np.float64], part
         vectors: (V, d), see ``token_vectors``; rows of zeros keep their random embeddings.
         parts: ``near_identity`` and ``random_share``; a T5 has no place for the others.
     """
-    parts, whole = parts or WarmStart(), model.base_model
-    shared: Any = model.get_input_embeddings()
-    _write_embeddings(shared.weight, vectors)
-    blocks: Any = [*whole.encoder.block, *whole.decoder.block]
-    for block in blocks:
+    parts, whole = parts or WarmStart(), cast(Any, model)
+    _write_embeddings(whole.get_input_embeddings().weight, vectors)
+    for block in (*whole.encoder.block, *whole.decoder.block):
         for sublayer in block.layer:
             if hasattr(sublayer, "EncDecAttention"):
                 _near_identity(sublayer.EncDecAttention.v, parts)

@@ -8,6 +8,7 @@ Shapes: n queries, m passages of a block, k results, d dimensions.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ from numpy.typing import NDArray
 
 from condensery.retrieval.ranking import EMPTY, LAST_ROW, SIGN_FLIP, Keys, Ranking, pack, top, unpack
 from condensery.retrieval.retriever import MEMORY
+from condensery.retrieval.windows import FILE as WINDOWS
+from condensery.retrieval.windows import best_of_windows
 from condensery.system.files import load_array, read_json
 from condensery.system.progress import ProgressTask
 
@@ -45,6 +48,7 @@ class DenseIndex:
         about: dict[str, Any] = read_json(folder / "index.json")
         self.folder, self.dim, self.passages = folder, int(about["dim"]), int(about["passages"])
         self.shards: list[tuple[int, int]] = [(first, stop) for first, stop in about["shards"]]
+        self.starts = load_array(folder / WINDOWS) if "windows" in about else None  # (P + 1,) of the texts' windows
         self.threads, self.memory = max(1, threads), memory
         self.device = device_of_search(device)
 
@@ -57,7 +61,8 @@ class DenseIndex:
         return queries[np.asarray(query_rows, dtype=np.int64)].astype(np.float32)
 
     def passage_vectors(self, rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """The vectors (n, d) of some passages, in the order of their rows (n,); read fastest where these ascend."""
+        """The vectors (n, d) of some passages, or of windows where there are any, in the order of their rows (n,); read
+        fastest where these ascend."""
         vectors = np.empty((len(rows), self.dim), np.float32)
         for number, (first, stop) in enumerate(self.shards):
             here = np.flatnonzero((rows >= first) & (rows < stop))
@@ -72,17 +77,25 @@ class DenseIndex:
     def search_vectors(self, vectors: Vectors, k: int, progress: ProgressTask | None = None) -> Ranking:
         """The k best passages of query vectors (n, d): scores and rows (n, k), as ``Retriever.search``."""
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)
-        group = max(1, self.memory // (2 * 8 * 6 * max(k, 1)))  # candidates of two blocks and copies while they merge
+        most = k if self.starts is None else k * int(np.diff(self.starts).max(initial=1))
+        group = max(
+            1, self.memory // (2 * 8 * 6 * max(most, 1))
+        )  # candidates of two blocks and copies while they merge
         parts = []
         for first in range(0, len(vectors), group):
             queries = vectors[first : first + group]
-            parts.append(self._search_group(queries, k))
+            if self.starts is None:
+                parts.append(self._search_group(queries, k))
+            else:
+                parts.append(best_of_windows(partial(self._search_group, queries), self.starts, k))
             if progress:
                 progress.advance(len(queries))
         return unpack(np.concatenate(parts) if parts else np.empty((0, k), np.int64))
 
     def scores(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """Inner products of queries (n,) with some passages of each (n, c); 0 for row -1."""
+        """Inner products of queries (n,) with some passages of each (n, c), the best window's; 0 for row -1."""
+        if self.starts is not None:
+            return self._scores_of_windows(query_rows, passage_rows)
         queries, products = self.query_vectors(query_rows), np.zeros(passage_rows.shape, np.float32)
         for number, (first, stop) in enumerate(self.shards):
             shard = load_array(shard_path(self.folder, number), mapped=True)
@@ -91,6 +104,17 @@ class DenseIndex:
                 query, column = places[at : at + BLOCK].T
                 passages = shard[passage_rows[query, column] - first].astype(np.float32)
                 products[query, column] = np.einsum("id,id->i", queries[query], passages)
+        return products
+
+    def _scores_of_windows(
+        self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]
+    ) -> NDArray[np.float32]:
+        assert self.starts is not None
+        queries, products = self.query_vectors(query_rows), np.zeros(passage_rows.shape, np.float32)
+        for query, column in np.argwhere(passage_rows >= 0):
+            row = passage_rows[query, column]
+            windows = self.passage_vectors(np.arange(self.starts[row], self.starts[row + 1]))
+            products[query, column] = (windows @ queries[query]).max()
         return products
 
     def _search_group(self, queries: NDArray[np.float32], k: int) -> Keys:

@@ -8,6 +8,7 @@ Shapes: b rows of a chunk, d dimensions.
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,11 +18,14 @@ from torch import Tensor
 
 from condensery.errors import UserError
 from condensery.retrieval.dense import shard_path
+from condensery.retrieval.windows import FILE as WINDOWS
+from condensery.retrieval.windows import Windows, cut
 from condensery.sharing import SINGLE_PROCESS, ProcessGroup
 from condensery.system.files import atomic, load_array, new_array, read_json, write_json
 from condensery.system.progress import ProgressTask, progress
 from condensery.tokens.batches import Chunk, chunks, text_rows
 from condensery.tokens.prefixes import NONE
+from condensery.tokens.spans import SPECIAL_TOKENS
 from condensery.tokens.store import TokenStore
 from condensery.tokens.vocabulary import Vocabulary
 
@@ -34,7 +38,8 @@ class EncoderInput:
     """What is encoded: texts as tokens, with titles before them where ``titles`` is given.
 
     A text then reads [CLS] title [SEP] text [SEP]. ``max_length`` is in tokens, special tokens included. ``prefix`` (p,)
-    stands behind [CLS].
+    stands behind [CLS]. With ``windows`` above 1, that many stretches of a text are encoded at most, each a row of its own
+    with the same title before it; its length is what is encoded.
     """
 
     texts: TokenStore
@@ -42,11 +47,28 @@ class EncoderInput:
     max_length: int
     titles: TokenStore | None = None
     prefix: NDArray[np.int64] = field(default_factory=lambda: NONE)
+    windows: int = 1
+
+    def __len__(self) -> int:
+        return len(self.texts) if self.windows == 1 else len(self.cut.texts)
+
+    @cached_property
+    def cut(self) -> Windows:
+        """The windows of all texts."""
+        room = np.full(len(self.texts), self.max_length - SPECIAL_TOKENS - len(self.prefix))
+        if self.titles is not None:
+            before = self.titles.lengths + (self.titles.lengths > 0)  # and [SEP]
+            room = room - np.minimum(before, room - 1)
+        return cut(self.texts.lengths, room, self.windows)
 
     def chunks(self, first: int, stop: int, budget: int) -> list[Chunk]:
-        """The texts ``first`` to ``stop`` in chunks of ``budget`` padded tokens; rows count from ``first``."""
-        rows, read = np.arange(first, stop), (self.vocabulary, self.max_length, self.titles)
-        flat, starts = text_rows(self.texts, rows, *read, prefix=self.prefix)
+        """The rows ``first`` to ``stop`` in chunks of ``budget`` padded tokens; they count from ``first``."""
+        rows, hidden = np.arange(first, stop), None
+        if self.windows > 1:
+            rows, skipped = self.cut.texts[first:stop], self.cut.skipped[first:stop]
+            hidden = np.stack([self.texts.starts[rows], skipped], axis=1)
+        read = (self.vocabulary, self.max_length, self.titles)
+        flat, starts = text_rows(self.texts, rows, *read, hidden=hidden, prefix=self.prefix)
         return chunks(flat, starts, budget, self.vocabulary.pad)
 
 
@@ -66,13 +88,13 @@ def encode_store(
     group: ProcessGroup = SINGLE_PROCESS,
     label: str = "encode",
 ) -> None:
-    """Encode all texts of ``source`` into ``folder``/passages/00000.npy, ...; whole shards that exist are kept.
+    """Encode all rows of ``source`` into ``folder``/passages/00000.npy, ...; whole shards that exist are kept.
 
     ``encode`` gets chunks on the CPU. Shards of another layout (shard size, number of texts, dtype) are removed first.
     ``write_dense_index`` finishes. Raises ``UserError`` when a vector is not finite.
     """
-    plan = shard_ranges(len(source.texts), shard_size)
-    layout = {"texts": len(source.texts), "shard_size": shard_size, "dtype": dtype}
+    plan = shard_ranges(len(source), shard_size)
+    layout: dict[str, Any] = {"texts": len(source), "shard_size": shard_size, "dtype": dtype}
     with group.shards(lambda: missing(folder, layout, len(plan))) as mine:
         rows = {number: plan[number] for number in mine}
         with progress(label, sum(stop - first for first, stop in rows.values()), "texts") as task:
@@ -127,7 +149,7 @@ def encode_queries(
 
     def join() -> None:
         with atomic(path) as temporary:
-            join_shards(parts, shard_ranges(len(source.texts), shard_size), temporary)
+            join_shards(parts, shard_ranges(len(source), shard_size), temporary)
         shutil.rmtree(parts)
 
     if not group.from_rank_zero(path.exists):
@@ -149,10 +171,11 @@ def join_shards(folder: Path, plan: list[tuple[int, int]], path: Path) -> None:
     joined.flush()
 
 
-def write_dense_index(folder: Path) -> dict[str, Any]:
+def write_dense_index(folder: Path, windows: Windows | None = None) -> dict[str, Any]:
     """Write ``index.json`` once all shards and queries.npy are there; returns what it says.
 
-    Raises ``UserError`` when a shard is missing or has another shape than the layout says.
+    ``windows``: of the texts, where one may have several vectors. Raises ``UserError`` when a shard is missing or has another
+    shape than the layout says.
     """
     layout = read_json(folder / "layout.json")
     plan = shard_ranges(layout["texts"], layout["shard_size"])
@@ -172,5 +195,9 @@ def write_dense_index(folder: Path) -> dict[str, Any]:
     queries = len(load_array(folder / "queries.npy", mapped=True)) if (folder / "queries.npy").exists() else 0
     about = {"method": "dense", "passages": layout["texts"], "queries": queries, "dim": dims.pop()}
     about |= {"dtype": layout["dtype"], "shards": plan}
+    if windows is not None:
+        about |= {"passages": len(windows.starts) - 1, "windows": layout["texts"]}
+        with atomic(folder / WINDOWS) as temporary, open(temporary, "wb") as stream:
+            np.save(stream, windows.starts)
     write_json(folder / "index.json", about)
     return about

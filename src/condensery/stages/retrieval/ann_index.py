@@ -34,9 +34,12 @@ class ApproximateConfig(StageConfig):
         return value
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-        """An index without vectors."""
-        if isinstance(inputs["vectors"][0], EncodeConfig):
-            return None
+        """An index without vectors, or with several of a passage."""
+        encoded = inputs["vectors"][0]
+        if isinstance(encoded, EncodeConfig):
+            if encoded.windows == 1:
+                return None
+            return "vectors", f"{self.vectors} has up to {encoded.windows} windows of a passage; set its windows to 1"
         return "vectors", f"{self.vectors} is no index of vectors; name a trained encoder, or a stage of kind encode"
 
 

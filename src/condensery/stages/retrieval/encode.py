@@ -11,7 +11,10 @@ from condensery.stages.work import QUESTION, Read, Work, known
 
 
 class EncodeConfig(StageConfig):
-    """``model`` is the retriever's checkpoint; lengths are those that it was trained with."""
+    """``model`` is the retriever's checkpoint; lengths are those that it was trained with.
+
+    ``windows``: stretches of a long passage that are encoded at most; it is ranked by its best (``retrieval.windows``).
+    """
 
     model: Annotated[str, Input("encoder")]
     tokens: Annotated[str, Input("tokens")]
@@ -19,6 +22,15 @@ class EncodeConfig(StageConfig):
     dtype: Literal["float32", "float16"]
     chunk_tokens: Annotated[int, Field(gt=0)]
     shard_size: Annotated[int, Field(gt=0), Operational()]
+    windows: Annotated[int, Field(ge=1)]
+
+    def by_content(self) -> set[str]:
+        """The windows: with one, which all had before there were more, the id is what it was."""
+        return {"windows"}
+
+    def identity(self) -> list[str]:
+        """The windows, where there is more than one."""
+        return [f"windows {self.windows}"] if self.windows > 1 else []
 
     def work(self, read: Read) -> Work:
         """Every passage and every query once. A vector takes four bytes a dimension, or two."""
@@ -27,8 +39,10 @@ class EncodeConfig(StageConfig):
         if size is None or texts.passages is None or texts.passage_tokens is None:
             return Work(sizes)
         queries = sum(texts.queries.values())
-        rows = texts.passages + queries
-        length = (texts.passages * min(texts.passage_tokens + 2, longest) + queries * QUESTION) / rows
+        of_each = min(self.windows, max(1.0, texts.passage_tokens / longest))
+        passages = texts.passages * of_each
+        rows = passages + queries
+        length = (passages * min(texts.passage_tokens / of_each + 2, longest) + queries * QUESTION) / rows
         step = Step(size, rows, length, self.chunk_tokens, trained=False, precision=self.precision)
         disk = rows * size.hidden * (4 if self.dtype == "float32" else 2)
         return Work(replace(sizes, dimensions=size.hidden), 1, step, seconds=0.0, disk=disk)
@@ -72,7 +86,9 @@ def encode(config: EncodeConfig, context: Context) -> dict[str, Any]:
     lengths = retriever.query_length, retriever.passage_length
     own = retriever.model.settings
     before = Prefixes.of(context.input("model"), own.query_prefix, own.passage_prefix, lengths)
-    passages = EncoderInput(tokens.passages, tokens.vocabulary, lengths[1], tokens.titles, before.passage)
+    passages = EncoderInput(
+        tokens.passages, tokens.vocabulary, lengths[1], tokens.titles, before.passage, config.windows
+    )
     questions = EncoderInput(tokens.queries, tokens.vocabulary, lengths[0], prefix=before.query)
     settings: dict[str, Any] = {
         "shard_size": config.shard_size,
@@ -83,5 +99,5 @@ def encode(config: EncodeConfig, context: Context) -> dict[str, Any]:
     encode_store(vectors, passages, context.folder, label=context.stage_name, **settings)
     encode_queries(queries, questions, context.folder, **settings)
     group.leave_unless_rank_zero()
-    about = write_dense_index(context.folder)
-    return {key: about[key] for key in ("passages", "queries", "dim")}
+    about = write_dense_index(context.folder, passages.cut if config.windows > 1 else None)
+    return {key: about[key] for key in ("passages", "windows", "queries", "dim") if key in about}
