@@ -72,6 +72,7 @@ RANGES = {
     "train_queries": _COUNT,
     "warmup_ratio": _SHARE,
     "weight_decay": _WEIGHT,
+    "windows": _COUNT,
     "workers": _COUNT_OR_NONE,
 }
 

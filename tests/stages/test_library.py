@@ -43,6 +43,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     run_stage("tokens", folder / "tokens", read, titles=True)
     dense = {"model": folder / "retriever", "tokens": folder / "tokens", "corpus": read["corpus"]}
     run_stage("encode", folder / "dense", dense)
+    run_stage("retriever", folder / "narrow", {}, folder=folder / "plain", query_length=16, passage_length=14)
+    run_stage("encode", folder / "windows", {**dense, "model": folder / "narrow"}, windows=3)
     run_stage("bm25", folder / "bm25", {"corpus": read["corpus"]})
     return {path.name: path for path in folder.iterdir()}
 
@@ -73,9 +75,14 @@ def test_bm25_is_set_in_python_as_in_a_recipe(made: dict[str, Path]) -> None:
     assert {name: stage[name] for name in settings} == settings == neighbours.BM25
 
 
-@pytest.mark.parametrize("kind", ["dense", "bm25"])
+@pytest.mark.parametrize("kind", ["dense", "windows", "bm25"])
 def test_it_finds_and_measures_what_the_stages_do(kind: str, made: dict[str, Path], tmp_path: Path) -> None:
-    retriever = Retriever(made["retriever"], device="cpu") if kind == "dense" else BM25()
+    searchers = {
+        "dense": lambda: Retriever(made["retriever"], device="cpu"),
+        "windows": lambda: Retriever(made["narrow"], device="cpu", windows=3),
+        "bm25": BM25,
+    }
+    retriever = searchers[kind]()
     metrics = ["MRR@10", "Recall@5"]
     collection = Collection(made["corpus"])
     queries = collection.questions("train")

@@ -9,6 +9,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from copy import copy
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Self, overload
@@ -166,6 +167,8 @@ class Retriever(Searcher):
         device: "cpu", "cuda", ...; None = the GPU where there is one.
         vectors: ``pooling``, ``normalise``, ``query_prefix``, ``passage_prefix``, in place of what ``source`` says, where
             that is a folder or a name; see ``VectorSettings``.
+        windows: stretches of a passage that are indexed at most, each of ``passage_length`` tokens with the title before
+            it; a passage ranks by its best. 1 = what is longer is cut.
 
     Raises:
         UserError: nothing can be loaded, or sentence-transformers makes its vectors in a way that is not known here.
@@ -180,6 +183,7 @@ class Retriever(Searcher):
         tokenizer: str | Path | None = None,
         device: str | None = None,
         vectors: "VectorOptions | None" = None,
+        windows: int = 1,
     ) -> None:
         from condensery.models.biencoder import BiEncoder
         from condensery.models.checkpoint import load_any_retriever
@@ -205,7 +209,7 @@ class Retriever(Searcher):
         longest = min(512, self.model.query.longest, self.model.passage.longest)
         self.query_length = query_length or lengths[0] or longest
         self.passage_length = passage_length or lengths[1] or longest
-        self.device = device_of_search(device)
+        self.device, self.windows = device_of_search(device), windows
         self._tokenizer = load_tokenizer(tokenizer)
         self._vocabulary = Vocabulary.of(self._tokenizer)
 
@@ -230,18 +234,42 @@ class Retriever(Searcher):
         digest = hashlib.blake2b(self._tokenizer.backend_tokenizer.to_str().encode(), digest_size=16)
         for name, weight in self.model.state_dict().items():
             digest.update(name.encode() + weight.cpu().numpy().tobytes())
-        own = self.model.settings.own()
-        return (
-            f"{digest.hexdigest()} {self.query_length} {self.passage_length}{f' {sorted(own.items())}' if own else ''}"
-        )
+        own, windows = self.model.settings.own(), f" windows {self.windows}" if self.windows > 1 else ""
+        settings = f" {sorted(own.items())}" if own else ""
+        return f"{digest.hexdigest()} {self.query_length} {self.passage_length}{settings}{windows}"
 
     def _prepare(self, titles: list[str], texts: list[str]) -> None:
-        self._vectors = self.encode_passages(texts, titles)
+        from condensery.models.biencoder import PASSAGE
+
+        if self.windows == 1:
+            self._vectors = self.encode_passages(texts, titles)
+            return
+        pieces = [self._windows_of(text, title) for title, text in zip(titles, texts, strict=True)]
+        self._starts = np.cumsum([0, *map(len, pieces)])  # (m + 1,) the first window of each passage
+        self._vectors = self._encode([ids for windows in pieces for ids in windows], PASSAGE)
 
     def _rank(self, queries: list[str], k: int) -> Ranking:
         from condensery.retrieval.dense import search_array
+        from condensery.retrieval.ranking import pack, unpack
+        from condensery.retrieval.windows import best_of_windows
 
-        return search_array(self.encode_queries(queries), self._vectors, k, self.device) if queries else _nothing(k)
+        if not queries:
+            return _nothing(k)
+        search = partial(search_array, self.encode_queries(queries), self._vectors, device=self.device)
+        if self.windows == 1:
+            return search(k=k)
+        return unpack(best_of_windows(lambda number: pack(*search(k=number)), self._starts, k))
+
+    def _windows_of(self, text: str, title: str) -> list[NDArray[np.int64]]:
+        from condensery.retrieval.windows import cut
+        from condensery.tokens.vocabulary import with_special
+
+        before, words = self._words(self.model.settings.passage_prefix + title), self._words(text)
+        if title and self._words(title):
+            before = [*before, self._vocabulary.sep]
+        room = max(1, self.passage_length - 2 - len(before))  # [CLS] and [SEP] are the two
+        skipped = cut(np.array([len(words)]), np.array([room]), self.windows).skipped.tolist()
+        return [with_special([*before, *words[at:]], self._vocabulary, self.passage_length) for at in skipped]
 
     def _ids_of(self, text: str, length: int, prefix: str, title: str = "") -> NDArray[np.int64]:
         from condensery.tokens.vocabulary import with_special
