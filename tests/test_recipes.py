@@ -85,6 +85,7 @@ ABLATIONS = {  # settings and seeds of each
     "ablation/rocketqa_comparison": (1, 3),
     "ablation/warm_start": (1, 3),
     "ablation/warm_start_squad": (1, 3),
+    "ablation/windows": (2, 3),
 }
 LONG = {"ablation/query_number", "ablation/low_data", "ablation/wiki_sections", "ablation/pretraining_steps"}
 LONG |= {"ablation/contrast_batch"}
@@ -101,6 +102,7 @@ SHARED = {  # stages that jobs share, and how many of them there are: one set of
     "ablation/attention_entropy": {"corpus": 1, "mlm": 3, "entropy": 3},
     "ablation/attention_entropy_sections": {"sentences": 1, "cocondenser": 3, "entropy": 3},
     "ablation/pretraining_steps": {"tokens": 1, "warm": 3, "mlm": 6, "cocondenser": 6, "fused": 6, "random_tuned": 3},
+    "ablation/windows": {"bm25": 1, "warm": 3, "cocondenser": 3, "cocondenser_tuned.index": 6, "fused": 6},
     "ablation/model_size": {"tokenizer": 2, "warm": 6, "bm25": 1, "cocondenser": 6, "fused": 6},
     "ablation/rocketqa_comparison": {"corpus": 1, "mlm": 3, "cross_encoder": 3},
     **{
