@@ -150,6 +150,18 @@ def test_differences_are_those_that_the_table_shows(tmp_path: Path) -> None:
         written(rows=["Condenser"])
 
 
+def test_the_title_of_a_sweeps_differences_names_the_baseline_once(tmp_path: Path) -> None:
+    def title(*baselines: str) -> str:
+        table = Table("a study", ["MRR@10"], [], [])
+        where = Interval(-0.02, 0.004, 0.2)
+        table.comparisons = [Comparison(f"{one}, more", "MRR@10", -0.012, 0.3, where, one) for one in baselines]
+        return draw("x", figure(kind="differences"), [], [table], tmp_path / "x").title
+
+    assert title("size=1 · BERT", "size=2 · BERT") == "MRR@10 against BERT of the same settings"
+    assert title("size=1 · BERT", "size=1 · BERT") == "MRR@10 against size=1 · BERT"
+    assert title("BERT", "RoBERTa") == "MRR@10 against BERT or RoBERTa"
+
+
 def test_differences_of_a_table_without_a_baseline_are_no_fault(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -148,12 +148,19 @@ def _draw_differences(figure: DifferencesFigure, tables: "Sequence[Table]", stem
     wanted = [one for one in wanted if figure.rows is None or one.name in figure.rows]
     if not wanted:
         raise UserError(f"the table compares no row{' of these' * bool(figure.rows)} with its baseline in {metric}")
-    baselines = " or ".join(dict.fromkeys(one.baseline for one in wanted))
+    baselines = _baseline([one.baseline for one in wanted])
     about = (
         f"{metric}: difference from {baselines} in points, and the interval in which it lies 95 of 100 times with other"
         " queries and other seeds."
     )
     return draw_differences(stem, figure.title or f"{metric} against {baselines}", about, wanted)
+
+
+def _baseline(names: Sequence[str]) -> str:
+    """What a title calls the baselines: of a sweep, one and the same system in each setting."""
+    different = list(dict.fromkeys(names))
+    systems = {name.rpartition(" · ")[2] for name in different}
+    return f"{systems.pop()} of the same settings" if len(different) > len(systems) == 1 else " or ".join(different)
 
 
 def _draw_scores(figure: ScoreBySizeFigure | ScoreByStepsFigure, jobs: Sequence[FigureJob], stem: Path) -> "Figure":
