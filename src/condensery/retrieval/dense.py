@@ -94,27 +94,25 @@ class DenseIndex:
 
     def scores(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
         """Inner products of queries (n,) with some passages of each (n, c), the best window's; 0 for row -1."""
-        if self.starts is not None:
-            return self._scores_of_windows(query_rows, passage_rows)
-        queries, products = self.query_vectors(query_rows), np.zeros(passage_rows.shape, np.float32)
+        if self.starts is None:
+            return self._products(query_rows, passage_rows)
+        first = self.starts[passage_rows][..., None]  # (n, c, 1); of row -1 it does not matter
+        windows = first + np.arange(np.diff(self.starts).max(initial=1))  # (n, c, most of a passage)
+        windows[(windows >= self.starts[passage_rows + 1][..., None]) | (passage_rows[..., None] < 0)] = -1
+        products = self._products(query_rows, windows.reshape(len(windows), -1)).reshape(windows.shape)
+        best = np.where(windows < 0, np.float32(-np.inf), products).max(axis=2)
+        return np.where(passage_rows < 0, np.float32(0), best)
+
+    def _products(self, query_rows: NDArray[np.integer], rows: NDArray[np.integer]) -> NDArray[np.float32]:
+        """Inner products of queries (n,) with some vectors of each (n, c); 0 for row -1."""
+        queries, products = self.query_vectors(query_rows), np.zeros(rows.shape, np.float32)
         for number, (first, stop) in enumerate(self.shards):
             shard = load_array(shard_path(self.folder, number), mapped=True)
-            places = np.argwhere((passage_rows >= first) & (passage_rows < stop))
+            places = np.argwhere((rows >= first) & (rows < stop))
             for at in range(0, len(places), BLOCK):
                 query, column = places[at : at + BLOCK].T
-                passages = shard[passage_rows[query, column] - first].astype(np.float32)
-                products[query, column] = np.einsum("id,id->i", queries[query], passages)
-        return products
-
-    def _scores_of_windows(
-        self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]
-    ) -> NDArray[np.float32]:
-        assert self.starts is not None
-        queries, products = self.query_vectors(query_rows), np.zeros(passage_rows.shape, np.float32)
-        for query, column in np.argwhere(passage_rows >= 0):
-            row = passage_rows[query, column]
-            windows = self.passage_vectors(np.arange(self.starts[row], self.starts[row + 1]))
-            products[query, column] = (windows @ queries[query]).max()
+                vectors = shard[rows[query, column] - first].astype(np.float32)
+                products[query, column] = np.einsum("id,id->i", queries[query], vectors)
         return products
 
     def _search_group(self, queries: NDArray[np.float32], k: int) -> Keys:

@@ -45,7 +45,7 @@ class FinetuneGeneratorConfig(OptimisedStageConfig):
     max_tokens: Annotated[int, Field(ge=2)]
 
     @model_validator(mode="after")
-    def _heads_divide(self) -> Self:
+    def _fits_together(self) -> Self:
         if self.model is None and self.hidden % self.heads:
             raise ValueError(f"hidden ({self.hidden}) must be a multiple of heads ({self.heads})")
         if self.model is not None and self.vectors is not None:
