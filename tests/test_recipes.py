@@ -72,6 +72,7 @@ ABLATIONS = {  # settings and seeds of each
     "ablation/query_source": (1, 3),
     "ablation/low_data": (3, 3),
     "ablation/hard_negatives": (1, 3),
+    "ablation/second_round": (1, 3),
     "ablation/contrast_batch": (5, 3),
     "ablation/stsb": (3, 3),
     "ablation/wiki_sections": (3, 3),
@@ -94,6 +95,7 @@ SHARED = {  # stages that jobs share, and how many of them there are: one set of
     **{name: {"queries": 1, "warm": seeds} for name, (_, seeds) in ABLATIONS.items()},
     "ablation/low_data": {"bm25": 1, "warm": 3, "mlm": 3, "cocondenser": 3},
     "ablation/hard_negatives": {"bm25_negatives": 1, "mlm": 3, "cocondenser": 3},
+    "ablation/second_round": {"bm25": 1, "warm": 3, "mlm": 3, "cocondenser": 3, "mined": 3},
     "ablation/contrast_batch": {"bm25": 1, "warm": 3, "warm_tuned": 3, "cocondenser": 15},
     **{key: {"sentences": 1, "mlm": 3, "cocondenser": 3} for key in ("ablation/stsb", "ablation/wiki_sections")},
     "ablation/batch_scheduling": {"cocondenser": 1, "random": 3, "abs_encoder": 3},
@@ -435,6 +437,20 @@ def test_rounds_and_pools_of_hard_negatives_run_to_their_table(roots: dict[str, 
     ):
         order = [done.computed.index(name) for name in chain]
         assert order == sorted(order), "each round mines with the retriever of the last"
+
+
+def test_each_pretraining_has_a_second_round_with_negatives_of_its_own(roots: dict[str, Path], tmp_path: Path) -> None:
+    given = ["data=squad", f"data.root={roots['cocondenser_squad']}", f"output_root={tmp_path}", "logger=csv"]
+    done = run_command("experiment=ablation/second_round", *given, *FEW, *MODEL).sound()
+    assert list(metrics_of(done.folder)) == [
+        *("BM25", "MLM", "Condenser", "coCondenser"),
+        *(f"{name} + hard negatives" for name in ("MLM", "Condenser", "coCondenser")),
+        "coCondenser + hard negatives + BM25",
+    ]
+    for mined, retriever in (("mlm_mined", "mlm_round1"), ("condenser_mined", "condenser_round1"), ("mined", "round1")):
+        assert done.computed.index(retriever) < done.computed.index(mined)
+    negatives = {(done.folder / "stages" / name).resolve() for name in ("mlm_mined", "condenser_mined", "mined")}
+    assert len(negatives) == 3
 
 
 @pytest.mark.parametrize("recipe", [ON_SENTENCES[0], pytest.param(ON_SENTENCES[1], marks=pytest.mark.slow)])
