@@ -443,8 +443,8 @@ def test_each_pretraining_has_a_second_round_with_negatives_of_its_own(roots: di
     given = ["data=squad", f"data.root={roots['cocondenser_squad']}", f"output_root={tmp_path}", "logger=csv"]
     done = run_command("experiment=ablation/second_round", *given, *FEW, *MODEL).sound()
     assert list(metrics_of(done.folder)) == [
-        *("BM25", "MLM", "Condenser", "coCondenser"),
-        *(f"{name} + hard negatives" for name in ("MLM", "Condenser", "coCondenser")),
+        *("BM25", "warm start", "MLM", "Condenser", "coCondenser"),
+        *(f"{name} + hard negatives" for name in ("warm start", "MLM", "Condenser", "coCondenser")),
         "coCondenser + hard negatives + BM25",
     ]
     stages = done.folder / "stages"
@@ -453,7 +453,7 @@ def test_each_pretraining_has_a_second_round_with_negatives_of_its_own(roots: di
         read: dict[str, list[str]] = json.loads((stages / stage / "manifest.json").read_text())["inputs"]
         return {name: [Path(artifact).name for artifact in artifacts] for name, artifacts in read.items()}
 
-    for model, prefix in (("mlm", "mlm_"), ("condenser", "condenser_"), ("cocondenser", "")):
+    for model, prefix in (("warm", "warm_"), ("mlm", "mlm_"), ("condenser", "condenser_"), ("cocondenser", "")):
         second = inputs(f"{prefix}round2")
         assert second["init"] == [(stages / model).resolve().name], "begins again with the pre-trained weights"
         assert second["negatives"] == [(stages / f"{prefix}mined").resolve().name]
