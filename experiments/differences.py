@@ -4,7 +4,11 @@
 
 RESULTS is the results.json of a run or a sweep, ARTIFACTS its folder outputs/artifacts, METRICS a list: MRR@10,Recall@100.
 A line for each pair: the mean difference in points (percent), the 95 % interval with other queries and other seeds, and the p
-of a paired randomisation test over queries on the means of the seeds.
+of a paired randomisation test over queries on the means of the seeds. Whether one lead is larger than another is asked with
+
+    "ROW - BASELINE :: ROW - BASELINE"
+
+where the lead of a seed is of two rows of that seed.
 """
 
 import sys
@@ -32,21 +36,35 @@ def differences(results: Path, artifacts: Path, metrics: Sequence[str], pairs: S
     ]
     for pair in pairs:
         names = [name.strip() for name in pair.split("::")]
-        for name in names:
-            if name not in measured or len(names) != 2:
-                raise UserError(f"{pair!r}: two rows with :: between them; there are {sorted(measured)}")
-        cells = [_cells(measured[names[0]], measured[names[1]], metric) for metric in metrics]
+        sides = [[name] if name in measured else [part.strip() for part in name.split(" - ")] for name in names]
+        rows = [row for side in sides for row in side]
+        if len(sides) != 2 or len(sides[0]) != len(sides[1]) or len(rows) > 4 or not set(rows) <= set(measured):
+            raise UserError(f"{pair!r}: two rows with :: between them, or two leads; there are {sorted(measured)}")
+        system, baseline = ([measured[row] for row in side] for side in sides)
+        cells = [_cells(system, baseline, metric) for metric in metrics]
         lines.append(f"| {names[0]} | against {names[1]} | {' | '.join(cells)} |")
     return lines
 
 
-def _cells(system: Sequence[Evaluation], baseline: Sequence[Evaluation], metric: str) -> str:
-    queries = system[0].query_ids
-    ours, theirs = ([_values(one, metric, queries) for one in side] for side in (system, baseline))
+def _cells(system: Sequence[Sequence[Evaluation]], baseline: Sequence[Sequence[Evaluation]], metric: str) -> str:
+    """Of two rows, or of two leads: a row and what it leads, each with its seeds."""
+    queries = system[0][0].query_ids
+    ours, theirs = (
+        _lead([np.stack([_values(one, metric, queries) for one in row]) for row in side]) for side in (system, baseline)
+    )
     where = interval(ours, theirs)
     means = np.mean(ours, axis=0) - np.mean(theirs, axis=0)
     p = f"{randomisation_test(means):.4f}".removeprefix("0")
     return f"{100 * means.mean():+.1f} | {100 * where.low:.1f} to {100 * where.high:.1f} | {p}"
+
+
+def _lead(rows: Sequence[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
+    """(n,) of each seed, of one row, or of the first less the second seed by seed; a row of one seed goes with each."""
+    if len(rows) == 1:
+        return list(rows[0])
+    if len(rows[0]) != len(rows[1]) and 1 not in (len(rows[0]), len(rows[1])):
+        raise UserError(f"a lead is of two rows of one seed; these have {len(rows[0])} seeds and {len(rows[1])}")
+    return list(rows[0] - rows[1])
 
 
 def _values(evaluation: Evaluation, metric: str, queries: Sequence[str]) -> NDArray[np.float64]:

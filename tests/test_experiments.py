@@ -59,9 +59,11 @@ def test_judgements_are_split_by_query_or_by_judged_text(by: str, column: int, t
 
 
 def test_the_differences_of_a_page_are_those_of_the_queries_of_its_rows(tmp_path: Path) -> None:
+    """Of two rows, and of two leads: both rows of a lead have the same seed."""
     rng = np.random.default_rng(1)
     ids, entries = [f"q{at:02}" for at in range(50)], []
-    values = {name: rng.random((2, 50)) + shift for name, shift in (("ours", 0.2), ("theirs", 0.0))}
+    values = {name: rng.random((2, 50)) + shift for name, shift in (("ours", 0.2), ("theirs", 0.0), ("few, ours", 0.5))}
+    values["few, theirs"] = rng.random((1, 50))
     for name, seeds in values.items():
         for seed, scores in enumerate(seeds):
             folder = tmp_path / "evaluate" / f"{name}{seed}"
@@ -71,17 +73,31 @@ def test_the_differences_of_a_page_are_those_of_the_queries_of_its_rows(tmp_path
             entries.append(Row(name, "some", "test", metrics, seed=seed, artifact=f"evaluate/{folder.name}"))
     write_results(tmp_path / "results.json", entries)
     command = [sys.executable, str(EXPERIMENTS / "differences.py"), str(tmp_path / "results.json"), str(tmp_path)]
-    done = subprocess.run([*command, "MRR@10", "ours :: theirs"], check=True, capture_output=True, text=True)
-    name, baseline, mean, low_high, p = done.stdout.splitlines()[-1].strip("| ").split(" | ")
-    where = interval(values["ours"], values["theirs"])
-    assert (name, baseline) == ("ours", "against theirs")
-    assert mean == f"{100 * (values['ours'].mean() - values['theirs'].mean()):+.1f}"
-    assert low_high == f"{100 * where.low:.1f} to {100 * where.high:.1f}"
-    means = values["ours"].mean(axis=0) - values["theirs"].mean(axis=0)
-    assert float(p) == pytest.approx(randomisation_test(means), abs=5e-5)
-    wrong = subprocess.run([*command, "MRR@10", "ours :: others"], capture_output=True, text=True)
-    assert (wrong.returncode, wrong.stdout) == (1, "")
-    assert wrong.stderr == "error: 'ours :: others': two rows with :: between them; there are ['ours', 'theirs']\n"
+    leads = (values["few, ours"] - values["few, theirs"], values["ours"] - values["theirs"])
+    wanted = {
+        ("ours", "theirs"): (values["ours"], values["theirs"]),
+        ("few, ours - few, theirs", "ours - theirs"): leads,
+    }
+    pairs = [" :: ".join(pair) for pair in wanted]
+    done = subprocess.run([*command, "MRR@10", *pairs], check=True, capture_output=True, text=True)
+    for line, ((system, baseline), (ours, theirs)) in zip(done.stdout.splitlines()[2:], wanted.items(), strict=True):
+        name, against, mean, low_high, p = line.strip("| ").split(" | ")
+        where = interval(ours, theirs)
+        assert (name, against) == (system, f"against {baseline}")
+        assert mean == f"{100 * (ours.mean() - theirs.mean()):+.1f}"
+        assert low_high == f"{100 * where.low:.1f} to {100 * where.high:.1f}"
+        assert float(p) == pytest.approx(randomisation_test(ours.mean(axis=0) - theirs.mean(axis=0)), abs=5e-5)
+    for pair in (
+        "ours :: others",
+        "ours",
+        "ours :: theirs :: ours",
+        "ours - theirs :: ours",
+        "ours - others :: ours - theirs",
+    ):
+        wrong = subprocess.run([*command, "MRR@10", pair], capture_output=True, text=True)
+        assert (wrong.returncode, wrong.stdout) == (1, "")
+        named = sorted(values)
+        assert wrong.stderr == f"error: {pair!r}: two rows with :: between them, or two leads; there are {named}\n"
 
 
 def test_the_studies_are_found() -> None:
