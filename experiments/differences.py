@@ -27,9 +27,7 @@ from condensery.reporting.results import read_results
 
 def differences(results: Path, artifacts: Path, metrics: Sequence[str], pairs: Sequence[str]) -> list[str]:
     """Lines of a Markdown table. Raises ``UserError`` for a row that is not there, or a pair without ``::``."""
-    measured: dict[str, list[Evaluation]] = defaultdict(list)  # of each seed, in their order
-    for row in sorted(read_results(results), key=lambda row: row.seed or 0):
-        measured[row.name].append(Evaluation.load(artifacts / row.artifact / "evaluation.npz"))
+    measured = measured_rows(results, artifacts)
     lines = [
         f"| | |{''.join(f' {metric} | 95 % | p |' for metric in metrics)}",
         f"|---|---|{'--:|--:|--:|' * len(metrics)}",
@@ -41,13 +39,21 @@ def differences(results: Path, artifacts: Path, metrics: Sequence[str], pairs: S
         if len(sides) != 2 or len(sides[0]) != len(sides[1]) or len(rows) > 4 or not set(rows) <= set(measured):
             raise UserError(f"{pair!r}: two rows with :: between them, or two leads; there are {sorted(measured)}")
         system, baseline = ([measured[row] for row in side] for side in sides)
-        cells = [_cells(system, baseline, metric) for metric in metrics]
-        lines.append(f"| {names[0]} | against {names[1]} | {' | '.join(cells)} |")
+        found = [cells(system, baseline, metric) for metric in metrics]
+        lines.append(f"| {names[0]} | against {names[1]} | {' | '.join(found)} |")
     return lines
 
 
-def _cells(system: Sequence[Sequence[Evaluation]], baseline: Sequence[Sequence[Evaluation]], metric: str) -> str:
-    """Of two rows, or of two leads: a row and what it leads, each with its seeds."""
+def measured_rows(results: Path, artifacts: Path) -> dict[str, list[Evaluation]]:
+    """Of each row what its seeds measured, in the order of the seeds."""
+    measured: dict[str, list[Evaluation]] = defaultdict(list)
+    for row in sorted(read_results(results), key=lambda row: row.seed or 0):
+        measured[row.name].append(Evaluation.load(artifacts / row.artifact / "evaluation.npz"))
+    return measured
+
+
+def cells(system: Sequence[Sequence[Evaluation]], baseline: Sequence[Sequence[Evaluation]], metric: str) -> str:
+    """Difference, interval and p of two rows, or of two leads: a row and what it leads, each with its seeds."""
     queries = system[0][0].query_ids
     ours, theirs = (
         _lead([np.stack([_values(one, metric, queries) for one in row]) for row in side]) for side in (system, baseline)

@@ -1,0 +1,93 @@
+"""Where is one row of a study ahead of another: on queries whose words stand in their passage, or on the others?
+
+    python experiments/by_overlap.py RESULTS ARTIFACTS METRIC "ROW :: BASELINE" ...
+
+RESULTS is the results.json of a run or a sweep, ARTIFACTS its folder outputs/artifacts. The overlap of a query is the share of
+its terms that its relevant passage has (the highest, where there are several); terms are words, stop words aside, stemmed.
+A line for each pair and each fifth of the overlap: both means in percent, and the difference as differences.py has it.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from differences import cells, measured_rows
+from numpy.typing import NDArray
+
+from condensery.errors import UserError
+from condensery.evaluation.metrics import Evaluation
+from condensery.reporting.results import read_results
+from condensery.retrieval.analyser import Analyser
+from condensery.text.collection import Collection
+
+PARTS = 5
+
+
+def by_overlap(results: Path, artifacts: Path, metric: str, pairs: Sequence[str]) -> list[str]:
+    """Lines of a Markdown table. Raises ``UserError`` for a row that is not there."""
+    rows = measured_rows(results, artifacts)
+    shares = overlaps(*collection_and_split(results, artifacts), next(iter(rows.values()))[0].query_ids)
+    parts = np.minimum((shares * PARTS).astype(int), PARTS - 1)
+    lines = [
+        f"| terms in the passage | queries | | | {metric} | | difference | 95 % | p |",
+        "|---|--:|---|---|--:|--:|--:|--:|--:|",
+    ]
+    for pair in pairs:
+        names = [name.strip() for name in pair.split("::")]
+        if len(names) != 2 or not set(names) <= set(rows):
+            raise UserError(f"{pair!r}: two rows with :: between them; there are {sorted(rows)}")
+        for part in range(PARTS):
+            there = parts == part
+            if there.sum() < 2:
+                continue
+            sides = [[only(evaluation, there) for evaluation in rows[name]] for name in names]
+            means = [f"{100 * np.mean([one.per_query[metric] for one in side]):.1f}" for side in sides]
+            share = f"{100 * part // PARTS} to {100 * (part + 1) // PARTS} %"
+            difference = cells([sides[0]], [sides[1]], metric)
+            lines.append(
+                f"| {share} | {there.sum():,} | {names[0]} | {names[1]} | {' | '.join(means)} | {difference} |"
+            )
+    return lines
+
+
+def collection_and_split(results: Path, artifacts: Path) -> tuple[Collection, str]:
+    """What the rows were measured on, as the manifest of an evaluation says."""
+    artifact = read_results(results)[0].artifact
+    manifest = json.loads((artifacts / artifact / "manifest.json").read_text())
+    return Collection(artifacts / manifest["inputs"]["corpus"][0]), manifest["config"]["split"]
+
+
+def overlaps(collection: Collection, split: str, query_ids: Sequence[str]) -> NDArray[np.float64]:
+    """(n,) of each query the share of its terms that its relevant passage has, between 0 and 1."""
+    analyser = Analyser(stemmer="porter")
+    rows_of = {query: row for row, query in enumerate(collection.queries.column("id"))}
+    relevant = collection.qrels(split).positives()
+    queries, titles, texts = (
+        collection.queries.column("text"),
+        collection.passages.column("title"),
+        collection.passages.column("text"),
+    )
+    shares = np.zeros(len(query_ids))
+    for at, query in enumerate(query_ids):
+        asked = set(analyser.terms(queries[rows_of[query]]))
+        for passage in relevant.get(rows_of[query], ()):
+            held = asked & set(analyser.terms(f"{titles[int(passage)]} {texts[int(passage)]}"))
+            shares[at] = max(shares[at], len(held) / max(1, len(asked)))
+    return shares
+
+
+def only(evaluation: Evaluation, there: NDArray[np.bool_]) -> Evaluation:
+    """Of these queries alone (n,)."""
+    ids = [query for query, kept in zip(evaluation.query_ids, there, strict=True) if kept]
+    return Evaluation(ids, {metric: values[there] for metric, values in evaluation.per_query.items()})
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 5:
+        sys.exit(__doc__)
+    try:
+        print(*by_overlap(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4:]), sep="\n")
+    except (UserError, OSError) as error:
+        sys.exit(f"error: {error}")
