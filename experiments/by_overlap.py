@@ -2,8 +2,8 @@
 
     python experiments/by_overlap.py RESULTS ARTIFACTS METRIC "ROW :: BASELINE" ...
 
-RESULTS is the results.json of a run or a sweep, ARTIFACTS its folder outputs/artifacts. The overlap of a query is the share of
-its terms that its relevant passage has (the highest, where there are several); terms are words, stop words aside, stemmed.
+RESULTS is the results.json of a run or a sweep, ARTIFACTS its folder outputs/artifacts. The overlap of a query is the share
+of its terms that its relevant passage has (the highest, where there are several); terms are words, stop words aside, stemmed.
 A line for each pair and each fifth of the overlap: both means in percent, and the difference as differences.py has it.
 """
 
