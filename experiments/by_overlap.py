@@ -43,9 +43,9 @@ def by_overlap(results: Path, artifacts: Path, metric: str, pairs: Sequence[str]
             if there.sum() < 2:
                 continue
             sides = [[only(evaluation, there) for evaluation in rows[name]] for name in names]
-            means = [f"{100 * np.mean([one.per_query[metric] for one in side]):.1f}" for side in sides]
             share = f"{100 * part // PARTS} to {100 * (part + 1) // PARTS} %"
             difference = cells([sides[0]], [sides[1]], metric)
+            means = [f"{100 * np.mean([one.per_query[metric] for one in side]):.1f}" for side in sides]
             lines.append(
                 f"| {share} | {there.sum():,} | {names[0]} | {names[1]} | {' | '.join(means)} | {difference} |"
             )
@@ -56,6 +56,8 @@ def collection_and_split(results: Path, artifacts: Path) -> tuple[Collection, st
     """What the rows were measured on, as the manifest of an evaluation says."""
     artifact = read_results(results)[0].artifact
     manifest = json.loads((artifacts / artifact / "manifest.json").read_text())
+    if "corpus" not in manifest["inputs"]:
+        raise UserError(f"{results}: {artifact} is no evaluation of retrieval, so its queries have no passages")
     return Collection(artifacts / manifest["inputs"]["corpus"][0]), manifest["config"]["split"]
 
 

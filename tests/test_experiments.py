@@ -1,5 +1,6 @@
 """The studies in experiments/: their tables show the results that lie beside them, each with the artifact it comes from."""
 
+import json
 import re
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from condensery.evaluation.metrics import Evaluation
 from condensery.evaluation.significance import interval, randomisation_test
 from condensery.reporting.results import Row, read_results, write_results
 from condensery.reporting.table import build_table
+from condensery.text.records import Passage, Query
+from condensery.text.writer import CollectionWriter
 
 EXPERIMENTS = Path(__file__).resolve().parents[1] / "experiments"
 RESULTS = sorted(EXPERIMENTS.glob("**/results*.json"))
@@ -98,6 +101,49 @@ def test_the_differences_of_a_page_are_those_of_the_queries_of_its_rows(tmp_path
         assert (wrong.returncode, wrong.stdout) == (1, "")
         named = sorted(values)
         assert wrong.stderr == f"error: {pair!r}: two rows with :: between them, or two leads; there are {named}\n"
+
+
+def test_queries_are_parted_by_the_words_that_their_passage_has(tmp_path: Path) -> None:
+    """Porter's stems without stop words: a half of the first ten queries' terms, all of the next, none of the last."""
+    texts = {"half": "The pumps of a mill", "all": "How pumping stations work", "none": "Nothing of that"}
+    answers = {f"q{at:02}": name for at, name in enumerate(name for name in texts for _ in range(10))}
+    with CollectionWriter(tmp_path / "corpus" / "c", "mills") as writer:
+        for query, answer in answers.items():
+            writer.add_judgement("test", query, answer, 1)
+            writer.add_query(Query(query, "the pump station"))
+        for name, text in texts.items():
+            writer.add_passage(Passage(name, "", text))
+    ids = sorted(answers)
+    values = {"ours": np.array([1.0 if answers[query] == "none" else 0.5 for query in ids]), "BM25": np.full(30, 0.75)}
+    entries = []
+    for name, scores in values.items():
+        artifact = tmp_path / "evaluate" / name
+        artifact.mkdir(parents=True)
+        Evaluation(ids, {"MRR@10": scores}).save(artifact / "evaluation.npz")
+        manifest = {"config": {"split": "test"}, "inputs": {"corpus": ["corpus/c"]}}
+        (artifact / "manifest.json").write_text(json.dumps(manifest))
+        entries.append(Row(name, "some", "test", {"MRR@10": float(scores.mean())}, artifact=f"evaluate/{name}"))
+    write_results(tmp_path / "results.json", entries)
+    command = [
+        sys.executable,
+        str(EXPERIMENTS / "by_overlap.py"),
+        str(tmp_path / "results.json"),
+        str(tmp_path),
+        "MRR@10",
+    ]
+    done = subprocess.run([*command, "ours :: BM25"], check=True, capture_output=True, text=True)
+    lines = [line.strip("| ").split(" | ") for line in done.stdout.splitlines()[2:]]
+    assert [line[:7] for line in lines] == [
+        ["0 to 20 %", "10", "ours", "BM25", "100.0", "75.0", "+25.0"],
+        ["40 to 60 %", "10", "ours", "BM25", "50.0", "75.0", "-25.0"],
+        ["80 to 100 %", "10", "ours", "BM25", "50.0", "75.0", "-25.0"],
+    ]
+    wrong = subprocess.run([*command, "ours :: others"], capture_output=True, text=True)
+    told = "error: 'ours :: others': two rows with :: between them; there are ['BM25', 'ours']\n"
+    assert (wrong.returncode, wrong.stdout, wrong.stderr) == (1, "", told)
+    unmeasured = subprocess.run([*command[:-1], "NDCG@3", "ours :: BM25"], capture_output=True, text=True)
+    told = "error: NDCG@3 was not measured; there are ['MRR@10']\n"
+    assert (unmeasured.returncode, unmeasured.stdout, unmeasured.stderr) == (1, "", told)
 
 
 def test_the_studies_are_found() -> None:
