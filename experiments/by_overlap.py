@@ -4,7 +4,8 @@
 
 RESULTS is the results.json of a run or a sweep, ARTIFACTS its folder outputs/artifacts. The overlap of a query is the share
 of its terms that its relevant passage has (the highest, where there are several); terms are words, stop words aside, stemmed.
-A line for each pair and each fifth of the overlap: both means in percent, and the difference as differences.py has it.
+A line for each pair and each fifth of the overlap: both means in percent, and the difference as differences.py has it; a
+fifth with fewer than two queries is left out. The last line is the mean overlap.
 """
 
 import json
@@ -27,8 +28,11 @@ PARTS = 5
 
 def by_overlap(results: Path, artifacts: Path, metric: str, pairs: Sequence[str]) -> list[str]:
     """Lines of a Markdown table. Raises ``UserError`` for a row that is not there."""
-    rows = measured_rows(results, artifacts)
-    shares = overlaps(*collection_and_split(results, artifacts), next(iter(rows.values()))[0].query_ids)
+    rows = {name: list(seeds.values()) for name, seeds in measured_rows(results, artifacts).items()}
+    if not rows:
+        raise UserError(f"{results}: no row was measured")
+    query_ids = next(iter(rows.values()))[0].query_ids
+    shares = overlaps(*collection_and_split(results, artifacts), query_ids)
     parts = np.minimum((shares * PARTS).astype(int), PARTS - 1)
     lines = [
         f"| terms in the passage | queries | | | {metric} | | difference | 95 % | p |",
@@ -42,19 +46,19 @@ def by_overlap(results: Path, artifacts: Path, metric: str, pairs: Sequence[str]
             there = parts == part
             if there.sum() < 2:
                 continue
-            sides = [[only(evaluation, there) for evaluation in rows[name]] for name in names]
+            sides = [[only(evaluation, query_ids, there) for evaluation in rows[name]] for name in names]
             share = f"{100 * part // PARTS} to {100 * (part + 1) // PARTS} %"
-            difference = cells([sides[0]], [sides[1]], metric)
+            difference = cells(*sides, metric=metric)
             means = [f"{100 * np.mean([one.per_query[metric] for one in side]):.1f}" for side in sides]
             lines.append(
                 f"| {share} | {there.sum():,} | {names[0]} | {names[1]} | {' | '.join(means)} | {difference} |"
             )
-    return lines
+    return [*lines, "", f"A passage has {100 * shares.mean():.0f} of 100 terms of its query in the mean."]
 
 
 def collection_and_split(results: Path, artifacts: Path) -> tuple[Collection, str]:
     """What the rows were measured on, as the manifest of an evaluation says."""
-    artifact = read_results(results)[0].artifact
+    artifact = next(row.artifact for row in read_results(results) if row.artifact)
     manifest = json.loads((artifacts / artifact / "manifest.json").read_text())
     if "corpus" not in manifest["inputs"]:
         raise UserError(f"{results}: {artifact} is no evaluation of retrieval, so its queries have no passages")
@@ -80,9 +84,11 @@ def overlaps(collection: Collection, split: str, query_ids: Sequence[str]) -> ND
     return shares
 
 
-def only(evaluation: Evaluation, there: NDArray[np.bool_]) -> Evaluation:
-    """Of these queries alone (n,)."""
-    ids = [query for query, kept in zip(evaluation.query_ids, there, strict=True) if kept]
+def only(evaluation: Evaluation, query_ids: Sequence[str], there: NDArray[np.bool_]) -> Evaluation:
+    """Of those queries alone where ``there`` (n,) says so. Raises ``UserError`` where others were measured."""
+    if list(evaluation.query_ids) != list(query_ids):
+        raise UserError("the rows were measured on different queries")
+    ids = [query for query, kept in zip(query_ids, there, strict=True) if kept]
     return Evaluation(ids, {metric: values[there] for metric, values in evaluation.per_query.items()})
 
 

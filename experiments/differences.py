@@ -8,7 +8,7 @@ of a paired randomisation test over queries on the means of the seeds. Whether o
 
     "ROW - BASELINE :: ROW - BASELINE"
 
-where the lead of a seed is of two rows of that seed.
+where all rows have the same seeds, and the difference of the leads is taken seed by seed.
 """
 
 import sys
@@ -38,39 +38,34 @@ def differences(results: Path, artifacts: Path, metrics: Sequence[str], pairs: S
         rows = [row for side in sides for row in side]
         if len(sides) != 2 or len(sides[0]) != len(sides[1]) or len(rows) > 4 or not set(rows) <= set(measured):
             raise UserError(f"{pair!r}: two rows with :: between them, or two leads; there are {sorted(measured)}")
-        system, baseline = ([measured[row] for row in side] for side in sides)
-        found = [cells(system, baseline, metric) for metric in metrics]
+        seeds = {tuple(measured[row]) for row in rows if len(measured[row]) > 1}
+        if len(rows) == 4 and len(seeds) > 1:
+            raise UserError(f"{pair!r}: leads are of rows with the same seeds; these have {sorted(seeds)}")
+        found = [cells(*(list(measured[row].values()) for row in rows), metric=metric) for metric in metrics]
         lines.append(f"| {names[0]} | against {names[1]} | {' | '.join(found)} |")
     return lines
 
 
-def measured_rows(results: Path, artifacts: Path) -> dict[str, list[Evaluation]]:
-    """Of each row what its seeds measured, in the order of the seeds."""
-    measured: dict[str, list[Evaluation]] = defaultdict(list)
+def measured_rows(results: Path, artifacts: Path) -> dict[str, dict[int, Evaluation]]:
+    """Of each row what its seeds measured, in the order of the seeds; the seed of a row without any is 0."""
+    measured: dict[str, dict[int, Evaluation]] = defaultdict(dict)
     for row in sorted(read_results(results), key=lambda row: row.seed or 0):
-        measured[row.name].append(Evaluation.load(artifacts / row.artifact / "evaluation.npz"))
+        if row.artifact:
+            measured[row.name][row.seed or 0] = Evaluation.load(artifacts / row.artifact / "evaluation.npz")
     return measured
 
 
-def cells(system: Sequence[Sequence[Evaluation]], baseline: Sequence[Sequence[Evaluation]], metric: str) -> str:
-    """Difference, interval and p of two rows, or of two leads: a row and what it leads, each with its seeds."""
-    queries = system[0][0].query_ids
-    ours, theirs = (
-        _lead([np.stack([_values(one, metric, queries) for one in row]) for row in side]) for side in (system, baseline)
-    )
-    where = interval(ours, theirs)
-    means = np.mean(ours, axis=0) - np.mean(theirs, axis=0)
+def cells(*rows: Sequence[Evaluation], metric: str) -> str:
+    """Difference, interval and p of two rows, or of two leads: of four rows, (first - second) - (third - fourth)."""
+    queries = rows[0][0].query_ids
+    values = [np.stack([_values(one, metric, queries) for one in row]) for row in rows]  # (seeds, n) each
+    if len(values) == 4:  # seed by seed, where a row of one seed goes with each, against nothing
+        leads = (values[0] - values[1]) - (values[2] - values[3])
+        values = [leads, np.zeros((1, len(queries)))]
+    where = interval(*(list(row) for row in values))
+    means = values[0].mean(axis=0) - values[1].mean(axis=0)
     p = f"{randomisation_test(means):.4f}".removeprefix("0")
     return f"{100 * means.mean():+.1f} | {100 * where.low:.1f} to {100 * where.high:.1f} | {p}"
-
-
-def _lead(rows: Sequence[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
-    """(n,) of each seed, of one row, or of the first less the second seed by seed; a row of one seed goes with each."""
-    if len(rows) == 1:
-        return list(rows[0])
-    if len(rows[0]) != len(rows[1]) and 1 not in (len(rows[0]), len(rows[1])):
-        raise UserError(f"a lead is of two rows of one seed; these have {len(rows[0])} seeds and {len(rows[1])}")
-    return list(rows[0] - rows[1])
 
 
 def _values(evaluation: Evaluation, metric: str, queries: Sequence[str]) -> NDArray[np.float64]:

@@ -62,24 +62,26 @@ def test_judgements_are_split_by_query_or_by_judged_text(by: str, column: int, t
 
 
 def test_the_differences_of_a_page_are_those_of_the_queries_of_its_rows(tmp_path: Path) -> None:
-    """Of two rows, and of two leads: both rows of a lead have the same seed."""
+    """Of two rows, and of two leads, whose rows have the same seeds."""
     rng = np.random.default_rng(1)
     ids, entries = [f"q{at:02}" for at in range(50)], []
     values = {name: rng.random((2, 50)) + shift for name, shift in (("ours", 0.2), ("theirs", 0.0), ("few, ours", 0.5))}
     values["few, theirs"] = rng.random((1, 50))
+    values["other seeds"] = rng.random((2, 50))
     for name, seeds in values.items():
         for seed, scores in enumerate(seeds):
             folder = tmp_path / "evaluate" / f"{name}{seed}"
             folder.mkdir(parents=True)
             Evaluation(ids, {"MRR@10": scores}).save(folder / "evaluation.npz")
             metrics = {"MRR@10": float(scores.mean())}
+            seed += 5 * (name == "other seeds")
             entries.append(Row(name, "some", "test", metrics, seed=seed, artifact=f"evaluate/{folder.name}"))
     write_results(tmp_path / "results.json", entries)
     command = [sys.executable, str(EXPERIMENTS / "differences.py"), str(tmp_path / "results.json"), str(tmp_path)]
-    leads = (values["few, ours"] - values["few, theirs"], values["ours"] - values["theirs"])
+    leads = (values["few, ours"] - values["few, theirs"]) - (values["ours"] - values["theirs"])
     wanted = {
         ("ours", "theirs"): (values["ours"], values["theirs"]),
-        ("few, ours - few, theirs", "ours - theirs"): leads,
+        ("few, ours - few, theirs", "ours - theirs"): (leads, np.zeros((1, 50))),
     }
     pairs = [" :: ".join(pair) for pair in wanted]
     done = subprocess.run([*command, "MRR@10", *pairs], check=True, capture_output=True, text=True)
@@ -101,6 +103,11 @@ def test_the_differences_of_a_page_are_those_of_the_queries_of_its_rows(tmp_path
         assert (wrong.returncode, wrong.stdout) == (1, "")
         named = sorted(values)
         assert wrong.stderr == f"error: {pair!r}: two rows with :: between them, or two leads; there are {named}\n"
+    wrong = subprocess.run(
+        [*command, "MRR@10", "other seeds - theirs :: ours - theirs"], capture_output=True, text=True
+    )
+    assert (wrong.returncode, wrong.stdout) == (1, "")
+    assert wrong.stderr.endswith("leads are of rows with the same seeds; these have [(0, 1), (5, 6)]\n")
 
 
 def test_queries_are_parted_by_the_words_that_their_passage_has(tmp_path: Path) -> None:
@@ -132,7 +139,8 @@ def test_queries_are_parted_by_the_words_that_their_passage_has(tmp_path: Path) 
         "MRR@10",
     ]
     done = subprocess.run([*command, "ours :: BM25"], check=True, capture_output=True, text=True)
-    lines = [line.strip("| ").split(" | ") for line in done.stdout.splitlines()[2:]]
+    lines = [line.strip("| ").split(" | ") for line in done.stdout.splitlines()[2:-2]]
+    assert done.stdout.splitlines()[-1] == "A passage has 50 of 100 terms of its query in the mean."
     assert [line[:7] for line in lines] == [
         ["0 to 20 %", "10", "ours", "BM25", "100.0", "75.0", "+25.0"],
         ["40 to 60 %", "10", "ours", "BM25", "50.0", "75.0", "-25.0"],
