@@ -8,7 +8,6 @@ A line for each pair and each fifth of the overlap: both means in percent, and t
 fifth with fewer than two queries is left out. The last line is the mean overlap.
 """
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from condensery.errors import UserError
 from condensery.evaluation.metrics import Evaluation
 from condensery.reporting.results import read_results
 from condensery.retrieval.analyser import Analyser
+from condensery.system.files import read_json
 from condensery.text.collection import Collection
 
 PARTS = 5
@@ -59,7 +59,7 @@ def by_overlap(results: Path, artifacts: Path, metric: str, pairs: Sequence[str]
 def collection_and_split(results: Path, artifacts: Path) -> tuple[Collection, str]:
     """What the rows were measured on, as the manifest of an evaluation says."""
     artifact = next(row.artifact for row in read_results(results) if row.artifact)
-    manifest = json.loads((artifacts / artifact / "manifest.json").read_text())
+    manifest = read_json(artifacts / artifact / "manifest.json")
     if "corpus" not in manifest["inputs"]:
         raise UserError(f"{results}: {artifact} is no evaluation of retrieval, so its queries have no passages")
     return Collection(artifacts / manifest["inputs"]["corpus"][0]), manifest["config"]["split"]
