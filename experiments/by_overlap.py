@@ -43,15 +43,15 @@ def by_overlap(results: Path, artifacts: Path, metric: str, pairs: Sequence[str]
         if len(names) != 2 or not set(names) <= set(rows):
             raise UserError(f"{pair!r}: two rows with :: between them; there are {sorted(rows)}")
         for part in range(PARTS):
-            there = parts == part
-            if there.sum() < 2:
+            inside = parts == part
+            if inside.sum() < 2:
                 continue
-            sides = [[only(evaluation, query_ids, there) for evaluation in rows[name]] for name in names]
+            sides = [[restricted(evaluation, query_ids, inside) for evaluation in rows[name]] for name in names]
             share = f"{100 * part // PARTS} to {100 * (part + 1) // PARTS} %"
             difference = cells(*sides, metric=metric)
             means = [f"{100 * np.mean([one.per_query[metric] for one in side]):.1f}" for side in sides]
             lines.append(
-                f"| {share} | {there.sum():,} | {names[0]} | {names[1]} | {' | '.join(means)} | {difference} |"
+                f"| {share} | {inside.sum():,} | {names[0]} | {names[1]} | {' | '.join(means)} | {difference} |"
             )
     return [*lines, "", f"A passage has {100 * shares.mean():.0f} of 100 terms of its query in the mean."]
 
@@ -84,12 +84,12 @@ def overlaps(collection: Collection, split: str, query_ids: Sequence[str]) -> ND
     return shares
 
 
-def only(evaluation: Evaluation, query_ids: Sequence[str], there: NDArray[np.bool_]) -> Evaluation:
-    """Of those queries alone where ``there`` (n,) says so. Raises ``UserError`` where others were measured."""
+def restricted(evaluation: Evaluation, query_ids: Sequence[str], inside: NDArray[np.bool_]) -> Evaluation:
+    """Of those queries alone where ``inside`` (n,) is true. Raises ``UserError`` where others were measured."""
     if list(evaluation.query_ids) != list(query_ids):
         raise UserError("the rows were measured on different queries")
-    ids = [query for query, kept in zip(query_ids, there, strict=True) if kept]
-    return Evaluation(ids, {metric: values[there] for metric, values in evaluation.per_query.items()})
+    ids = [query for query, kept in zip(query_ids, inside, strict=True) if kept]
+    return Evaluation(ids, {metric: values[inside] for metric, values in evaluation.per_query.items()})
 
 
 if __name__ == "__main__":

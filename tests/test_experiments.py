@@ -110,7 +110,7 @@ def test_the_differences_of_a_page_are_those_of_the_queries_of_its_rows(tmp_path
     assert wrong.stderr.endswith("leads are of rows with the same seeds; these have [(0, 1), (5, 6)]\n")
 
 
-def test_queries_are_parted_by_the_words_that_their_passage_has(tmp_path: Path) -> None:
+def test_queries_are_grouped_by_the_words_that_their_passage_has(tmp_path: Path) -> None:
     """Porter's stems without stop words: a half of the first ten queries' terms, all of the next, none of the last."""
     texts = {"half": "The pumps of a mill", "all": "How pumping stations work", "none": "Nothing of that"}
     answers = {f"q{at:02}": name for at, name in enumerate(name for name in texts for _ in range(10))}
