@@ -173,6 +173,8 @@ def roots(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "mini": documents,
         "cocondenser_local": write_text_files(folder / "text", TEXT),
         "cocondenser_local_queries": judged,
+        "released": write_text_files(folder / "released", TEXT),
+        "released_queries": judged,
         **dict.fromkeys(ON_QUESTIONS, write_dpr(folder / "nq", TEXT)),
         **dict.fromkeys(ON_TRIVIA, write_dpr(folder / "triviaqa", TEXT, "trivia", gz=True)),
         "cocondenser_msmarco_document": write_marco_documents(folder / "marco_documents", TEXT),

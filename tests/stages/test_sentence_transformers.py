@@ -5,9 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from error_lines import names
 from single_stage import run_stage
-from small_runs import metrics_of, run_command, some_text, splits_of, write_beir
+from small_runs import metrics_of, run_command, some_text, splits_of, write_beir, write_text_files
 
+from condensery.evaluation.of_searchers import evaluate
+from condensery.models.about import made_for_search
 from condensery.models.checkpoint import load_retriever
 from condensery.retrieval.searchers import Retriever
 from condensery.system.files import read_json
@@ -122,3 +125,101 @@ def test_what_a_recipe_sets_goes_before_what_the_folder_says(saved: Path, tmp_pa
     run_stage("retriever", tmp_path / "changed", {}, folder=saved, query_length=8, **changed)
     assert load_retriever(tmp_path / "changed").model.settings.own() == {"query_prefix": "ask "}
     assert read_json(tmp_path / "changed" / "config_sentence_transformers.json")["prompts"]["query"] == "ask "
+
+
+def test_a_released_retriever_is_searched_with_as_it_is_and_joined_with_bm25(saved: Path, tmp_path: Path) -> None:
+    data = write_beir(tmp_path / "beir", TEXT)
+    given = ["data=beir", f"data.root={data}", f"backbone.name={saved}", "trainer=cpu", "trainer.precision=fp32"]
+    done = run_command("experiment=released_queries", *given, f"output_root={tmp_path / 'out'}", "logger=csv").sound()
+    rows = metrics_of(done.folder)
+    assert list(rows) == ["BM25", "as it is", "BM25 + as it is"]
+    alone = evaluate(Retriever(saved), data, ["NDCG@10"])
+    assert rows["as it is"]["NDCG@10"] == pytest.approx(alone["NDCG@10"], abs=1e-6)
+    text = ["experiment=released", f"data.root={write_text_files(tmp_path / 'text', TEXT)}", f"backbone.name={saved}"]
+    asked = run_command(*text, "trainer=cpu", f"output_root={tmp_path / 'out'}", f"ask={TEXT.questions[0][1]}").sound()
+    assert "found by fused" in asked.out
+
+
+WARM = ("experiment=cocondenser_local", "data=beir")
+COLD = ("experiment=condenser_wikipedia", "data=beir")
+KINDS = {"mlm": "{stage: pretrain_mlm}", "autoencoder": "{stage: pretrain_cotmae}"}
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [WARM, ("experiment=cocondenser_local_queries", "data=beir"), ("experiment=quickstart",), COLD]
+    + [(*COLD, f"+stages.other={kind}") for kind in KINDS.values()],
+)
+def test_no_recipe_makes_a_released_retriever_worse_without_a_word(
+    saved: Path, recipe: tuple[str, ...], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    data = [] if recipe == ("experiment=quickstart",) else [f"data.root={write_beir(tmp_path / 'beir', TEXT)}"]
+    given = [*recipe, *data, f"backbone.name={saved}", f"backbone.tokenizer={saved}", f"output_root={out}"]
+    done = run_command(*given)
+    assert done.code == 1
+    names(done.err, str(saved), "mean pooling, cosine", "experiment=released", "backbone.pooling=cls")
+    assert not (out / "artifacts").exists(), "said before anything is computed"
+    assert run_command(*given, "backbone.pooling=cls", "dry_run=true").code == 0, "who says so may"
+
+
+def test_which_checkpoints_are_released_retrievers(saved: Path, tmp_path: Path) -> None:
+    from shutil import copytree
+
+    assert made_for_search(saved) == "mean pooling, cosine"
+    cls = copytree(saved, tmp_path / "cls")
+    (cls / "1_Pooling" / "config.json").write_text('{"pooling_mode": "cls"}')
+    assert made_for_search(cls) == "CLS, cosine"
+    (cls / "modules.json").write_text(
+        '[{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}]'
+    )
+    (cls / "config_sentence_transformers.json").write_text('{"similarity_fn_name": "dot"}')
+    assert made_for_search(cls) == "CLS, inner product"
+    (cls / "condensery.json").write_text("{}")
+    assert made_for_search(cls) is None, "the papers' own: another stage goes on from it"
+    (cls / "condensery.json").write_text('{"pooling": "mean"}')
+    assert made_for_search(cls) == "mean pooling, inner product"
+    for file in ("condensery.json", "modules.json"):
+        (cls / file).unlink()
+    assert made_for_search(cls) is None, "a language model"
+
+
+@pytest.mark.parametrize(("rate", "temperature", "size", "said"), [
+    (1e-3, 0.05, 384, ["learning_rate"]),
+    (5e-5, 4.0, 384, ["temperature"]),
+    (1e-3, 4.0, 768, ["learning_rate", "temperature"]),
+    (2e-5, 0.05, 384, []),
+    (1e-3, 4.0, 256, []),
+])  # fmt: skip
+def test_settings_for_small_models_from_scratch_are_said_where_a_grown_one_is_trained(
+    rate: float, temperature: float, size: int, said: list[str]
+) -> None:
+    from types import SimpleNamespace
+
+    from transformers import BertConfig, BertModel
+
+    from condensery.models.biencoder import BiEncoder
+    from condensery.models.config import BackboneConfig
+    from condensery.models.encoder import Encoder
+    from condensery.models.vectors import VectorSettings
+    from condensery.stages.training import unsuited
+
+    sizes: Any = {"hidden_size": size, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+    model = BertModel(BertConfig(vocab_size=100, **sizes), add_pooling_layer=False)
+    module = BiEncoderModule(BiEncoder(Encoder(model, VectorSettings("mean", normalise=True))))
+    backbone = BackboneConfig.model_construct(name="a/model")
+    config: Any = SimpleNamespace(backbone=backbone, learning_rate=rate, temperature=temperature)
+    lines = unsuited(module, config, "round1")
+    assert [line.partition(":")[0] for line in lines] == [f"stages.round1.{key}" for key in said]
+    config.backbone = BackboneConfig.model_construct(name=None)
+    assert unsuited(module, config, "round1") == [], "from scratch they are right"
+
+
+def test_pre_training_a_released_retriever_in_python_says_what_is_lost(
+    saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from condensery.training.modules.pretraining import CoCondenserModule, MaskedAutoEncoderModule
+
+    for module in (CoCondenserModule, MaskedAutoEncoderModule):
+        module(saved)
+        assert f"{saved}: a trained retriever (mean pooling, cosine)" in capsys.readouterr().out

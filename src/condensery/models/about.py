@@ -60,6 +60,21 @@ def vector_settings(folder: Path) -> VectorSettings:
     return read_modules(folder) if (folder / MODULES).exists() else VectorSettings()
 
 
+def made_for_search(folder: Path) -> str | None:
+    """How the vectors of a retriever that others released are made, in words; None where a folder is no such retriever.
+
+    One that this project trained says so in ``condensery.json``, and counts where it pools or compares as one of others.
+    """
+    settings = vector_settings(folder)
+    if (
+        settings.pooling == "cls"
+        and not settings.normalise
+        and ((folder / ABOUT).exists() or not (folder / MODULES).exists())
+    ):
+        return None
+    return f"{'mean pooling' if settings.pooling == 'mean' else 'CLS'}, {'cosine' if settings.normalise else 'inner product'}"
+
+
 def two_towers(folder: Path) -> bool:
     """Whether a checkpoint's folder has a second tower, in a folder of its own.
 

@@ -1,10 +1,13 @@
 """Faults of a config that are found before any work is done."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal
 
 from condensery.errors import UserError
 from condensery.evaluation.names import HIT, split_metric
+from condensery.models.about import made_for_search
+from condensery.models.config import BackboneConfig
 from condensery.stages.base import StageConfig
 from condensery.system.files import expanded
 
@@ -58,6 +61,25 @@ def check_checkpoint(name: str | None, key: str) -> None:
     if not any(path.suffix in (".safetensors", ".bin") for path in expanded(name).iterdir()):
         raise UserError(
             f"{key}: {name}: holds no weights (model.safetensors or pytorch_model.bin), so it is no checkpoint"
+        )
+
+
+def check_no_retriever(backbone: BackboneConfig, folder: Path | None = None) -> None:
+    """Raise ``UserError`` where pre-training would begin with a released retriever, unless ``backbone.pooling`` is cls.
+
+    Pre-training is about the state of [CLS], at the rate and for the steps of a model that cannot search yet. It would make
+    worse what a released retriever has learned. ``folder``: where the checkpoint lies; None = in ``backbone.name``, or it is
+    not fetched yet, and nothing is said.
+    """
+    if backbone.name is None or backbone.pooling == "cls":
+        return
+    folder = folder or expanded(backbone.name)
+    made = made_for_search(folder) if folder.is_dir() else None
+    if made:
+        raise UserError(
+            f"backbone.name: {backbone.name} is a trained retriever ({made}), and pre-training the state of [CLS] from there"
+            f" would make it worse. Take experiment=released backbone.name={backbone.name}, which searches with it as it is,"
+            " joined with BM25; or pre-train it all the same with backbone.pooling=cls"
         )
 
 

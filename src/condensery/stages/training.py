@@ -32,6 +32,8 @@ Count = Annotated[int, Field(gt=0)]
 SMALLEST = 2048  # padded tokens of a chunk with which chunk_tokens=auto begins
 RUN_LENGTHS = ("steps", "epochs", "token_budget")  # fields that say how long training runs
 LENGTHS = ("length", "query_length", "passage_length")  # fields that say how long inputs are, in tokens
+GROWN, GROWN_RATE = 384, 3e-4  # dimensions of the smallest released encoders, and a rate that none of them stands
+COSINE = 0.5  # temperature from which on the softmax over cosines is nearly flat
 AROUND = 5.0  # CPU-seconds of a training besides its steps: libraries, loading, validation, saving
 SAVED = "saved_checkpoints"  # in the artifact: those that a callback keeps
 
@@ -219,6 +221,9 @@ def run_training(
     used = equipment(module, config.precision, device, processes(), context.runtime.compile)
     first = first_step(context.folder)
     print(f"[{context.stage_name}] trains on {used}", flush=True)
+    warnings = unsuited(module, config, context.stage_name)
+    for warning in warnings:
+        print(f"[{context.stage_name}] Warning: {warning}", flush=True)
     if first:
         print(f"[{context.stage_name}] goes on from step {first:,} of {settings.steps:,}", flush=True)
     with wandb_logger(_tracked(config, context), context.folder, first) as loggers:
@@ -228,7 +233,31 @@ def run_training(
             f"[{context.stage_name}] a callback ended it at step {module.global_step:,} of {settings.steps:,}",
             flush=True,
         )
-    return {"steps": module.global_step, "trained_on": used, **values}
+    return {"steps": module.global_step, "trained_on": used, **({"warnings": warnings} if warnings else {}), **values}
+
+
+def unsuited(module: "TrainingModule", config: OptimisedStageConfig, stage: str) -> list[str]:
+    """What of the settings suits small models from scratch, where training began with a larger checkpoint, in sentences."""
+    from condensery.models.encoder import Encoder
+
+    backbone: BackboneConfig | None = getattr(config, "backbone", None)
+    encoder = next((part for part in module.modules() if isinstance(part, Encoder)), None)
+    if backbone is None or backbone.name is None or encoder is None or encoder.model.config.hidden_size < GROWN:
+        return []
+    found = list[str]()
+    if config.learning_rate > GROWN_RATE:
+        found.append(
+            f"stages.{stage}.learning_rate: {config.learning_rate:g} is a rate of small models from scratch, at which"
+            f" {backbone.name} may lose what it knows; 1e-5 to 1e-4 are usual"
+        )
+    towers = getattr(module, "towers", None)
+    temperature = getattr(config, "temperature", 0.0)
+    if towers is not None and towers().settings.normalise and temperature > COSINE:
+        found.append(
+            f"stages.{stage}.temperature: {temperature:g} leaves cosines nearly alike, so the loss tells little;"
+            " .01 to .1 are usual"
+        )
+    return found
 
 
 def _callbacks(config: OptimisedStageConfig, context: Context, validated: bool) -> "list[Callback]":

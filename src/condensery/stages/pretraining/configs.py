@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from condensery.models.flops import Step
 from condensery.stages.base import Input, StageConfig
+from condensery.stages.checks import check_no_retriever
 from condensery.stages.training import (
     Count,
     EncoderStageConfig,
@@ -77,6 +78,12 @@ class MaskingConfig(StageConfig):
     mask_rate: Rate
     whole_word: bool
     mlm_weight: Annotated[float, Field(ge=0)]
+
+    def identity(self: Any) -> list[str]:
+        """As ``EncoderStageConfig``; ``UserError`` too where a released retriever would lose what it has learned."""
+        if self.init == "backbone":
+            check_no_retriever(self.backbone)
+        return list(super().identity())  # type: ignore[misc]
 
 
 class HeadConfig(StageConfig):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from condensery.errors import UserError
 from condensery.stages.base import Artifact, Context, stage
 from condensery.stages.card import card_of, name_of_data
+from condensery.stages.checks import check_no_retriever
 from condensery.stages.pretraining.configs import (
     AnyConfig,
     AutoEncoderConfig,
@@ -225,6 +226,12 @@ def _autoencoder(config: AutoEncoderConfig, context: Context, vocabulary: "Vocab
 
 def _start(config: AnyConfig, context: Context) -> tuple["Path | str", str | None] | None:
     """The checkpoint that the weights come from, and its revision; None = from scratch."""
+    from condensery.models.hub import checkpoint_folder
+
     if config.init != "backbone":
         return context.input("init"), None
-    return None if config.backbone.name is None else (config.backbone.name, config.backbone.revision)
+    name, revision = config.backbone.name, config.backbone.revision
+    if name is None:
+        return None
+    check_no_retriever(config.backbone, checkpoint_folder(name, revision))
+    return name, revision

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from condensery.errors import UserError
 from condensery.models.config import BackboneConfig
 from condensery.stages.base import Context, Input, StageConfig, stage
-from condensery.stages.checks import check_checkpoint, check_length
+from condensery.stages.checks import check_checkpoint, check_length, check_no_retriever
 from condensery.stages.pretraining.token_vectors import other_dimensions, read_token_vectors
 from condensery.stages.work import Read, Work, checkpoint_bytes, known, with_encoder
 from condensery.system.files import expanded
@@ -45,8 +45,12 @@ class WarmStartConfig(StageConfig):
         return self
 
     def identity(self) -> list[str]:
-        """Nothing besides the fields. Raises ``UserError`` where the checkpoint to start from is a missing folder."""
+        """Nothing besides the fields.
+
+        Raises ``UserError`` where the checkpoint to start from is a missing folder, or a released retriever.
+        """
         check_checkpoint(self.backbone.name, "backbone.name")
+        check_no_retriever(self.backbone)
         return []
 
     def work(self, read: Read) -> Work:
@@ -72,10 +76,13 @@ def warm_start(config: WarmStartConfig, context: Context) -> dict[str, Any]:
     from condensery.models.backbone import masked_language_model
     from condensery.models.checkpoint import save_condenser
     from condensery.models.condenser import Condenser, condenser_shape
+    from condensery.models.hub import checkpoint_folder
     from condensery.models.warm_start import WarmStart, warm_up
     from condensery.tokens.artifacts import Tokens
     from condensery.tokens.cooccurrence import unigrams
 
+    if config.backbone.name is not None:
+        check_no_retriever(config.backbone, checkpoint_folder(config.backbone.name, config.backbone.revision))
     tokens = Tokens(context.input("tokens"))
     store, vocabulary = tokens.documents, tokens.vocabulary
     model = masked_language_model(config.backbone, vocabulary, config.seed)

@@ -18,6 +18,7 @@ from condensery.losses.cross_batch import (
 from condensery.losses.gradient_cache import ChunkEncoder
 from condensery.losses.info_nce import info_nce
 from condensery.losses.mlm import MaskedPrediction
+from condensery.models.about import made_for_search
 from condensery.models.biencoder import BiEncoder
 from condensery.models.checkpoint import (
     load_condenser,
@@ -26,6 +27,7 @@ from condensery.models.checkpoint import (
     save_masked_autoencoder,
 )
 from condensery.models.condenser import Condenser
+from condensery.models.hub import checkpoint_folder
 from condensery.models.masked_autoencoder import Init, Kind, MaskedAutoEncoder, decoder_shape
 from condensery.system.files import expanded
 from condensery.tokens.tokenizer import load_tokenizer
@@ -245,4 +247,7 @@ class InverseClozeModule(TowersModule):
 def _begin(source: PathOrName, tokenizer: PathOrName | None, optimiser: Optimiser) -> tuple[PathOrName, Vocabulary]:
     """A checkpoint and the vocabulary that it is read with; weights that it does not hold are drawn by the seed."""
     torch.manual_seed(optimiser.get("seed", 42))
+    folder = checkpoint_folder(source)
+    if made := made_for_search(folder):
+        print(f"{source}: a trained retriever ({made}); what is saved is read by the state of [CLS] alone", flush=True)
     return expanded(source) if expanded(source).is_dir() else source, Vocabulary.of(load_tokenizer(tokenizer or source))
