@@ -10,6 +10,7 @@ import os
 import random
 import re
 import struct
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,17 @@ WORDS += [
     b"=cmd|' /C calc'!A0",
     b"'",
 ]
+SCRIPTS = [  # letters of many scripts, with marks, and characters that nobody sees
+    "abc ABC éàü e\u0301u\u0308 ßſ İıI ﬁ Ωςσ ёй \u0130",
+    "हिन्दी मेल मल कुल कल सेब क़ क\u093c",
+    "தமிழ் மொழி মেয়ে আয়না ਪੰਜਾਬੀ తెలుగు ಕನ್ನಡ മലയാളം සිංහල",
+    "中文分词 図書館で本を読む ひらがなカタカナｶﾞｷﾞ 한국어 \u1112\u1161\u11ab",
+    "ที่บ้าน ພາສາລາວ ភាសាខ្មែរ မြန်မာစာ བོད་ཡིག",
+    "العَرَبِيّة كـــتاب فارسی می\u200cخواهم שָׁלוֹם",
+    "a\u00adb \u200b \u200d \u2060 \ufeff \u202e \ufe0f 👩\u200d👩\u200d👧 🇩🇪 ① ½ ² １２ \u0660\u0661",
+    "\u0301 \u093f \u20dd \U0001d504 \U00020bb7 \u1160 \u3164 \ufffd \u0000 \ue000",
+]
+FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 VALUE = re.compile(rb'"(?:[^"\\]|\\.)*"|[^\s",:\[\]{}]+')  # a string with its quotes, or a word or number
 LONG = "x" * 100_000
 ODD: list[Any] = [
@@ -308,7 +320,76 @@ def packed(about: dict[str, Any], rest: bytes) -> bytes:
     return struct.pack("<Q", len(text)) + text + rest
 
 
+def _texts(value: Any) -> list[tuple[dict[str, Any], str]]:
+    """Where texts stand in a record: its object and key."""
+    return [(value, key) for key in ("text", "title", "query") if isinstance(value.get(key), str)]
+
+
+def _records(path: Path) -> list[Any]:
+    records = [json.loads(line) for line in path.read_text().split("\n") if line.strip()]
+    return records if path.suffix == ".jsonl" and all(isinstance(one, dict) for one in records) else []
+
+
+def _save(path: Path, records: list[Any]) -> None:
+    path.write_text("".join(json.dumps(one, ensure_ascii=False) + "\n" for one in records))
+
+
+def another_script(draw: random.Random, path: Path) -> str:
+    """A text in letters of other scripts, or a long one."""
+    records = _records(path)
+    places = [place for record in records for place in _texts(record)]
+    if not places:
+        return ""
+    record, key = draw.choice(places)
+    letters = draw.choice(SCRIPTS) + draw.choice(["", " "]) + draw.choice(SCRIPTS)
+    words = "".join(draw.choice(letters) for _ in range(draw.choice([1, 3, 20, 300])))
+    record[key] = draw.choice([words, record[key] + words, draw.choice(SCRIPTS)])
+    _save(path, records)
+    return f"a text in another script: {record[key][:30]!r}"
+
+
+def same_text(draw: random.Random, path: Path) -> str:
+    """A text stands twice: in this file, or it is that of a passage, with its id or without."""
+    records = _records(path)
+    source = draw.choice([path, path.with_name("corpus.jsonl")])
+    others = _records(source) if source.is_file() else []
+    if not records or not others:
+        return ""
+    for _ in range(draw.choice([1, 1, 2, len(records)])):
+        record, other = draw.choice(records), draw.choice(others)
+        record |= {key: other[key] for key in ("text", "title") if key in other and key in record}
+        if source != path and draw.random() < 0.7:
+            record["_id"] = other.get("_id", "x")
+    _save(path, records)
+    return f"texts of {source.name} stand twice"
+
+
+def odd_id(draw: random.Random, path: Path) -> str:
+    """An id that a number, another Unicode form or an invisible character sets apart from one that is there."""
+    records = _records(path)
+    named = [record for record in records if "_id" in record]
+    if len(named) < 2:
+        return ""
+    one, other = draw.sample(named, 2)
+    name = str(one["_id"])
+    ids = [
+        name + "é",
+        unicodedata.normalize("NFD", name + "é"),
+        name + "\u200b",
+        name + "\u00ad",
+        "１",
+        "1",
+        1,
+        1.0,
+        True,
+    ]
+    one["_id"], other["_id"] = draw.choice(ids), draw.choice(ids)
+    _save(path, records)
+    return f"ids {one['_id']!r} and {other['_id']!r}"
+
+
 ACCIDENTS: list[Mutation] = [flip, tear, tear, another_word, another_word, another_word, lines_moved, other_encoding]
+ACCIDENTS += [another_script, another_script, same_text, same_text, odd_id]
 ACCIDENTS += [odd_value] * 6 + [packed_oddly, renamed, header, header, header, odd_file]
 
 
@@ -412,11 +493,46 @@ def comments(draw: random.Random, path: Path) -> str:
     return "comments"
 
 
+def _with_texts(path: Path, change: Callable[[str], str]) -> None:
+    records = _records(path)
+    for record in records:
+        for inside, key in _texts(record):
+            inside[key] = change(inside[key])
+    _save(path, records)
+
+
+def another_form(draw: random.Random, path: Path) -> str:
+    """Texts in another Unicode form; the words are the same."""
+    form = draw.choice(FORMS)
+    if path.suffix != ".jsonl":
+        return ""
+    _with_texts(path, lambda text: unicodedata.normalize(form, text))
+    return f"texts in {form}"
+
+
+def invisible(draw: random.Random, path: Path) -> str:
+    """Soft hyphens and other characters that nobody sees, within words."""
+    unseen = draw.choice("\u00ad\u200d\u2060\ufeff")
+    if path.suffix != ".jsonl":
+        return ""
+    _with_texts(path, lambda text: re.sub(r"(?<=\w)(?=\w)", lambda _: unseen * (draw.random() < 0.3), text))
+    return f"{unseen!a} within words"
+
+
+def capitals(draw: random.Random, path: Path) -> str:
+    """Texts in capitals."""
+    if path.suffix != ".jsonl":
+        return ""
+    _with_texts(path, str.upper)
+    return "capitals"
+
+
 NEUTRAL: dict[str, Mutation] = {
     one.__name__: one
     for one in (
         *(windows_lines, byte_order_mark, gzipped, gzipped_in_parts, blank_lines, no_last_line_end),
         *(key_order, json_style, one_key_more, comments),
+        *(another_form, invisible, capitals),
     )
 }
 
@@ -478,6 +594,16 @@ def doubled_line(draw: random.Random, path: Path) -> str:
     lines.insert(draw.randint(first, len(lines) - 1), lines[draw.randrange(first, len(lines) - 1)])
     path.write_text("\n".join(lines))
     return "an id twice"
+
+
+def judged_in_another_form(draw: random.Random, path: Path) -> str:
+    """Judgements name their passages in another Unicode form."""
+    raw = path.read_text()
+    made = unicodedata.normalize("NFD", raw)
+    if made == raw:
+        return ""
+    path.write_text(made)
+    return "ids in NFD"
 
 
 def tensors_changed(draw: random.Random, path: Path) -> str:

@@ -28,6 +28,24 @@ PASSAGES = [  # id, title, text, document
 ]
 QUESTIONS = [("q0", "what carries stones", "0"), ("q1", "wo ist das Café", "2"), ("q2", "what are vectors", "4")]
 ODD_ONES = [("q3", "who reads passages", "1"), ("q4", "when does rain fall", "5")]  # of test
+SCRIPTS = [  # id, text, and words of it by which it is asked for
+    ("café", "Le café est fermé, déjà; le thé reste. Straße und Maß.", "thé fermé"),
+    ("hi", "हिन्दी भाषा में किताबें पढ़ना अच्छा है। मेल और मल अलग हैं।", "हिन्दी किताबें"),
+    ("ta", "தமிழ் மொழி பழமையானது. புத்தகம் படிக்கிறேன்.", "தமிழ் புத்தகம்"),
+    ("bn", "বাংলা ভাষায় মেয়েটি আয়নায় বই পড়ছে।", "মেয়েটি বই"),
+    ("th", "ที่บ้านมีหนังสือภาษาไทยหลายเล่ม", "หนังสือภาษาไทย"),
+    ("km", "ខ្ញុំអានសៀវភៅភាសាខ្មែរនៅផ្ទះ", "សៀវភៅ"),
+    ("my", "ကျွန်တော်မြန်မာစာအုပ်ဖတ်သည်", "စာအုပ်"),
+    ("zh", "图书馆里有很多关于机器学习的书。", "机器学习"),
+    ("ja", "図書館で日本語の本を読みます。ガラスとグラフ。", "日本語の本"),
+    ("ko", "한국어 도서관에서 책을 읽습니다.", "도서관에서"),
+    ("ar", "العَرَبِيَّة لُغَةٌ قَديمة والكتاب مفتوح", "والكتاب مفتوح"),
+    ("he", "שָׁלוֹם עולם, הספר פתוח", "הספר פתוח"),
+    ("el", "Ο λόγος του βιβλίου είναι σοφός.", "λόγος βιβλίου"),
+    ("tr", "İstanbul kitap fuarı büyük.", "istanbul kitap"),
+    ("ru", "Чёрный йогурт и книга на столе.", "йогурт книга"),
+    ("ka", "წიგნი მაგიდაზე დევს", "წიგნი"),
+]
 
 
 class DisagreementError(Exception):
@@ -98,6 +116,27 @@ def write_beir(root: Path) -> None:
         root / "corpus.jsonl", (dict(zip(("_id", "title", "text", "doc_id"), one, strict=True)) for one in PASSAGES)
     )
     write_questions(root)
+
+
+def write_scripts(root: Path) -> None:
+    """Texts in many scripts; one stands twice, and one query is itself a passage."""
+    twice, asked = [(f"{SCRIPTS[0][0]}2", SCRIPTS[0][1])], [("own", "who reads this very passage")]
+    objects(
+        root / "corpus.jsonl",
+        (
+            {"_id": name, "title": "", "text": text}
+            for name, text in (*((one[0], one[1]) for one in SCRIPTS), *twice, *asked)
+        ),
+    )
+    questions = [(f"q{name}", words, name) for name, _, words in SCRIPTS] + [("own", asked[0][1], "zh")]
+    objects(root / "queries.jsonl", ({"_id": name, "text": words} for name, words, _ in questions))
+    for split in ("train", "test"):
+        own = [one for at, one in enumerate(questions) if at % 2 == (split == "test") or one[0] == "qcafé"][
+            : 9 if split == "test" else 99
+        ]
+        columns(
+            root / "qrels" / f"{split}.tsv", [("query-id", "corpus-id", "score"), *((q, p, "1") for q, _, p in own)]
+        )
 
 
 def write_documents(root: Path) -> None:
@@ -297,6 +336,82 @@ def read_data(choice: str, changes: Mapping[str, Any], folder: Path, scratch: Pa
     content["negatives"] = None if found.given_negatives is None else found.given_negatives.tolist()
     content["documents"] = None if found.documents is None else list(found.documents.column("passages")[:])
     return {**content, "description": found.description}
+
+
+def read_search(folder: Path, scratch: Path) -> Any:
+    """What BM25 finds in texts of many scripts, as names and ranks, and the negatives that it gives.
+
+    Raises ``DisagreementError`` where trec_eval has other numbers for the run, or where a query's own text, or that of a
+    positive, is a negative.
+    """
+    from condensery.evaluation.metrics import evaluate
+    from condensery.retrieval.mining import mine
+    from condensery.retrieval.negatives import open_negatives
+    from condensery.retrieval.runs import Run, write_run
+    from condensery.retrieval.searchers import BM25, SearcherIndex
+
+    found = collection("beir", folder, scratch / "made", {})
+    index, queries = SearcherIndex(BM25(), found), found.questions("test")
+    scores, rows = index.search(queries, min(len(index), 10))
+    run = Run(queries, rows, scores)
+    ours = evaluate(run, found, "test", ["NDCG@10", "MRR@10", "Recall@10"])
+    write_run(scratch / "run.trec", run, found)
+    _compare(ours, scratch / "run.trec", found)
+    mine(index, found, "train", 5, scratch / "mined")
+    negatives = open_negatives(scratch / "mined", found)
+    _check_negatives(negatives, found)
+    ids = found.passages.column("id")
+    return [
+        ours.metrics,
+        [[ids[int(row)] for row in ranked if row >= 0] for ranked in rows],
+        [sorted(ids[int(row)] for row in ranked if row >= 0) for ranked in negatives.passage_rows],
+    ]
+
+
+def _compare(ours: Any, path: Path, found: Any) -> None:
+    """Hold our numbers against those that trec_eval reads off the run."""
+    import pytrec_eval
+
+    qrels = found.qrels("test")
+    queries, passages = found.queries.column("id"), found.passages.column("id")
+    judged: dict[str, dict[str, int]] = {}
+    for query, passage, grade in zip(qrels.query_rows, qrels.passage_rows, qrels.grades.tolist(), strict=True):
+        judged.setdefault(queries[int(query)], {})[passages[int(passage)]] = int(grade)
+    ranked: dict[str, dict[str, float]] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        query, _, passage, _, score, _ = line.split(" ")
+        ranked.setdefault(query, {})[passage] = float(score)
+    told = pytrec_eval.RelevanceEvaluator(judged, {"ndcg_cut.10", "recip_rank", "recall.10"}).evaluate(ranked)
+    for name, key in (("NDCG@10", "ndcg_cut_10"), ("MRR@10", "recip_rank"), ("Recall@10", "recall_10")):
+        mean = sum(told.get(query, {}).get(key, 0.0) for query in judged) / len(judged)
+        if abs(mean - ours.metrics[name]) > 1e-6:
+            raise DisagreementError(f"{name} is {ours.metrics[name]}, and {mean} by trec_eval")
+
+
+def _check_negatives(negatives: Any, found: Any) -> None:
+    texts, names = found.passages.column("text"), found.passages.column("id")
+    words, ids = found.queries.column("text"), found.queries.column("id")
+    positives = found.qrels("train").positives()
+    for query, rows in zip(negatives.query_rows.tolist(), negatives.passage_rows.tolist(), strict=True):
+        right = {_plain(texts[int(row)]) for row in positives[query]}
+        for row in rows:
+            own = row >= 0 and names[row] == ids[query] and _plain(texts[row]) == _plain(words[query])
+            if row >= 0 and (own or _plain(texts[row]) in right):
+                raise DisagreementError(f"{names[row]} is a negative of the query {ids[query]}, which it is or answers")
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split())
+
+
+def read_words(folder: Path, scratch: Path) -> Any:
+    """The ids that a WordPiece trained on texts of many scripts gives to each."""
+    from condensery.tokens.tokenizer import load_tokenizer, train_wordpiece
+
+    found = collection("beir", folder, scratch / "made", {})
+    train_wordpiece([text for _, text, _ in SCRIPTS], 400, scratch / "words")
+    tokenizer = load_tokenizer(scratch / "words")
+    return tokenizer(list(found.passages.column("text")[:]))["input_ids"]
 
 
 def read_sts(folder: Path, scratch: Path) -> Any:
@@ -686,6 +801,19 @@ def _listed() -> list[Subject]:
         data("nq", "nq", partial(write_dpr, key="passage_id", names=NQ), ("psgs_w100.tsv",), **nq),
         data("triviaqa", "triviaqa", partial(write_dpr, key="psg_id", names=TRIVIA), ("psgs_w100.tsv",), **trivia),
         data("tevatron", "tevatron", write_tevatron, ("*.jsonl",), **corpus),
+        Subject(
+            *("search", write_scripts, read_search),
+            neutral=(*LINES, *JSON, "another_form", "invisible", "capitals"),
+            told={**OF_TEXT, "judged_in_another_form": ("qrels/*",), "doubled_line": by_id},
+            weight=6,
+            imports=(*RANKED, "condensery.retrieval.searchers", "condensery.evaluation.metrics", "pytrec_eval"),
+        ),
+        Subject(
+            *("words", write_scripts, read_words),
+            neutral=("another_form",),
+            weight=1,
+            imports=(*HEAVY, "condensery.tokens.tokenizer"),
+        ),
         Subject("sts", write_sts, read_sts, neutral=LINES, told=OF_TEXT, imports=GROUND),
         Subject(
             *("articles", write_articles, read_articles),
