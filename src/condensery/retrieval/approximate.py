@@ -1,12 +1,11 @@
-"""Approximate search over the vectors of an ``encode`` artifact: a FAISS index, trained on a sample, of any of its kinds.
+"""Approximate search over the vectors of an ``encode`` artifact: a FAISS index, trained on a sample, of any of its kinds
+that ranks by inner product (``retrieval.factory``).
 
 How much it misses is not known beforehand, so some queries of each use are searched exactly as well.
 
 Shapes: n queries, k results, d dimensions.
 """
 
-import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,16 @@ from numpy.typing import NDArray
 from condensery.errors import UserError
 from condensery.randomness import generator
 from condensery.retrieval.dense import DenseIndex, Vectors
+from condensery.retrieval.factory import check_numbers, measure, said_by_faiss
+from condensery.retrieval.finite import check_finite
 from condensery.retrieval.ranking import EMPTY, Ranking, pack, top, unpack
+from condensery.retrieval.retriever import TOP
 from condensery.system.files import atomic, read_json, write_json
 from condensery.system.progress import ProgressTask
 
 FILE = "passages.faiss"
 BLOCK = 65_536  # vectors added at a time, at most
+SOME = 1_000  # vectors whose lengths are looked at
 EFFORT = {"nprobe": "nprobe", "ef_search": "efSearch"}  # ours -> FAISS's; an index takes those that it knows
 
 
@@ -35,8 +38,11 @@ def build_approximate(
     threads: int,
     task: ProgressTask,
     gpu: bool = False,
-) -> None:
+) -> str | None:
     """Write a FAISS index of all vectors into ``folder``, by inner product; a CPU's, wherever it is made.
+
+    Returns what it does to the vectors that changes their order, as one that divides them by their lengths; None where
+    nothing.
 
     Args:
         exact: gives the vectors (N, d).
@@ -46,27 +52,36 @@ def build_approximate(
         gpu: make it on a GPU where FAISS sees one, knows the kind there and has the memory for it.
 
     Raises:
-        UserError: FAISS does not know the description, or cannot train it on so few or so short vectors.
+        UserError: FAISS does not know the description, cannot train it on so few or so short vectors, or can do nothing
+            with what it makes; or it ranks by another measure.
     """
     faiss.omp_set_num_threads(threads)
+    check_numbers(factory)
 
     def new() -> Any:
-        return _of_faiss(factory, lambda: faiss.index_factory(exact.dim, factory, faiss.METRIC_INNER_PRODUCT))
+        return faiss.index_factory(exact.dim, factory, faiss.METRIC_INNER_PRODUCT)
 
     drawn = np.sort(generator(seed, "approximate").permutation(len(exact))[:sample])
-    learned = exact.passage_vectors(drawn) if not new().is_trained else None
-    index = _made_on_gpu(new(), exact, learned) if gpu and faiss.get_num_gpus() else None
-    if index:
-        task.advance(len(exact))
-    else:
-        index = new()
-        if learned is not None:
-            _of_faiss(factory, lambda: index.train(learned))
-        for _, vectors in exact.blocks(BLOCK):
-            index.add(vectors)
-            task.advance(len(vectors))
+    some = exact.passage_vectors(drawn[:SOME])
+    with said_by_faiss(factory):
+        does = measure(factory, new(), unit_length=np.allclose(np.linalg.norm(some, axis=1), 1, atol=1e-3))
+        learned = exact.passage_vectors(drawn) if not new().is_trained else None
+        index = _made_on_gpu(new(), exact, learned) if gpu and faiss.get_num_gpus() else None
+        if index:
+            task.advance(len(exact))
+        else:
+            index = new()
+            if learned is not None:
+                index.train(learned)
+            for _, vectors in exact.blocks(BLOCK):
+                index.add(vectors)
+                task.advance(len(vectors))
     with atomic(folder / FILE) as temporary:
         faiss.write_index(index, str(temporary))
+        del index  # what is read back is as large
+        with said_by_faiss(factory):
+            faiss.read_index(str(temporary)).search(some[:1], 1)
+    return does
 
 
 def _made_on_gpu(index: Any, exact: DenseIndex, learned: Vectors | None) -> Any | None:
@@ -80,23 +95,6 @@ def _made_on_gpu(index: Any, exact: DenseIndex, learned: Vectors | None) -> Any 
         return faiss.index_gpu_to_cpu(theirs)
     except RuntimeError:  # of what is wrong with the description as well, which the CPU then says
         return None
-
-
-def check_factory(factory: str) -> None:
-    """Raise ``UserError`` where FAISS does not know the description, whatever the vectors."""
-    try:
-        faiss.index_factory(960, factory, faiss.METRIC_INNER_PRODUCT)  # a multiple of most numbers of parts
-    except RuntimeError as error:
-        if "could not parse" in str(error):
-            raise UserError(f"{factory!r} is none that FAISS's index_factory knows, such as 'IVF1024,Flat'") from None
-
-
-def _of_faiss(factory: str, work: Callable[[], Any]) -> Any:
-    try:
-        return work()
-    except RuntimeError as error:
-        why = re.split(r"\.cpp:\d+: ", str(error))[-1].rpartition("Error: ")[2].rpartition("failed: ")[2] or str(error)
-        raise UserError(f"factory: FAISS cannot make {factory!r} of these vectors ({' '.join(why.split())})") from None
 
 
 def write_approximate(folder: Path, exact: DenseIndex, vectors: str, effort: dict[str, int], compared: int) -> None:
@@ -131,21 +129,25 @@ class ApproximateIndex:
 
     Attributes:
         exact: the vectors behind it.
-        found, wanted: of the queries searched exactly as well, how many of the exact results came, or others of the same
-            score (see ``stand_ins``), and how many there are.
+        recalled, wanted: (2,) of the queries searched exactly as well, how many of the exact results came, or others of
+            the same score (see ``stand_ins``), and how many there are: of the ``TOP`` best, and of all.
+        short: queries for which fewer passages were found than were asked for.
     """
 
     def __init__(self, folder: Path, exact: DenseIndex, threads: int = 1) -> None:
         self.about: dict[str, Any] = read_json(folder / "index.json")
-        self.exact, self.threads = exact, max(1, threads)
+        self.folder, self.exact, self.threads = folder, exact, max(1, threads)
         try:
             self.index = faiss.read_index(str(folder / FILE))
         except RuntimeError:
             raise UserError(f"{folder / FILE}: not a FAISS index; remove the folder and run the stage again") from None
+        if self.index.metric_type != faiss.METRIC_INNER_PRODUCT:
+            raise UserError(f"{folder / FILE}: ranks by another measure than the inner product; set another factory")
         if self.index.ntotal != len(exact) or self.index.d != exact.dim:
             raise UserError(f"{folder / FILE}: made of other vectors than those in {exact.folder}; run the stage again")
         self._exert()
-        self.left, self.recalled, self.wanted = int(self.about["compared"]), 0, 0
+        self.left, self.short = int(self.about["compared"]), 0
+        self.recalled, self.wanted = [0, 0], [0, 0]
 
     def _exert(self) -> None:
         space = faiss.ParameterSpace()
@@ -161,7 +163,12 @@ class ApproximateIndex:
     @property
     def recall(self) -> float | None:
         """The share of the exact results that were found, over the queries compared so far; None before the first."""
-        return self.recalled / self.wanted if self.wanted else None
+        return self.recalled[1] / self.wanted[1] if self.wanted[1] else None
+
+    @property
+    def recall_of_top(self) -> float | None:
+        """The same of the ``TOP`` best alone, which the first metrics of a table look at."""
+        return self.recalled[0] / self.wanted[0] if self.wanted[0] else None
 
     def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
         """As ``Retriever.search``."""
@@ -171,7 +178,9 @@ class ApproximateIndex:
         """As ``DenseIndex.search_vectors``; the first queries count for ``recall``."""
         faiss.omp_set_num_threads(self.threads)
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)
+        check_finite(vectors, f"{self.folder}: the vector of query")
         scores, rows = self.index.search(vectors, k)
+        self.short += int(((rows >= 0).sum(axis=1) < min(k, len(self))).sum())
         ranking = unpack(top(np.where(rows >= 0, pack(np.where(rows >= 0, scores, 0), rows), EMPTY), k))
         compared = vectors[: self.left]
         if len(compared):
@@ -184,12 +193,13 @@ class ApproximateIndex:
     def _compare(self, vectors: Vectors, rows: NDArray[np.int64]) -> None:
         """Count what exact search finds for the queries (n, d), and how much of it is among ``rows`` (n, k)."""
         exact = self.exact.search_vectors(vectors, rows.shape[1])[1]
-        for query, ours, theirs in zip(vectors, rows, exact, strict=True):
-            ours, theirs = ours[ours >= 0], theirs[theirs >= 0]
-            missed = self.exact.passage_vectors(np.setdiff1d(theirs, ours))
-            others = self.exact.passage_vectors(np.setdiff1d(ours, theirs))
-            self.recalled += len(theirs) - len(missed) + stand_ins(query, missed, others)
-            self.wanted += len(theirs)
+        for which, depth in enumerate((TOP, rows.shape[1])):
+            for query, ours, theirs in zip(vectors, rows[:, :depth], exact[:, :depth], strict=True):
+                ours, theirs = ours[ours >= 0], theirs[theirs >= 0]
+                missed = self.exact.passage_vectors(np.setdiff1d(theirs, ours))
+                others = self.exact.passage_vectors(np.setdiff1d(ours, theirs))
+                self.recalled[which] += len(theirs) - len(missed) + stand_ins(query, missed, others)
+                self.wanted[which] += len(theirs)
 
     def scores(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
         """As ``DenseIndex.scores``: exact."""

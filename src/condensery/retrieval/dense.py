@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from condensery.retrieval.finite import check_finite
 from condensery.retrieval.ranking import EMPTY, LAST_ROW, SIGN_FLIP, Keys, Ranking, pack, top, unpack
 from condensery.retrieval.retriever import MEMORY
 from condensery.retrieval.windows import FILE as WINDOWS
 from condensery.retrieval.windows import best_of_windows
-from condensery.system.files import load_array, read_json
+from condensery.system.files import RECOMPUTE, load_array, read_json
 from condensery.system.progress import ProgressTask
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class DenseIndex:
             here = np.flatnonzero((rows >= first) & (rows < stop))
             if len(here):
                 vectors[here] = load_array(shard_path(self.folder, number), mapped=True)[rows[here] - first]
+        check_finite(vectors, f"{self.folder}: the vector of row", rows, RECOMPUTE)
         return vectors
 
     def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
@@ -75,8 +77,12 @@ class DenseIndex:
         return self.search_vectors(self.query_vectors(query_rows), k, progress)
 
     def search_vectors(self, vectors: Vectors, k: int, progress: ProgressTask | None = None) -> Ranking:
-        """The k best passages of query vectors (n, d): scores and rows (n, k), as ``Retriever.search``."""
+        """The k best passages of query vectors (n, d): scores and rows (n, k), as ``Retriever.search``.
+
+        Raises ``UserError`` where a vector, given or on disk, is not finite.
+        """
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)
+        check_finite(vectors, f"{self.folder}: the vector of query")
         most = k if self.starts is None else k * int(np.diff(self.starts).max(initial=1))
         group = max(
             1, self.memory // (2 * 8 * 6 * max(most, 1))
@@ -126,9 +132,12 @@ class DenseIndex:
     def blocks(self, size: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
         """All passages in order: the first row of a block and its vectors (at most ``size``, d)."""
         for number, (first, stop) in enumerate(self.shards):
-            shard = load_array(shard_path(self.folder, number), mapped=True)
+            path = shard_path(self.folder, number)
+            shard = load_array(path, mapped=True)
             for start in range(0, stop - first, size):
-                yield first + start, np.array(shard[start : start + size], dtype=np.float32)
+                block = np.array(shard[start : start + size], dtype=np.float32)
+                check_finite(block, f"{path}: the vector of row", range(start, start + len(block)), RECOMPUTE)
+                yield first + start, block
 
 
 def shard_path(folder: Path, number: int) -> Path:

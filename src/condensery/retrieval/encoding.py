@@ -18,6 +18,7 @@ from torch import Tensor
 
 from condensery.errors import UserError
 from condensery.retrieval.dense import shard_path
+from condensery.retrieval.finite import check_finite
 from condensery.retrieval.windows import FILE as WINDOWS
 from condensery.retrieval.windows import Windows, cut
 from condensery.sharing import SINGLE_PROCESS, ProcessGroup
@@ -87,11 +88,13 @@ def encode_store(
     dtype: Dtype = "float32",
     group: ProcessGroup = SINGLE_PROCESS,
     label: str = "encode",
+    encoder: str = "",
 ) -> None:
     """Encode all rows of ``source`` into ``folder``/passages/00000.npy, ...; whole shards that exist are kept.
 
     ``encode`` gets chunks on the CPU. Shards of another layout (shard size, number of texts, dtype) are removed first.
-    ``write_dense_index`` finishes. Raises ``UserError`` when a vector is not finite.
+    ``write_dense_index`` finishes. Raises ``UserError`` when a vector is not finite, with ``label`` and the name of the
+    ``encoder``.
     """
     plan = shard_ranges(len(source), shard_size)
     layout: dict[str, Any] = {"texts": len(source), "shard_size": shard_size, "dtype": dtype}
@@ -99,7 +102,7 @@ def encode_store(
         rows = {number: plan[number] for number in mine}
         with progress(label, sum(stop - first for first, stop in rows.values()), "texts") as task:
             for number in mine:
-                vectors = _encode_range(encode, source, rows[number], budget, dtype, task)
+                vectors = _encode_range(encode, source, rows[number], budget, dtype, task, label, encoder)
                 with atomic(shard_path(folder, number)) as temporary, open(temporary, "wb") as stream:
                     np.save(stream, vectors)
 
@@ -115,7 +118,14 @@ def missing(folder: Path, layout: dict[str, Any], shards: int) -> list[int]:
 
 
 def _encode_range(
-    encode: Encode, source: EncoderInput, rows: tuple[int, int], budget: int, dtype: Dtype, task: ProgressTask
+    encode: Encode,
+    source: EncoderInput,
+    rows: tuple[int, int],
+    budget: int,
+    dtype: Dtype,
+    task: ProgressTask,
+    label: str,
+    encoder: str,
 ) -> NDArray[np.floating]:
     """The vectors (rows, d) of a range of texts."""
     vectors: NDArray[np.floating] | None = None
@@ -126,11 +136,8 @@ def _encode_range(
         vectors[chunk.rows.numpy()] = encoded
         task.advance(len(encoded))
     assert vectors is not None, "a shard holds at least one text"
-    if not np.isfinite(vectors).all():
-        raise UserError(
-            f"encode: a vector of the texts {rows[0]} to {rows[1] - 1} is not finite in {dtype}; "
-            "the encoder diverged in training, or needs trainer precision fp32 or dtype float32"
-        )
+    remedy = f"its encoder {encoder}".rstrip() + " diverged in training, or needs precision fp32 or dtype float32"
+    check_finite(vectors, f"{label}: in {dtype}, the vector of text", range(*rows), remedy)
     return vectors
 
 
@@ -143,6 +150,8 @@ def encode_queries(
     budget: int,
     dtype: Dtype = "float32",
     group: ProcessGroup = SINGLE_PROCESS,
+    label: str = "encode",
+    encoder: str = "",
 ) -> None:
     """Encode all queries of a collection into ``folder``/queries.npy (queries, d), in row order; as ``encode_store``."""
     path, parts = folder / "queries.npy", folder / "queries.tmp"
@@ -154,7 +163,7 @@ def encode_queries(
 
     if not group.from_rank_zero(path.exists):
         settings: dict[str, Any] = {"shard_size": shard_size, "budget": budget, "dtype": dtype}
-        encode_store(encode, source, parts, group=group, label="encode queries", **settings)
+        encode_store(encode, source, parts, group=group, label=f"{label} queries", encoder=encoder, **settings)
         group.from_rank_zero(join)
 
 

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError, shown
+from condensery.retrieval.finite import check_scores
 from condensery.retrieval.ranking import EMPTY, Ranking, pack, top, unpack
 from condensery.retrieval.retriever import CollectionRetriever
 from condensery.system.files import RECOMPUTE, inside, read_json, write_json
@@ -132,8 +133,21 @@ class FusedIndex:
     @property
     def recall(self) -> float | None:
         """The lowest recall of its approximate members; None where it has none, or none has searched yet."""
-        recalls = [getattr(member, "recall", None) for member in self.members]
-        return min((recall for recall in recalls if recall is not None), default=None)
+        return min(self._of_members("recall"), default=None)
+
+    @property
+    def recall_of_top(self) -> float | None:
+        """The lowest of theirs, as ``recall``."""
+        return min(self._of_members("recall_of_top"), default=None)
+
+    @property
+    def short(self) -> int:
+        """The most queries for which one of them found fewer passages than it was asked for."""
+        return int(max(self._of_members("short"), default=0))
+
+    def _of_members(self, name: str) -> list[float]:
+        values = (getattr(member, name, None) for member in self.members)
+        return [value for value in values if value is not None]
 
     def search(self, query_rows: Rows, k: int, progress: ProgressTask | None = None) -> Ranking:
         """See ``CollectionRetriever``. What is found does not depend on k: every member is asked for ``depth`` passages."""
@@ -164,6 +178,8 @@ class FusedIndex:
         width = sum(min(self.depth, rows.shape[1]) for _, rows in rankings)
         for part in _blocks(len(rankings[0][1]), max(1, VALUES // max(1, len(rankings) * width))):
             own = [(scores[part, : self.depth], rows[part, : self.depth]) for scores, rows in rankings]
+            for number, ranking in enumerate(own):
+                check_scores(*ranking, f"fusion: of retriever {number}, a score of query")
             yield part, join(own, [self._values(ranking) for ranking in own])
 
     def _values(self, ranking: Ranking) -> NDArray[np.float64]:

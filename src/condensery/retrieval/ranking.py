@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 EMPTY = np.iinfo(np.int64).min  # the key of "no passage", below every real key
+LOWEST = np.float32(np.finfo(np.float32).min)  # of the finite scores
 LAST_ROW = 2**31 - 1
 SIGN_FLIP = 0x7FFFFFFF
 FEW = 8  # times the wanted keys: so few candidates are sorted sooner than selected from
@@ -20,20 +21,27 @@ Ranking = tuple[NDArray[np.float32], NDArray[np.int64]]
 
 def pack(scores: NDArray[np.float32], rows: NDArray[np.integer]) -> Keys:
     """One sortable key for each (score, row); shapes broadcast. Rows must be below 2**31, scores not NaN."""
+    return (_ordered(scores) << 32) + (LAST_ROW - rows.astype(np.int64))
+
+
+def _ordered(scores: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Whole numbers in the order of the scores: of neighbouring float32 neighbouring ones, but for -1, which none has."""
     positive_zero = scores.astype(np.float32, copy=False) + np.float32(0)  # -0.0 and 0.0 must tie
     bits = positive_zero.view(np.int32)
     # The bits of a float32 sort like an integer once the magnitude bits of the negative ones are flipped.
-    ordered = np.where(bits < 0, bits ^ SIGN_FLIP, bits).astype(np.int64)
-    return (ordered << 32) + (LAST_ROW - rows.astype(np.int64))
+    return np.where(bits < 0, bits ^ SIGN_FLIP, bits).astype(np.int64)
+
+
+def _scores(ordered: NDArray[np.int64]) -> NDArray[np.float32]:
+    bits = ordered.astype(np.int32)
+    return np.where(bits < 0, bits ^ SIGN_FLIP, bits).astype(np.int32).view(np.float32)
 
 
 def unpack(keys: Keys) -> Ranking:
     """Scores (float32) and rows (int64) of keys; an empty key gives -inf and -1."""
-    ordered = (keys >> 32).astype(np.int32)
-    scores = np.where(ordered < 0, ordered ^ SIGN_FLIP, ordered).astype(np.int32).view(np.float32)
     rows = LAST_ROW - (keys & 0xFFFFFFFF)
     empty = keys == EMPTY
-    return np.where(empty, np.float32(-np.inf), scores), np.where(empty, -1, rows)
+    return np.where(empty, np.float32(-np.inf), _scores(keys >> 32)), np.where(empty, -1, rows)
 
 
 def top(keys: Keys, k: int) -> Keys:
@@ -43,3 +51,17 @@ def top(keys: Keys, k: int) -> Keys:
     keys = np.sort(keys, axis=-1)[..., ::-1][..., :k]
     missing = k - keys.shape[-1]
     return np.pad(keys, [(0, 0)] * (keys.ndim - 1) + [(0, missing)], constant_values=EMPTY) if missing else keys
+
+
+def strictly_falling(scores: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Scores (..., k), best first, of which no two are equal: whoever sorts by them alone finds this very order.
+
+    Each is min(itself, the float32 next below the one before it), so that what ties with nothing stays what it is; only at
+    float32's lower end, where nothing lies below, those before it are raised. Padding at the end, -inf, gets numbers too.
+    """
+    places = np.arange(scores.shape[-1])
+    ordered = _ordered(scores)
+    ordered += ordered < 0  # without the gap at -1, so that one less is the next below
+    falling = np.minimum.accumulate(ordered + places, axis=-1) - places
+    falling = np.maximum(falling, _ordered(LOWEST) + 1 + places[::-1])
+    return np.where(falling == ordered, scores, _scores(falling - (falling < 0)))

@@ -20,6 +20,7 @@ from torch import Tensor
 from condensery.errors import UserError, shown
 from condensery.retrieval.dense import shard_path
 from condensery.retrieval.encoding import join_shards, missing, shard_ranges
+from condensery.retrieval.finite import check_finite
 from condensery.retrieval.ranking import EMPTY, Ranking, pack, top, unpack
 from condensery.retrieval.retriever import CollectionRetriever
 from condensery.retrieval.shards import rank_in_shards
@@ -90,7 +91,7 @@ def score_candidates(
         pairs = sum(int((candidates[those] >= 0).sum()) for those in rows.values())
         with progress(label, pairs * len(scorers), "pairs") as task:
             for number, those in rows.items():
-                scores = _score(scorers, query_rows[those], np.asarray(candidates[those]), budget, task)
+                scores = _score(scorers, query_rows[those], np.asarray(candidates[those]), budget, task, label)
                 with atomic(shard_path(parts, number)) as temporary, open(temporary, "wb") as stream:
                     np.save(stream, scores)
     group.leave_unless_rank_zero()
@@ -102,7 +103,7 @@ def score_candidates(
 
 
 def _score(
-    scorers: Sequence[PairScorer], query_rows: Rows, candidates: Rows, budget: int, task: ProgressTask
+    scorers: Sequence[PairScorer], query_rows: Rows, candidates: Rows, budget: int, task: ProgressTask, label: str
 ) -> Scores:
     """The mean scores of one shard."""
     filled = candidates >= 0
@@ -112,8 +113,9 @@ def _score(
         for chunk in scorer.reader.chunks(queries, passages, budget) if len(passages) else ():
             total[chunk.rows.numpy()] += scorer.score(chunk).detach().float().cpu().numpy()
             task.advance(len(chunk))
-    if not np.isfinite(total).all():
-        raise UserError("a score of the cross-encoder is not finite; it diverged in training, or needs precision fp32")
+    remedy = "the cross-encoder diverged in training, or needs precision fp32"
+    pairs = np.stack([queries, passages], axis=1)
+    check_finite(total, f"{label}: the score of the rows of query and passage", pairs, remedy)
     scores = np.full(candidates.shape, -np.inf, np.float32)
     scores[filled] = total / np.float32(len(scorers))
     return scores

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from condensery.retrieval.ranking import Ranking
 from condensery.system.progress import ProgressTask
 
+TOP = 10  # passages that an approximate search is judged by, besides all that were asked for
 MEMORY = 2 * 2**30  # bytes that a dense search may hold at a time beside its result
 
 
@@ -26,9 +27,16 @@ class CollectionRetriever(Protocol):
 
 
 def recall_of(retriever: CollectionRetriever, label: str) -> dict[str, float]:
-    """What an approximate retriever found of the exact results so far: printed, and for a manifest; of another nothing."""
-    recall: float | None = getattr(retriever, "recall", None)
+    """What an approximate retriever found of the exact results so far: printed, and for a manifest; of another nothing.
+
+    Of all that were asked for, which fusion and mining look at, and of the ``TOP`` best, which a table's first metrics do.
+    """
+    recall, top, short = (getattr(retriever, name, None) for name in ("recall", "recall_of_top", "short"))
     if recall is None:
         return {}
-    print(f"[{label}] approximate search found {100 * recall:.1f} % of what exact search finds", flush=True)
-    return {"recall_of_exact": recall}
+    of_top = "" if top is None else f", and {100 * top:.1f} % of the {TOP} best"
+    print(f"[{label}] approximate search found {100 * recall:.1f} % of what exact search finds{of_top}", flush=True)
+    if short:
+        why = "fewer passages than it was asked for; raise nprobe (of an IVF), or ef_search (of an HNSW)"
+        print(f"[{label}] for {short:,} queries approximate search found {why}", flush=True)
+    return {"recall_of_exact": recall, **({} if top is None else {f"recall_of_exact@{TOP}": top})}

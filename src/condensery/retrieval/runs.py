@@ -1,4 +1,7 @@
-"""TREC run files, the field's exchange format: ``query_id Q0 passage_id rank score tag``, plain or .gz."""
+"""TREC run files, the field's exchange format: ``query_id Q0 passage_id rank score tag``, plain or .gz.
+
+An evaluator such as trec_eval reads no rank: it sorts by the score, and equal scores by the id of the passage, descending.
+"""
 
 import gzip
 import io
@@ -14,7 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError, shown
+from condensery.retrieval.finite import check_scores
 from condensery.retrieval.lookup import rows_of
+from condensery.retrieval.ranking import strictly_falling
 from condensery.system.files import atomic
 from condensery.system.inputs import readable
 from condensery.text.collection import Collection
@@ -40,16 +45,23 @@ class Run:
 
 
 def write_run(path: Path, run: Run, collection: Collection, tag: str = "condensery") -> None:
-    """Write a run, atomically; compressed when the name ends in .gz. Scores are written to the last bit."""
+    """Write a run, atomically; compressed when the name ends in .gz. Every evaluator finds its very order.
+
+    Scores are written to the last bit. Where two of a query are equal, the lower one is written as the next float32 below
+    (see ``strictly_falling``). Raises ``UserError`` where a score is not finite.
+    """
     with atomic(path) as temporary, _writer(temporary, path.suffix == ".gz") as stream:
         for first in range(0, len(run.query_rows), QUERIES):
             queries = collection.queries.ids_at(run.query_rows[first : first + QUERIES])
             block = np.asarray(run.passage_rows[first : first + QUERIES])
+            scores = np.asarray(run.scores[first : first + QUERIES])
+            check_scores(scores, block, f"{path.name}: a score of query", queries)
+            falling = strictly_falling(scores)
             passages = iter(collection.passages.ids_at(block[block >= 0]))
             for at, (query, rows) in enumerate(zip(queries, block, strict=True)):
                 number = int((rows >= 0).sum())
                 # astype(str) of a float32 gives the shortest text that reads back as the same number
-                texts = run.scores[first + at, :number].astype("U32").tolist()
+                texts = falling[at, :number].astype("U32").tolist()
                 ranked = zip(islice(passages, number), range(1, number + 1), texts, strict=True)
                 before, behind = f"{query} Q0 ", f" {tag}\n"
                 stream.write("".join([f"{before}{passage} {rank} {score}{behind}" for passage, rank, score in ranked]))

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from condensery.arguments import check_numbers
 from condensery.errors import UserError, shown
+from condensery.retrieval.finite import check_finite, check_scores
 from condensery.retrieval.hits import Hit
 from condensery.retrieval.negatives import Negatives, open_negatives
 from condensery.retrieval.ranking import Ranking
@@ -106,7 +107,9 @@ class Searcher(ABC):
         fewer. Raises ``UserError`` where nothing is indexed."""
         if not self._ids:
             raise UserError("search: nothing is indexed yet; call index(passages) first")
-        return self._rank(list(queries), k)
+        scores, rows = self._rank(list(queries), k)
+        check_scores(scores, rows, "search: a score of query", queries)
+        return scores, rows
 
     def identity(self) -> str:
         """What its results depend on besides the passages: what is mined with it is found again by this."""
@@ -195,6 +198,7 @@ class Retriever(Searcher):
         check_numbers("Retriever", locals())
         super().__init__()
         lengths: tuple[int | None, int | None] = (None, None)
+        self._name = f"Retriever({shown(str(source))!r})" if isinstance(source, str | Path) else "Retriever"
         if isinstance(source, str | Path):
             source = checkpoint_folder(source)
             self.model, lengths = load_any_retriever(source, vectors)
@@ -214,20 +218,23 @@ class Retriever(Searcher):
         self._vocabulary = Vocabulary.of(self._tokenizer)
 
     def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """The vectors of queries, (n, d)."""
+        """The vectors of queries, (n, d). Raises ``UserError`` where one is not finite."""
         from condensery.models.biencoder import QUERY
 
         before = self.model.settings.query_prefix
-        return self._encode([self._ids_of(text, self.query_length, before) for text in texts], QUERY)
+        return self._encode([self._ids_of(text, self.query_length, before) for text in texts], QUERY, texts)
 
     def encode_passages(self, texts: Sequence[str], titles: Sequence[str] | None = None) -> NDArray[np.float32]:
-        """The vectors of passages, (n, d); each is read as its title, [SEP], its text where it has a title."""
+        """The vectors of passages, (n, d); each is read as its title, [SEP], its text where it has a title.
+
+        Raises ``UserError`` where one is not finite.
+        """
         from condensery.models.biencoder import PASSAGE
 
         titles = titles or [""] * len(texts)
         before, length = self.model.settings.passage_prefix, self.passage_length
         rows = [self._ids_of(text, length, before, title) for title, text in zip(titles, texts, strict=True)]
-        return self._encode(rows, PASSAGE)
+        return self._encode(rows, PASSAGE, texts)
 
     def identity(self) -> str:
         """See ``Searcher``: its weights, its tokenizer, its lengths."""
@@ -245,8 +252,9 @@ class Retriever(Searcher):
             self._vectors = self.encode_passages(texts, titles)
             return
         pieces = [self._windows_of(text, title) for title, text in zip(titles, texts, strict=True)]
+        owners = [text for text, windows in zip(texts, pieces, strict=True) for _ in windows]
+        self._vectors = self._encode([ids for windows in pieces for ids in windows], PASSAGE, owners)
         self._starts = np.cumsum([0, *map(len, pieces)])  # (m + 1,) the first window of each passage
-        self._vectors = self._encode([ids for windows in pieces for ids in windows], PASSAGE)
 
     def _rank(self, queries: list[str], k: int) -> Ranking:
         from condensery.retrieval.dense import search_array
@@ -284,7 +292,8 @@ class Retriever(Searcher):
         ids: list[int] = self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
         return ids
 
-    def _encode(self, rows: list[NDArray[np.int64]], tower: int) -> NDArray[np.float32]:
+    def _encode(self, rows: list[NDArray[np.int64]], tower: int, texts: Sequence[str]) -> NDArray[np.float32]:
+        """The vectors of rows of ids, (n, d), that ``texts`` (n,) name; ``UserError`` where one is not finite."""
         import torch
 
         from condensery.tokens.batches import chunks, flatten
@@ -300,7 +309,10 @@ class Retriever(Searcher):
                     encoded = np.empty((len(rows), vectors.shape[1]), np.float32)
                 encoded[chunk.rows.numpy()] = vectors
         encoder.train(training)
-        return np.empty((0, 0), np.float32) if encoded is None else encoded
+        if encoded is None:
+            return np.empty((0, 0), np.float32)
+        check_finite(encoded, f"{self._name}: the vector of", texts)
+        return encoded
 
 
 class SearcherIndex:

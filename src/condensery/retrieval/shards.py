@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from condensery.retrieval.finite import check_scores
 from condensery.retrieval.ranking import Ranking
 from condensery.retrieval.runs import Run
 from condensery.sharing import SINGLE_PROCESS, ProcessGroup
@@ -35,7 +36,7 @@ def rank_in_shards(
     """Rank all queries (n,) into ``folder``; what lies there already is an interrupted attempt, to go on from.
 
     Writes ``queries.npy`` (n,), ``passages.npy`` (n, depth) int32 and ``scores.npy`` (n, depth) float32, which
-    ``open_ranking`` opens.
+    ``open_ranking`` opens. Raises ``UserError`` where a score is not finite.
     """
     starts = range(0, len(query_rows), size)
 
@@ -51,6 +52,7 @@ def rank_in_shards(
         with progress(label, sum(map(len, rows.values())), "queries") as task:
             for number in mine:
                 scores, passages = rank(rows[number], task)
+                check_scores(scores, passages, f"{label}: a score of query row", rows[number])
                 with atomic(path(number)) as temporary, open(temporary, "wb") as stream:
                     np.savez(stream, scores=scores, passages=passages.astype(np.int32))
 

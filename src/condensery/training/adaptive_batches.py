@@ -10,6 +10,7 @@ import pytorch_lightning as pl
 from condensery.errors import UserError
 from condensery.losses.cross_batch import from_rank_zero, rank
 from condensery.models.biencoder import PASSAGE, QUERY
+from condensery.retrieval.finite import check_finite
 from condensery.system.children import Parent
 from condensery.system.files import atomic
 from condensery.system.signals import deaf_to_ctrl_c
@@ -19,6 +20,7 @@ from condensery.training.batches.base import Ids
 from condensery.training.batches.triples import TripleBatches
 from condensery.training.callbacks import evaluating
 from condensery.training.modules.base import TrainingModule
+from condensery.training.validation import DIVERGING
 
 _BLOCK = 4096  # texts that are sorted by length together when they are encoded
 
@@ -89,7 +91,7 @@ class AdaptiveBatches(pl.Callback):
             np.savez(stream, queries=queries, passages=passages)
 
     def _vectors(self, module: pl.LightningModule, tower: int, rows: Ids) -> Vectors:
-        """The vectors of queries or passages by their rows (n,), (n, d)."""
+        """The vectors of queries or passages by their rows (n,), (n, d). ``UserError`` where one is not finite."""
         assert isinstance(module, TrainingModule)
         pad, parts = self.batches.vocabulary.pad, []
         for first in range(0, len(rows), _BLOCK):
@@ -99,4 +101,7 @@ class AdaptiveBatches(pl.Callback):
                 vectors = module.vectors(chunk.to(module.device)).float().cpu().numpy()
                 by_row |= dict(zip(chunk.rows.tolist(), vectors, strict=True))
             parts += [by_row[row] for row in range(len(by_row))]
-        return np.stack(parts)
+        vectors = np.stack(parts)
+        what = "query" if tower == QUERY else "passage"
+        check_finite(vectors, f"adaptive batches: the vector of {what} row", rows, DIVERGING)
+        return vectors

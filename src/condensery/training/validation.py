@@ -10,6 +10,7 @@ from torch import Tensor
 
 from condensery.models.biencoder import PASSAGE, QUERY
 from condensery.randomness import generator
+from condensery.retrieval.finite import check_finite
 from condensery.retrieval.searchers import BM25
 from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Tokens
@@ -18,6 +19,7 @@ from condensery.tokens.pairs import PairReader
 from condensery.tokens.prefixes import NO_PREFIXES, Prefixes
 
 Ids = NDArray[np.int64]
+DIVERGING = "the training diverges; lower learning_rate, raise warmup_ratio, or take precision fp32 or bf16"
 
 
 @dataclass(frozen=True)
@@ -135,14 +137,18 @@ def _drawn(collection: Collection, queries: int, passages: int) -> tuple[Ids, Id
 
 
 def mean_reciprocal_rank_of_pairs(score: Callable[[Chunk], Tensor], sample: PairSample) -> float:
-    """MRR@10 of a sample; a passage of the positive's own score stands before it. ``score``: a chunk to scores (b,)."""
+    """MRR@10 of a sample; a passage of the positive's own score stands before it. ``score``: a chunk to scores (b,).
+
+    Raises ``UserError`` where a score is not finite.
+    """
     scores = _in_order(sample.pairs, [score(chunk).float() for chunk in sample.pairs]).view(-1, sample.size)
+    check_finite(scores.cpu().numpy(), "val/mrr@10: a score of validation query", remedy=DIVERGING)
     ranks = (scores >= scores[:, :1]).sum(dim=1)
     return float((ranks <= 10).div(ranks).mean())
 
 
 def mean_reciprocal_rank(encode: Callable[[Chunk], Tensor], sample: ValidationSample) -> float:
-    """MRR@10 of a sample by inner products. ``encode``: a chunk to vectors (b, d)."""
+    """MRR@10 of a sample by inner products. ``encode``: a chunk to vectors (b, d); ``UserError`` where one is not finite."""
     queries, passages = (_vectors(encode, part) for part in (sample.queries, sample.passages))
     relevant = torch.from_numpy(sample.relevant).to(queries.device)
     best = (queries @ passages.T).topk(min(10, len(passages)), dim=1).indices  # (q, 10)
@@ -152,7 +158,10 @@ def mean_reciprocal_rank(encode: Callable[[Chunk], Tensor], sample: ValidationSa
 
 
 def _vectors(encode: Callable[[Chunk], Tensor], parts: list[Chunk]) -> Tensor:
-    return _in_order(parts, [encode(chunk).float() for chunk in parts])
+    vectors = _in_order(parts, [encode(chunk).float() for chunk in parts])
+    what = "query" if parts and parts[0].tower == QUERY else "passage"
+    check_finite(vectors.cpu().numpy(), f"val/mrr@10: the vector of validation {what}", remedy=DIVERGING)
+    return vectors
 
 
 def _in_order(parts: list[Chunk], values: list[Tensor]) -> Tensor:

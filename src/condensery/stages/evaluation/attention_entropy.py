@@ -61,6 +61,7 @@ def attention_entropy(config: AttentionEntropyConfig, context: Context) -> dict[
     the texts for each layer, in nats, and what even attention would have."""
     import numpy as np
 
+    from condensery.retrieval.finite import check_finite
     from condensery.system.files import write_json
     from condensery.tokens.artifacts import Tokens
     from condensery.tokens.batches import chunks, span_rows
@@ -73,6 +74,7 @@ def attention_entropy(config: AttentionEntropyConfig, context: Context) -> dict[
     by_encoder = {}
     for name, encoder in _encoders(config, context, tokens.vocabulary):
         values = _measured(encoder, rows, context)  # (layers, texts)
+        check_finite(values.T, f"{context.stage_name}: the attention of {name} in text")
         by_encoder[name] = {"mean": values.mean(axis=1).tolist(), "deviation": values.std(axis=1).tolist()}
     about = {"unit": "nats", "texts": len(spans), "tokens": float(lengths.mean())}
     even = float(np.log(lengths).mean())

@@ -77,7 +77,7 @@ def _together(config: EvaluateConfig, context: Context) -> bool:
     return config.candidates is None and searched_together(context.input("index"), len(queries))
 
 
-@stage("evaluate", version=2, makes="evaluation", adapts="index", together=_together)
+@stage("evaluate", version=3, makes="evaluation", adapts="index", together=_together)
 def evaluate(config: EvaluateConfig, context: Context) -> dict[str, Any]:
     """Write run.trec.gz, evaluation.npz (per query) and metrics.json; whole shards of queries are kept on a restart."""
     import shutil

@@ -67,6 +67,7 @@ def _vectors(
     import torch
 
     from condensery.models.checkpoint import load_retriever
+    from condensery.retrieval.finite import check_finite
     from condensery.stages.devices import autocast, torch_device
     from condensery.system.progress import progress
     from condensery.tokens.batches import chunks, text_rows
@@ -85,4 +86,6 @@ def _vectors(
             vectors[chunk.rows.numpy()] = part
             task.advance(len(part))
     assert vectors is not None, "a split has an example"
+    name = "{0.kind}/{0.id}".format(context.artifact("encoder"))
+    check_finite(vectors, f"{context.stage_name}: by {name}, the vector of sentence", distinct)
     return list(vectors[place.reshape(rows.shape).T])

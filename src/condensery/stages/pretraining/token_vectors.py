@@ -33,6 +33,7 @@ def token_vectors(config: TokenVectorsConfig, context: Context) -> dict[str, Any
     """Write left.npy (V, dim), the left singular vectors, and values.npy (dim,), the singular values, falling."""
     import numpy as np
 
+    from condensery.retrieval.finite import check_finite
     from condensery.system.progress import progress
     from condensery.tokens.artifacts import Tokens
     from condensery.tokens.cooccurrence import cooccurrences, positive_pmi, truncated_svd
@@ -42,6 +43,7 @@ def token_vectors(config: TokenVectorsConfig, context: Context) -> dict[str, Any
     with progress(f"{context.stage_name}: pairs", store.token_count, "tokens") as task:
         associations = positive_pmi(cooccurrences(store, size, config.window, task), config.smoothing)
     left, values = truncated_svd(associations, config.dim)
+    check_finite(left, f"{context.stage_name}: the vector of token", remedy="set another dim")
     np.save(context.folder / "left.npy", left.astype(np.float32))
     np.save(context.folder / "values.npy", values)
     return {"tokens": store.token_count, "associations": associations.nnz}

@@ -25,12 +25,12 @@ class ApproximateConfig(StageConfig):
     @classmethod
     def _known_to_faiss(cls, value: str) -> str:
         from condensery.errors import UserError
-        from condensery.retrieval.approximate import check_factory
+        from condensery.retrieval.factory import check_factory
 
         try:
             check_factory(value)
         except UserError as error:
-            raise ValueError(str(error)) from None
+            raise ValueError(str(error).removeprefix("factory: ")) from None
         return value
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
@@ -56,11 +56,15 @@ def ann_index(config: ApproximateConfig, context: Context) -> dict[str, Any]:
     with progress(context.stage_name, len(exact), "vectors") as task:
         try:
             gpu = runtime.accelerator != "cpu"
-            build_approximate(
+            does = build_approximate(
                 exact, context.folder, config.factory, config.sample, config.seed, runtime.threads, task, gpu
             )
         except UserError as error:
+            if not str(error).startswith("factory: "):
+                raise
             raise UserError(f"stages.{context.stage_name}.{error}") from None
+    if does:
+        print(f"[{context.stage_name}] {config.factory} {does}; exact search ranks by inner product", flush=True)
     effort = {"nprobe": config.nprobe, "ef_search": config.ef_search}
     write_approximate(context.folder, exact, f"{vectors.kind}/{vectors.id}", effort, config.compared)
     return {"passages": len(exact), "bytes": (context.folder / FILE).stat().st_size}

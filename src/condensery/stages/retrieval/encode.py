@@ -95,8 +95,10 @@ def encode(config: EncodeConfig, context: Context) -> dict[str, Any]:
         "budget": config.chunk_tokens,
         "dtype": config.dtype,
         "group": group,
+        "label": context.stage_name,
+        "encoder": "{0.kind}/{0.id}".format(context.artifact("model")),
     }
-    encode_store(vectors, passages, context.folder, label=context.stage_name, **settings)
+    encode_store(vectors, passages, context.folder, **settings)
     encode_queries(queries, questions, context.folder, **settings)
     group.leave_unless_rank_zero()
     about = write_dense_index(context.folder, passages.cut if config.windows > 1 else None)
