@@ -104,7 +104,7 @@ def test_what_is_invisible_does_not_count(mark: str) -> None:
 
 
 def test_english_has_the_words_that_it_always_had() -> None:
-    text = "It's the café\u2019s \u201cnaïve\u201d co\u00f6peration \u2013 10\u00a0% of x_y, 3\u00d74 m\u00b2 \u2026 \u00a9 Zo\u00eb\u2122"
+    text = "It's the café\u2019s \u201cnaïve\u201d co\u00f6p \u2013 10\u00a0% of x_y, 3\u00d74 m\u00b2 \u2026 Zo\u00eb"
     assert words(text) == terms(text) == re.findall(r"\w+", text.lower())
     ascii_text = "".join(map(chr, range(128))) + " isn't I/O x_y 3.14 A"
     assert words(ascii_text) == re.findall(r"\w+", ascii_text.lower())
