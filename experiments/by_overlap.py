@@ -22,6 +22,7 @@ from condensery.reporting.results import read_results
 from condensery.retrieval.analyser import Analyser
 from condensery.system.files import read_json
 from condensery.text.collection import Collection
+from condensery.text.languages import guess
 
 PARTS = 5
 
@@ -67,7 +68,6 @@ def collection_and_split(results: Path, artifacts: Path) -> tuple[Collection, st
 
 def overlaps(collection: Collection, split: str, query_ids: Sequence[str]) -> NDArray[np.float64]:
     """(n,) of each query the share of its terms that its relevant passage has, between 0 and 1."""
-    analyser = Analyser(stemmer="porter")
     rows_of = {query: row for row, query in enumerate(collection.queries.column("id"))}
     relevant = collection.qrels(split).positives()
     queries, titles, texts = (
@@ -75,6 +75,7 @@ def overlaps(collection: Collection, split: str, query_ids: Sequence[str]) -> ND
         collection.passages.column("title"),
         collection.passages.column("text"),
     )
+    analyser = Analyser(stemmer="porter", language=guess(texts))
     shares = np.zeros(len(query_ids))
     for at, query in enumerate(query_ids):
         asked = set(analyser.terms(queries[rows_of[query]]))

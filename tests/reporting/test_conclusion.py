@@ -12,6 +12,7 @@ from condensery.reporting import conclusion as module
 from condensery.reporting.conclusion import conclusion
 from condensery.reporting.results import Row
 from condensery.reporting.table import Comparison, Significance, build_table
+from condensery.retrieval.retriever import UNMATCHED
 
 SOME = Interval(0.0, 0.2, 0.05)
 
@@ -172,3 +173,19 @@ def test_it_stands_in_markdown_on_the_terminal_and_not_among_the_numbers(capsys:
     table.show()
     assert "\ndense_1 | * is ahead of BM25: MRR@10 40.0 against 30.0 (p < 0.01).\n" in capsys.readouterr().out
     assert "ahead" not in table.csv()
+
+
+def test_nothing_is_ahead_of_a_bm25_that_shares_no_term_with_most_queries() -> None:
+    blind = {"warnings": [f"34 of 36 queries {UNMATCHED}, so BM25 finds nothing for them"]}
+    rows = [row("BM25", 0.0, **blind), row("dense", 0.5), row("weak", 0.1)]
+    assert said(*rows) == (
+        "dense is ahead of the next, weak: MRR@10 50.0 against 10.0 (p < 0.01)."
+        " BM25 is held against nothing: most queries share no term with any passage."
+    ) or said(*rows).endswith("BM25 is held against nothing: most queries share no term with any passage.")
+    assert "ahead of BM25" not in said(*rows)
+    assert said(*rows[:2]) == "BM25 is held against nothing: most queries share no term with any passage."
+    two = [row("BM25", 0.3), row("sparse", 0.01, **blind), row("dense", 0.5)]
+    assert said(*two).startswith("dense is ahead of BM25: MRR@10 50.0 against 30.0 (p < 0.01).")
+    assert said(*two).endswith(" sparse is held against nothing: most queries share no term with any passage.")
+    other = [row("BM25", 0.3), row("dense", 0.5, **blind)]
+    assert said(*other) == "dense is ahead of BM25: MRR@10 50.0 against 30.0 (p < 0.01).", "that of a stage before it"

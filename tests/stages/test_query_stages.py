@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pydantic import ValidationError
-from single_stage import run_stage
-from small_runs import write
+from single_stage import inputs, run_stage
+from small_runs import Text, write
 
 from condensery.errors import UserError
 from condensery.stages.finetuning.finetune_generator import FinetuneGeneratorConfig
@@ -133,3 +133,42 @@ def test_the_sizes_of_a_model_from_scratch_do_not_count_where_a_model_is_named(t
     before = local.identity()
     (tmp_path / "config.json").write_text("{ }")
     assert local.identity() != before
+
+
+def of_texts(folder: Path, texts: list[str]) -> dict[str, Path]:
+    """Passages of these texts, and what made them."""
+    made = inputs(folder / "in", Text([(f"p{at}", "", text, f"d{at}") for at, text in enumerate(texts)], []))
+    run_stage("passages", folder / "passages", made, length=128, workers=1, titles=False)
+    return {**made, "passages": folder / "passages"}
+
+
+CHINESE = "蜜蜂用跳舞告诉同伴花在哪里。它们飞得很远，飞到山的那一边。天黑以前就回到蜂巢里来。"
+THAI = "ผึ้งเต้นรำเพื่อบอกเพื่อนว่าดอกไม้อยู่ที่ไหน เหล็กขึ้นสนิมในอากาศชื้น ฝนตกเมื่อหยดน้ำหนักขึ้น"
+
+
+@pytest.mark.parametrize("text", [CHINESE, THAI], ids=["chinese", "thai"])
+def test_sentences_without_blanks_are_queries(text: str, tmp_path: Path) -> None:
+    made = of_texts(tmp_path, [f"{text}" for _ in range(3)])
+    about = run_stage("extract_queries", tmp_path / "queries", made, number=3, remove=True)
+    assert about["queries"] == 9
+    assert all(query in text for query in Queries(tmp_path / "queries").texts(0))
+
+
+def test_the_reason_why_no_passage_has_a_query_is_the_true_one(tmp_path: Path) -> None:
+    made = of_texts(tmp_path, [CHINESE, "铁会生锈。"])
+
+    def why(**settings: int | bool) -> str:
+        with pytest.raises(UserError) as error:
+            run_stage("extract_queries", tmp_path / str(len(settings)), made, **settings)
+        return str(error.value)
+
+    too_short, too_long = why(remove=True, minimum_words=30), why(remove=True, minimum_words=1, maximum_words=2)
+    assert too_short.startswith(
+        "stages.extract_queries: no passage has a query: none has a sentence of 30 to 40 words, but sentences of 7 to 8;"
+        " set stages.extract_queries.minimum_words; each of the other 1 is a single sentence"
+    )
+    assert "stages.extract_queries.maximum_words" in too_long
+    assert "minimum_words" not in too_long
+    assert "single sentence" not in why(minimum_words=30)
+    made = of_texts(tmp_path / "single", ["铁会生锈。", "Bees dance in the sun."])
+    assert "no passage has a query: each is a single sentence" in why(remove=True)

@@ -1,6 +1,8 @@
 """Every format: what sound files become, and one clear line with its place for each fault."""
 
 import gzip
+import hashlib
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -386,3 +388,37 @@ def test_a_missing_root_is_found_by_the_check(config: Make, choice: str) -> None
         UserError, match=r"/no/where: no such folder; .* as data\.root|data\.root=/no/where: \d files are missing"
     ):
         config(choice, root="/no/where").check()
+
+
+@pytest.mark.parametrize(
+    "paragraphs",
+    [
+        ["蜜蜂用跳舞告诉同伴花在哪里。", "铁在潮湿的空气里会生锈。", "雨滴在云里慢慢变大。"],
+        ["蜂は踊りで花の場所を仲間に教える。", "鉄は湿った空気の中で錆びる。"],
+        ["ผึ้งเต้นรำเพื่อบอกเพื่อนว่าดอกไม้อยู่ที่ไหน", "เหล็กขึ้นสนิมในอากาศชื้น"],
+        ["ဒီစာအုပ်ကောင်းတယ်လို့သူပြောတယ်။", "ပျားများသည် ပန်းများရှိရာသို့ ကခုန်ကြသည်။"],
+        ["मधुमक्खी छत्ते में लौटकर नाचती है।", "लोहा नम हवा में जंग खाता है।"],
+    ],
+    ids=["chinese", "japanese", "thai", "burmese", "hindi"],
+)
+def test_paragraphs_without_blanks_are_passages_and_only_headings_are_joined(
+    tmp_path: Path, config: Make, write: Write, paragraphs: list[str]
+) -> None:
+    heading = paragraphs[0].split()[0][:3]
+    root = write({"a.txt": "\n\n".join([heading, *paragraphs]) + "\n"})
+    collection = read_collection(config("text", root=root), tmp_path / "out")
+    texts = list(collection.passages.column("text"))
+    assert texts == [f"{heading}\n\n{paragraphs[0]}", *paragraphs[1:]]
+
+
+def test_only_collections_without_blanks_got_another_identity(tmp_path: Path, config: Make, write: Write) -> None:
+    english = {"a.txt": "Five words are a passage. " * 100 + "蜜蜂"}
+    source = config("text", root=write(english))
+    fields = source.model_dump(mode="json", exclude=source.outside_identity | {"unlabelled_queries"})
+
+    def before(content: list[str]) -> str:
+        return hashlib.blake2b(json.dumps([fields, content], sort_keys=True).encode(), digest_size=16).hexdigest()
+
+    assert source._digest(["x"]) == before(["x"])
+    write({**english, "b.txt": "蜜蜂用跳舞告诉同伴花在哪里。"})
+    assert source._digest(["x"]) != before(["x"])

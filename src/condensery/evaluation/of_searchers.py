@@ -46,5 +46,6 @@ def _measured(retriever: "Searcher", collection: "Collection", metrics: list[str
     from condensery.retrieval.searchers import SearcherIndex
 
     index, queries = SearcherIndex(retriever, collection), collection.questions(split)
+    index.warn(queries)
     scores, rows = index.search(queries, min(len(index), max(split_metric(name)[1] or DEPTH for name in metrics)))
     return evaluate_run(Run(queries, rows, scores), collection, split, metrics).metrics

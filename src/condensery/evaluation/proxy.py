@@ -11,16 +11,20 @@ from numpy.typing import NDArray
 from condensery.evaluation.pairs import Pair
 from condensery.retrieval.bm25 import BM25Index, index_texts
 from condensery.system.progress import ProgressTask
+from condensery.text.languages import AUTO
 from condensery.text.table import TextTable
+from condensery.text.words import first_words
 
 CUTOFFS = (1, 10, 100)
 NOT_FOUND = -1
 
 
-def index_passages(passages: TextTable, folder: Path, k1: float, b: float, stopwords: str, stemmer: str) -> None:
+def index_passages(
+    passages: TextTable, folder: Path, k1: float, b: float, stopwords: str, stemmer: str, language: str = AUTO
+) -> None:
     """Index the texts alone: all passages of a document share the title, which would make any two of them related."""
     what = str(passages.path)
-    index_texts(passages.column("text"), len(passages), folder, k1, b, stopwords, stemmer, what)
+    index_texts(passages.column("text"), len(passages), folder, k1, b, stopwords, stemmer, what, language)
 
 
 def ranks(
@@ -30,7 +34,7 @@ def ranks(
 
     Only the first ``words`` words of a context search. A context that is itself a passage is left out of the ranking.
     """
-    contexts = [" ".join(pair.context.split()[:words]) for pair in pairs]
+    contexts = [first_words(pair.context, words) for pair in pairs]
     rows = np.array([pair.row for pair in pairs], np.int64)
     return index.ranks(contexts, rows, np.array([pair.context_row for pair in pairs], np.int64), progress)
 

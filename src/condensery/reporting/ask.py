@@ -15,6 +15,7 @@ from condensery.errors import UserError
 from condensery.retrieval.hits import Hit
 from condensery.retrieval.ranking import Ranking
 from condensery.text.collection import Collection
+from condensery.text.words import between_letters
 
 CHARACTERS = 600  # of a passage that are shown
 TURNS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # turn the direction of what follows
@@ -73,7 +74,8 @@ def show(text: str, answers: list[Hit], console: Console | None = None) -> None:
     if not answers:
         console.print("no passage shares a word with it")
     for answer in answers:
-        shown = answer.text if len(answer.text) <= CHARACTERS else answer.text[:CHARACTERS].rstrip() + " …"
+        end = between_letters(answer.text, CHARACTERS)
+        shown = answer.text if len(answer.text) <= CHARACTERS else answer.text[:end].rstrip() + " …"
         parts = (str(answer.rank), in_line(answer.title), in_line(answer.id), f"{answer.score:.2f}")
         head = " · ".join(part for part in parts if part)
         console.print(Panel(Text(printable(shown)), title=Text(head), title_align="left"))

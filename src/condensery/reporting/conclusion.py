@@ -10,6 +10,7 @@ from condensery.evaluation.metrics import Evaluation
 from condensery.evaluation.significance import PERMUTATIONS, Test, compare, holm
 from condensery.reporting.results import Row
 from condensery.reporting.table import Comparison, Measured, over_seeds
+from condensery.retrieval.retriever import UNMATCHED
 
 BM25, NOT_DENSE = "bm25", ("bm25", "fuse", "rerank")  # kinds of stages that make an index
 
@@ -36,7 +37,8 @@ def conclusion(
     """A sentence on the best row by the first metric, and one on the best dense row where that is another.
 
     The best row is held against the best of BM25's; without one against the table's ``baseline``, else against the first
-    row. Where it is that very row, it is held against the next best. The p-value is the table's where it made this test, and
+    row. Where it is that very row, it is held against the next best. A row of BM25 whose queries share no term with any
+    passage, most of them, is compared with nothing. The p-value is the table's where it made this test, and
     otherwise Holm's over all rows against the same one: the best of many is ahead of something by luck alone.
 
     Args:
@@ -52,10 +54,13 @@ def conclusion(
     metric = next((name for row in rows for name in row.metrics), "")
     if not _comparable(rows, kinds, metric):
         return ""
+    unmatched = dict.fromkeys(row.name for row in rows if _is_unmatched(row, kinds))
+    said = "".join(f" {name} is held against nothing: most queries {UNMATCHED}." for name in unmatched)
+    rows = [row for row in rows if row.name not in unmatched]
     measured = _measured(rows, metric)
     systems = _systems(measured, metric, kinds)
     if len(systems) < 2:
-        return ""
+        return said.lstrip()
     best = _best(systems)
     reference = _reference(systems, best, measured, baseline)
     other = reference if reference != best else _best(systems, but=[best])
@@ -66,8 +71,10 @@ def conclusion(
     if p is None:
         p = _p_values(systems, reference, metric, test, permutations)[against]
     queries = len(systems[best].evaluation.query_ids)
-    return _on_the_best(systems[best], systems[other], reference == best, metric, p, level, queries) + _on_dense(
-        systems, {best, other}
+    return (
+        _on_the_best(systems[best], systems[other], reference == best, metric, p, level, queries)
+        + _on_dense(systems, {best, other})
+        + said
     )
 
 
@@ -77,6 +84,11 @@ def _comparable(rows: Sequence[Row], kinds: Mapping[str, str], metric: str) -> b
     places = {(row.collection, row.split) for row in rows}
     whole = all(row.artifact in kinds and metric in row.metrics and metric in row.per_query for row in rows)
     return whole and len(query_sets) == len(places) == 1 and bool(next(iter(query_sets)))
+
+
+def _is_unmatched(row: Row, kinds: Mapping[str, str]) -> bool:
+    """Whether it is BM25's, and found nothing for most queries: to be ahead of it means nothing."""
+    return kinds[row.artifact] == BM25 and any(UNMATCHED in text for text in row.warnings)
 
 
 def _measured(rows: Sequence[Row], metric: str) -> Measured:

@@ -4,7 +4,6 @@
 files and of passages nothing else is kept in memory.
 """
 
-import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from condensery.retrieval.runs import rankings_of
 from condensery.system.files import RECOMPUTE
 from condensery.text.answers import AnswerMatcher
 from condensery.text.collection import Collection
+from condensery.text.words import between_letters
 
 RUN, EVALUATION = "run.trec.gz", "evaluation.npz"
 NUMBER = 10  # questions that are shown, where there are so many
@@ -199,10 +199,7 @@ def beginning(text: str, limit: int = PASSAGE) -> str:
         return line
     words = line[: limit + 1].rpartition(" ")[0]
     if len(words) < limit // 2:
-        end = limit
-        while end > 1 and (unicodedata.category(line[end])[0] == "M" or "\u200d" in line[end - 1 : end + 1]):
-            end -= 1
-        words = line[:end]
+        words = line[: between_letters(line, limit)]
     return f"{words.rstrip()} …"
 
 

@@ -1,18 +1,17 @@
-"""The words of a text, as BM25 counts them. Imports nothing but the standard library, so that a dry run stays fast."""
+"""The terms of a text, as BM25 counts them. Imports nothing but the standard library, so that a dry run stays fast."""
 
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from condensery.errors import UserError, shown
+from condensery.text.languages import ANY, AUTO, LANGUAGES, check_language, guess
 
-WORD = re.compile(r"\w+")
 LUCENE_STOP_WORDS = """
 a an and are as at be but by for if in into is it no not of on or such that the
 their then there these they this to was will with
 """
 STOPWORDS = {
     "none": frozenset[str](),
-    "english": frozenset((*LUCENE_STOP_WORDS.split(), "s", "t")),  # s, t: what WORD leaves of "it's" and "don't"
+    "english": frozenset((*LUCENE_STOP_WORDS.split(), "s", "t")),  # s, t: what is left of "it's" and "don't"
 }
 
 
@@ -36,23 +35,51 @@ def check_stemmer(name: str) -> str:
     return name
 
 
+def chosen_language(language: str, texts: Sequence[str], say: tuple[str, str] | None = None) -> str:
+    """``language`` itself; of ``auto`` what the letters of the passages tell (``text.languages.guess``).
+
+    Args:
+        say: who says in a line what was guessed, where terms are then no plain words, and the key that sets another
+            language; None = nobody.
+    """
+    if language != AUTO:
+        return language
+    name = guess(texts)
+    if say and name != ANY:
+        who, key = say
+        print(
+            f"{who} by their letters the passages are {name.capitalize()}: {LANGUAGES[name].says}; {key} sets another",
+            flush=True,
+        )
+    return name
+
+
 class Analyser:
-    """Text to terms: lower case, words, without stop words, stemmed where a stemmer is named.
+    """Text to terms: words in small letters (``text.words``), without stop words, stemmed where a stemmer is named.
 
     Args:
         stopwords: none or english.
         stemmer: none, or an algorithm of Snowball (porter is Lucene's), for which the package PyStemmer is needed.
+        language: one of ``text.languages.LANGUAGES``; ``auto`` (see ``chosen_language``) stands for ``any`` here.
 
     Raises:
         UserError: a name that does not exist.
     """
 
-    def __init__(self, stopwords: str = "english", stemmer: str = "none") -> None:
-        for what, check, name in (("stopwords", check_stopwords, stopwords), ("stemmer", check_stemmer, stemmer)):
+    def __init__(self, stopwords: str = "english", stemmer: str = "none", language: str = AUTO) -> None:
+        checks = (
+            ("stopwords", check_stopwords, stopwords),
+            ("stemmer", check_stemmer, stemmer),
+            ("language", check_language, language),
+        )
+        for what, check, name in checks:
             try:
                 check(name)
             except ValueError as error:
                 raise UserError(f"BM25: {what}: {error}") from None
+        language = ANY if language == AUTO else language
+        self.settings = {"stopwords": stopwords, "stemmer": stemmer, "language": language}
+        self.language = LANGUAGES[language]
         self.stopwords = STOPWORDS[stopwords]
         self.stem: Callable[[list[str]], list[str]] | None = None
         if stemmer != "none":
@@ -62,5 +89,5 @@ class Analyser:
 
     def terms(self, text: str) -> list[str]:
         """The terms of a text in order."""
-        words = [word for word in WORD.findall(text.lower()) if word not in self.stopwords]
+        words = [word for word in self.language.terms(text) if word not in self.stopwords]
         return self.stem(words) if self.stem else words

@@ -22,11 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError
-from condensery.retrieval.analyser import Analyser
+from condensery.retrieval.analyser import Analyser, chosen_language
 from condensery.retrieval.ranking import EMPTY, Keys, Ranking, pack, top, unpack
 from condensery.system.files import load_array, read_json, write_json
 from condensery.system.progress import ProgressTask, progress
 from condensery.text.collection import Collection
+from condensery.text.languages import AUTO, WORDS
 
 if TYPE_CHECKING:
     import scipy.sparse as sparse
@@ -53,28 +54,49 @@ class _TermIds:
 
 
 def build_bm25(
-    collection: Collection, folder: Path, k1: float, b: float, stopwords: str = "english", stemmer: str = "none"
+    collection: Collection,
+    folder: Path,
+    k1: float,
+    b: float,
+    stopwords: str = "english",
+    stemmer: str = "none",
+    language: str = AUTO,
+    label: str = "bm25",
 ) -> dict[str, Any]:
     """Index titles and texts of all passages into ``folder``; returns what ``index.json`` says.
 
-    Raises ``UserError`` when no passage has a word to index.
+    ``label`` is the stage that says in a line which language was guessed. Raises ``UserError`` when no passage has a word to
+    index.
     """
-    columns = (collection.passages.column(name) for name in ("title", "text"))
-    texts = (f"{title} {text}" if title else text for title, text in zip(*columns, strict=True))
+    titles, texts = (collection.passages.column(name) for name in ("title", "text"))
+    language = chosen_language(language, texts, (f"[{label}]", f"stages.{label}.language"))
+    joined = (f"{title} {text}" if title else text for title, text in zip(titles, texts, strict=True))
     what = f"collection '{collection.name}'"
-    return index_texts(texts, len(collection.passages), folder, k1, b, stopwords, stemmer, what)
+    return index_texts(joined, len(collection.passages), folder, k1, b, stopwords, stemmer, what, language)
 
 
 def index_texts(
-    texts: Iterable[str], total: int, folder: Path, k1: float, b: float, stopwords: str, stemmer: str, what: str
+    texts: Iterable[str],
+    total: int,
+    folder: Path,
+    k1: float,
+    b: float,
+    stopwords: str,
+    stemmer: str,
+    what: str,
+    language: str = AUTO,
 ) -> dict[str, Any]:
-    """As ``build_bm25``, of ``total`` texts from anywhere; ``what`` names them where something is wrong with them."""
+    """As ``build_bm25``, of ``total`` texts from anywhere; ``what`` names them where something is wrong with them.
+
+    They are read once, so that no language is guessed: see ``Analyser``.
+    """
     import bm25s
 
     logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets itself to DEBUG when it is imported
     folder.mkdir(parents=True, exist_ok=True)
     scratch = folder / "terms.tmp"
-    vocabulary, starts = _write_terms(texts, total, Analyser(stopwords, stemmer), scratch)
+    analyser = Analyser(stopwords, stemmer, language)
+    vocabulary, starts = _write_terms(texts, total, analyser, scratch)
     if not vocabulary:
         raise UserError(f"{what}: no passage has a word that BM25 can index")
     index = bm25s.BM25(k1=k1, b=b, method="lucene", csc_backend="scipy")
@@ -82,7 +104,7 @@ def index_texts(
     index.index(ids, create_empty_token=False, show_progress=False)
     index.save(folder, show_progress=False)
     scratch.unlink()
-    settings = {"k1": k1, "b": b, "stopwords": stopwords, "stemmer": stemmer}
+    settings = {"k1": k1, "b": b, **analyser.settings}
     about = {"method": "bm25", "passages": len(starts) - 1, "terms": len(vocabulary), **settings}
     write_json(folder / "index.json", about)
     return about
@@ -110,7 +132,8 @@ class BM25Index:
     def __init__(self, folder: Path, collection: Collection | None = None, threads: int = 1) -> None:
         """``collection`` is needed to search its queries by row (``search``), not for ``search_texts``."""
         about = read_json(folder / "index.json")
-        self.analyser = Analyser(about["stopwords"], about["stemmer"])
+        language = about.get("language", WORDS)  # an index that was written before there were languages
+        self.analyser = Analyser(about["stopwords"], about["stemmer"], language)
         self.vocabulary: dict[str, int] = read_json(folder / "vocab.index.json")
         self.passages: int = about["passages"]
         # term by term: the scores and passages of all, and where each term's begin
@@ -134,10 +157,7 @@ class BM25Index:
 
     def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
         """As ``Retriever.search``."""
-        if self.collection is None:
-            raise ValueError("a BM25Index without a collection searches texts, not query rows")
-        texts = self.collection.queries.column("text")
-        return self.search_texts(texts.take(query_rows), k, progress)
+        return self.search_texts(self._texts(query_rows), k, progress)
 
     def search_texts(self, texts: Sequence[str], k: int, progress: ProgressTask | None = None) -> Ranking:
         """The k best passages of any texts: scores and rows (n, k), as ``Retriever.search``."""
@@ -174,8 +194,6 @@ class BM25Index:
 
     def scores(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
         """The scores of some passages (n, c) of queries (n,) of the collection; 0 where no term is shared."""
-        if self.collection is None:
-            raise ValueError("a BM25Index without a collection knows no query rows")
         values = np.zeros(passage_rows.shape, np.float32)
 
         def keep(i: int, scores: NDArray[np.float32], rows: NDArray[np.int32]) -> None:
@@ -184,7 +202,7 @@ class BM25Index:
                 place = order[np.minimum(np.searchsorted(rows, passage_rows[i], sorter=order), len(rows) - 1)]
                 values[i] = np.where(rows[place] == passage_rows[i], scores[place], 0.0)
 
-        self._score(self.collection.queries.column("text").take(query_rows), keep, None)
+        self._score(self._texts(query_rows), keep, None)
         return values
 
     def neighbours(self, texts: Sequence[str], k: int, progress: ProgressTask | None = None) -> tuple[Ranking, Ranking]:
@@ -202,6 +220,19 @@ class BM25Index:
 
         self._score(texts, keep, progress)
         return unpack(best), unpack(best_texts.keys())
+
+    def without_terms(self, query_rows: NDArray[np.integer]) -> int:
+        """How many of some queries of the collection share no term with any passage, so that nothing is found for them."""
+        return self.texts_without_terms(self._texts(query_rows))
+
+    def texts_without_terms(self, texts: Sequence[str]) -> int:
+        """The same of any texts."""
+        return sum(not self._counts(text) for text in texts)
+
+    def _texts(self, query_rows: NDArray[np.integer]) -> list[str]:
+        if self.collection is None:
+            raise ValueError("a BM25Index without a collection searches texts, and knows no query rows")
+        return self.collection.queries.column("text").take(query_rows)
 
     def _score(self, texts: Sequence[str], take: Take, progress: ProgressTask | None) -> None:
         """Give ``take``, for each text, its place, the scores above zero and their passages; several threads do so."""
@@ -235,8 +266,14 @@ class BM25Index:
         return scores[scored], scored
 
     def _counts(self, text: str) -> Counter[int]:
-        """How often each term that the index knows is in a text, in the order of the text."""
-        return Counter(self.vocabulary[term] for term in self.analyser.terms(text) if term in self.vocabulary)
+        """How often each term that the index knows is in a text, in the order of the text.
+
+        A text that is a single character of a script taken in pairs stands for all pairs that it is in.
+        """
+        terms = self.analyser.terms(text)
+        if len(terms) == 1 and self.analyser.language.is_half_a_pair(terms[0]):
+            terms = [term for term in self.vocabulary if terms[0] in term]
+        return Counter(self.vocabulary[term] for term in terms if term in self.vocabulary)
 
     def _matrix(self, texts: Sequence[str]) -> "sparse.csr_matrix":
         """The counts of texts, (queries, terms)."""

@@ -149,6 +149,11 @@ class FusedIndex:
         values = (getattr(member, name, None) for member in self.members)
         return [value for value in values if value is not None]
 
+    def without_terms(self, query_rows: Rows) -> int:
+        """The most queries that a member says so of; see ``retriever.unmatched_queries``."""
+        counts = [getattr(member, "without_terms", None) for member in self.members]
+        return max((count(query_rows) for count in counts if count is not None), default=0)
+
     def search(self, query_rows: Rows, k: int, progress: ProgressTask | None = None) -> Ranking:
         """See ``CollectionRetriever``. What is found does not depend on k: every member is asked for ``depth`` passages."""
         scores, rows = _nothing(len(query_rows), k)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from condensery.retrieval.bm25 import BM25Index, index_texts
 from condensery.retrieval.ranking import Ranking
+from condensery.text.languages import guess
 
 BLOCK = 65_536  # vectors searched at a time, at most
 BM25 = {"k1": 0.9, "b": 0.4, "stopwords": "english", "stemmer": "porter"}  # Anserini's, as in conf/stage/bm25.yaml
@@ -28,7 +29,7 @@ def lexical_neighbours(
     queries: Sequence[str], passages: Sequence[str], k: int, folder: Path, threads: int = 1
 ) -> sparse.csr_matrix:
     """BM25 of queries and passages, (t, u); ``folder`` gets the index. ``UserError`` where no passage has a word."""
-    index_texts(passages, len(passages), folder, **BM25, what="the positives")  # type: ignore[arg-type]
+    index_texts(passages, len(passages), folder, **BM25, what="the positives", language=guess(passages))  # type: ignore[arg-type]
     rankings = BM25Index(folder, threads=threads).neighbours(queries, min(k, len(passages)))
     return _joined(*rankings, usual=0.0)
 

@@ -10,6 +10,7 @@ from condensery.system.progress import ProgressTask
 
 TOP = 10  # passages that an approximate search is judged by, besides all that were asked for
 MEMORY = 2 * 2**30  # bytes that a dense search may hold at a time beside its result
+UNMATCHED = "share no term with any passage"  # what every warning says of queries that BM25 finds nothing for
 
 
 class CollectionRetriever(Protocol):
@@ -40,3 +41,16 @@ def recall_of(retriever: CollectionRetriever, label: str) -> dict[str, float]:
         why = "fewer passages than it was asked for; raise nprobe (of an IVF), or ef_search (of an HNSW)"
         print(f"[{label}] for {short:,} queries approximate search found {why}", flush=True)
     return {"recall_of_exact": recall, **({} if top is None else {f"recall_of_exact@{TOP}": top})}
+
+
+def unmatched_queries(retriever: CollectionRetriever, query_rows: NDArray[np.integer]) -> dict[str, list[str]]:
+    """``warnings`` for a manifest where BM25 finds nothing for most of some queries (n,); {} otherwise.
+
+    A retriever that has BM25 in it says how many those are (``without_terms``).
+    """
+    count = getattr(retriever, "without_terms", None)
+    number = count(query_rows) if count else 0
+    if 2 * number <= len(query_rows):
+        return {}
+    said = f"{number:,} of {len(query_rows):,} queries {UNMATCHED}, so BM25 finds nothing for them"
+    return {"warnings": [f"{said}; are they of one language and writing? (stage.bm25.language says what a term is)"]}

@@ -51,6 +51,11 @@ class SampledCandidates:
     def __len__(self) -> int:
         return len(self.ranker)
 
+    def without_terms(self, query_rows: NDArray[np.integer]) -> int:
+        """That of the ranker; see ``retriever.unmatched_queries``."""
+        count = getattr(self.ranker, "without_terms", None)
+        return count(query_rows) if count else 0
+
     def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
         """As ``CollectionRetriever.search``."""
         rows = self.candidates(query_rows)

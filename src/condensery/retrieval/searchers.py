@@ -23,6 +23,7 @@ from condensery.retrieval.finite import check_finite, check_scores
 from condensery.retrieval.hits import Hit
 from condensery.retrieval.negatives import Negatives, open_negatives
 from condensery.retrieval.ranking import Ranking
+from condensery.retrieval.retriever import unmatched_queries
 from condensery.system.cache import cached
 from condensery.system.progress import ProgressTask
 from condensery.text.collection import Collection
@@ -130,31 +131,48 @@ class BM25(Searcher):
         b: length normalisation; the default is Anserini's.
         stopwords: "english" (Lucene's list) or "none".
         stemmer: an algorithm of Snowball (porter is Lucene's), or "none".
+        language: "auto" is guessed from the letters of the passages, and a line says so where their terms are not plain
+            words; otherwise a name of ``condensery.text.languages.LANGUAGES``, such as "chinese", "any" or "words".
 
     Raises:
-        UserError: a number is out of its range; from ``index``, there is no such stemmer or list, or no word to index.
+        UserError: a number is out of its range; from ``index``, there is no such stemmer, list or language, or no word to
+            index.
     """
 
-    def __init__(self, k1: float = 0.9, b: float = 0.4, stopwords: str = "english", stemmer: str = "porter") -> None:
+    def __init__(
+        self,
+        k1: float = 0.9,
+        b: float = 0.4,
+        stopwords: str = "english",
+        stemmer: str = "porter",
+        language: str = "auto",
+    ) -> None:
         check_numbers("BM25", locals())
         super().__init__()
         self._settings = (k1, b, stopwords, stemmer)
+        self._language = language
         self._folder: Any = None
 
     def identity(self) -> str:
         """See ``Searcher``."""
-        return f"bm25 {self._settings}"
+        return f"bm25 {(*self._settings, self._language)}"
 
     def _prepare(self, titles: list[str], texts: list[str]) -> None:
+        from condensery.retrieval.analyser import chosen_language
         from condensery.retrieval.bm25 import BM25Index, index_texts
 
+        language = chosen_language(self._language, texts, ("BM25:", "BM25(language=...)"))
         joined = (f"{title} {text}" if title else text for title, text in zip(titles, texts, strict=True))
         folder = TemporaryDirectory(prefix="bm25-")
-        index_texts(joined, len(texts), Path(folder.name), *self._settings, what="index")
+        index_texts(joined, len(texts), Path(folder.name), *self._settings, what="index", language=language)
         self._folder, self._index = folder, BM25Index(Path(folder.name))  # the folder lives as long as this
 
     def _rank(self, queries: list[str], k: int) -> Ranking:
         return self._index.search_texts(queries, k) if queries else _nothing(k)
+
+    def without_terms(self, queries: Sequence[str]) -> int:
+        """How many of some queries share no term with any passage, so that nothing is found for them."""
+        return self._index.texts_without_terms(queries)
 
 
 class Retriever(Searcher):
@@ -330,6 +348,16 @@ class SearcherIndex:
         """See ``condensery.retrieval.index.Retriever``."""
         return self.searcher.rank(self.queries.take(query_rows), k)
 
+    def without_terms(self, query_rows: NDArray[np.integer]) -> int:
+        """See ``condensery.retrieval.retriever.unmatched_queries``."""
+        count = getattr(self.searcher, "without_terms", None)
+        return count(self.queries.take(query_rows)) if count else 0
+
+    def warn(self, query_rows: NDArray[np.integer]) -> None:
+        """Print in a line where BM25 finds nothing for most of some queries."""
+        for text in unmatched_queries(self, query_rows).get("warnings", []):
+            print(f"warning: {text}", flush=True)
+
 
 def mined(searcher: Searcher, collection: Collection, split: str, depth: int) -> Negatives:
     """The ``depth`` best passages of each judged query of ``split`` that are not judged relevant to it.
@@ -342,7 +370,9 @@ def mined(searcher: Searcher, collection: Collection, split: str, depth: int) ->
     content = f"{collection.content_hash} {split} {depth} {searcher.identity()}"
 
     def make(target: Path) -> None:
-        mine(SearcherIndex(searcher, collection), collection, split, depth, target)
+        index = SearcherIndex(searcher, collection)
+        index.warn(np.array(sorted(collection.qrels(split).positives()), np.int64))
+        mine(index, collection, split, depth, target)
 
     folder = cached("negatives", content, make)
     return open_negatives(folder, collection)

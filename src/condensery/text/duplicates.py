@@ -1,22 +1,16 @@
 """Near-duplicates and leaks between texts: MinHash (Broder 1997) with banding, and exact runs of words."""
 
-import re
 import zlib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
+
+from condensery.text.words import terms as words
 
 if TYPE_CHECKING:
     from datasketch import MinHash
 
 PERMUTATIONS = 64
 SHINGLE = 3  # words
-
-_WORD = re.compile(r"\w+")
-
-
-def words(text: str) -> list[str]:
-    """The words of a text, lower-cased, without punctuation."""
-    return _WORD.findall(text.lower())
 
 
 def sketches(texts: Sequence[str]) -> "list[MinHash]":

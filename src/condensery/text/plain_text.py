@@ -2,17 +2,18 @@
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from condensery.errors import UserError
-from condensery.system.inputs import FOLDER, standing
+from condensery.system.inputs import FOLDER, HEAD, opened, standing
 from condensery.text.beir import question_files, read_questions
 from condensery.text.blank import is_blank
 from condensery.text.lines import read_lines
 from condensery.text.records import Passage
 from condensery.text.source import FolderSource, InputFile, Splits
+from condensery.text.words import number_of_words, unspaced
 
 if TYPE_CHECKING:
     from condensery.text.writer import CollectionWriter
@@ -49,6 +50,11 @@ class TextSource(FolderSource):
         texts = [InputFile(f"text {below}", path, exact=True, may_be_empty=True) for below, path in self.text_files()]
         return texts + question_files(self.folder, self.splits)
 
+    def _digest(self, content: Any) -> str:
+        # their paragraphs were joined into one passage before; all other collections are still known
+        files = [path for _, path in self.text_files()]
+        return super()._digest([content, "unspaced"] if any(map(_is_unspaced, files)) else content)
+
     def check(self) -> None:
         """As ``FolderSource.check``; a folder without text files is a ``UserError`` too."""
         super().check()
@@ -58,6 +64,12 @@ class TextSource(FolderSource):
                 raise UserError(f"{self.folder}: the file name {below!r} is not plain text in UTF-8; rename the file")
         if not files:
             raise UserError(f"{self.folder}: no text files here ({', '.join('*' + ending for ending in ENDINGS)})")
+
+
+def _is_unspaced(path: Path) -> bool:
+    """Whether a file begins with text of a script that writes no blanks between words."""
+    with opened(path) as (stream, _):
+        return unspaced(stream.peek(HEAD)[:HEAD].decode(errors="ignore"))
 
 
 def paragraphs(path: Path, minimum_words: int) -> Iterator[tuple[str, str]]:
@@ -75,7 +87,7 @@ def joined(parts: Iterable[tuple[str, str]], minimum_words: int) -> Iterator[tup
     for where, block in parts:
         place = place if blocks else where
         blocks.append(block)
-        if sum(len(text.split()) for text in blocks) >= minimum_words:
+        if sum(map(number_of_words, blocks)) >= minimum_words:
             if ready:
                 yield ready[0], "\n\n".join(ready[1])
             ready, blocks = (place, blocks), []

@@ -1,17 +1,17 @@
 """How much a sentence says: the mean idf of its distinct words."""
 
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-WORD = re.compile(r"\w+")
+from condensery.text.words import number_of_plain_words, terms
 
 
 class Salience:
     """Inverse document frequencies of words: idf(w) = ln(1 + (N - n(w) + 0.5) / (n(w) + 0.5)), as in BM25.
 
-    N is the number of passages, n(w) the number of those that hold w (lower case).
+    N is the number of passages, n(w) the number of those that hold w. Words are ``text.words.terms``: of scripts without
+    blanks, pairs of characters.
     """
 
     def __init__(self, passages: int, holding: Counter[str]) -> None:
@@ -23,7 +23,7 @@ class Salience:
         holding: Counter[str] = Counter()
         number = 0
         for text in texts:
-            holding.update(set(WORD.findall(text.lower())))
+            holding.update(set(terms(text)))
             number += 1
             advance(1)
         return cls(number, holding)
@@ -35,11 +35,9 @@ class Salience:
 
     def ranked(self, sentences: Sequence[str], minimum_words: int, maximum_words: int) -> list[int]:
         """The places of the sentences that have so many words, most salient first, equal ones in their order."""
-        words = [WORD.findall(sentence.lower()) for sentence in sentences]
-        fit = [
-            place for place, sentence_words in enumerate(words) if minimum_words <= len(sentence_words) <= maximum_words
-        ]
-        return sorted(fit, key=lambda place: -self.of_words(words[place]))
+        numbers = map(number_of_plain_words, sentences)
+        fit = [place for place, number in enumerate(numbers) if minimum_words <= number <= maximum_words]
+        return sorted(fit, key=lambda place: -self.of_words(terms(sentences[place])))
 
     def _idf(self, word: str) -> float:
         holding = self.holding[word]

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from tokenizers import Tokenizer
 
+from condensery.text.words import between_letters
 from condensery.tokens.workers import sentence_begins
 
 SPECIAL_TOKENS = 2  # [CLS] and [SEP]; a title brings a [SEP] of its own
@@ -93,7 +94,8 @@ def _cuts(text: str, places: Sequence[int], limit: int) -> Iterator[int]:
         if not inside:
             return
         blank = (t for t in inside if text[places[t]].isspace() or text[places[t] - 1].isspace())
-        first = next(blank, inside[0])
+        whole = (t for t in inside if between_letters(text, places[t]) == places[t])
+        first = next(blank, None) or next(whole, inside[0])
         before = places[first]
         yield before
 

@@ -4,6 +4,7 @@ A worker process imports this module and neither torch nor transformers, so it s
 """
 
 import os
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -24,7 +25,14 @@ from condensery.system.children import Parent
 from condensery.system.signals import deaf_to_ctrl_c
 
 AHEAD = 2  # batches that wait for each worker: enough to keep it busy, few enough to keep memory small
-_LANGUAGE = "en"  # of the sentence splitter
+_LANGUAGE = "en"  # of the sentence splitter; its marks of sentences are those of all languages
+_ENDS = re.compile(
+    r"[\u0f0d-\u0f11]+\s*"  # Tibetan
+    r"|(?<!\u17d4\u179b)[\u17d4\u17d5](?!\u179b\u17d4)\s*"  # Khmer, but for its "and so on"
+    # Thai and Lao letters on both sides of a blank; a sign of repetition or abbreviation has one too
+    r"|(?<=[\u0e01-\u0e2e\u0e30-\u0e45\u0e47-\u0e4e\u0e81-\u0eae\u0eb0-\u0ec4\u0ec8-\u0ecd\u0edc-\u0edf])\s+"
+    r"(?=[\u0e01-\u0e2e\u0e40-\u0e44\u0e81-\u0eae\u0ec0-\u0ec4\u0edc-\u0edf])"
+)
 
 Batch = TypeVar("Batch")
 Result = TypeVar("Result")
@@ -82,8 +90,15 @@ def encode(tokenizer: Tokenizer, texts: Sequence[str], dtype: str, sentences: bo
 
 
 def sentence_begins(text: str) -> list[int]:
-    """The characters at which the sentences of a text begin, blanks before the first one included."""
-    return [boundary["start_index"] for boundary in get_sentence_boundaries(_LANGUAGE, text)]
+    """The characters at which the sentences of a text begin, blanks before the first one included.
+
+    Where sentencex knows no end: Khmer and Tibetan have marks of their own, and Thai and Lao write a blank between
+    sentences, and nothing else.
+    """
+    begins = [boundary["start_index"] for boundary in get_sentence_boundaries(_LANGUAGE, text)]
+    if text.isascii() or not (more := [match.end() for match in _ENDS.finditer(text) if match.end() < len(text)]):
+        return begins
+    return sorted({*begins, *more})
 
 
 def _sentence_starts(texts: Sequence[str], lengths: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:

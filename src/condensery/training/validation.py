@@ -13,6 +13,7 @@ from condensery.randomness import generator
 from condensery.retrieval.finite import check_finite
 from condensery.retrieval.searchers import BM25
 from condensery.text.collection import Collection
+from condensery.text.languages import guess
 from condensery.tokens.artifacts import Tokens
 from condensery.tokens.batches import Chunk, chunks, text_rows
 from condensery.tokens.pairs import PairReader
@@ -113,7 +114,8 @@ def pair_sample(
         return None
     chosen, passage_rows, relevant = _drawn(collection, queries, passages)
     size = min(size, 1 + len(passage_rows) - int(relevant.sum(axis=1).max()))
-    bm25 = BM25(stemmer="none").index(collection.passages.full_texts(passage_rows))
+    texts = collection.passages.full_texts(passage_rows)
+    bm25 = BM25(stemmer="none", language=guess(texts)).index(texts)
     _, ranked = bm25.rank(collection.queries.column("text").take(chosen), len(passage_rows))
     lists = []
     for row, known in zip(ranked, relevant, strict=True):

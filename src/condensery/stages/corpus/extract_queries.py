@@ -1,5 +1,7 @@
 """Stage ``extract_queries``: queries without any model, taken from the passages themselves: a sentence, or the title."""
 
+import sys
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -28,6 +30,47 @@ class ExtractQueriesConfig(QueryStageConfig):
         return self
 
 
+class _Refused:
+    """Passages without a query, by the reason.
+
+    Attributes:
+        single: those of one sentence.
+        apart: those whose tokens do not tell the sentences apart.
+        fewest, most: words of the sentences of the others.
+    """
+
+    def __init__(self) -> None:
+        self.single, self.apart, self.fewest, self.most = 0, 0, sys.maxsize, 0
+
+    def unfit(self, numbers: Iterable[int]) -> None:
+        """A passage whose sentences have these numbers of words, none of them a wanted one."""
+        for number in numbers:
+            self.fewest, self.most = min(self.fewest, number), max(self.most, number)
+
+    def why(self, config: ExtractQueriesConfig, key: str) -> str:
+        """What to say where no passage has a query; ``key`` is that of the stage."""
+        said = []
+        if self.most:
+            limits = {
+                "minimum_words": self.fewest < config.minimum_words,
+                "maximum_words": self.most > config.maximum_words,
+            }
+            keys = " or ".join(f"{key}.{name}" for name, wrong in limits.items() if wrong)
+            has = f"{self.fewest:,}" if self.fewest == self.most else f"{self.fewest:,} to {self.most:,}"
+            wanted = f"{config.minimum_words} to {config.maximum_words} words"
+            said.append(f"none has a sentence of {wanted}, but sentences of {has}; set {keys}")
+        if self.apart:
+            said.append(f"the tokens of {self.apart:,} do not tell their sentences apart; make the passages again")
+        if self.single:
+            each = f"each of the other {self.single:,}" if said else "each"
+            said.append(
+                f"{each} is a single sentence, which training could not hide from itself; without queries (null for this"
+                " stage, for the one of its passages, and for `queries` of what reads it) coCondenser trains on two spans of"
+                " a document"
+            )
+        return "; ".join(said) or "none has a sentence"
+
+
 @stage("extract_queries", version=1, makes="queries")
 def extract_queries(config: ExtractQueriesConfig, context: Context) -> dict[str, Any]:
     """Write the queries; for sentences also places.npy, where each stands in the tokens of its passage."""
@@ -40,12 +83,14 @@ def extract_queries(config: ExtractQueriesConfig, context: Context) -> dict[str,
     from condensery.system.progress import progress
     from condensery.text.queries import Pair, distinct
     from condensery.text.salience import Salience
+    from condensery.text.words import number_of_plain_words
     from condensery.tokens.artifacts import Passages, Queries
     from condensery.tokens.grouping import sentences
 
     passages = Passages(context.input("passages"))
     column = passages.table.column("text" if config.kind == "sentence" else "title")
     places: list[tuple[int, int]] = []
+    refused = _Refused()
     if config.kind == "title":
         if passages.titles is None:
             raise UserError(
@@ -63,8 +108,15 @@ def extract_queries(config: ExtractQueriesConfig, context: Context) -> dict[str,
                 known = passages.store.sentence_spans(row)
                 seen: set[str] = set()
                 aligned = len(known) == len(pieces)
-                candidates = [] if config.remove and (len(pieces) < 2 or not aligned) else pieces
-                for number in salience.ranked(candidates, config.minimum_words, config.maximum_words):
+                if config.remove and (len(pieces) < 2 or not aligned):
+                    refused.single += len(pieces) < 2
+                    refused.apart += len(pieces) > 1
+                    task.advance()
+                    continue
+                ranked = salience.ranked(pieces, config.minimum_words, config.maximum_words)
+                if not ranked:
+                    refused.unfit(map(number_of_plain_words, pieces))
+                for number in ranked:
                     query = " ".join(distinct([pieces[number]]))
                     if not query or query in seen:
                         continue
@@ -75,12 +127,7 @@ def extract_queries(config: ExtractQueriesConfig, context: Context) -> dict[str,
                     yield row, query
                 task.advance()
 
-    alone = (
-        "each is a single sentence, which training could not hide from itself; without queries (null for this stage, for the"
-        " one of its passages, and for `queries` of what reads it) coCondenser trains on two spans of a document"
-    )
-    short = f"none has a sentence of {config.minimum_words} to {config.maximum_words} words"
-    counts = write_queries(pairs(), context, none=alone if config.remove else short)
+    counts = write_queries(pairs(), context, none=lambda: refused.why(config, f"stages.{context.stage_name}"))
     np.save(context.folder / "places.npy", np.asarray(places, dtype=np.int64).reshape(-1, 2))
     assert len(Queries(context.folder).store) == len(places), "one place a query"
     return {**counts, "remove": config.remove}

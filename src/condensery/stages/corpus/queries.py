@@ -1,7 +1,7 @@
 """The artifact that all stages write which make queries for passages."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +21,10 @@ _READ = 4096
 
 
 def write_queries(
-    pairs: Iterable[Pair], context: Context, missing: str | None = None, none: str = "none was given, or all are empty"
+    pairs: Iterable[Pair],
+    context: Context,
+    missing: str | None = None,
+    none: Callable[[], str] = lambda: "none was given, or all are empty",
 ) -> dict[str, Any]:
     """Write the artifact: queries.jsonl (a line a passage), queries.arrow and their tokens, first.npy, examples.md.
 
@@ -32,7 +35,7 @@ def write_queries(
         pairs: (row of the passage, query) in any order.
         context: of a stage whose config is a ``QueryStageConfig``.
         missing: what to say of passages without query where they are an error.
-        none: why it may be that no passage has one, and what to do.
+        none: says, once all are read, why it may be that no passage has one, and what to do.
 
     Raises:
         UserError: no passage has a query, or one has none and ``missing`` is given.
@@ -77,11 +80,13 @@ def _write_texts(context: Context, passages: Passages, queries: Iterator[list[st
     return counts
 
 
-def _report(context: Context, passages: Passages, without: np.ndarray, missing: str | None, none: str) -> None:
+def _report(
+    context: Context, passages: Passages, without: np.ndarray, missing: str | None, none: Callable[[], str]
+) -> None:
     number = len(passages.table)
     first = passages.table.column("id")[int(without[0])]
     if len(without) == number:
-        raise UserError(f"stages.{context.stage_name}: no passage has a query: {none}")
+        raise UserError(f"stages.{context.stage_name}: no passage has a query: {none()}")
     said = f"{len(without):,} of {number:,} passages have no query, the first is {shown(first)!r}"
     if missing:
         raise UserError(f"{said}; {missing}")

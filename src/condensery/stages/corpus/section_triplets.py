@@ -89,12 +89,13 @@ def _sentences(texts: list[str], minimum_words: int) -> list[str]:
     """The sentences of a section that have so many words."""
     from itertools import pairwise
 
+    from condensery.text.words import number_of_words
     from condensery.tokens.workers import sentence_begins
 
     kept = []
     for text in texts:
         for first, last in pairwise([*sentence_begins(text), len(text)]):
             sentence = " ".join(text[first:last].split())
-            if len(sentence.split()) >= minimum_words:
+            if number_of_words(sentence) >= minimum_words:
                 kept.append(sentence)
     return kept

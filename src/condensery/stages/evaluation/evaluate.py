@@ -84,7 +84,7 @@ def evaluate(config: EvaluateConfig, context: Context) -> dict[str, Any]:
 
     from condensery.evaluation.metrics import evaluate as evaluate_run
     from condensery.retrieval.index import open_index
-    from condensery.retrieval.retriever import recall_of
+    from condensery.retrieval.retriever import recall_of, unmatched_queries
     from condensery.retrieval.runs import write_run
     from condensery.retrieval.shards import open_ranking, padded, rank_in_shards, without
     from condensery.system.files import write_json
@@ -112,7 +112,7 @@ def evaluate(config: EvaluateConfig, context: Context) -> dict[str, Any]:
     evaluation.save(context.folder / "evaluation.npz")
     write_json(context.folder / "metrics.json", {"metrics": evaluation.metrics})
     shutil.rmtree(scratch)
-    return {**evaluation.metrics, **recall_of(retriever, context.stage_name)}
+    return {**evaluation.metrics, **recall_of(retriever, context.stage_name), **unmatched_queries(retriever, queries)}
 
 
 def _sampled(

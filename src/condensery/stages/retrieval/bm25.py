@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field
 from condensery.retrieval.analyser import check_stemmer, check_stopwords
 from condensery.stages.base import Context, Input, StageConfig, stage
 from condensery.stages.work import Read, Work, known, product
+from condensery.text.languages import check_language
 
 
 class Bm25Config(StageConfig):
@@ -18,6 +19,7 @@ class Bm25Config(StageConfig):
     b: Annotated[float, Field(ge=0, le=1)]
     stopwords: Annotated[str, AfterValidator(check_stopwords)]
     stemmer: Annotated[str, AfterValidator(check_stemmer)]
+    language: Annotated[str, AfterValidator(check_language)]
 
     def work(self, read: Read) -> Work:
         """All passages are taken apart into words and indexed."""
@@ -26,11 +28,12 @@ class Bm25Config(StageConfig):
         return Work(replace(sizes, dimensions=0), seconds=product(1.1e-6, texts), disk=product(2.7, texts))
 
 
-@stage("bm25", version=1, makes="index")
+@stage("bm25", version=2, makes="index")
 def bm25(config: Bm25Config, context: Context) -> dict[str, Any]:
     """Index all passages, titles included."""
     from condensery.retrieval.bm25 import build_bm25
     from condensery.text.collection import Collection
 
     collection = Collection(context.input("corpus"))
-    return build_bm25(collection, context.folder, config.k1, config.b, config.stopwords, config.stemmer)
+    analysis = (config.stopwords, config.stemmer, config.language)
+    return build_bm25(collection, context.folder, config.k1, config.b, *analysis, label=context.stage_name)

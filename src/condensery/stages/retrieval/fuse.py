@@ -106,9 +106,11 @@ class FuseConfig(StageConfig):
 @stage("fuse", version=1, makes="index")
 def fuse(config: FuseConfig, context: Context) -> dict[str, Any]:
     """Write index.json, which names the retrievers and how they are joined."""
+    import numpy as np
+
     from condensery.retrieval.fusion import FusedIndex, write_fused
     from condensery.retrieval.index import open_index
-    from condensery.retrieval.retriever import recall_of
+    from condensery.retrieval.retriever import recall_of, unmatched_queries
     from condensery.text.collection import Collection
 
     runtime, collection = context.runtime, Collection(context.input("corpus"))
@@ -120,7 +122,9 @@ def fuse(config: FuseConfig, context: Context) -> dict[str, Any]:
     index = FusedIndex(members, weights, config.depth, config.method, config.rank_constant)
     chosen = _choose(config, context.stage_name, index, collection) if config.chooses else None
     write_fused(context.folder, index, [f"{artifact.kind}/{artifact.id}" for artifact in artifacts], chosen)
-    return {"weights": index.weights.tolist(), "chosen": chosen, **recall_of(index, context.stage_name)}
+    asked = collection.questions(config.split) if chosen else np.empty(0, np.int64)
+    found = {**recall_of(index, context.stage_name), **unmatched_queries(index, asked)}
+    return {"weights": index.weights.tolist(), "chosen": chosen, **found}
 
 
 def _choose(config: FuseConfig, label: str, index: "FusedIndex", collection: "Collection") -> dict[str, Any] | None:

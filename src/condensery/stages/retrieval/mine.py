@@ -56,7 +56,7 @@ def mine(config: MineConfig, context: Context) -> dict[str, Any]:
     """Write the negatives as arrays, negatives.jsonl, and negatives.json, which names the retriever."""
     from condensery.retrieval.index import open_index
     from condensery.retrieval.mining import mine as mine_negatives
-    from condensery.retrieval.retriever import recall_of
+    from condensery.retrieval.retriever import recall_of, unmatched_queries
     from condensery.text.collection import Collection
 
     runtime, collection = context.runtime, Collection(context.input("corpus"))
@@ -73,4 +73,5 @@ def mine(config: MineConfig, context: Context) -> dict[str, Any]:
         made_by=retriever_name(context.artifact("retriever")),
         group=group,
     )
-    return {**about, **recall_of(retriever, context.stage_name)}
+    queries = collection.qrels(config.split).query_set
+    return {**about, **recall_of(retriever, context.stage_name), **unmatched_queries(retriever, queries)}

@@ -1,0 +1,146 @@
+"""What the language of a collection changes in its words: what counts as one letter, and which letters are taken in pairs.
+
+Every language but ``words`` takes scripts without blanks in pairs of characters (``text.words.terms``), whatever else
+stands beside them. The foldings are those of Lucene's ArabicNormalizationFilter, PersianNormalizationFilter and
+TurkishLowerCaseFilter.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from condensery.errors import close_to, shown
+from condensery.text.words import (
+    BURMESE,
+    HAN,
+    HANGUL,
+    KANA,
+    KHMER,
+    LAO,
+    THAI,
+    UNSPACED,
+    is_one_character,
+    runs_of,
+    terms,
+)
+
+AUTO, ANY, WORDS = "auto", "any", "words"  # guessed; no language in particular; words alone, none taken in pairs
+SAMPLE, CHARACTERS = 1_000, 2_000  # passages that a guess looks at, and of each the first characters
+SHARE = 0.1  # of the letters, from which on a script says the language
+DOTLESS = 0.01  # of the letters: Turkish has 5 in 100, other languages none
+
+_ARABIC_LETTERS = "\u0620-\u065f\u066e-\u06ff\u0750-\u077f\u0870-\u08ff\ufb50-\ufdff\ufe70-\ufefe"
+_HEBREW_LETTERS = "\u0590-\u05ff\ufb1d-\ufb4f"
+
+
+@dataclass(frozen=True)
+class Language:
+    """How a text becomes terms.
+
+    Attributes:
+        paired: letters that are taken in pairs, as the inside of a character class; empty: none.
+        before: what stands for what before letters are made small.
+        letters: code of a letter or mark -> what stands for it in a word; None: nothing.
+        says: what that makes of terms, for people.
+    """
+
+    paired: str = UNSPACED
+    before: Sequence[tuple[str, str]] = ()
+    letters: Mapping[int, str | None] = field(default_factory=dict)
+    says: str = "pairs of characters are its terms"
+
+    def terms(self, text: str) -> list[str]:
+        """The terms of a text in order."""
+        for one, other in self.before:
+            text = text.replace(one, other)
+        found = terms(text, runs_of(self.paired) if self.paired else None)
+        return [term.translate(self.letters) for term in found] if self.letters and not text.isascii() else found
+
+    def is_half_a_pair(self, term: str) -> bool:
+        """Whether a term is a single character of those that are taken in pairs."""
+        return bool(self.paired) and runs_of(self.paired).match(term) is not None and is_one_character(term)
+
+
+def _nothing(*codes: int) -> dict[int, str | None]:
+    return dict.fromkeys(codes)
+
+
+def _one_of_each(*alike: str) -> dict[int, str | None]:
+    """The first letter of each group for all of it."""
+    return {ord(letter): group[0] for group in alike for letter in group}
+
+
+_POINTS = _nothing(*range(0x0610, 0x061B), *range(0x064B, 0x0660), 0x0670, *range(0x06D6, 0x06DD))
+_POINTS |= _nothing(
+    *range(0x06DF, 0x06E5), 0x06E7, 0x06E8, *range(0x06EA, 0x06EE), *range(0x08D3, 0x08E2), *range(0x08E3, 0x0900)
+)
+_HEBREW_POINTS = _nothing(*range(0x0591, 0x05BE), 0x05BF, 0x05C1, 0x05C2, 0x05C4, 0x05C5, 0x05C7)
+
+_TURKISH = Language(
+    before=(("I\u0307", "i"), ("\u0130", "i"), ("I", "\u0131")),
+    says="the small letter of I is \u0131, that of \u0130 is i",
+)
+_FORMS = "vowel points do not count, nor do the forms of alef, yeh, kaf and heh"
+_ARABIC = Language(letters=_POINTS | _one_of_each("اآأإٱ", "يىیے", "كک", "هةۀہۂۃ"), says=_FORMS)
+_PERSIAN = Language(
+    letters=_POINTS | _one_of_each("اآأإٱ", "یيىے", "کك", "هةۀہۂۃ"), says=_FORMS
+)  # as its stemmer has them
+_PAIRED = Language()
+
+LANGUAGES = {
+    ANY: _PAIRED,
+    WORDS: Language(paired=""),
+    **dict.fromkeys(("chinese", "japanese", "thai", "lao", "khmer", "burmese"), _PAIRED),
+    "korean": Language(paired=UNSPACED + HANGUL),
+    **dict.fromkeys(("turkish", "azerbaijani"), _TURKISH),
+    "arabic": _ARABIC,
+    **dict.fromkeys(("persian", "urdu"), _PERSIAN),
+    "hebrew": Language(letters=_HEBREW_POINTS, says="vowel points do not count"),
+}
+
+_SCRIPTS = {  # language -> its letters; the first of equal ones
+    name: re.compile(f"[{letters}]")
+    for name, letters in {
+        "chinese": HAN,
+        "japanese": KANA,
+        "korean": HANGUL,
+        "thai": THAI,
+        "lao": LAO,
+        "khmer": KHMER,
+        "burmese": BURMESE,
+        "arabic": _ARABIC_LETTERS,
+        "hebrew": _HEBREW_LETTERS,
+    }.items()
+}
+
+
+def check_language(name: str) -> str:
+    """``name`` itself. Raises ``ValueError`` where it is none of ``LANGUAGES``, nor ``auto``."""
+    if name not in LANGUAGES and name != AUTO:
+        known = [AUTO, *LANGUAGES]
+        near = close_to(name, known)
+        listed = "" if near.startswith(" (known") else f"{near};"
+        raise ValueError(
+            f"{shown(name)!r} does not exist{listed} choose from {', '.join(known)}: {ANY} is for languages with blanks"
+            " between words, their stemmer is a key of its own"
+        )
+    return name
+
+
+def guess(texts: Sequence[str]) -> str:
+    """The language by the letters of a sample of the texts; ``any`` where there is nothing to be done for it.
+
+    A script tells it from a tenth of the letters on. Arabic stands for all that is written in its letters, and Turkish for
+    all that has a dotless i.
+    """
+    step = max(1, len(texts) // SAMPLE)
+    sample = (texts[at][:CHARACTERS] for at in range(0, len(texts), step))
+    letters = "".join("".join(filter(str.isalpha, text)) for text in sample)
+    counts = {name: len(pattern.findall(letters)) for name, pattern in _SCRIPTS.items()}
+    if counts["japanese"] >= SHARE * (counts["chinese"] + counts["japanese"]):  # Chinese has no kana
+        counts["japanese"] += counts.pop("chinese")
+    best = max(counts, key=lambda name: counts[name])
+    if counts[best] and counts[best] >= SHARE * len(letters):
+        return best
+    dotless = letters.count("\u0131")
+    return "turkish" if dotless and dotless >= DOTLESS * len(letters) else ANY

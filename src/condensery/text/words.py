@@ -1,0 +1,188 @@
+"""The words of a text, for everything that counts or compares words. Imports nothing but the standard library.
+
+A word is a run of letters, marks, digits and ``_``. How a text was typed does not count: composed and decomposed accents,
+fullwidth and plain letters, ligatures, digits of any script and invisible characters (soft hyphens, joiners, marks of
+direction) give the same words. A text in ASCII has the words of ``re.findall(r"\\w+", text.lower())``.
+
+Marks stay with their letters, as Unicode's rules of word boundaries have it (UAX 29, WB4). Other than there, a word ends at
+an apostrophe or a full stop between letters, ``_`` belongs to words, and symbols and emoji to none.
+"""
+
+import re
+from collections.abc import Iterable
+from functools import cache
+from itertools import pairwise
+from unicodedata import category, decimal, decomposition, normalize
+
+# Scripts that are written without blanks between words.
+THAI, LAO, KHMER = "\u0e00-\u0e7f", "\u0e80-\u0eff", "\u1780-\u17ff\u19e0-\u19ff"
+BURMESE = "\u1000-\u109f\ua9e0-\ua9ff\uaa60-\uaa7f"
+TAI_AND_JAVANESE = "\u1950-\u19df\u1a20-\u1aaf\uaa80-\uaadf\u1b00-\u1b7f\ua980-\ua9df"  # Balinese, too
+KANA = "\u3031-\u3035\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f\U0001aff0-\U0001b16f"
+HAN = "\u3005-\u3007\u3021-\u3029\u303b\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+BOPOMOFO_AND_TANGUT = "\u3100-\u312f\u31a0-\u31bf\U00016fe0-\U00018dff\U0001b170-\U0001b2ff"  # Khitan and Nushu, too
+# letters of a word in running text, marks aside
+LETTERS = [(THAI + LAO, 3.0), (BURMESE + KHMER + TAI_AND_JAVANESE, 2.4), (KANA, 2.0), (HAN + BOPOMOFO_AND_TANGUT, 1.6)]
+UNSPACED = "".join(letters for letters, _ in LETTERS)
+HANGUL = "\u1100-\u11ff\u3130-\u318f\ua960-\ua97f\uac00-\ud7ff\uffa0-\uffdc"
+
+_WORD = re.compile(r"\w+")
+_INVISIBLE = re.compile(  # Default_Ignorable_Code_Point but for the zero width space, and the marks of annotations
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200c-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
+    "\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+_TATWEEL = "\u0640"  # stretches an Arabic word
+_MEANT = ("<super", "<fraction")  # forms that mean something: ten squared is not 102, one half is not two numbers
+_WIDTHS = ("<wide", "<narrow", "<small", "<square", "<vertical")
+
+
+@cache
+def runs_of(letters: str) -> "re.Pattern[str]":
+    """What finds the runs of some letters, given as the inside of a character class."""
+    return re.compile(f"([{letters}]+)")
+
+
+_RUNS = runs_of(UNSPACED)
+_LETTERS = [(re.compile(f"[{letters}]"), length) for letters, length in LETTERS]
+
+
+class _Characters(dict[int, str]):
+    """What a character is within words: itself or its plain form, nothing where it is invisible, a blank between words."""
+
+    def __missing__(self, code: int) -> str:
+        self[code] = plain = self._plain(chr(code))
+        return plain
+
+    def _plain(self, character: str) -> str:
+        kind, form = category(character), decomposition(character).partition(">")[0]
+        if kind == "Me" or character == _TATWEEL or _INVISIBLE.match(character):
+            return ""
+        if kind == "Nd":
+            return str(decimal(character))
+        is_letter = character.isalnum() or kind[0] == "M" or character == "_"
+        plain = normalize("NFKC", character)
+        if plain != character and form not in _MEANT and (is_letter or form in _WIDTHS):
+            return "".join(self[ord(one)] for one in plain)
+        return character if is_letter else " "
+
+
+_CHARACTERS = _Characters()
+
+
+def words(text: str) -> list[str]:
+    """The words of a text in order, in small letters; of scripts without blanks a word is what stands between marks."""
+    return _WORD.findall(text.lower()) if text.isascii() else _words(_folded(text))
+
+
+def terms(text: str, paired: "re.Pattern[str] | None" = _RUNS) -> list[str]:
+    """The words of a text in order; of scripts without blanks the overlapping pairs of characters.
+
+    So has Lucene's CJKAnalyzer them for Chinese and Japanese. A character is a letter with its marks; one that stands alone
+    is a term itself.
+
+    Args:
+        paired: what finds the runs that are taken in pairs (``runs_of``); None = there are none.
+    """
+    if text.isascii():
+        return _WORD.findall(text.lower())
+    folded = _folded(text)
+    if paired is None or not paired.search(folded):
+        return _words(folded)
+    found: list[str] = []
+    for word in _words(folded):
+        for at, part in enumerate(paired.split(word)):  # every other part is a run
+            found += _pairs(part) if at % 2 else _words(part)
+    return found
+
+
+def unspaced(text: str) -> bool:
+    """Whether any of a text is in a script that writes no blanks between words."""
+    return not text.isascii() and _RUNS.search(text) is not None
+
+
+def number_of_words(text: str) -> int:
+    """How many words a text has: what stands between blanks; an estimate where a script writes none between words."""
+    return _counted(text.split()) if unspaced(text) else len(text.split())
+
+
+def number_of_plain_words(text: str) -> int:
+    """The same without punctuation: "it's" has two words, and a dash none."""
+    found = words(text)
+    return _counted(found) if unspaced(text) else len(found)
+
+
+def first_words(text: str, number: int) -> str:
+    """The first ``number`` words of a text, with one blank where there was white space."""
+    pieces = text.split()
+    if not unspaced(text):
+        return " ".join(pieces[:number])
+    kept, left = list[str](), float(number)
+    for piece in pieces:
+        size = _size(piece)
+        if size >= left:
+            kept.append(_cut(piece, round(len(piece) * left / size)))
+            break
+        kept.append(piece)
+        left -= size
+    return " ".join(kept)
+
+
+def between_letters(text: str, at: int) -> int:
+    """The last place up to ``at`` where a text can be cut without parting a letter from its marks; at least 1."""
+    while 1 < at < len(text) and (category(text[at])[0] == "M" or "\u200d" in text[at - 1 : at + 1]):
+        at -= 1
+    return at
+
+
+def is_one_character(term: str) -> bool:
+    """Whether a term is a letter with its marks."""
+    return len(_characters(term)) == 1
+
+
+def _folded(text: str) -> str:
+    """The characters of words in their plain forms, composed and in small letters, with blanks for all others."""
+    small = text.translate(_CHARACTERS).casefold()
+    return normalize("NFC", small.replace("i\u0307", "i"))  # what is left of the dotted capital I
+
+
+def _words(folded: str) -> list[str]:
+    """What stands between blanks, without marks that no letter stands before."""
+    return [word for piece in folded.split() if (word := piece if piece[0].isalnum() else _from_letter(piece))]
+
+
+def _from_letter(piece: str) -> str:
+    return piece[next((at for at, one in enumerate(piece) if category(one)[0] != "M"), len(piece)) :]
+
+
+def _characters(run: str) -> list[str]:
+    """The letters of a run, each with its marks."""
+    characters: list[str] = []
+    for one in _from_letter(run):
+        if category(one)[0] == "M":
+            characters[-1] += one
+        else:
+            characters.append(one)
+    return characters
+
+
+def _pairs(run: str) -> list[str]:
+    characters = _characters(run)
+    return [one + other for one, other in pairwise(characters)] if len(characters) > 1 else characters
+
+
+def _size(piece: str) -> float:
+    """How many words a piece without blanks has."""
+    parts = _RUNS.split(piece)
+    if len(parts) == 1:
+        return 1.0
+    letters = "".join(one for run in parts[1::2] for one in run if one.isalnum())
+    estimate = sum(len(pattern.findall(letters)) / length for pattern, length in _LETTERS)
+    return estimate + sum(len(_WORD.findall(part)) for part in parts[::2])
+
+
+def _counted(pieces: Iterable[str]) -> int:
+    return max(1, round(sum(map(_size, pieces))))
+
+
+def _cut(piece: str, at: int) -> str:
+    return piece[: between_letters(piece, max(1, at))]

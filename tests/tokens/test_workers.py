@@ -1,0 +1,26 @@
+"""Where sentences begin, in whatever script they are written."""
+
+import pytest
+
+from condensery.tokens.workers import sentence_begins
+
+SENTENCES = {
+    "english": ["Bees dance. ", "They fly far, e.g. to a lake. ", "Do they?"],
+    "chinese": ["蜜蜂用跳舞告诉同伴花在哪里。", "它们飞得很远！", "真的吗？", "是的。"],
+    "japanese": ["蜂は踊りで花の場所を教える。", "「そうか。」", "と言った。"],
+    "hindi": ["मधुमक्खियाँ नाचती हैं। ", "वे दूर तक उड़ती हैं।", "सच है?"],
+    "burmese": ["ပျားများသည် ကခုန်ကြသည်။ ", "သူတို့သည် ဝေးဝေးပျံသန်းသည်။"],
+    "arabic": ["يرقص النحل ليخبر رفاقه. ", "هل هذا صحيح؟ ", "نعم."],
+    "khmer": ["ឃ្មុំរាំដើម្បីប្រាប់។ ", "ពួកវាហើរឆ្ងាយ។", "ផ្កា ស្លឹក ។ល។ នៅទីនោះ៕"],
+    "tibetan": ["བོད་སྐད། ", "བོད་ཡིག། ", "ཡིག་རིགས།"],
+    "thai": ["ผึ้งเต้นรำ ", "เหล็กขึ้นสนิมในเดือน 5 ของปี ", "ต่างๆ นานา ที่ ABC".replace(" ที่", "")],
+    "lao": ["ເຜິ້ງເຕັ້ນລຳ  ", "ພວກມັນບິນໄກ"],
+}
+
+
+@pytest.mark.parametrize("language", SENTENCES)
+def test_sentences_begin_where_the_one_before_ends(language: str) -> None:
+    parts = SENTENCES[language]
+    text = "".join(parts)
+    begins = sentence_begins(text)
+    assert [text[begin:end] for begin, end in zip(begins, [*begins[1:], len(text)], strict=True)] == parts
