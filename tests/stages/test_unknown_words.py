@@ -1,6 +1,7 @@
 """A tokenizer that does not know the words of a collection is refused or said; one that does is not spoken of."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,3 +66,31 @@ def test_the_share_of_a_token_is_that_of_all_blocks(tmp_path: Path, monkeypatch:
         assert TokenStore(made.folder).share_of(unknown) == wanted
     empty = tokenise([""], tmp_path / "words", tmp_path / "empty", sentences=False)
     assert empty.share_of(unknown) == 0
+
+
+HINDI = Text(
+    [(f"p{number}", "मेल", "मेल और मल, कुल और कल, सेब और सब।", f"d{number}") for number in range(4)],
+    [("q0", "सेब", "p0")],
+)
+
+
+def test_the_stage_tokenizer_measures_what_is_lost_and_names_the_key(tmp_path: Path) -> None:
+    made = {"corpus": inputs(tmp_path / "in", HINDI)["corpus"]}
+    how: dict[str, Any] = {"name": None, "vocab_size": 100}
+    found = run_stage("tokenizer", tmp_path / "ours", made, **how)
+    assert (found["unknown_share"], found["merged_share"]) == (0, 0)
+    assert "warnings" not in found
+    found = run_stage("tokenizer", tmp_path / "stripped", made, **how, strip_accents=True)
+    assert found["merged_share"] == round(6 / 7, 6)
+    assert [line.partition("; ")[2] for line in found["warnings"]] == [
+        "set stage.tokenizer.strip_accents=false to keep accents and other marks"
+    ]
+    found = run_stage("tokenizer", tmp_path / "named", made, **{**how, "name": str(tmp_path / "stripped")})
+    assert found["merged_share"] == round(6 / 7, 6)
+    assert "backbone.tokenizer" in found["warnings"][0]
+    files = [(tmp_path / which / "tokenizer.json").read_bytes() for which in ("stripped", "named")]
+    assert files[0] == files[1]
+    train_wordpiece(["known stones and rivers of the sea"] * 3, 100, tmp_path / "english")
+    found = run_stage("tokenizer", tmp_path / "foreign", made, **{**how, "name": str(tmp_path / "english")})
+    assert found["unknown_share"] > 0.5
+    assert ["[UNK]" in line and "backbone.tokenizer" in line for line in found["warnings"]] == [True]

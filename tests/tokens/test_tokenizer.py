@@ -4,15 +4,18 @@ import json
 import os
 import subprocess
 import sys
+import unicodedata
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
-from transformers import BertTokenizer
+from transformers import AutoTokenizer, BertTokenizer
 
 from condensery.errors import UserError
-from condensery.tokens.tokenizer import SPECIAL, _alphabet, load_tokenizer, train_wordpiece
+from condensery.tokens.coverage import coverage
+from condensery.tokens.quick import load_quick_tokenizer
+from condensery.tokens.tokenizer import SPECIAL, _alphabet, load_tokenizer, normaliser, train_wordpiece
 from condensery.tokens.vocabulary import Vocabulary
 
 
@@ -55,6 +58,88 @@ def test_the_alphabet_is_that_of_the_normalised_text(lowercase: bool) -> None:
     counts = Counter(character for character in normalise(" ".join(texts)) if not character.isspace())
     wanted = sorted(counts, key=lambda character: (-counts[character], character))
     assert _alphabet(iter([texts[:2], texts[2:]]), normalise, 4 * len(counts)) == wanted
+
+
+SCRIPTS = {
+    "Hindi": "मेल मल कुल कल ज़रूर",
+    "Tamil": "கொடி கடி பூ பு",
+    "Bengali": "কুল কল তুমি তম",
+    "Thai": "ชื่อ ชอ ที่ ที",
+    "Arabic": "عِلْم عَلَم مُدَرِّس",
+    "Hebrew": "שָׁלוֹם סֵפֶר סַפָּר",
+    "Korean": "한국 항구 값이",
+    "Japanese": "かき がき ハハ パパ",
+    "Russian": "мой мои ёлка елка",
+    "Greek": "νόμος νομός πότε ποτέ",
+    "Burmese": "မြန်မာ မန်မ",
+}
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_marks_of_other_scripts_are_kept_and_forms_of_a_word_are_one(
+    script: str, lowercase: bool, tmp_path: Path
+) -> None:
+    words = SCRIPTS[script].split()
+    train_wordpiece([SCRIPTS[script]] * 3, 150, tmp_path, lowercase)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    ids = {word: tokenizer(word)["input_ids"] for word in words}
+    assert len({tuple(row) for row in ids.values()}) == len(words)
+    assert not any(tokenizer.unk_token_id in row for row in ids.values())
+    quick = load_quick_tokenizer(tmp_path)
+    for word, row in ids.items():
+        for form in ("NFC", "NFD"):
+            assert tokenizer(unicodedata.normalize(form, word))["input_ids"] == row
+            assert quick.ids(unicodedata.normalize(form, word)) == row[1:-1]
+
+
+ENGLISH = [
+    "Café, naïve and El Niño: a façade in Zürich. ❤\ufe0f 1\ufe0f\u20e3 a \u2260 b, İstanbul \u212b K\u0338",
+    "\u0301begins with a mark; soft\u00adhyphen, e\u0301lan, ﬁne ǅ Ωmega 東京 σ-algebra",
+]
+
+
+def test_latin_text_reads_as_in_berts_uncased_models(tmp_path: Path) -> None:
+    ours = train_wordpiece(ENGLISH * 3, 300, tmp_path)
+    berts = BertTokenizer(vocab=ours.get_vocab())
+    for text in ENGLISH:
+        assert ours(text)["input_ids"] == berts(text)["input_ids"]
+    for text in (*ENGLISH, *SCRIPTS.values()):
+        decomposed = normaliser(strip_accents=True).normalize_str(text)
+        assert decomposed == berts.backend_tokenizer.normalizer.normalize_str(text)
+
+
+def test_accents_are_a_choice_of_their_own(tmp_path: Path) -> None:
+    texts = ["Élan cafe café"] * 3
+    kept = train_wordpiece(texts, 60, tmp_path / "kept", strip_accents=False)
+    assert kept.tokenize("Café") != kept.tokenize("cafe") == ["cafe"]
+    assert kept.tokenize("cafe\u0301") == kept.tokenize("caf\u00e9")
+    cased = train_wordpiece(texts, 60, tmp_path / "cased", lowercase=False, strip_accents=True)
+    assert cased.tokenize("café") == ["cafe"]
+    assert cased.tokenize("Élan") == ["Elan"]
+    opened = AutoTokenizer.from_pretrained(tmp_path / "kept")
+    assert opened("Café élan")["input_ids"] == kept("Café élan")["input_ids"]
+
+
+@pytest.mark.parametrize("word", ["ประเทศไทยเป็นประเทศที่ตั้งอยู่", "မြန်မာနိုင်ငံသည်", "ひらがなでかかれたぶん", "ភាសាខ្មែរ"])
+def test_text_without_blanks_is_no_unknown_word(word: str, tmp_path: Path) -> None:
+    text = word * 12 + "iPhone15" + word * 12
+    tokenizer = train_wordpiece([text] * 2, 200, tmp_path)
+    ids = AutoTokenizer.from_pretrained(tmp_path)(text)["input_ids"]
+    assert tokenizer.unk_token_id not in ids
+    assert tokenizer("x" * 101)["input_ids"][1:-1] == [tokenizer.unk_token_id]  # as BERT: no word is as long
+
+
+def test_the_ideographs_of_a_text_are_in_the_vocabulary_as_far_as_it_holds_them(tmp_path: Path) -> None:
+    ideographs = [chr(0x4E00 + number) for number in range(900)]
+    text = "".join(ideographs)
+    assert coverage(train_wordpiece([text], 2_000, tmp_path), [text]).unknown < 0.002
+    small = train_wordpiece([text], 400, tmp_path, warn=False)
+    assert len(small) <= 400
+    with pytest.warns(
+        UserWarning, match=r"unknown to the tokenizer \(\[UNK\]\); set stage.tokenizer.vocab_size higher"
+    ):
+        train_wordpiece([text], 400, tmp_path)
 
 
 def test_a_vocabulary_too_small_for_the_alphabet_is_refused(tmp_path: Path) -> None:

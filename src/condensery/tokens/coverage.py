@@ -1,0 +1,121 @@
+"""What a tokenizer loses of a text: words that it does not know, and words that differ and get the same ids."""
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from condensery.errors import shown
+from condensery.tokens.store import Texts
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+BLOCKS, BLOCK, CHARACTERS = 20, 50, 1_000  # of a sample: stretches of texts, texts of each, characters of each text
+MOST_UNKNOWN, MOST_MERGED = 0.01, 0.02  # shares above these are warnings; English has 0.0001 and at most 0.008
+LONGEST = 20  # letters of a word; a longer run is one of a script without blanks
+ASCII_WORD = re.compile("[a-z0-9]+")
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What is lost of a sample of texts.
+
+    Attributes:
+        unknown: share of [UNK] among the tokens.
+        merged: share of the distinct words (case aside) that have the ids of another one, none of them [UNK].
+        examples: a few words that have the same ids.
+    """
+
+    unknown: float
+    merged: float
+    examples: tuple[str, ...]
+
+    def warnings(self, trained: bool) -> list[str]:
+        """A line for each share that is too large, with the key; ``trained``: the tokenizer is a WordPiece of ours."""
+        lines = []
+        if self.unknown > MOST_UNKNOWN:
+            key = (
+                "set stage.tokenizer.vocab_size higher"
+                if trained
+                else "is it one for this language? (backbone.tokenizer)"
+            )
+            lines.append(f"{self.unknown:.1%} of the tokens of the texts are unknown to the tokenizer ([UNK]); {key}")
+        if self.merged > MOST_MERGED:
+            key = (
+                "set stage.tokenizer.strip_accents=false to keep accents and other marks"
+                if trained
+                else "it may drop marks that are letters in this language; take another (backbone.tokenizer)"
+            )
+            said = f"{self.merged:.1%} of the words of the texts get the token ids of another word"
+            lines.append(f"{said} (as {' and '.join(self.examples)}); {key}")
+        return lines
+
+    def metrics(self, trained: bool) -> dict[str, Any]:
+        """The shares, and the ``warnings`` where there are any, for a manifest."""
+        lines = self.warnings(trained)
+        shares = {"unknown_share": round(self.unknown, 6), "merged_share": round(self.merged, 6)}
+        return {**shares, **({"warnings": lines} if lines else {})}
+
+
+def coverage(tokenizer: "PreTrainedTokenizerFast", texts: Texts) -> Coverage:
+    """What the tokenizer loses of a sample of ``texts``, taken evenly from all of them."""
+    sample = list(_sample(texts))
+    ids = _ids(tokenizer, sample)
+    tokens = Counter(number == tokenizer.unk_token_id for row in ids for number in row)
+    words = sorted({word for text in sample for word in _words(text)})
+    same: dict[tuple[int, ...], list[str]] = {}
+    for word, row in zip(words, map(tuple, _ids(tokenizer, words)), strict=True):
+        if row and tokenizer.unk_token_id not in row:
+            same.setdefault(row, []).append(word)
+    merged = [group for group in same.values() if len(group) > 1]
+    examples = max(merged, key=len, default=[])[:2]
+    return Coverage(
+        tokens[True] / max(1, tokens.total()),
+        sum(map(len, merged)) / max(1, len(words)),
+        tuple(shown(word, 20) for word in examples),
+    )
+
+
+def _sample(texts: Texts) -> Iterator[str]:
+    blocks = min(BLOCKS, -(-len(texts) // BLOCK))
+    for number in range(blocks):
+        start = number * len(texts) // blocks
+        yield from (text[:CHARACTERS] for text in texts[start : start + min(BLOCK, len(texts) // blocks)])
+
+
+def _ids(tokenizer: "PreTrainedTokenizerFast", texts: Sequence[str]) -> list[list[int]]:
+    if not texts:
+        return []
+    ids: list[list[int]] = tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
+    return ids
+
+
+def _words(text: str) -> Iterator[str]:
+    """The words of a text, in lower case and composed; of a run of letters that is too long for one, pairs of letters.
+
+    What is neither letter, mark nor number is between words, or invisible (Cf) and no part of them.
+    """
+    for piece in text.lower().split():
+        if piece.isascii():
+            yield from ASCII_WORD.findall(piece)
+            continue
+        visible = "".join(one for one in piece if unicodedata.category(one) != "Cf")
+        for is_word, run in groupby(unicodedata.normalize("NFC", visible), lambda one: _kind(one) in "LMN"):
+            if is_word:
+                yield from _pieces("".join(run))
+
+
+def _pieces(word: str) -> list[str]:
+    """The word, or where it is too long for one its pairs of letters, each with its marks."""
+    if len(word) <= LONGEST:
+        return [word]
+    starts = [at for at, one in enumerate(word) if _kind(one) != "M"] + [len(word)]
+    return [word[begin:end] for begin, end in zip(starts, starts[2:], strict=False)]
+
+
+def _kind(character: str) -> str:
+    return unicodedata.category(character)[0]
