@@ -13,7 +13,8 @@ import torch
 from forked import run_processes
 from torch import Tensor, distributed, nn
 
-from condensery.losses.cross_batch import gathered, joined_passages, share_of, to_be_averaged
+from condensery.losses.base import RetrievalLoss
+from condensery.losses.cross_batch import gathered, joined_passages, share_of
 from condensery.losses.gradient_cache import backpropagate
 from condensery.losses.info_nce import info_nce
 from condensery.models.biencoder import BiEncoder
@@ -48,6 +49,9 @@ def triples(folder: Path, negatives: int) -> TripleBatches:
     return trainings.triple_batches(folder, known, negatives=negatives)
 
 
+OTHERS = [("biencoder", "unequal", 2, True), ("learned", "unequal", 2, True), ("learned", "as many", 0, False)]
+
+
 class Words(nn.Module):
     """The sum of a text's word vectors: in float32 it rounds by less than a Transformer, so that 1e-6 can be asked of it."""
 
@@ -62,11 +66,32 @@ class Words(nn.Module):
         return self.vectors(chunk), {}
 
 
+class Learned(RetrievalLoss):
+    """A loss with weights of its own, one of which ``features`` reads as well, that also looks at the encoder's."""
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.log_scale, self.bias = nn.Parameter(torch.tensor(-2.0)), nn.Parameter(torch.tensor(0.3))
+        self.head = nn.Linear(8, 8)
+        self.others = [encoder]  # in a list it is no submodule
+
+    def features(self, vectors: Tensor, tower: int) -> Tensor:
+        return self.head(vectors)
+
+    def forward(self, queries: Tensor, passages: Tensor, positive: Tensor, known: Tensor | None = None) -> Tensor:
+        scores = self.head(queries) @ passages.T * self.log_scale.exp()
+        scores = torch.cat([scores, self.bias.expand(len(scores), 1)], dim=1)
+        return nn.functional.cross_entropy(scores, positive) + sum((w * w).mean() for w in self.others[0].parameters())
+
+
 def module_of(kind: str, masked: bool = True) -> TrainingModule:
     """A small model without dropout, the same in every process: ``words`` in float32, the others in float64."""
     torch.manual_seed(1)
     if kind == "words":
         return BiEncoderModule(Words(), mask_known_positives=masked, temperature=9.0, **trainings.optimiser())  # type: ignore[arg-type]
+    if kind == "learned":
+        words: Any = Words().double()
+        return BiEncoderModule(words, loss=Learned(words).double(), **trainings.optimiser())
     language_model = textbook.language_model()
     if kind == "cocondenser":
         condenser = Condenser(language_model, CondenserShape(1, 1, True)).double()
@@ -95,7 +120,7 @@ def _of(module: TrainingModule, batch: Any) -> tuple[Any, Any, Any]:
 def cases(folder: Path) -> Iterator[tuple[str, TrainingModule, list[Any], Any]]:
     """Name, module, batch of each process, joined batch."""
     settings = [("words", *one) for one in product(SHARES, (0, 2), (True, False))]
-    for kind, name, negatives, masked in [*settings, ("biencoder", "unequal", 2, True)]:
+    for kind, name, negatives, masked in [*settings, *OTHERS]:
         batches, shares = triples(folder, negatives), SHARES[name]
         own = [batches.batch_of(0, np.array(share)) for share in shares]
         joined = batches.batch_of(0, np.concatenate(shares))
@@ -139,9 +164,6 @@ def child(rank: int, folder: str) -> None:
         (together * together).sum().backward()
         found[f"gathered {sizes}"] = together.detach(), rows.grad
     found["share"] = share_of([3, 8][rank])
-    value = torch.tensor(2.0, requires_grad=True)
-    to_be_averaged(value * 3).backward()
-    found["averaged"] = to_be_averaged(value * 3).item(), value.grad
     torch.save(found, f"{folder}/{rank}.pt")
     distributed.destroy_process_group()
 
@@ -171,7 +193,7 @@ def test_the_mean_over_processes_is_the_gradient_of_the_joined_batch(found: tupl
         gradient_of(module, own[0])
         alone = gradient_of(module, own[1])[1] / PROCESSES  # adds to it
         assert float((alone - gradient).norm() / gradient.norm()) > 1e-2, "sharing makes no difference"
-    assert len(names) == 19
+    assert len(names) == 21
 
 
 def test_the_cases_have_what_is_easily_got_wrong(tmp_path: Path) -> None:
@@ -214,15 +236,14 @@ def test_rows_are_gathered_in_the_order_of_the_ranks_and_only_own_ones_have_a_gr
         for rank, part in enumerate(found[1]):
             together, gradient = part[f"gathered {sizes}"]
             assert torch.equal(together, expected)
-            assert torch.equal(gradient, 2 * (torch.arange(sizes[rank] * 2.0).view(-1, 2) + 10 * rank))
+            own = torch.arange(sizes[rank] * 2.0).view(-1, 2) + 10 * rank
+            assert torch.equal(gradient, PROCESSES * 2 * own), "the mean over the processes is the gradient of the sum"
     assert [part["share"] for part in found[1]] == [5.5, 5.5]
-    assert [part["averaged"] for part in found[1]] == [(6.0, 6.0)] * 2
 
 
 def test_one_process_shares_nothing(tmp_path: Path) -> None:
     rows = torch.ones(2, 3, requires_grad=True)
     assert gathered(rows) is rows
-    assert to_be_averaged(rows) is rows
     assert share_of(7) == 7
     batch = triples(tmp_path, 2).batch_of(0, np.array([0, 2, 3]))
     vectors = torch.randn(len(batch.passages), 4)

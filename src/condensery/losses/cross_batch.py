@@ -1,7 +1,9 @@
 """Cross-batch negatives (RocketQA §4.1, Qu et al. 2021): a contrast over the vectors of all processes.
 
 Each process computes the loss of the joined batch from everybody's vectors, of which its own alone have a graph. The
-sum over the processes of what they back-propagate is the gradient of the joined batch.
+mean over the processes of what they back-propagate is the gradient of the joined batch: that of the vectors is multiplied
+by the number of processes, since each row has its graph in one of them; that of weights which the loss itself reads is
+whole in every process.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -91,7 +93,8 @@ def _for_numbers() -> torch.device:
 def gathered(rows: Tensor) -> Tensor:
     """The rows of all processes one behind the other, by rank: (n, ...) of each -> (sum of n, ...).
 
-    The number of rows may differ. A gradient reaches only a process's own rows.
+    The number of rows may differ. A gradient reaches only a process's own rows, that many times larger as there are
+    processes, over which training takes the mean.
     """
     if processes() == 1:
         return rows
@@ -104,7 +107,7 @@ def gathered(rows: Tensor) -> Tensor:
     received = [torch.empty_like(sent) for _ in sizes]
     distributed.all_gather(received, sent)
     parts = [part[:size] for part, size in zip(received, sizes, strict=True)]
-    parts[distributed.get_rank()] = rows
+    parts[distributed.get_rank()] = rows + (processes() - 1) * (rows - rows.detach()) if rows.requires_grad else rows
     return torch.cat(parts)
 
 
@@ -131,15 +134,9 @@ def share_of(count: int) -> float:
     return sum_of(count) / processes()
 
 
-def to_be_averaged(loss: Tensor) -> Tensor:
-    """``loss`` with a gradient that many times larger as there are processes, over which training takes the mean."""
-    others = processes() - 1
-    return loss + others * (loss - loss.detach()) if others else loss
-
-
 def across_processes(contrast: Contrast) -> Contrast:
     """``contrast`` over the vectors of all processes; for losses whose rows stand in any order of the processes."""
-    return lambda vectors: to_be_averaged(contrast(gathered(vectors)))
+    return lambda vectors: contrast(gathered(vectors))
 
 
 def joined_passages(passages: Tensor, names: Tensor, positive: Tensor, judged: Tensor) -> tuple[Tensor, Tensor, Tensor]:

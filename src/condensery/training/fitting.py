@@ -67,7 +67,9 @@ def _peak(
     torch.cuda.reset_peak_memory_stats(device)
     with torch.autocast(device.type, DTYPES[precision], enabled=precision != "fp32"):
         vectors, own = encoder.encode(largest)
-        sum(own.values(), vectors.float().sum() * 0.0).backward()
+        total = sum(own.values(), vectors.float().sum() * 0.0)
+        if total.requires_grad:  # not where this tower is frozen
+            total.backward()
     taken = torch.cuda.max_memory_allocated(device) - before
     module.zero_grad(set_to_none=True)
     torch.cuda.empty_cache()

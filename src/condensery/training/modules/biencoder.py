@@ -13,7 +13,6 @@ from condensery.losses.cross_batch import (
     gathered,
     joined_passages,
     processes,
-    to_be_averaged,
 )
 from condensery.losses.gradient_cache import ChunkEncoder
 from condensery.losses.registry import make_loss
@@ -69,7 +68,8 @@ class BiEncoderModule(TowersModule):
                 queries = gathered(queries)
                 passages, positive, known = joined_passages(passages, batch.passages, positive, batch.judged)
             masked = known if self.mask_known_positives else None
-            return to_be_averaged(self.loss(queries, passages, positive, masked))
+            loss: Tensor = self.loss(queries, passages, positive, masked)
+            return loss
 
         return Featured(self.model, self.loss), contrast
 
