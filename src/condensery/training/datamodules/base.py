@@ -20,6 +20,7 @@ from condensery.losses.cross_batch import processes, rank
 from condensery.system.cache import cached
 from condensery.system.children import Parent
 from condensery.system.signals import deaf_to_ctrl_c
+from condensery.system.spawning import spawning
 from condensery.text.collection import Collection
 from condensery.text.given import Given, collection_of
 from condensery.tokens.artifacts import Tokens, tokenise_collection
@@ -86,7 +87,7 @@ class StepDataModule(pl.LightningDataModule):
             batch_size=None,
             sampler=StepSampler(lambda: self.trainer.global_step if self.trainer else 0, self.batches_an_epoch()),
             num_workers=self.workers,
-            multiprocessing_context="spawn" if self.workers else None,
+            multiprocessing_context=spawning(f"workers={self.workers}") if self.workers else None,
             worker_init_fn=partial(begin_worker, Parent.here()),
             pin_memory=self._device().type == "cuda",
             persistent_workers=False,
