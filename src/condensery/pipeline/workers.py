@@ -3,7 +3,6 @@
 Each worker leads its own process group, so that a stage's helpers end with it and Ctrl-C reaches the executor alone.
 """
 
-import multiprocessing
 import os
 import signal
 import traceback
@@ -19,6 +18,7 @@ from condensery.pipeline.store import Store
 from condensery.stages.base import Runtime
 from condensery.system.children import Parent
 from condensery.system.signals import leave_if_asked, leave_upon
+from condensery.system.spawning import spawning
 
 PATIENCE = 5.0  # seconds between asking a worker to end and making it
 
@@ -61,7 +61,7 @@ class Worker:
     """
 
     def __init__(self, root: Path, runtime: Runtime, environment: Mapping[str, str]) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = spawning("jobs")
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(Parent.here(), theirs, root, runtime, dict(environment)))
         self.process.start()

@@ -1,6 +1,7 @@
 """What hard negatives are drawn from: several sources side by side, each mapped from disk."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +37,14 @@ class NegativePool:
     def __getitem__(self, chosen: NDArray[np.integer]) -> NDArray[np.int32]:
         parts = self.parts(chosen)
         return without_repeats(np.concatenate(parts, axis=1)) if parts else np.empty((len(chosen), 0), np.int32)
+
+    def content(self) -> dict[str, Any]:
+        """What the negatives are; scores do not count, and are not the same on every machine."""
+        return {
+            "passages": [source.passage_rows for source in self.sources],
+            "places": self.places,
+            "depths": self.depths,
+        }
 
     def parts(self, chosen: NDArray[np.integer]) -> list[NDArray[np.int32]]:
         """What each source has for the queries ``chosen``; the same passage may be in several."""

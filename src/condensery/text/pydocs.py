@@ -38,6 +38,7 @@ from condensery.errors import UserError
 from condensery.system.children import Parent, cores
 from condensery.system.progress import progress
 from condensery.system.signals import deaf_to_ctrl_c
+from condensery.system.spawning import spawning
 from condensery.text.docstrings import read_files
 from condensery.text.duplicates import contained, first_of_each, sketches, words
 from condensery.text.records import Passage, Query
@@ -200,8 +201,9 @@ def _mapper(workers: int) -> Iterator[Callable[..., Iterable[Any]]]:
         yield map
         return
     # a fork is the quickest start, but not safe beside other threads
-    kind = "fork" if sys.platform == "linux" and threading.active_count() == 1 else "spawn"
-    with ProcessPoolExecutor(workers, multiprocessing.get_context(kind), Parent.here().end_with) as pool:
+    alone = sys.platform == "linux" and threading.active_count() == 1
+    context = multiprocessing.get_context("fork") if alone else spawning(f"workers={workers}")
+    with ProcessPoolExecutor(workers, context, Parent.here().end_with) as pool:
 
         def mapped(*arguments: Any) -> Iterator[Any]:
             with deaf_to_ctrl_c():

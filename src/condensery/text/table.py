@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from condensery.errors import UserError
 from condensery.text.ids import SUFFIX, IdIndex
@@ -125,6 +125,10 @@ class TextTable:
 
     def __len__(self) -> int:
         return int(self._table.num_rows)
+
+    def content(self) -> dict[str, NDArray[np.uint8]]:
+        """All that it holds, wherever it lies."""
+        return {"rows": np.memmap(self.path, np.uint8, mode="r")}
 
     @property
     def columns(self) -> list[str]:

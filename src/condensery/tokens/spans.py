@@ -45,7 +45,7 @@ class SpanSet(ABC):
     """
 
     def __init__(self, store: TokenStore, length: int, seed: int, min_length: int) -> None:
-        self.limit = length - SPECIAL_TOKENS
+        self.length, self.limit = length, length - SPECIAL_TOKENS
         if not 1 <= min_length <= self.limit // 2:
             raise UserError(
                 f"min_length={min_length} does not fit length={length}: a span has at most length - {SPECIAL_TOKENS} tokens, "

@@ -95,6 +95,10 @@ class TokenStore:
         blocks = (self.tokens[first : first + _BLOCK] for first in range(0, self.token_count, _BLOCK))
         return sum(int(np.count_nonzero(block == token)) for block in blocks) / max(1, self.token_count)
 
+    def content(self) -> dict[str, NDArray | None]:
+        """All that it holds, wherever it lies."""
+        return {name: getattr(self, name) for name in ("tokens", "starts", "sentences", "documents")}
+
     @cached_property
     def lengths(self) -> Ids:
         """(N,) tokens of each text."""

@@ -11,7 +11,6 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,6 +22,7 @@ from tokenizers import Tokenizer
 from condensery.errors import UserError
 from condensery.system.children import Parent
 from condensery.system.signals import deaf_to_ctrl_c
+from condensery.system.spawning import spawning
 
 AHEAD = 2  # batches that wait for each worker: enough to keep it busy, few enough to keep memory small
 _LANGUAGE = "en"  # of the sentence splitter; its marks of sentences are those of all languages
@@ -136,7 +136,7 @@ def in_order(
         for batch in batches:
             yield work(tokenizer, batch)
         return
-    pool = ProcessPoolExecutor(workers, get_context("spawn"), initializer=_start, initargs=(Parent.here(), folder))
+    pool = ProcessPoolExecutor(workers, spawning(f"workers={workers}"), initializer=_start, initargs=(Parent.here(), folder))
     waiting: deque[Future[Result]] = deque()
     try:
         for batch in batches:

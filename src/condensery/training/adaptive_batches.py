@@ -1,6 +1,6 @@
 """The trainer's part in adaptive batches (Zhao et al., §3.2): starts the process that makes them, renews the vectors."""
 
-import multiprocessing
+from multiprocessing.process import BaseProcess
 import threading
 from typing import Any
 
@@ -14,6 +14,7 @@ from condensery.retrieval.finite import check_finite
 from condensery.system.children import Parent
 from condensery.system.files import atomic
 from condensery.system.signals import deaf_to_ctrl_c
+from condensery.system.spawning import spawning
 from condensery.tokens.batches import chunks
 from condensery.training.batches.adaptive import AdaptiveOrder, Vectors, make_all
 from condensery.training.batches.base import Ids
@@ -30,7 +31,7 @@ class AdaptiveBatches(pl.Callback):
 
     def __init__(self, order: AdaptiveOrder, batches: TripleBatches) -> None:
         self.order, self.batches = order, batches
-        self.process: multiprocessing.process.BaseProcess | None = None
+        self.process: BaseProcess | None = None
         self.watch = threading.Thread(target=self._watch, daemon=True)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -46,7 +47,7 @@ class AdaptiveBatches(pl.Callback):
         self.order.begin()
         self._encode(trainer, pl_module, epoch)
         epochs = range(epoch, -(-trainer.max_steps // self.batches.steps_an_epoch()))
-        context = multiprocessing.get_context("spawn")
+        context = spawning("batching=adaptive")
         self.process = context.Process(target=make_all, args=(Parent.here(), self.order, epochs), daemon=True)
         with deaf_to_ctrl_c():
             self.process.start()

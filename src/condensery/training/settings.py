@@ -4,7 +4,10 @@ import math
 from dataclasses import dataclass
 from typing import Literal, TypedDict
 
+from condensery.errors import UserError
+
 Precision = Literal["fp32", "bf16", "fp16"]
+TRAINER_PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true", "bf16-true")  # of Lightning's, those to train in
 
 
 class Optimiser(TypedDict, total=False):
@@ -39,6 +42,14 @@ class LoopSettings:
     def checkpointed(self) -> bool:
         """Whether there are checkpoints at all."""
         return bool(self.checkpoint_every or self.checkpoint_minutes)
+
+
+def check_trainer_precision(precision: str) -> None:
+    """Raise ``UserError`` for a precision of Lightning's in which AdamW does not work, such as weights in fp16."""
+    if precision not in TRAINER_PRECISIONS:
+        raise UserError(
+            f"Trainer(precision={precision!r}): nothing is trained in it here; use {', '.join(TRAINER_PRECISIONS)}"
+        )
 
 
 def linear_schedule(step: int, steps: int, warmup_ratio: float) -> float:

@@ -187,7 +187,7 @@ class PassageQueries:
         seed: int,
     ) -> None:
         self.stores, self.vocabulary, self.length, self.query_length = stores, vocabulary, length, query_length
-        self.seed = seed
+        self.candidates, self.seed = candidates, seed
         number = np.diff(stores.first)
         self._passages: Ids = np.flatnonzero(number)
         self._number: Ids = np.minimum(number[self._passages], candidates)

@@ -20,6 +20,7 @@ from condensery.losses.cross_batch import processes, rank
 from condensery.system.cache import cached
 from condensery.system.children import Parent
 from condensery.system.signals import deaf_to_ctrl_c
+from condensery.system.spawning import spawning
 from condensery.text.collection import Collection
 from condensery.text.given import Given, collection_of
 from condensery.tokens.artifacts import Tokens, tokenise_collection
@@ -27,6 +28,8 @@ from condensery.tokens.prefixes import NO_PREFIXES, Prefixes
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
 from condensery.training.batches.base import Batch, Batches, Share, StepDataset, StepSampler, begin_worker
+from condensery.training.fingerprint import Fingerprint, described, settings_of
+from condensery.training.resumption import check_same
 from condensery.training.validation import PairSample, ValidationSample, sample_of
 
 Value = TypeVar("Value")
@@ -49,6 +52,7 @@ class StepDataModule(pl.LightningDataModule):
         self._batches, self.workers = batches, workers
         self.epoch: int | None = None
         self.waited = 0.0
+        self._fingerprint: Fingerprint | None = None
 
     @property
     def batches(self) -> Batches:
@@ -65,6 +69,9 @@ class StepDataModule(pl.LightningDataModule):
 
         Lightning warns of a loader without batches, and shows the progress of validating nothing.
         """
+        if self.trainer is not None:
+            plugin = self.trainer.precision_plugin
+            plugin.convert_input = partial(_converted, plugin)  # type: ignore[method-assign]
         own = type(self).val_dataloader is StepDataModule.val_dataloader
         if own and self.validation_sample() is None:
             self.val_dataloader = None  # type: ignore[method-assign, assignment]
@@ -80,7 +87,7 @@ class StepDataModule(pl.LightningDataModule):
             batch_size=None,
             sampler=StepSampler(lambda: self.trainer.global_step if self.trainer else 0, self.batches_an_epoch()),
             num_workers=self.workers,
-            multiprocessing_context="spawn" if self.workers else None,
+            multiprocessing_context=spawning(f"workers={self.workers}") if self.workers else None,
             worker_init_fn=partial(begin_worker, Parent.here()),
             pin_memory=self._device().type == "cuda",
             persistent_workers=False,
@@ -105,17 +112,29 @@ class StepDataModule(pl.LightningDataModule):
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps of the data, so that another run of training is not taken for the same one."""
-        return {"steps_an_epoch": self.batches.steps_an_epoch()}
+        """What a checkpoint keeps of the data, so that another run of training is not taken for the same one.
+
+        These are the settings, the hashes of all texts, judgements and negatives, and the number of batches of one pass.
+        """
+        if self._fingerprint is None:
+            self._fingerprint = settings_of(self) | described(self.batches, "batches")
+        return {**self._fingerprint, "steps_an_epoch": self.batches.steps_an_epoch()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Raise ``UserError`` where the checkpoint is of other data or another batch size."""
-        if state_dict != (here := self.state_dict()):
-            raise UserError(f"the checkpoint was written with other data ({state_dict}, here {here}); delete it")
+        """Raise ``UserError`` where the checkpoint is of other data, or its batches were made in another way."""
+        check_same(state_dict, self.state_dict(), "data")
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """See Lightning."""
         return batch.to(device)
+
+
+def _converted(plugin: Any, batch: Any) -> Any:
+    """What a true precision of Lightning's makes of a batch: of ours nothing.
+
+    It would cast field by field what frozen dataclasses hold. Ours hold ids, and what is no id is cast where it is used.
+    """
+    return batch if isinstance(batch, Batch | ValidationSample | PairSample) else type(plugin).convert_input(plugin, batch)
 
 
 class _Loader(DataLoader[Batch]):

@@ -47,7 +47,8 @@ from condensery.system.files import expanded, is_hub_name
 from condensery.tokens.batches import Chunk
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.training.batches.base import Batch
-from condensery.training.settings import Optimiser, linear_schedule
+from condensery.training.resumption import Resumption, Schedule, keep_own_settings
+from condensery.training.settings import Optimiser, check_trainer_precision, linear_schedule
 from condensery.training.validation import ValidationSample, mean_reciprocal_rank
 
 PathOrName = str | Path
@@ -102,6 +103,7 @@ class TrainingModule(pl.LightningModule):
         self.learning_rate, self.warmup_ratio, self.weight_decay = learning_rate, warmup_ratio, weight_decay
         self.max_grad_norm, self.seed = max_grad_norm, seed
         self._norm: Tensor | None = None
+        self._resumption = Resumption(self)
 
     def objective(self, batch: Any) -> tuple[ChunkEncoder, Contrast | None]:
         """What encodes the chunks of ``batch``, and the loss of all their vectors."""
@@ -111,12 +113,20 @@ class TrainingModule(pl.LightningModule):
         """Retrieval vectors (b, d) of a chunk, for validation."""
         raise NotImplementedError
 
+    def setup(self, stage: str) -> None:
+        """Raise ``UserError`` where the trainer's precision is none to train in."""
+        self._resumption = Resumption(self)
+        if stage == "fit":
+            check_trainer_precision(str(self.trainer.precision))
+
     def configure_optimizers(self) -> Any:
         """AdamW and the linear schedule; the schedule is stepped in ``training_step``.
 
-        Raises ``UserError`` where the trainer has no end.
+        Raises ``UserError`` where the trainer has no end, or one before the step of the checkpoint that it goes on from.
         """
-        self._steps = self._last_step()
+        self._steps, epoch = self._last_step(), self._batches_an_epoch()
+        by_epochs = epoch and self._steps == (self.trainer.max_epochs or -1) * epoch
+        self._resumption.check_length(self._steps, epoch if by_epochs else None)
         optimiser = torch.optim.AdamW(
             [
                 {"params": list(self._weights(decayed=True)), "weight_decay": self.weight_decay},
@@ -125,22 +135,28 @@ class TrainingModule(pl.LightningModule):
             lr=self.learning_rate,
             fused=not self._scaled(),
         )
+        optimiser.register_load_state_dict_pre_hook(keep_own_settings)
         rate = partial(linear_schedule, steps=self._steps, warmup_ratio=self.warmup_ratio)
-        return {"optimizer": optimiser, "lr_scheduler": torch.optim.lr_scheduler.LambdaLR(optimiser, rate)}
+        return {"optimizer": optimiser, "lr_scheduler": Schedule(optimiser, rate)}
 
     def _last_step(self) -> int:
         """How many steps the trainer will make."""
         trainer: Any = self.trainer
-        data = getattr(trainer, "datamodule", None)
-        epochs, most = trainer.max_epochs or -1, trainer.max_steps
+        epochs, most, each = trainer.max_epochs or -1, trainer.max_steps, self._batches_an_epoch()
         if epochs < 0 and most < 0:
             raise UserError("the learning rate falls until the last step: give the Trainer max_steps or max_epochs")
-        if epochs < 0 or data is None or not hasattr(data, "batches_an_epoch"):
+        if epochs < 0 or each is None:
             return int(trainer.estimated_stepping_batches)
         # Lightning would open the loader for this, before a checkpoint says where it goes on
-        each, limit = data.batches_an_epoch(), trainer.limit_train_batches
-        each = min(each, limit) if isinstance(limit, int) else int(each * limit)
         return min(epochs * each, most) if most >= 0 else epochs * each
+
+    def _batches_an_epoch(self) -> int | None:
+        """What Lightning takes for an epoch, with data of ours."""
+        data: Any = getattr(self.trainer, "datamodule", None)
+        if not hasattr(data, "batches_an_epoch"):
+            return None
+        each, limit = int(data.batches_an_epoch()), self.trainer.limit_train_batches
+        return min(each, limit) if isinstance(limit, int) else int(each * limit)
 
     def on_fit_start(self) -> None:
         """Raise ``UserError`` where the data are those of another module, or the trainer shards the weights.
@@ -160,6 +176,7 @@ class TrainingModule(pl.LightningModule):
     def on_train_start(self) -> None:
         """All processes begin with the weights of the first."""
         copy_first_weights(self)
+        self._resumption.tell(self._steps)
 
     def training_step(self, batch: Batch, batch_idx: int) -> None:
         """One optimisation step: back-propagate through the gradient cache, clip, step."""
@@ -201,8 +218,14 @@ class TrainingModule(pl.LightningModule):
             self._check_norm(self.global_step)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """No checkpoint is written of weights that are not finite: ``UserError``."""
+        """Keep what ``on_load_checkpoint`` looks at. None is written of weights that are not finite: ``UserError``."""
         self._check_norm(self.global_step - 1)
+        self._resumption.save(checkpoint, self._steps, self._batches_an_epoch())
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Raise ``UserError`` where the trainer cannot go on from it, see ``Resumption``."""
+        if self._trainer is not None:
+            self._resumption.load(checkpoint)
 
     def _check_norm(self, step: int) -> None:
         if self._norm is not None and not self._scaled() and not self._norm.isfinite():

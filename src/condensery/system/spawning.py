@@ -1,0 +1,75 @@
+"""Starting processes from a program that they import, too: such a program needs its main guard.
+
+Processes are spawned, for a fork beside threads is not safe. Python imports the program that started them in each, before
+anything else ("safe importing of main module" in the documentation of multiprocessing). Without
+``if __name__ == "__main__":`` they come into the call that started them, and would start processes of their own.
+"""
+
+import ast
+import multiprocessing
+import sys
+import threading
+from functools import cache
+from multiprocessing.context import SpawnContext
+from pathlib import Path
+from types import FrameType
+
+from condensery.errors import UserError
+
+_CHILDREN_DIFFER = {"__name__", "current_process"}  # in these a child is told from the program that started it
+
+
+def spawning(asked: str) -> SpawnContext:
+    """What processes are started with: ``multiprocessing.get_context("spawn")``.
+
+    ``asked``: what asks for them, such as workers=2.
+
+    Raises ``UserError`` where each would come into this call itself. In a process that does so already, it ends that.
+    """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise SystemExit(1)  # quietly: the program that started it says why
+    main = sys.modules["__main__"]
+    path, module = getattr(main, "__file__", None), getattr(main, "__spec__", None)
+    if module is None and path is not None and not Path(path).exists():
+        raise UserError(
+            f"{asked} starts processes, which cannot import a program that is read from {path}: write it to a file, or do"
+            f" without {asked}"
+        )
+    place = _line_of(main.__dict__, path) if path else None
+    if place is not None and not _guarded(str(path), place):
+        raise UserError(
+            f"{path}, line {place}: {asked} starts processes, which import this program and come here themselves;"
+            ' put the program below `if __name__ == "__main__":`, or do without it'
+        )
+    return multiprocessing.get_context("spawn")
+
+
+def _line_of(names: dict[str, object], path: str) -> int | None:
+    """The line at which the file of the program stands; None where it has been run to its end."""
+    frame: FrameType | None = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None:
+        if frame.f_globals is names and frame.f_code.co_name == "<module>" and frame.f_code.co_filename == path:
+            return frame.f_lineno
+        frame = frame.f_back
+    return None
+
+
+@cache
+def _guarded(path: str, line: int) -> bool:
+    """Whether the line stands below ``if __name__ == "__main__":`` or the like, or behind an ``if`` that ends the others."""
+    try:
+        tree = ast.parse(Path(path).read_bytes())
+    except (OSError, SyntaxError, ValueError):  # no source: nobody knows
+        return True
+    tests = [node for node in ast.walk(tree) if isinstance(node, ast.If) and _tells_children(node.test)]
+    around = any(node.lineno <= line <= (node.end_lineno or line) for node in tests)
+    return around or any(node.lineno < line and _negated(node.test) for node in tests)
+
+
+def _tells_children(test: ast.expr) -> bool:
+    names = (getattr(part, "id", getattr(part, "attr", None)) for part in ast.walk(test))
+    return not _CHILDREN_DIFFER.isdisjoint(name for name in names if name)
+
+
+def _negated(test: ast.expr) -> bool:
+    return any(isinstance(part, ast.NotEq | ast.Not) for part in ast.walk(test))

@@ -1,0 +1,105 @@
+"""What a training reads and what it learns by, as plain values: a checkpoint keeps them, and a run that goes on compares.
+
+Settings stand as they are, texts and arrays as hashes of their content. Nothing tells where files lie, and nothing that is
+of the machine alone counts, so a run may go on elsewhere.
+"""
+
+import hashlib
+import inspect
+from collections.abc import Iterator, Mapping
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Plain = bool | int | float | str | None
+Fingerprint = dict[str, Plain]
+
+_OF_THE_MACHINE = {"workers", "chunk_tokens", "budget", "threads", "device"}  # no batch and no loss depends on them
+_PLACES = {"data", "tokenizer"}  # folders and names, which are known by what is in them
+_WHOLE = 1 << 28  # bytes of an array that are all hashed; of a larger one as many blocks as come to a quarter of that
+_BLOCK = 1 << 14
+
+
+def settings_of(thing: object) -> Fingerprint:
+    """The plain values among what ``thing`` was made with, by the names of the arguments."""
+    return {name: value for name, value in _arguments(thing) if isinstance(value, Plain) and name not in _PLACES}
+
+
+def described(thing: object, name: str = "") -> Fingerprint:
+    """All that ``thing`` was made with, and what that was made with, by dotted names below ``name``.
+
+    An object counts by the arguments of its class that it keeps under their names, or, where it has a method ``content``,
+    by the arrays that this gives.
+    """
+    found: Fingerprint = {}
+    _describe(name, thing, found)
+    return found
+
+
+def _describe(name: str, value: Any, found: Fingerprint) -> None:
+    if isinstance(value, Plain):
+        found[name] = value
+    elif isinstance(value, np.ndarray):
+        found[name] = hash_of(value)
+    elif not isinstance(value, Path | type):
+        found[name] = _name_of(value)
+        for part, own in _parts(value):
+            _describe(f"{name}.{part}" if name else str(part), own, found)
+
+
+def _name_of(value: Any) -> str:
+    kind = value.func if isinstance(value, partial) else value if inspect.isroutine(value) else type(value)
+    return str(getattr(kind, "__qualname__", type(kind).__qualname__))
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """What a value is made of, by name."""
+    if isinstance(value, partial):
+        value = value.keywords
+    if isinstance(value, Mapping):
+        yield from ((str(key), own) for key, own in value.items() if key not in _OF_THE_MACHINE)
+    elif isinstance(value, list | tuple):
+        yield from ((str(number), own) for number, own in enumerate(value))
+    elif hasattr(value, "content"):
+        yield from value.content().items()
+    elif hasattr(value, "get_vocab"):  # a tokenizer, whose other settings change as it is used
+        yield "vocabulary", hashed(repr(sorted(value.get_vocab().items())).encode())
+    else:
+        yield from _arguments(value)
+
+
+def _arguments(thing: object) -> Iterator[tuple[str, Any]]:
+    """What the classes of ``thing`` take and it keeps under that name, but for paths and what is of the machine."""
+    for name in dict.fromkeys(chain.from_iterable(map(_taken_by, type(thing).__mro__))):
+        value = getattr(thing, name, getattr(thing, f"_{name}", thing))
+        if value is not thing and name not in _OF_THE_MACHINE:
+            yield name, value.item() if isinstance(value, np.generic) else value
+
+
+def _taken_by(kind: type) -> list[str]:
+    """The names of the arguments of one class, those of the classes above it not counted."""
+    if not inspect.isfunction(made := vars(kind).get("__init__")):
+        return []
+    _, *taken = inspect.signature(made).parameters.values()
+    return [one.name for one in taken if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+
+
+def hash_of(array: NDArray[Any]) -> str:
+    """The hash of an array's type, shape and bytes; of a very large one of blocks all over it."""
+    content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    digest = hashlib.blake2b(f"{array.dtype.str} {array.shape}".encode(), digest_size=8)
+    if len(content) <= _WHOLE:
+        digest.update(content)
+    else:
+        for first in np.linspace(0, len(content) - _BLOCK, _WHOLE // _BLOCK // 4).astype(np.int64).tolist():
+            digest.update(content[first : first + _BLOCK])
+    return f"hash {digest.hexdigest()}"
+
+
+def hashed(content: bytes) -> str:
+    """The hash of some bytes."""
+    return hash_of(np.frombuffer(content, np.uint8))

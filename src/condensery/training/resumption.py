@@ -1,0 +1,172 @@
+"""How a run goes on from a checkpoint of Lightning: which settings may be others than they were.
+
+Of the optimiser and its schedule the new ones rule, from the step on at which the checkpoint stands. What a batch is, and
+what loss it has, stays: a run with two of them is none that could be made anew. docs/howto/resuming.md has the table.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytorch_lightning as pl
+from pytorch_lightning.utilities import rank_zero_info
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from condensery.errors import UserError
+from condensery.losses.base import RetrievalLoss
+from condensery.training.fingerprint import Fingerprint, Plain, described, settings_of
+
+RULED = ("learning_rate", "warmup_ratio", "weight_decay", "max_grad_norm")
+_ENTRY = "condensery"
+_ANEW = "give what it had, or begin anew with its weights: load_from_checkpoint, then fit without ckpt_path"
+
+_MADE = "make the module as it was: checkpoint, towers and layers"
+
+
+def check_same(saved: Mapping[str, Plain], here: Mapping[str, Plain], what: str) -> None:
+    """Raise ``UserError`` for the first of ``here`` that has another value in ``saved``; names that one lacks do not count.
+
+    ``what``: data or settings.
+    """
+    for name, value in here.items():
+        if name in saved and saved[name] != value:
+            said = name.removeprefix("batches.")
+            raise UserError(f"the checkpoint was written with other {what} ({said} {saved[name]}, here {value}); {_ANEW}")
+
+
+class Resumption:
+    """What a module keeps in its checkpoints, and what it does with that of a run that it goes on with.
+
+    Args:
+        module: a ``TrainingModule``.
+    """
+
+    def __init__(self, module: pl.LightningModule) -> None:
+        self.module = module
+        self.step: int | None = None  # of the checkpoint
+        self.ruled: dict[str, Plain] = {}  # of the run that wrote it
+        self.epoch: int | None = None
+
+    def save(self, checkpoint: dict[str, Any], steps: int, epoch: int | None) -> None:
+        """Add what ``load`` looks at. ``steps``: of the whole run; ``epoch``: batches that Lightning takes for one."""
+        data = getattr(self.module.trainer, "datamodule", None)
+        checkpoint[_ENTRY] = {
+            "settings": self._settings(),
+            "ruled": self._ruled(steps),
+            "epoch": epoch,
+            "data": None if data is None else type(data).__qualname__,
+        }
+
+    def load(self, checkpoint: dict[str, Any]) -> None:
+        """Raise ``UserError`` where a fit cannot go on with it: other weights, settings or data, or no optimiser."""
+        if self.module.trainer.state.fn == "fit":
+            self._check(checkpoint)
+        check_weights(self.module, checkpoint["state_dict"])
+
+    def _check(self, checkpoint: dict[str, Any]) -> None:
+        if "optimizer_states" not in checkpoint:
+            raise UserError("the checkpoint holds weights alone, with which no run goes on; load_from_checkpoint takes them")
+        self.step, saved = checkpoint["global_step"], checkpoint.get(_ENTRY)
+        if saved is not None:  # there was no such entry once
+            self.ruled, self.epoch = saved["ruled"], saved["epoch"]
+            check_same(saved["settings"], self._settings(), "settings")
+            self._check_data(saved["data"], checkpoint)
+
+    def _check_data(self, name: str | None, checkpoint: dict[str, Any]) -> None:
+        """Lightning hands to a data module what one of the same class has written; of another class it looks at nothing."""
+        data = getattr(self.module.trainer, "datamodule", None)
+        if name is None or (data is not None and type(data).__qualname__ == name):
+            return
+        if not hasattr(data, "batches_an_epoch"):
+            here = "loaders" if data is None else type(data).__qualname__
+            raise UserError(f"the checkpoint was written with other data ({name}, here {here}); {_ANEW}")
+        data.load_state_dict(checkpoint[name])
+
+    def check_length(self, steps: int, epoch: int | None) -> None:
+        """Raise ``UserError`` where the run would end before the step of the checkpoint, or its epochs are not what they were.
+
+        Args:
+            steps: of the whole run.
+            epoch: batches that Lightning takes for one; None = they do not count, as the trainer's ``max_steps`` ends it.
+        """
+        if self.step is None:
+            return
+        if self.step > steps:
+            raise UserError(
+                f"the checkpoint is of step {self.step:,}, and this run ends at step {steps:,}; raise max_steps or max_epochs"
+            )
+        if self.ruled and epoch is not None and self.epoch is not None:
+            check_same({"limit_train_batches": self.epoch}, {"limit_train_batches": epoch}, "settings")
+
+    def tell(self, steps: int) -> None:
+        """Say which settings rule from here on that the checkpoint's run did not have."""
+        changed = [
+            f"{name} {value} (the checkpoint had {self.ruled[name]})"
+            for name, value in self._ruled(steps).items()
+            if self.ruled.get(name, value) != value
+        ]
+        if changed:
+            rank_zero_info(f"goes on at step {self.step:,} with {', '.join(changed)}")
+        self.step, self.ruled = None, {}
+
+    def _ruled(self, steps: int) -> dict[str, Plain]:
+        own = {name: getattr(self.module, name) for name in RULED}
+        return {**own, "steps": steps, "precision": str(self.module.trainer.precision)}
+
+    def _settings(self) -> Fingerprint:
+        """What decides on the loss: the module's own settings, those of a loss that is an object, those of the model."""
+        module: Any = self.module
+        own = {name: value for name, value in settings_of(module).items() if name not in RULED}
+        loss, model = getattr(module, "loss", None), module.model
+        found = {"module": type(module).__qualname__, **own, "dropout": _dropout(model)}
+        if hasattr(model, "shared"):
+            found["towers"] = "shared" if model.shared else "separate"
+        for name, part in (("loss", loss), ("vectors", getattr(model, "settings", None))):
+            if part is not None and not isinstance(part, str):
+                found |= described(part, name)
+        if isinstance(loss, RetrievalLoss):  # what a user's class keeps under names of its own
+            found |= {f"loss.{name}": value for name, value in vars(loss).items() if _is_setting(name, value)}
+        return found | described(getattr(model, "shape", None), "shape")
+
+
+def _is_setting(name: str, value: Any) -> bool:
+    return isinstance(value, Plain) and not name.startswith("_") and name not in ("training", "call_super_init")
+
+
+def _dropout(model: nn.Module) -> str:
+    """The rates that the configs in a model name."""
+    configs = [vars(part.config) for part in model.modules() if hasattr(part, "config")]
+    rates = {rate for config in configs for name, rate in config.items() if "dropout" in name and rate is not None}
+    return " and ".join(str(rate) for rate in sorted(rates))
+
+
+def check_weights(module: nn.Module, saved: Mapping[str, Any]) -> None:
+    """Raise ``UserError`` where weights that were saved are not those of the module, by name and by shape."""
+    here, strict = module.state_dict(), getattr(module, "strict_loading", True)
+    for name in [*here, *(other for other in saved if other not in here)] if strict else here.keys() & saved.keys():
+        shapes = [tuple(one[name].shape) if name in one else "not there" for one in (saved, here)]
+        if shapes[0] != shapes[1]:
+            raise UserError(f"the checkpoint is of another model ({name} {shapes[0]}, here {shapes[1]}); {_MADE}")
+
+
+class Schedule(LambdaLR):
+    """A schedule that keeps its own rates where it goes on: at step k that of step k of a run with these settings."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take the step from another schedule and nothing else."""
+        own = self.base_lrs
+        super().load_state_dict(state_dict)
+        self.base_lrs = own
+        self._last_lr = [rate * factor(self.last_epoch) for rate, factor in zip(own, self.lr_lambdas, strict=True)]
+        for group, rate in zip(self.optimizer.param_groups, self._last_lr, strict=True):
+            group["lr"] = rate
+
+
+def keep_own_settings(optimiser: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+    """Let an optimiser take from a checkpoint what it knows of the weights, and keep the settings that it was made with."""
+    own, saved = optimiser.param_groups, state["param_groups"]
+    numbers = [[len(group["params"]) for group in groups] for groups in (saved, own)]
+    if numbers[0] != numbers[1]:
+        raise UserError(f"the checkpoint is of another model ({sum(numbers[0])} weights, here {sum(numbers[1])}); {_MADE}")
+    return {**state, "param_groups": [{**one, "params": other["params"]} for one, other in zip(own, saved, strict=True)]}
