@@ -1,6 +1,7 @@
 """Asking: BM25 reads the text, a dense retriever its vector; the answers are readable."""
 
 import io
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -133,3 +134,13 @@ def test_other_text_is_shown_as_it_is() -> None:
     text = "naïve 漢字 👩‍🔬 \u200bx\n\ty"
     assert printable(text) == text
     assert printable("a\r\nb") == "a\nb"
+
+
+def test_a_long_passage_is_not_cut_between_a_letter_and_its_marks() -> None:
+    for text in ("ที่" * 400, "क्षि" * 300, "蜜蜂" * 500):
+        stream = io.StringIO()
+        show("?", [Hit(1, 0.5, "id", "", text)], Console(file=stream, width=100_000))
+        shown = next(line for line in stream.getvalue().splitlines() if text[:9] in line).split(" …")[0].strip("│ ")
+        assert text.startswith(shown)
+        assert 590 <= len(shown) <= 600
+        assert unicodedata.category(text[len(shown)])[0] != "M"

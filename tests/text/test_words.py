@@ -71,7 +71,7 @@ def test_terms_are_those_of_the_rules(table: dict[str, str]) -> None:
 
 def test_words_of_a_script_without_blanks_stay_in_one_run() -> None:
     assert words("我爱Python编程, 茶") == ["我爱python编程", "茶"]
-    assert terms("我爱Python编程, 茶", paired=None) == ["我爱python编程", "茶"]
+    assert terms("我爱Python编程, 茶", paired="") == ["我爱python编程", "茶"]
 
 
 @pytest.mark.parametrize("text", [*STANDARD, *PAIRS, *OURS, "각 กำ น้ำ Ǆ ΐ ᾳ ﬃ ẛ̣ ﷺ 가나다 か゛が"])

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from condensery.evaluation.pairs import Pair
 from condensery.retrieval.bm25 import BM25Index, index_texts
 from condensery.system.progress import ProgressTask
-from condensery.text.languages import AUTO
+from condensery.text.languages import guess
 from condensery.text.table import TextTable
 from condensery.text.words import first_words
 
@@ -19,12 +19,13 @@ CUTOFFS = (1, 10, 100)
 NOT_FOUND = -1
 
 
-def index_passages(
-    passages: TextTable, folder: Path, k1: float, b: float, stopwords: str, stemmer: str, language: str = AUTO
-) -> None:
-    """Index the texts alone: all passages of a document share the title, which would make any two of them related."""
-    what = str(passages.path)
-    index_texts(passages.column("text"), len(passages), folder, k1, b, stopwords, stemmer, what, language)
+def index_passages(passages: TextTable, folder: Path, k1: float, b: float, stopwords: str, stemmer: str) -> None:
+    """Index the texts alone: all passages of a document share the title, which would make any two of them related.
+
+    Their language is guessed.
+    """
+    texts, what = passages.column("text"), str(passages.path)
+    index_texts(texts, len(passages), folder, k1, b, stopwords, stemmer, what, guess(texts))
 
 
 def ranks(

@@ -5,7 +5,6 @@ stands beside them. The foldings are those of Lucene's ArabicNormalizationFilter
 TurkishLowerCaseFilter.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -53,7 +52,7 @@ class Language:
         """The terms of a text in order."""
         for one, other in self.before:
             text = text.replace(one, other)
-        found = terms(text, runs_of(self.paired) if self.paired else None)
+        found = terms(text, self.paired)
         return [term.translate(self.letters) for term in found] if self.letters and not text.isascii() else found
 
     def is_half_a_pair(self, term: str) -> bool:
@@ -99,18 +98,15 @@ LANGUAGES = {
 }
 
 _SCRIPTS = {  # language -> its letters; the first of equal ones
-    name: re.compile(f"[{letters}]")
-    for name, letters in {
-        "chinese": HAN,
-        "japanese": KANA,
-        "korean": HANGUL,
-        "thai": THAI,
-        "lao": LAO,
-        "khmer": KHMER,
-        "burmese": BURMESE,
-        "arabic": _ARABIC_LETTERS,
-        "hebrew": _HEBREW_LETTERS,
-    }.items()
+    "chinese": HAN,
+    "japanese": KANA,
+    "korean": HANGUL,
+    "thai": THAI,
+    "lao": LAO,
+    "khmer": KHMER,
+    "burmese": BURMESE,
+    "arabic": _ARABIC_LETTERS,
+    "hebrew": _HEBREW_LETTERS,
 }
 
 
@@ -136,7 +132,7 @@ def guess(texts: Sequence[str]) -> str:
     step = max(1, len(texts) // SAMPLE)
     sample = (texts[at][:CHARACTERS] for at in range(0, len(texts), step))
     letters = "".join("".join(filter(str.isalpha, text)) for text in sample)
-    counts = {name: len(pattern.findall(letters)) for name, pattern in _SCRIPTS.items()}
+    counts = {name: sum(map(len, runs_of(own).findall(letters))) for name, own in _SCRIPTS.items()}
     if counts["japanese"] >= SHARE * (counts["chinese"] + counts["japanese"]):  # Chinese has no kana
         counts["japanese"] += counts.pop("chinese")
     best = max(counts, key=lambda name: counts[name])

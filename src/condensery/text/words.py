@@ -36,14 +36,10 @@ _MEANT = ("<super", "<fraction")  # forms that mean something: ten squared is no
 _WIDTHS = ("<wide", "<narrow", "<small", "<square", "<vertical")
 
 
-@cache
+@cache  # compiled when they are needed, not when this is imported
 def runs_of(letters: str) -> "re.Pattern[str]":
     """What finds the runs of some letters, given as the inside of a character class."""
     return re.compile(f"([{letters}]+)")
-
-
-_RUNS = runs_of(UNSPACED)
-_LETTERS = [(re.compile(f"[{letters}]"), length) for letters, length in LETTERS]
 
 
 class _Characters(dict[int, str]):
@@ -74,30 +70,31 @@ def words(text: str) -> list[str]:
     return _WORD.findall(text.lower()) if text.isascii() else _words(_folded(text))
 
 
-def terms(text: str, paired: "re.Pattern[str] | None" = _RUNS) -> list[str]:
+def terms(text: str, paired: str = UNSPACED) -> list[str]:
     """The words of a text in order; of scripts without blanks the overlapping pairs of characters.
 
     So has Lucene's CJKAnalyzer them for Chinese and Japanese. A character is a letter with its marks; one that stands alone
     is a term itself.
 
     Args:
-        paired: what finds the runs that are taken in pairs (``runs_of``); None = there are none.
+        paired: letters that are taken in pairs, as the inside of a character class; empty: none.
     """
     if text.isascii():
         return _WORD.findall(text.lower())
     folded = _folded(text)
-    if paired is None or not paired.search(folded):
+    runs = runs_of(paired) if paired else None
+    if runs is None or not runs.search(folded):
         return _words(folded)
     found: list[str] = []
     for word in _words(folded):
-        for at, part in enumerate(paired.split(word)):  # every other part is a run
+        for at, part in enumerate(runs.split(word)):  # every other part is a run
             found += _pairs(part) if at % 2 else _words(part)
     return found
 
 
 def unspaced(text: str) -> bool:
     """Whether any of a text is in a script that writes no blanks between words."""
-    return not text.isascii() and _RUNS.search(text) is not None
+    return not text.isascii() and runs_of(UNSPACED).search(text) is not None
 
 
 def number_of_words(text: str) -> int:
@@ -156,6 +153,8 @@ def _from_letter(piece: str) -> str:
 
 def _characters(run: str) -> list[str]:
     """The letters of a run, each with its marks."""
+    if run.isalnum():
+        return list(run)
     characters: list[str] = []
     for one in _from_letter(run):
         if category(one)[0] == "M":
@@ -172,11 +171,11 @@ def _pairs(run: str) -> list[str]:
 
 def _size(piece: str) -> float:
     """How many words a piece without blanks has."""
-    parts = _RUNS.split(piece)
+    parts = runs_of(UNSPACED).split(piece)
     if len(parts) == 1:
         return 1.0
     letters = "".join(one for run in parts[1::2] for one in run if one.isalnum())
-    estimate = sum(len(pattern.findall(letters)) / length for pattern, length in _LETTERS)
+    estimate = sum(sum(map(len, runs_of(kind).findall(letters))) / length for kind, length in LETTERS)
     return estimate + sum(len(_WORD.findall(part)) for part in parts[::2])
 
 

@@ -5,14 +5,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from condensery.errors import UserError
-from condensery.retrieval.analyser import check_stemmer, check_stopwords
 from condensery.stages.base import Context, Input, StageConfig, stage
 from condensery.stages.work import Read, Work, known, product, total
 from condensery.text.hashes import content_hashes
-from condensery.text.languages import check_language
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -37,9 +35,8 @@ class AuditPairsConfig(StageConfig):
     context_words: Count
     k1: Annotated[float, Field(ge=0)]
     b: Annotated[float, Field(ge=0, le=1)]
-    stopwords: Annotated[str, AfterValidator(check_stopwords)]
-    stemmer: Annotated[str, AfterValidator(check_stemmer)]
-    language: Annotated[str, AfterValidator(check_language)]
+    stopwords: str
+    stemmer: str
     seed: Annotated[int, Field(ge=0)]
 
     def work(self, read: Read) -> Work:
@@ -116,15 +113,12 @@ def _ranks(
     import shutil
 
     from condensery.evaluation.proxy import index_passages, ranks
-    from condensery.retrieval.analyser import chosen_language
     from condensery.retrieval.bm25 import BM25Index
     from condensery.system.progress import progress
 
     scratch = context.folder / ".bm25.tmp"  # named as what an interrupted stage may leave and the store removes
     try:
-        say = (f"[{context.stage_name}]", f"stages.{context.stage_name}.language")
-        language = chosen_language(config.language, passages.column("text"), say)
-        index_passages(passages, scratch, config.k1, config.b, config.stopwords, config.stemmer, language)
+        index_passages(passages, scratch, config.k1, config.b, config.stopwords, config.stemmer)
         index = BM25Index(scratch, threads=context.runtime.threads)
         sample = {kind: pairs[: config.proxy_pairs] for kind, pairs in drawn.items()}
         with progress(context.stage_name, sum(map(len, sample.values())), "pairs") as task:
