@@ -32,5 +32,5 @@ def check_arguments(arguments: Sequence[str]) -> None:
             what = f"byte 0x{byte - 0xDC00:02x}" if 0xDC80 <= byte <= 0xDCFF else "half a character"
             said = f"{key}: not valid UTF-8 ({what} in {value!r})" if value else f"{key!r}: not valid UTF-8 ({what})"
             raise UserError(
-                f"{said}; does your terminal send UTF-8? A file or folder with such a name must be renamed"
+                f"{said}; type it in UTF-8: is that what your terminal sends? (a file with such a name must be renamed)"
             ) from None
