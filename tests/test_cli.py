@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -10,11 +11,12 @@ import pytest
 import small_runs
 from error_lines import names
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
 from condensery.cli import prepared
 from condensery.errors import UserError
-from condensery.pipeline.complaints import in_one_line
+from condensery.pipeline.complaints import in_one_line, quoted
 
 TOYS = Path(__file__).parent / "pipeline"
 HEAVY = {
@@ -258,3 +260,60 @@ def test_without_an_experiment_it_asks_for_one(project: Path, tmp_path: Path) ->
     assert done.returncode == 1
     assert done.stderr.startswith("error: experiment: which recipe? Give experiment=NAME")
     assert not (tmp_path / "out" / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    "argument", [b"ask=caf\xe9 salt", b"name=\xff", b"output_root=/tmp/\xe9", b"--caf\xe9", b"data"]
+)
+def test_bytes_that_are_no_utf8_are_one_line(argument: bytes, project: Path, tmp_path: Path) -> None:
+    given = [argument, b"caf\xe9"] if argument == b"data" else [argument]
+    command = [sys.executable, str(project / "run.py"), "experiment=quickstart", *given]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=60)
+    assert done.returncode == 1
+    names(done.stderr.decode(), "not valid UTF-8", "byte 0x", "terminal")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "latin-1:strict"])
+def test_a_terminal_that_knows_few_characters_gets_the_rest_as_question_marks(
+    encoding: str, project: Path, tmp_path: Path
+) -> None:
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom condensery.cli import run_program\n"
+        "def program():\n"
+        "    from rich.console import Console\n    from rich.table import Table\n"
+        "    table = Table('x', title='東京 Müller')\n    table.add_row('naïve …')\n    Console().print(table)\n"
+        "    print('東京 →', flush=True)\n    print('東京', file=sys.stderr, flush=True)\n"
+        "    import subprocess\n"
+        "    subprocess.run([sys.executable, '-c', 'print(chr(0x6771))'], check=True)\n"
+        "sys.argv[1:] = []\nsys.exit(run_program(program, Path.cwd()))"
+    )
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert b"?? ?" in done.stdout
+    assert done.stdout.strip().endswith(b"?")
+
+
+@pytest.mark.parametrize("value", ["/a,b", "/a=b", "/a[b", "/a(b)", "/a{b", "/a'b", '/a"b', "/a,b'", "/a;b,"])
+@pytest.mark.parametrize("key", ["data.root", "output_root"])
+def test_a_value_with_special_characters_gets_the_quotes_that_work(key: str, value: str) -> None:
+    given = prepared([f"{key}={value}"])[0]
+    parse = OverridesParser.create().parse_override
+    try:
+        if not parse(given).is_sweep_override():
+            return  # it needs no quotes
+    except HydraException as error:
+        line = in_one_line(error)
+        assert line is not None
+        assert "++" not in line
+    advice = shlex.split(quoted(key, value))
+    parsed = parse(prepared(advice)[0])
+    assert not parsed.is_sweep_override()
+    assert parsed.value() == value
+
+
+@pytest.mark.parametrize("key", ["data.root", "name"])
+def test_a_comma_in_a_value_names_the_quotes(key: str) -> None:
+    done = in_this_process(f"{key}=/a,b")
+    fails_in_one_line(done, f"{key}=/a,b", "add -m", f"{key}=[/a,b]", f"""'{key}="/a,b"'""")
+    assert "++" not in done.err

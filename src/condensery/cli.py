@@ -20,6 +20,7 @@ from condensery.pipeline import recipe_guard
 from condensery.pipeline.complaints import Stopped, in_one_line
 from condensery.pipeline.reports.study import typed
 from condensery.system import signals
+from condensery.system.terminal import check_arguments, print_anything
 
 FOLDER_FILE = "CONDENSERY_FOLDER_FILE"  # environment variable: a file that gets the path of the run's folder
 COMMAND = "data"  # `condensery data NAME`
@@ -56,6 +57,12 @@ def run_program(program: Callable[[], Any], home: Path) -> int:
     Bad input, Hydra's complaints and a full or read-only disk give one line and 1; Ctrl-C gives 130, SIGTERM 143.
     An unexpected exception keeps its traceback: it is a fault of ours. ``home`` is the folder of ``outputs``.
     """
+    print_anything()
+    try:
+        check_arguments([*sys.argv[1:], str(home)])
+    except UserError as refused:
+        print(in_one_line(refused), file=sys.stderr)
+        return 1
     os.environ["CONDENSERY_HOME"] = str(home)
     typed(sys.argv[1:])
     if os.environ.get("HYDRA_FULL_ERROR") == "1":  # a developer wants to see the whole traceback

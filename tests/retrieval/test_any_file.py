@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from condensery.errors import UserError
 from condensery.retrieval.negatives import Negatives, from_triples, read_negatives, save_negatives
 from condensery.retrieval.runs import Run, read_run, write_run
+from condensery.retrieval.system_negatives import from_systems
 from condensery.text.collection import Collection
+from condensery.text.queries import read_query_files
 
 PASSAGES, QUERIES = 60, 12  # of the collection
 
@@ -92,3 +94,39 @@ def test_no_bytes_give_a_traceback(reader: str, collection: Collection, data: st
             read(path, collection)
         except UserError as error:
             named(error, path)
+
+
+ODD = "\ufeffp1"  # a byte-order mark that a spreadsheet left before the id
+OF_OTHERS = {
+    "run.trec": f"q0 Q0 p3 1 2.0 x\nq0 Q0 {ODD} 2 1.0 x\n",
+    "of_systems.jsonl": f'{{"qid": "q0", "pos": [], "neg": {{"bm25": ["{ODD}"]}}}}\n',
+    "negatives.jsonl": f'{{"query_id": "q0", "negative_ids": ["{ODD}"]}}\n',
+    "triples.tsv": f"q0\tp3\t{ODD}\n",
+    "queries.tsv": f"{ODD}\ta query\n",
+}
+
+
+@pytest.mark.parametrize("name", OF_OTHERS)
+def test_an_id_that_looks_like_one_there_is_told_apart(name: str, collection: Collection, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text("q0\tp3\tp4\n" * (name == "triples.tsv") + OF_OTHERS[name], encoding="utf-8")
+    if name == "queries.tsv":  # a mark at the beginning of a file is taken away
+        path.write_text("p3\ta query\n" + OF_OTHERS[name], encoding="utf-8")
+    read: dict[str, Callable[[], object]] = {
+        "run.trec": lambda: read_run(path, collection),
+        "of_systems.jsonl": lambda: from_systems(path, collection, 5),
+        "negatives.jsonl": lambda: read_negatives(path, collection),
+        "triples.tsv": lambda: from_triples(path, collection, 5),
+        "queries.tsv": lambda: list(read_query_files([path], "tsv", collection.passages)),
+    }
+    with pytest.raises(
+        UserError, match=r"'p1' looks the same and is another id: character 1 is U\+FEFF here and U\+0070"
+    ):
+        read[name]()
+
+
+def test_half_a_character_in_an_id_of_a_system_is_one_line(collection: Collection, tmp_path: Path) -> None:
+    path = tmp_path / "negatives.jsonl"
+    path.write_text('{"qid": "q0", "neg": {"bm25": ["\\ud800"]}}\n')
+    with pytest.raises(UserError, match=r"negatives.jsonl:1: the id holds half a character"):
+        from_systems(path, collection, 5)

@@ -172,3 +172,13 @@ def test_spans_without_special_tokens_are_words_of_their_own(words: Vocabulary) 
 def test_a_rate_outside_its_range_is_refused(words: Vocabulary, rate: float) -> None:
     with pytest.raises(ValueError, match="mask rate"):
         mask_spans([2, 10, 3], [0, 3], words, rate, True, 1, span_ids=[0])
+
+
+@pytest.mark.parametrize("text", ["หนังสือภาษาไทยหลายเล่ม", "ကျွန်တော်မြန်မာစာအုပ်ဖတ်သည်", "ភាសាខ្មែរសៀវភៅ", "がらすのほん"])
+def test_of_a_run_without_blanks_whole_word_masking_hides_a_part(text: str, tmp_path: Path) -> None:
+    tokenizer = train_wordpiece([text] * 3, 300, tmp_path)
+    pieces = tokenizer(text[:-4] + text[:5], add_special_tokens=False)["input_ids"]
+    ids = [tokenizer.cls_token_id, *pieces, tokenizer.sep_token_id]
+    _, masked, _ = mask_spans(ids, [0, len(ids)], Vocabulary.of(tokenizer), 0.15, True, 1, span_ids=[0])
+    assert len(pieces) > 3
+    assert len(masked) == max(1, round(0.15 * len(pieces)))

@@ -1,13 +1,14 @@
 """What is said of whatever ends a run, in one line where that can be foreseen."""
 
 import re
+import shlex
 import sys
 
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError
 
-from condensery.errors import UserError, of_the_disk, said_within
+from condensery.errors import SHOWN, UserError, of_the_disk, said_within
 
 
 class Stopped(BaseException):
@@ -30,9 +31,18 @@ def in_one_line(error: BaseException) -> str | None:
     if isinstance(error, MarkedYAMLError):
         mark = error.problem_mark
         return f"error: {f'{mark.name}:{mark.line + 1}: ' if mark else ''}not valid YAML ({error.problem})"
+    if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
+        return f"error: {UserError(error.object[:SHOWN])}: holds half a character, or bytes that are no UTF-8"
     if isinstance(error, FileNotFoundError) and _raised_in(error)[0] == "mkdir":
         return f"error: {error.filename}: no folder can be made here; choose another output_root"
     return None
+
+
+def quoted(key: str, value: str) -> str:
+    """How a value is typed so that the shell and Hydra take it as it is."""
+    from hydra.core.override_parser.types import Quote, QuotedString
+
+    return shlex.quote(f"{key}={QuotedString(value, Quote.double).with_quotes()}")
 
 
 def shortened(text: str) -> str:
@@ -67,10 +77,13 @@ def _of_hydra(error: BaseException) -> str:
     merged = re.match(r"Error merging override \+*([^=]*)=", text)
     if merged and "Cannot merge" in str(error.__cause__ or error.__context__):
         return f"{merged[1]}: is a list or a mapping where the other is needed"
-    several = re.match(r"Ambiguous value for argument '([^=']*)=(.*?)'[ \n]", text, re.S)
+    several = re.match(r"Ambiguous value for argument '\+*([^=]*)=(.*?)'\n", text, re.S)
     if several:
         key, values = several[1], several[2]
-        return f"{key}={values}: several values are a sweep: add -m (one list is written {key}=[{values}])"
+        return (
+            f"{key}={values}: several values are a sweep: add -m (one list is written {key}=[{values}]; one value with a"
+            f" comma is quoted: {quoted(key, values)})"
+        )
     if text.startswith("While dereferencing interpolation '${output_root}'"):
         return "output_root: names no folder"
     if text.startswith("Config group override must be"):  # it does not say which
@@ -78,9 +91,11 @@ def _of_hydra(error: BaseException) -> str:
         text = f"{' or '.join(groups)}: a group takes the name of one of its options"
     if isinstance(error, OverrideParseException):
         word = (error.override or "").lstrip("+")
+        key, _, value = word.partition("=")
+        example = quoted(key, value) if key and value and value[0] not in "[{'\"" else "'key=\"a, b\"'"
         return (
             f"{word}: not of the form key=value; is a bracket or quote left open, or a comma the last? "
-            "(a value with special characters is quoted: 'key=\"a, b\"')"
+            f"(a value with special characters is quoted: {example})"
         )
     option = re.match(
         r"In '[^']*': Could not find '([^']*)/([^'/]*)'\s*Available options in '[^']*':(.*?)Config s", text, re.S

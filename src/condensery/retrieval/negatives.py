@@ -118,14 +118,20 @@ def read_negatives(path: Path, collection: Collection, field: str = "negative_id
         for i, row in enumerate(rows.tolist()):
             problem = "is unknown" if row < 0 else "has a line already" if seen[row] else ""
             if problem:
-                raise UserError(f"{path}:{first + i}: query {shown(parsed[i][0])!r} {problem} (in '{collection.name}')")
+                hint = collection.queries.unlike(parsed[i][0]) if row < 0 else ""
+                raise UserError(
+                    f"{path}:{first + i}: query {shown(parsed[i][0])!r} {problem} (in '{collection.name}'){hint}"
+                )
             seen[row] = True
         counts = np.array([len(ids) for _, ids in parsed], np.int64)
         flat = rows_of(collection.passages, [identifier for _, ids in parsed for identifier in ids])
         if len(flat) and flat.min() < 0:
             line = int(np.searchsorted(np.cumsum(counts), int(np.argmin(flat)), side="right"))
             unknown = next(one for one in parsed[line][1] if collection.passages.rows_of([one])[0] < 0)
-            raise UserError(f"{path}:{first + line}: passage {shown(unknown)!r} is unknown (in '{collection.name}')")
+            hint = collection.passages.unlike(unknown)
+            raise UserError(
+                f"{path}:{first + line}: passage {shown(unknown)!r} is unknown (in '{collection.name}'){hint}"
+            )
         query_rows.append(rows)
         blocks.append((counts, flat.astype(np.int32)))
     if not blocks:
@@ -190,7 +196,8 @@ def from_triples(
             if (passages < 0).any():
                 row = int(np.argmax(passages < 0))
                 unknown_id = batch.column(2)[row].as_py()
-                raise UserError(f"{_place(path, triples + row)}: passage {shown(unknown_id)!r} is unknown")
+                hint = collection.passages.unlike(unknown_id)
+                raise UserError(f"{_place(path, triples + row)}: passage {shown(unknown_id)!r} is unknown{hint}")
             known = queries >= 0
             pairs = (queries[known] << 32) + passages[known]
             distinct.add(pairs[~np.isin(pairs, judged)])

@@ -24,6 +24,7 @@ from condensery.system.files import atomic
 from condensery.system.inputs import readable
 from condensery.text.collection import Collection
 from condensery.text.lines import decimal, integer, read_lines
+from condensery.text.table import TextTable
 
 QUERIES = 256  # written at a time
 BLOCK = 1 << 20  # bytes looked through at a time
@@ -89,8 +90,8 @@ def read_run(path: Path, collection: Collection) -> Run:
     passage twice for one query.
     """
     queries, passages, ranks, scores = _columns(path)
-    query_rows = _known(rows_of(collection.queries, queries), queries, path, "query")
-    passage_rows = _known(rows_of(collection.passages, passages), passages, path, "passage")
+    query_rows = _known(collection.queries, queries, path, "query")
+    passage_rows = _known(collection.passages, passages, path, "passage")
     order = np.lexsort((passage_rows, query_rows))
     twice = (np.diff(query_rows[order]) == 0) & (np.diff(passage_rows[order]) == 0)
     if twice.any():
@@ -162,8 +163,9 @@ def _columns(path: Path) -> tuple[list[str], list[str], NDArray[np.int64], NDArr
     return queries, passages, np.array(ranks, np.int64), np.array(scores, np.float64)
 
 
-def _known(rows: NDArray[np.int64], ids: list[str], path: Path, kind: str) -> NDArray[np.int64]:
+def _known(table: TextTable, ids: list[str], path: Path, kind: str) -> NDArray[np.int64]:
+    rows = rows_of(table, ids)
     if len(rows) and rows.min() < 0:
         line = int(np.argmax(rows < 0))
-        raise UserError(f"{path}:{line + 1}: {kind} {shown(ids[line])!r} is unknown")
+        raise UserError(f"{path}:{line + 1}: {kind} {shown(ids[line])!r} is unknown{table.unlike(ids[line])}")
     return rows

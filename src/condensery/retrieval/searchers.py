@@ -27,6 +27,8 @@ from condensery.retrieval.retriever import unmatched_queries
 from condensery.system.cache import cached
 from condensery.system.progress import ProgressTask
 from condensery.text.collection import Collection
+from condensery.text.ids import check_distinct
+from condensery.text.lines import check_whole
 
 if TYPE_CHECKING:
     from condensery.models.biencoder import BiEncoder
@@ -65,6 +67,7 @@ class Searcher(ABC):
             raise UserError(
                 "index: a sequence of texts, or a mapping of ids to texts, is expected; it must not be empty"
             )
+        check_distinct(named, "index")
         titles, texts = [], []
         for name, passage in named.items():
             title, text = ("", passage) if isinstance(passage, str) else (passage.get("title", ""), passage.get("text"))
@@ -72,6 +75,8 @@ class Searcher(ABC):
                 raise UserError(
                     f"index: passage {shown(str(name))!r} has no text; it must be a str, or a mapping with `text`"
                 )
+            for given, what in ((str(name), "id"), (title, "title"), (text, "text")):
+                check_whole(given, what, f"index: passage {shown(str(name))!r}")
             titles.append(title)
             texts.append(text)
         self._prepare(titles, texts)
@@ -108,6 +113,10 @@ class Searcher(ABC):
         fewer. Raises ``UserError`` where nothing is indexed."""
         if not self._ids:
             raise UserError("search: nothing is indexed yet; call index(passages) first")
+        for number, query in enumerate(queries):
+            if not isinstance(query, str):
+                raise UserError(f"search: query {number} is no text but of {type(query).__name__}")
+            check_whole(query, "text", f"search: query {number}")
         scores, rows = self._rank(list(queries), k)
         check_scores(scores, rows, "search: a score of query", queries)
         return scores, rows
@@ -307,6 +316,7 @@ class Retriever(Searcher):
         return with_special(ids, self._vocabulary, length)
 
     def _words(self, text: str) -> list[int]:
+        check_whole(text, "text", "encode")
         ids: list[int] = self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
         return ids
 

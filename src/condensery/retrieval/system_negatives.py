@@ -17,7 +17,7 @@ from condensery.errors import UserError, close_to, shown
 from condensery.retrieval.lookup import rows_of
 from condensery.retrieval.negatives import LINES, Distinct, Negatives, judged_pairs, numbers
 from condensery.text.collection import Collection
-from condensery.text.lines import field, fields_of, read_objects
+from condensery.text.lines import check_whole, field, fields_of, read_objects
 
 ENDINGS = (".jsonl", ".jsonl.gz")
 
@@ -73,7 +73,8 @@ def _pairs(
         at = int(np.argmax(passages < 0))
         place, _, _, negatives = lines[int(np.searchsorted(np.cumsum(counts), at, side="right"))]
         name = next(one for one in negatives if collection.passages.rows_of([one])[0] < 0)
-        raise UserError(f"{place}: passage {shown(name)!r} is unknown (in '{collection.name}')")
+        hint = collection.passages.unlike(name)
+        raise UserError(f"{place}: passage {shown(name)!r} is unknown (in '{collection.name}'){hint}")
     positives = [set(positives) for _, _, positives, _ in lines]
     own = np.array([one in positives[at] for at, line in enumerate(lines) for one in line[3]], bool)
     pairs = (np.repeat(queries, counts) << 32) + passages
@@ -102,7 +103,9 @@ def _ids(value: Any, place: str) -> list[str]:
         isinstance(one, int | str) and not isinstance(one, bool) for one in value
     ):
         raise UserError(f"{place}: qid, pos and the lists of neg must be ids, as numbers or strings")
-    return [str(one) for one in value]
+    ids = [str(one) for one in value]
+    check_whole("".join(ids), "id", place)
+    return ids
 
 
 def _blocks(lines: Iterator[Line]) -> Iterator[list[Line]]:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from unicodedata import normalize
 
 from pydantic import model_validator
 
@@ -68,23 +69,30 @@ def question_files(folder: Path, splits: Splits) -> list[InputFile]:
     return files
 
 
-def read_questions(files: list[InputFile], writer: "CollectionWriter") -> None:
-    """Read the judgements, then the queries, out of what ``question_files`` gave."""
+def read_questions(files: list[InputFile], writer: "CollectionWriter", form: Literal["NFC"] | None = None) -> None:
+    """Read the judgements, then the queries, out of what ``question_files`` gave.
+
+    ``form``: Unicode's form that the ids of passages are brought to; None = they are taken as they are.
+    """
     for file in files:
         if file.role.startswith("qrels of "):
-            read_qrels(file.open_path(), file.role.removeprefix("qrels of "), writer)
+            read_qrels(file.open_path(), file.role.removeprefix("qrels of "), writer, form)
     for file in files:
         if file.role == "queries":
             for place, record in at_least_one(read_objects(file.open_path()), file, "queries"):
                 writer.add_query(Query(field(record, "_id", place, str), field(record, "text", place, str)), place)
 
 
-def read_qrels(path: Path, split: str, writer: "CollectionWriter") -> None:
-    """Read a file of judgements: query id, passage id and grade, separated by tabs, with or without the header line."""
+def read_qrels(path: Path, split: str, writer: "CollectionWriter", form: Literal["NFC"] | None = None) -> None:
+    """Read a file of judgements: query id, passage id and grade, separated by tabs, with or without the header line.
+
+    ``form``: see ``read_questions``.
+    """
     count = 0
     for place, (query, passage, grade) in read_columns(path, HEADER):
         if count == 0 and [query, passage, grade] == HEADER:
             continue
+        passage = normalize(form, passage) if form else passage
         writer.add_judgement(split, query, passage, integer(grade, "score", place), place)
         count += 1
     if not count:

@@ -13,6 +13,7 @@ from condensery.text import read_collection
 from condensery.text.beir import BeirSource
 from condensery.text.collection import Collection
 from condensery.text.documents import DocumentsSource
+from condensery.text.lines import check_whole
 from condensery.text.plain_text import TextSource
 from condensery.text.records import Passage
 from condensery.text.source import FolderSource
@@ -41,6 +42,8 @@ def collection_of(data: Given, splits: dict[str, str | None] | None = None) -> C
     texts = list(data)
     if wrong := next((text for text in texts if not isinstance(text, str)), None):
         raise UserError(f"texts: a list of strings is expected, not of {type(wrong).__name__}")
+    for number, text in enumerate(texts):
+        check_whole(text, "text", f"texts[{number}]")
     digest = hashlib.blake2b(b"\0".join(text.encode() for text in texts), digest_size=16).hexdigest()
     return Collection(cached("collection", f"texts {len(texts)} {digest}", lambda folder: _write(texts, folder)))
 

@@ -228,12 +228,18 @@ def _judgements(config: HuggingfaceSource, split: str) -> Iterator[tuple[int, st
 
 
 def _texts(config: HuggingfaceSource, role: str, total: int = 0) -> Iterator[tuple[str, str, str, str]]:
-    """(place, id, title, text) of each passage or query."""
+    """(place, id, title, text) of each passage or query.
+
+    Raises ``UserError`` where a number and a text are the same id.
+    """
+    from condensery.text.ids import OneKind
+
+    kinds = OneKind()
     for place, row in config.rows(role, total):
         title, text = row.get("title") or "", row.get("text")
         if not isinstance(text, str | None) or not isinstance(title, str):
             raise UserError(f"{place}: title and text must be texts")
-        yield place, str(_field(row, IDS, place)), title, text or ""
+        yield place, kinds.taken(_field(row, IDS, place), place), title, text or ""
 
 
 def read_triples(config: HuggingfaceTriplesSource, writer: "CollectionWriter") -> None:

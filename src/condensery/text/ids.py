@@ -5,6 +5,8 @@ share a hash is 2e-6, and that would show as a "duplicate id" error, never as a 
 """
 
 import hashlib
+import re
+import unicodedata
 from array import array
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,16 +14,94 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from condensery.errors import shown
+from condensery.errors import UserError, shown
 from condensery.system.files import load_array
 
 SUFFIX = ".rows.npy"
 MOST = 255  # bytes that are kept of an id
+NUMBER = re.compile(r"-?\d{1,19}", re.ASCII)  # a text that a whole number may be written as
 
 
 def id_hash(identifier: str) -> int:
     """The 64-bit hash by which an id is known."""
     return int.from_bytes(hashlib.blake2b(identifier.encode(errors="surrogatepass"), digest_size=8).digest(), "little")
+
+
+def alike(identifier: str) -> str:
+    """What ids that look the same have in common: their NFKC form without invisible characters and blanks."""
+    plain = unicodedata.normalize("NFKC", identifier)
+    kept = "".join(one for one in plain if unicodedata.category(one) not in ("Cf", "Cc", "Zs", "Zl", "Zp"))
+    return unicodedata.normalize("NFKC", kept)
+
+
+def look_alike(identifier: str, known: Iterable[str]) -> str:
+    """The hint for an unknown id where one is known that looks the same, and where they differ; empty where none is."""
+    wanted = alike(identifier)
+    other = next((one for one in known if (one == wanted if one.isascii() else alike(one) == wanted)), None)
+    if other is None or other == identifier:
+        return ""
+    pairs = enumerate(zip(identifier, other, strict=False))
+    at = next((place for place, (one, two) in pairs if one != two), min(len(identifier), len(other)))
+    forms = {unicodedata.normalize("NFC", one) for one in (identifier, other)}
+    why = ", the Unicode forms NFC and NFD of one text" if len(forms) == 1 else ""
+    return (
+        f"; {shown(other)!r} looks the same and is another id{why}: character {at + 1} is {_code_points(identifier, at)} here"
+        f" and {_code_points(other, at)} there; write both the same way"
+    )
+
+
+def _code_points(identifier: str, at: int) -> str:
+    """The character at a place and the mark behind it, by number, as ``U+0065 U+0301``."""
+    codes = [f"U+{ord(one):04X}" for one in identifier[at : at + 2]]
+    marked = len(codes) == 2 and unicodedata.combining(identifier[at + 1])
+    return " ".join(codes[: 2 if marked else 1]) or "nothing"
+
+
+def check_distinct(ids: Iterable[object], where: str) -> None:
+    """Raise ``UserError`` where two of these ids, such as the number 1 and the text "1", are written alike."""
+    seen: dict[str, object] = {}
+    for one in ids:
+        if (other := seen.setdefault(str(one), one)) is not one:
+            raise UserError(
+                f"{where}: the ids {_called(other)} and {_called(one)} are the same id {shown(str(one))!r}; give every"
+                " passage an id of its own, as a text"
+            )
+
+
+class OneKind:
+    """Takes the ids of one table, which may be texts or whole numbers, and refuses a number that a text is written as."""
+
+    def __init__(self) -> None:
+        self._taken: dict[type, array[int]] = {int: array("Q"), str: array("Q")}  # 8 bytes an id that is a number
+        self._sets: dict[type, set[int]] = {}  # once there are both
+
+    def taken(self, identifier: object, place: str) -> str:
+        """The id as a text; ``UserError`` where it is neither, or where one of the other kind has it already."""
+        if isinstance(identifier, bool) or not isinstance(identifier, int | str):
+            raise UserError(f"{place}: an id must be a text or a whole number, not {shown(repr(identifier))}")
+        if isinstance(identifier, str) and not NUMBER.fullmatch(identifier):
+            return identifier  # no number is written so
+        own, other = (int, str) if isinstance(identifier, int) else (str, int)
+        number = id_hash(str(identifier))
+        self._taken[own].append(number)
+        if self._taken[other]:
+            self._sets = self._sets or {kind: set(numbers) for kind, numbers in self._taken.items()}
+            self._sets[own].add(number)
+            if number in self._sets[other]:
+                one = f"the number {identifier} and the text {str(identifier)!r}"
+                raise UserError(f"{place}: {one} are the same id; give one of them another")
+        return str(identifier)
+
+
+def _called(identifier: object) -> str:
+    what = (
+        "a text"
+        if isinstance(identifier, str)
+        else "a number"
+        if isinstance(identifier, int | float)
+        else type(identifier).__name__
+    )
+    return f"{shown(repr(identifier))} ({what})"
 
 
 class KeptIds:
@@ -45,10 +125,14 @@ class KeptIds:
         """uint64 (n,), in their order."""
         return np.frombuffer(self._hashes, np.uint64)
 
+    def beginning(self, at: int) -> str:
+        """What is kept of an id: all of it, or the beginning of a long one."""
+        first = sum(self._lengths[:at])
+        return self._text[first : first + self._lengths[at]].decode(errors="replace")
+
     def __getitem__(self, at: int) -> str:
         """What a message shows of an id, quoted."""
-        first = sum(self._lengths[:at])
-        return repr(self._text[first : first + self._lengths[at]].decode(errors="replace"))
+        return repr(self.beginning(at))
 
 
 class IdIndex:

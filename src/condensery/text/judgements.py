@@ -1,6 +1,7 @@
 """Judgements and given negatives while a collection is written: collected by id, checked, then turned into rows."""
 
 from array import array
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,12 @@ from condensery.text.ids import IdIndex, KeptIds, id_hash
 from condensery.text.places import Places
 
 Rows = NDArray[np.int32]
+Hint = Callable[[str], str]  # of an id that is not there: what is said of one that looks the same
+
+
+def no_hint(identifier: str) -> str:
+    """Nothing."""
+    return ""
 
 
 class Judgements:
@@ -29,7 +36,14 @@ class Judgements:
             raise UserError(f"{where}: the grade {grade} is too large") from None
         self.places.add(where)
 
-    def resolve(self, queries: IdIndex, passages: IdIndex, dropped: set[int]) -> tuple[Rows, int]:
+    def resolve(
+        self,
+        queries: IdIndex,
+        passages: IdIndex,
+        dropped: set[int],
+        like_query: Hint = no_hint,
+        like_passage: Hint = no_hint,
+    ) -> tuple[Rows, int]:
         """The judgements as int32 (n, 3) rows (query row, passage row, grade), sorted, and how many were left out.
 
         Left out are exact repetitions and judgements of passages whose hash is in ``dropped``. Raises ``UserError`` for
@@ -39,8 +53,8 @@ class Judgements:
         query_rows = queries.find(self.queries.hashes)
         passage_rows = passages.find(passage_hashes)
         kept = ~np.isin(passage_hashes, np.array(sorted(dropped), np.uint64))
-        self._complain(query_rows < 0, "no query has this query id", self.queries)
-        self._complain((passage_rows < 0) & kept, "no passage has this passage id", self.passages)
+        self._complain(query_rows < 0, "no query has this query id", self.queries, like_query)
+        self._complain((passage_rows < 0) & kept, "no passage has this passage id", self.passages, like_passage)
         triples = np.stack([query_rows, passage_rows, np.frombuffer(self.grades, np.int32)], axis=1)
         places = np.flatnonzero(kept)
         places = places[np.lexsort(triples[places].T[::-1])]
@@ -55,11 +69,11 @@ class Judgements:
         self._check_positives(rows, places)
         return rows[unique].astype(np.int32), len(triples) - int(unique.sum())
 
-    def _complain(self, wrong: NDArray[np.bool_], message: str, ids: KeptIds) -> None:
+    def _complain(self, wrong: NDArray[np.bool_], message: str, ids: KeptIds, like: Hint) -> None:
         if wrong.any():
             first = int(np.flatnonzero(wrong)[0])
             more = f" (and {int(wrong.sum()) - 1:,} more lines)" if wrong.sum() > 1 else ""
-            raise UserError(f"{self.places[first]}: {message}: {ids[first]}{more}")
+            raise UserError(f"{self.places[first]}: {message}: {ids[first]}{more}{like(ids.beginning(first))}")
 
     def _check_positives(self, rows: NDArray[np.int64], places: NDArray[np.int64]) -> None:
         positive = rows[:, 2] > 0
@@ -92,7 +106,7 @@ class GivenNegatives:
         self.counts.append(len(passage_ids))
         self.places.add(where)
 
-    def resolve(self, queries: IdIndex, passages: IdIndex, dropped: set[int]) -> Rows:
+    def resolve(self, queries: IdIndex, passages: IdIndex, dropped: set[int], like_passage: Hint = no_hint) -> Rows:
         """Pairs of query row and passage row, int32 (n, 2), by query, in the order in which each query's came.
 
         Left out are those of queries that were left out, and passages whose hash is in ``dropped``. Raises
@@ -105,7 +119,7 @@ class GivenNegatives:
         unknown = np.flatnonzero((passage_rows < 0) & kept)
         if len(unknown):
             line = int(np.searchsorted(np.cumsum(counts), unknown[0], side="right"))
-            name = self.passages[int(unknown[0])]
+            name = self.passages[int(unknown[0])] + like_passage(self.passages.beginning(int(unknown[0])))
             raise UserError(f"{self.places[line]}: no passage has the id of a hard negative that is named here: {name}")
         rows = np.stack([query_rows, passage_rows], axis=1)[kept & (query_rows >= 0)]
         return rows[np.argsort(rows[:, 0], kind="stable")].astype(np.int32)

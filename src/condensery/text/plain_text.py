@@ -1,8 +1,10 @@
 """A folder of plain text: every ``.txt`` and ``.md`` file is a document, its paragraphs are the passages."""
 
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from unicodedata import normalize
 
 from pydantic import Field
 
@@ -36,13 +38,13 @@ class TextSource(FolderSource):
     outside_identity: ClassVar[set[str]] = {"root", "splits"}
 
     def text_files(self) -> list[tuple[str, Path]]:
-        """(path below the root, path) of every text file, sorted, so that the order is the same on every machine."""
+        """(path below the root in NFC, path) of every text file, sorted, so that the order is the same on every machine."""
         files = []
         for path in self.folder.rglob("*"):
             below = path.relative_to(self.folder)
             hidden = any(part.startswith(".") for part in below.parts)
             if path.name.endswith(ENDINGS) and not hidden and standing(path) != FOLDER:
-                files.append((below.as_posix(), path))
+                files.append((normalize("NFC", below.as_posix()), path))  # a Mac may write é as e and a mark
         return sorted(files)
 
     def input_files(self) -> list[InputFile]:
@@ -62,6 +64,12 @@ class TextSource(FolderSource):
         for below, _ in files:
             if not below.isprintable():
                 raise UserError(f"{self.folder}: the file name {below!r} is not plain text in UTF-8; rename the file")
+        for (below, _), (after, _) in pairwise(files):
+            if below == after:
+                raise UserError(
+                    f"{self.folder}: two files are called {below!r}, one composed and one decomposed (Unicode's NFC and NFD);"
+                    " their passages would have the same ids; rename one"
+                )
         if not files:
             raise UserError(f"{self.folder}: no text files here ({', '.join('*' + ending for ending in ENDINGS)})")
 
@@ -113,10 +121,10 @@ def _blocks(path: Path) -> Iterator[tuple[str, str]]:
 
 def read(config: TextSource, writer: "CollectionWriter") -> None:
     """Read the text files into ``writer``: document = file, title = its name without the ending."""
-    read_questions(question_files(config.folder, config.splits), writer)
+    read_questions(question_files(config.folder, config.splits), writer, "NFC")
     for below, path in config.text_files():
         document = below.replace("%", "%25").replace(" ", "%20")  # ids hold no white space
-        title = path.name.removesuffix(".gz").rpartition(".")[0]
+        title = below.rpartition("/")[2].removesuffix(".gz").rpartition(".")[0]
         number = -1
         for number, (place, text) in enumerate(paragraphs(path, config.minimum_words)):
             writer.add_passage(Passage(f"{document}#{number}", title, text, document), place)

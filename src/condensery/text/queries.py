@@ -75,6 +75,7 @@ def read_query_files(files: list[Path], kind: Format, passages: TextTable) -> It
             if row < 0:
                 raise UserError(
                     f"{place}: no passage has the id {shown(identifier)!r}; the ids are those of passages.arrow"
+                    f"{passages.unlike(identifier)}"
                 )
             for query in queries:
                 yield row, query

@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from condensery.errors import UserError
-from condensery.text.ids import SUFFIX, IdIndex
+from condensery.text.ids import SUFFIX, IdIndex, look_alike
 
 BATCH_ROWS = 4096
 BATCH_CHARACTERS = 8_000_000  # a batch ends here even with fewer rows, so that long documents do not fill the memory
@@ -170,6 +170,10 @@ class TextTable:
     def rows_of(self, ids: Sequence[str]) -> np.ndarray:
         """The row of each id, int64 (n,), -1 where there is none."""
         return self._index.find_ids(ids)
+
+    def unlike(self, identifier: str) -> str:
+        """The hint for an id that is not here, where one is that looks the same; see ``look_alike``."""
+        return look_alike(identifier, self._ids)
 
     def full_texts(self, rows: ArrayLike, titles: bool = True) -> list[str]:
         """The texts of ``rows`` of a table of passages, behind their title and a blank where ``titles`` and it has one."""

@@ -43,6 +43,10 @@ class _Rows:
         self.places.add(where)
         self.characters += length
 
+    def unlike(self, identifier: str) -> str:
+        """See ``TextTable.unlike``; of a table that is closed."""
+        return TextTable(self.path).unlike(identifier)
+
     def close(self) -> IdIndex:
         """Finish the table and index its ids; ``UserError`` for an id that is there twice."""
         self.table.close()
@@ -228,7 +232,7 @@ class CollectionWriter:
         self._set_aside(qrels)
         self._write_qrels(qrels)
         self._write_questions(qrels)
-        negatives = self._negatives.resolve(queries, passages, self._dropped_passages)
+        negatives = self._negatives.resolve(queries, passages, self._dropped_passages, self._passages.unlike)
         if len(negatives):
             np.save(self.folder / "negatives.npy", negatives)
             self._hash.update(b"negatives" + np.ascontiguousarray(negatives, "<i4").tobytes())
@@ -244,7 +248,9 @@ class CollectionWriter:
         qrels = {}
         for split in SPLITS:
             if split in self._judgements:
-                qrels[split], left_out = self._judgements[split].resolve(queries, passages, self._dropped_passages)
+                qrels[split], left_out = self._judgements[split].resolve(
+                    queries, passages, self._dropped_passages, self._queries.unlike, self._passages.unlike
+                )
                 self.dropped["judgements"] += left_out
         seen: NDArray[np.int32] = np.zeros(0, np.int32)
         for split, rows in qrels.items():

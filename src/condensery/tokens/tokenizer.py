@@ -13,6 +13,7 @@ import numpy as np
 from condensery.errors import UserError
 from condensery.system.files import expanded, is_hub_name
 from condensery.system.progress import ProgressTask, progress
+from condensery.text.lines import check_whole
 from condensery.tokens.coverage import coverage
 from condensery.tokens.store import Texts
 from condensery.tokens.vocabulary import Vocabulary
@@ -236,6 +237,7 @@ def _characters(batches: Iterator[Sequence[str]], normalise: Callable[[str], str
     occurrences = np.zeros(sys.maxunicode + 1, np.int64)
     counts: Counter[str] = Counter()
     for batch in batches:
+        check_whole(" ".join(batch), "text", "texts")
         characters = np.frombuffer(" ".join(batch).encode("utf-32-le"), np.uint32)
         if is_mark[characters].any():
             counts.update(normalise(" ".join(batch)))

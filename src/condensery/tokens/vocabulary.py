@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from condensery.errors import UserError
 from condensery.system.files import atomic, read_json, write_json
+from condensery.text.words import unspaced
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -28,7 +29,8 @@ class Vocabulary:
         size: number of ids (V); the embedding has at least as many rows.
         pad, cls, sep, mask, unk: ids of the special tokens.
         special: (s,) int64, sorted: every special id; these are never masked and never drawn.
-        continues: (V,) bool: True where a token goes on with the word of the token before it.
+        continues: (V,) bool: True where a token goes on with the word of the token before it; in scripts without blanks
+            between words none does.
     """
 
     size: int
@@ -106,7 +108,8 @@ def _continuation(backend: dict[str, Any]) -> Any:
     model = backend["model"]
     prefix = model.get("continuing_subword_prefix")
     if prefix:
-        return lambda token: token.startswith(prefix) and len(token) > len(prefix)
+        # a run of Thai or Burmese is many words; where they end nobody knows, so each of its pieces counts as one
+        return lambda token: token.startswith(prefix) and len(token) > len(prefix) and not unspaced(token)
     kinds = _kinds(backend.get("pre_tokenizer")) | _kinds(backend.get("decoder"))
     if "ByteLevel" in kinds:
         return lambda token: not token.startswith(_WORD_START)
