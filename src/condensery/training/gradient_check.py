@@ -1,18 +1,13 @@
 """``check_gradients``: is the gradient that comes out of chunks and processes that of the whole batch?"""
 
-import pickle
-import sys
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from datetime import timedelta
-from multiprocessing.reduction import ForkingPickler
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, distributed, multiprocessing
+from torch import Tensor
 
 from condensery.errors import UserError
 from condensery.losses.cached import cached_backward
@@ -20,7 +15,9 @@ from condensery.losses.captured import copies, evaluated
 from condensery.losses.gradient_cache import leaves
 from condensery.losses.gradient_report import LOSS, GradientReport, Outcome, causes_of, compare
 from condensery.training.batches.base import ALL, Share
-from condensery.training.gradient_trials import EVERY_PART, Cut, Replayed, Trial, TrialOfModule, TrialOfParts
+from condensery.training.gradient_cuts import Cut
+from condensery.training.gradient_processes import ProcessError, in_processes, one_line
+from condensery.training.gradient_trials import EVERY_PART, Replayed, Trial, TrialOfModule, TrialOfParts
 from condensery.training.modules.base import TrainingModule
 
 Gradients = dict[str, Tensor | None]
@@ -33,7 +30,6 @@ CUTS: dict[Cut, str] = {
 }
 EXACT, ROUNDED = 1e-6, 1e-2  # largest error in float64, and where float64 is not to be had
 SEED = 17
-PATIENCE = timedelta(minutes=10)
 
 
 def check_gradients(
@@ -138,7 +134,7 @@ class _Check:
             except UserError:
                 raise
             except Exception as error:
-                raise UserError(f"check_gradients: the plain loss cannot be computed: {_line(error)}") from error
+                raise UserError(f"check_gradients: the plain loss cannot be computed: {one_line(error)}") from error
         if not read:
             raise UserError("check_gradients: nothing that the loss depends on has requires_grad=True")
         named = {name.lstrip("."): weight for name, weight in self.trial.captured.weights().items()}
@@ -157,7 +153,7 @@ class _Check:
             try:
                 self._plain("as given", Replayed(SEED)).backward()
             except (RuntimeError, TypeError, ValueError) as error:
-                return _line(error)
+                return one_line(error)
         return None
 
     def _settings(self) -> Iterator[_Setting]:
@@ -199,7 +195,7 @@ class _Check:
                     return None
                 expected = self._gradients(loss.backward) | {LOSS: loss.detach().reshape(1)}
             except (RuntimeError, TypeError, ValueError) as error:
-                self.notes.append(f"not tried {outcome.setting}: {_line(error)}")
+                self.notes.append(f"not tried {outcome.setting}: {one_line(error)}")
                 return None
             try:
                 if setting.processes > 1:
@@ -207,12 +203,12 @@ class _Check:
                 else:
                     found = self._gradients(lambda: self.trial.cached(chunks, random))
                     replayed = random.replayed
-            except _Failed as error:
+            except ProcessError as error:
                 return replace(outcome, failure=str(error))
             except (UserError, KeyboardInterrupt):
                 raise
             except Exception as error:
-                return replace(outcome, failure=_line(error))
+                return replace(outcome, failure=one_line(error))
         if found[LOSS] is None:  # not everybody returns it
             expected[LOSS] = None
         return replace(outcome, differences=compare(expected, found, tolerance), replayed=replayed)
@@ -262,68 +258,16 @@ class _Check:
 
     def _in_processes(self, setting: _Setting) -> tuple[Gradients, bool]:
         """The mean over the processes of the gradients, and whether each has replayed its random numbers."""
-        if distributed.is_available() and distributed.is_initialized():
-            raise UserError(
-                "check_gradients: processes=2 starts processes of its own; call it before torch.distributed"
-            )
         if any(weight.device.type != "cpu" for weight in self.weights.values()):
             raise UserError("check_gradients: processes=2 computes on the CPU; move the model there")
-        forked = sys.platform == "linux" and not torch.cuda.is_available()
-        with tempfile.TemporaryDirectory() as folder:
-            work = (self, setting, folder)
-            if not forked:
-                _check_pickled(work)
-            try:
-                multiprocessing.start_processes(
-                    _child, work, nprocs=setting.processes, start_method="fork" if forked else "spawn"
-                )
-            except (multiprocessing.ProcessExitedException, multiprocessing.ProcessRaisedException) as error:
-                said = [path.read_text() for path in sorted(Path(folder).glob("*.failed"))]
-                raise _Failed(said[0] if said else f"a process ended: {_line(error)}") from None
-            found = [torch.load(Path(folder) / f"{rank}.pt") for rank in range(setting.processes)]
+        found = in_processes(setting.processes, partial(self.share, setting))
         means: Gradients = {}
         for name in [*self.weights, LOSS]:
             given = [gradients[name] for gradients, _ in found if gradients[name] is not None]
             means[name] = torch.stack(given).sum(dim=0) / len(found) if given else None
         return means, all(replayed for _, replayed in found)
 
-    def share(self, setting: _Setting, share: Share) -> tuple[Mapping[str, Tensor | None], bool]:
+    def share(self, setting: _Setting, share: Share) -> tuple[Gradients, bool]:
         """What one of the processes finds."""
         random, chunks = Replayed(SEED), self.trial.chunks(setting.cut, share)
         return self._gradients(lambda: self.trial.cached(chunks, random)), random.replayed
-
-
-class _Failed(Exception):
-    """What ended a process."""
-
-
-def _child(rank: int, check: _Check, setting: _Setting, folder: str) -> None:
-    """One of several processes: it saves its gradients, or what went wrong."""
-    torch.set_num_threads(1)
-    if any(weight.dtype == torch.float64 for weight in check.weights.values()):
-        torch.set_default_dtype(torch.float64)
-    try:
-        distributed.init_process_group(
-            "gloo", f"file://{folder}/meeting", rank=rank, world_size=setting.processes, timeout=PATIENCE
-        )
-        torch.save(check.share(setting, Share(rank, setting.processes)), Path(folder) / f"{rank}.pt")
-        distributed.destroy_process_group()
-    except BaseException as error:
-        (Path(folder) / f"{rank}.failed").write_text(_line(error))
-        sys.exit(1)
-
-
-def _check_pickled(work: Any) -> None:
-    try:
-        ForkingPickler.dumps(work)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise UserError(
-            f"check_gradients: processes=2 sends the loss and the encoders to other processes, and: {_line(error)};"
-            " define them at the head of a module"
-        ) from None
-
-
-def _line(error: BaseException) -> str:
-    """An exception in one line."""
-    text = str(error).strip().partition("\n")[0]
-    return text if isinstance(error, UserError) else f"{type(error).__name__}: {text}"
