@@ -288,7 +288,7 @@ class _FirstPass:
         return self.model.encode(self.chunks[index])
 
 
-def _nothing(_: Any) -> None:
+def _nothing(_: Any) -> Any:
     return None
 
 
