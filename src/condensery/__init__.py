@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from condensery.training.datamodules.passage_queries import PassageQueryDataModule
     from condensery.training.datamodules.spans import SpanPairDataModule
     from condensery.training.datamodules.triples import TripleDataModule
+    from condensery.training.gradient_check import check_gradients
     from condensery.training.modules.biencoder import BiEncoderModule
     from condensery.training.modules.cross_encoder import CrossEncoderModule
     from condensery.training.modules.pretraining import (
@@ -49,6 +50,7 @@ __all__ = [
     "TripleDataModule",
     "UserError",
     "cached_backward",
+    "check_gradients",
     "evaluate",
     "register",
     "run",
@@ -72,6 +74,7 @@ _MODULES = {
     "TripleDataModule": "training.datamodules.triples",
     "UserError": "errors",
     "cached_backward": "losses.cached",
+    "check_gradients": "training.gradient_check",
     "evaluate": "evaluation.of_searchers",
     "register": "losses.registry",
     "run": "results",

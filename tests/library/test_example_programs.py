@@ -34,5 +34,9 @@ def test_what_was_trained_opens_elsewhere(ran: dict[str, str], world: Path) -> N
 def test_what_they_print(ran: dict[str, str]) -> None:
     assert re.search(r"^(rain falls|iron rusts).*\n\{'NDCG@10': [01]\.\d+\}$", ran["finetune"], re.M)
     assert re.search(r"^loss \d+\.\d{3}$", ran["gradient_cache"], re.M)
+    assert re.search(
+        r"^probably: weights .* \(log_scale\).*\nprobably: dropout is not replayed", ran["check_gradients"], re.M
+    )
+    assert "the gradient is that of the whole batch in 10 settings" in ran["check_gradients"]
     assert re.search(r"^\[Hit\(rank=1, .*\)\]\n\{'NDCG@10': [01]\.\d+\} \{'NDCG@10': [01]\.\d+\}$", ran["search"], re.M)
     assert re.search(r"^tensor\(\[\[", ran["sentence_similarity"], re.M)

@@ -304,6 +304,73 @@ def test_a_loss_of_ones_own_by_object_and_by_name(world: Path, tmp_path: Path) -
     assert same(results[0][1], results[1][1])
 
 
+class Sharp(RetrievalLoss):
+    """A temperature, a bias and a projection that are learned, all read in ``forward``."""
+
+    def prepare(self, hidden_size: int, seed: int) -> None:
+        torch.manual_seed(seed)
+        self.log_scale, self.bias = torch.nn.Parameter(torch.zeros(())), torch.nn.Parameter(torch.zeros(1))
+        self.head = torch.nn.Linear(hidden_size, 8)
+
+    def forward(self, queries: Tensor, passages: Tensor, positive: Tensor, known: Tensor | None = None) -> Tensor:
+        scores = torch.tanh(self.head(queries) @ self.head(passages).T + self.bias) * self.log_scale.exp()
+        return torch.nn.functional.cross_entropy(scores, positive)
+
+
+def test_weights_of_a_loss_are_trained_saved_and_resumed(world: Path, tmp_path: Path) -> None:
+    def made() -> BiEncoderModule:
+        return BiEncoderModule(world / "bert", loss=Sharp(), dropout=0.0, **RATE)
+
+    whole, path = made(), tmp_path / "middle.ckpt"
+    before = weights(whole)
+    trainer(tmp_path, max_steps=4).fit(whole, triples(chunk_tokens=64)(world))
+    moved = {name for name, value in weights(whole).items() if not torch.equal(value, before[name])}
+    assert {"loss.log_scale", "loss.bias", "loss.head.weight", "loss.head.bias"} <= moved
+    optimiser = whole.optimizers()
+    assert isinstance(optimiser, pl.core.optimizer.LightningOptimizer)
+    undecayed = {id(weight) for weight in optimiser.param_groups[1]["params"]}
+    assert {id(whole.loss.log_scale), id(whole.loss.bias)} <= undecayed
+    trainer(tmp_path, max_steps=4, callbacks=[Stops(2, path)]).fit(made(), triples(chunk_tokens=64)(world))
+    resumed = made()
+    trainer(tmp_path, max_steps=4).fit(resumed, triples(chunk_tokens=64)(world), ckpt_path=str(path), weights_only=True)
+    assert same(weights(whole), weights(resumed))
+    loaded = BiEncoderModule.load_from_checkpoint(path, loss=Sharp(), weights_only=True)
+    assert float(loaded.loss.log_scale.detach()) != 0
+
+
+FROZEN = {
+    "passages": lambda model: [model.passage],
+    "queries": lambda model: [model.query],
+    "embeddings and the first layer": lambda model: [model.query.model.embeddings, model.query.model.encoder.layer[0]],
+}
+
+
+@pytest.mark.parametrize("part", FROZEN)
+def test_what_is_frozen_stays_and_the_rest_is_trained(part: str, world: Path, tmp_path: Path) -> None:
+    module = BiEncoderModule(world / "bert", towers="separate", **RATE)
+    fixed = [weight for each in FROZEN[part](module.model) for weight in each.requires_grad_(False).parameters()]
+    before = [weight.clone() for weight in fixed], weights(module)
+    trainer(tmp_path, max_steps=2).fit(module, triples(chunk_tokens=64)(world))
+    assert all(torch.equal(weight, old) for weight, old in zip(fixed, before[0], strict=True))
+    moved = sum(not torch.equal(value, before[1][name]) for name, value in weights(module).items())
+    assert moved >= len(before[1]) - len(fixed) - 4, "but for weights that no text reads"
+    assert moved > 10
+
+
+def test_mlm_trains_the_head_of_a_frozen_backbone_and_nothing_to_train_is_one_line(world: Path, tmp_path: Path) -> None:
+    for kind in (CondenserModule, CoCondenserModule):
+        module = kind(world / "bert", **RATE)
+        module.model.encoder.requires_grad_(False)
+        before = weights(module)
+        trainer(tmp_path, max_steps=2).fit(module, spans(pairs="document", chunk_tokens=128)(world))
+        moved = [name for name, value in weights(module).items() if not torch.equal(value, before[name])]
+        assert any(name.startswith("model.head") for name in moved)
+        assert not any(name.startswith("model.encoder") for name in moved)
+        module.requires_grad_(False)
+        with pytest.raises(UserError, match="nothing is trained"):
+            trainer(tmp_path, max_steps=1).fit(module, spans(pairs="document")(world))
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

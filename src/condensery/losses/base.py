@@ -7,8 +7,9 @@ class RetrievalLoss(nn.Module):
     """A loss of a batch of queries and passages, of which each query has one positive.
 
     It is computed once a step from the vectors of the whole batch, whatever its chunking and however many processes
-    share it (Gao and Callan 2021b, §3.3). What a loss learns itself belongs into ``features``, which is called chunk by
-    chunk. A subclass raises ``UserError`` for options that it cannot take.
+    share it (Gao and Callan 2021b, §3.3). Weights of its own, such as a learned temperature, are made in ``__init__`` or
+    ``prepare`` and read in ``forward``, or in ``features``, which is called chunk by chunk. A subclass raises ``UserError``
+    for options that it cannot take.
     """
 
     def prepare(self, hidden_size: int, seed: int) -> None:

@@ -44,7 +44,8 @@ class ChunkEncoder(Protocol):
         """
 
 
-def _wide(vectors: Tensor) -> Tensor:
+def wide(vectors: Tensor) -> Tensor:
+    """In fp32, or in fp64 where they are."""
     return vectors if vectors.dtype == torch.float64 else vectors.float()
 
 
@@ -150,7 +151,7 @@ def _back_propagate_chunk(
     vectors, own = encode()
     encoded()
     # (v . h).sum() back-propagates v into h
-    start = vectors.sum() * 0.0 if gradient is None else (_wide(vectors) * gradient[:, : vectors.shape[1]]).sum()
+    start = vectors.sum() * 0.0 if gradient is None else (wide(vectors) * gradient[:, : vectors.shape[1]]).sum()
     backward(sum(own.values(), start))
     return {name: loss.detach() for name, loss in own.items()}
 
@@ -230,7 +231,7 @@ class _FirstPass:
             self.learning.add(chunk.tower)
         elif chunk.tower not in self.learning or index == self.waits:
             self.fixed.add(index)
-        return _wide(vectors.detach())
+        return wide(vectors.detach())
 
     def _place(self, chunk: Chunk, vectors: Tensor) -> None:
         """Put a chunk's vectors beside those before, in the wider dtype; where one lies on a GPU, all do."""
@@ -238,7 +239,9 @@ class _FirstPass:
         if self.vectors is None:
             self.vectors = vectors.new_zeros((rows, width)) if self.padded else vectors.new_empty((rows, width))
         elif (missing := width - self.vectors.shape[1]) and not self.padded:
-            raise UserError(f"vectors of {self.vectors.shape[1]} and of {width} dimensions in one batch; give all the same")
+            raise UserError(
+                f"vectors of {self.vectors.shape[1]} and of {width} dimensions in one batch; give all the same"
+            )
         elif missing > 0:
             self.vectors = torch.nn.functional.pad(self.vectors, (0, missing))
         dtype = torch.promote_types(self.vectors.dtype, vectors.dtype)
@@ -285,7 +288,7 @@ class _FirstPass:
         return self.model.encode(self.chunks[index])
 
 
-def _nothing(_: Any) -> None:
+def _nothing(_: Any) -> Any:
     return None
 
 

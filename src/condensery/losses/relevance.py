@@ -5,6 +5,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor, nn
 
+from condensery.losses.gradient_cache import wide
 from condensery.tokens.batches import Chunk
 
 Loss = Literal["pointwise", "listwise"]
@@ -58,5 +59,5 @@ class RelevanceOfLists:
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
         """The chunk's share of the loss."""
-        scores = self.model.scores(chunk).float().view(-1, self.size)
+        scores = wide(self.model.scores(chunk)).view(-1, self.size)
         return self.vectors(chunk), {self.name: self.loss(scores) / self.count}

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from condensery.losses.contrast import Contrast
 from condensery.losses.cross_batch import share_of
-from condensery.losses.gradient_cache import ChunkEncoder
+from condensery.losses.gradient_cache import ChunkEncoder, wide
 from condensery.text.table import TextTable
 from condensery.tokens.batches import Chunk
 from condensery.training.batches.base import ALL, Batch, Share, items_of_step
@@ -144,7 +144,7 @@ class _Writing:
             input_ids=chunk.input_ids, attention_mask=chunk.attention_mask, labels=chunk.labels
         ).logits  # (b, u, V)
         loss = nn.functional.cross_entropy(
-            logits.flatten(0, 1).float(), chunk.labels.flatten(), ignore_index=IGNORED, reduction="sum"
+            wide(logits.flatten(0, 1)), chunk.labels.flatten(), ignore_index=IGNORED, reduction="sum"
         )
         return self.vectors(chunk), {"query": loss / (self.targets or 1)}
 

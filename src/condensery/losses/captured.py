@@ -1,0 +1,134 @@
+"""What functions read besides their arguments: the modules and tensors that are trained with them."""
+
+import functools
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_DEPTH, _ENTRIES = 8, 100  # how far, and how much of a list or mapping, is looked through
+_LIBRARIES = {"builtins", "numpy", "tokenizers", "torch", "transformers"}
+
+
+class Captured:
+    """The modules and tensors that functions reach by closures, globals, arguments of a partial or objects of methods.
+
+    Attributes:
+        modules: by the names by which they were found.
+        tensors: others than those of the modules.
+    """
+
+    def __init__(self, roots: Mapping[str, Any]) -> None:
+        self.modules: dict[str, nn.Module] = {}
+        self.tensors: dict[str, Tensor] = {}
+        self._seen: dict[int, Any] = {}
+        for name, value in roots.items():
+            self._walk(name, value, _DEPTH)
+
+    def weights(self) -> dict[str, Tensor]:
+        """All parameters of the modules, each once by its first name, and tensors that ask for a gradient."""
+        found = {f"{name}.{part}": weight for name, module in self.modules.items() for part, weight in _named(module)}
+        found.update((name, tensor) for name, tensor in self.tensors.items() if tensor.requires_grad and tensor.is_leaf)
+        once = {id(weight): name for name, weight in reversed(found.items())}
+        return {name: weight for name, weight in found.items() if once[id(weight)] == name}
+
+    def values(self) -> Iterator[Tensor]:
+        """Everything that has a value: parameters, buffers and tensors without a history."""
+        for module in self.modules.values():
+            yield from module.parameters()
+            yield from module.buffers()
+        yield from (tensor for tensor in self.tensors.values() if tensor.is_leaf)
+
+    def _walk(self, name: str, value: Any, depth: int) -> None:
+        if depth < 0 or id(value) in self._seen or isinstance(value, type | types.ModuleType | str | bytes):
+            return
+        self._seen[id(value)] = value
+        if isinstance(value, Tensor):
+            self.tensors[name] = value
+            return
+        if isinstance(value, nn.Module):
+            self.modules[name] = value
+        for part, inner in _parts_of(name, value):
+            self._walk(part, inner, depth - 1)
+
+
+def _named(module: nn.Module) -> Iterable[tuple[str, Tensor]]:
+    return module.named_parameters(remove_duplicate=False)
+
+
+def _parts_of(name: str, value: Any) -> list[tuple[str, Any]]:
+    """What an object is made of, with names."""
+    if isinstance(value, Mapping):
+        return [(f"{name}[{key!r}]", inner) for key, inner in list(value.items())[:_ENTRIES]]
+    if isinstance(value, list | tuple | set):
+        return [(f"{name}[{number}]", inner) for number, inner in enumerate(list(value)[:_ENTRIES])]
+    if isinstance(value, functools.partial):
+        return [(name, value.func), *((name, inner) for inner in value.args), *value.keywords.items()]
+    if isinstance(value, types.MethodType):
+        return [(type(value.__self__).__name__, value.__self__), (name, value.__func__)]
+    if (getattr(value, "__module__", None) or "builtins").partition(".")[0] in _LIBRARIES:
+        return []
+    if isinstance(value, types.FunctionType):
+        return _of_function(value)
+    own = getattr(value, "__dict__", {})
+    return [(f"{name}.{key}", inner) for key, inner in own.items() if not key.startswith("_")]
+
+
+def _of_function(function: types.FunctionType) -> list[tuple[str, Any]]:
+    code, found = function.__code__, []
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            found.append((name, cell.cell_contents))
+        except ValueError:  # not filled yet
+            continue
+    names, waiting = set(code.co_names), [code]
+    while waiting:  # functions within it
+        inner = [constant for constant in waiting.pop().co_consts if isinstance(constant, types.CodeType)]
+        waiting += inner
+        names.update(name for one in inner for name in one.co_names)
+    found += [(name, function.__globals__[name]) for name in sorted(names) if name in function.__globals__]
+    defaults = {str(number): value for number, value in enumerate(function.__defaults__ or ())}
+    return found + list({**defaults, **(function.__kwdefaults__ or {})}.items())
+
+
+@contextmanager
+def copies(tensors: Iterable[Tensor], double: bool) -> Iterator[None]:
+    """In this block the tensors are copies of themselves, in float64 if ``double``, without a gradient.
+
+    Behind it they are, to the bit, what they were. Random numbers, training mode and default dtype are as before, too.
+    """
+    each = {id(tensor): tensor for tensor in tensors}
+    before = [(tensor, tensor.data, tensor.grad) for tensor in each.values()]
+    default = torch.get_default_dtype()
+    with ExitStack() as stack:
+        stack.callback(torch.set_default_dtype, default)
+        for tensor, data, gradient in before:
+            stack.callback(_put, tensor, data, gradient)
+            wanted = torch.float64 if double and data.is_floating_point() else data.dtype
+            _put(tensor, data.to(wanted, copy=True), None)
+        if double:
+            torch.set_default_dtype(torch.float64)
+        stack.enter_context(torch.random.fork_rng())
+        yield
+
+
+def _put(tensor: Tensor, data: Tensor, gradient: Tensor | None) -> None:
+    tensor.grad = None
+    tensor.data = data
+    tensor.grad = gradient
+
+
+@contextmanager
+def evaluated(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """In this block the modules are in evaluation mode: no dropout."""
+    modes = [(part, part.training) for module in modules for part in module.modules()]
+    try:
+        for part, _ in modes:
+            part.training = False
+        yield
+    finally:
+        for part, mode in modes:
+            part.training = mode

@@ -1,0 +1,256 @@
+"""How a gradient differs from the one that is right, and what is probably wrong with the code that computed it."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from condensery.errors import UserError
+
+LOSS = "the loss itself"
+_SMALL = 1e-6  # of the largest gradient: one below it that should be zero is measured against this
+_LIKE = 1e-4  # of itself: how far a gradient may be from a multiple of the right one
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One weight whose gradient is wrong.
+
+    Attributes:
+        weight: its name, or ``LOSS``.
+        error: the largest difference, as a share of the right gradient's largest entry.
+        factor: the multiple of the right gradient that it is; None = it is none.
+        missing: it has no gradient at all, or zeros.
+    """
+
+    weight: str
+    error: float
+    factor: float | None = None
+    missing: bool = False
+
+    def __str__(self) -> str:
+        if self.missing:
+            return f"{self.weight} has no gradient"
+        multiple = "" if self.factor is None else f", {self.factor:.4g} times the right one"
+        return f"{self.weight} is off by {self.error:.2g} of its largest entry{multiple}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was found in one setting.
+
+    Attributes:
+        setting: its name.
+        chunks: how many chunks a process has.
+        processes: how many processes share the batch.
+        random: dropout, or what else is drawn, is on.
+        frozen: a part or module has no gradient.
+        differences: the wrong gradients.
+        failure: the exception that ended it.
+        replayed: a chunk that was encoded twice began with the same random numbers.
+    """
+
+    setting: str
+    chunks: int = 1
+    processes: int = 1
+    random: bool = False
+    frozen: bool = False
+    differences: tuple[Difference, ...] = ()
+    failure: str | None = None
+    replayed: bool = True
+
+    def __bool__(self) -> bool:
+        return not self.differences and self.failure is None
+
+    def __str__(self) -> str:
+        """What is wrong: the worst weight, and how many there are."""
+        if self.failure is not None or not self.differences:
+            return f"{self.setting}: {self.failure or 'right'}"
+        worst = max(self.differences, key=lambda one: one.error)
+        more = len(self.differences) - 1
+        return f"{self.setting}: {worst}" + (f"; and {more} more" if more else "")
+
+
+@dataclass(frozen=True)
+class GradientReport:
+    """What ``check_gradients`` found. It is true where every gradient is right; printed, it says what is not.
+
+    Attributes:
+        outcomes: of each setting that was tried.
+        causes: what is probably wrong, one sentence each.
+        notes: what could not be tried, and why.
+    """
+
+    outcomes: tuple[Outcome, ...]
+    causes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+    def __bool__(self) -> bool:
+        return bool(self.outcomes) and all(self.outcomes)
+
+    def __str__(self) -> str:
+        wrong = [outcome for outcome in self.outcomes if not outcome]
+        if not self.outcomes:
+            head, body = ["nothing could be tried:"], []
+        elif not wrong:
+            head = [f"the gradient is that of the whole batch in {len(self.outcomes)} settings:"]
+            body = [f"  {outcome.setting}" for outcome in self.outcomes]
+        else:
+            head = [f"the gradient is wrong in {len(wrong)} of {len(self.outcomes)} settings:"]
+            body = [f"  {outcome}" for outcome in wrong]
+        return "\n".join([*head, *body, *(f"probably: {cause}" for cause in self.causes), *self.notes])
+
+    __repr__ = __str__
+
+    def raise_if_wrong(self) -> None:
+        """Raise ``UserError`` with the first cause where a gradient is wrong."""
+        if not self.outcomes:
+            raise UserError(f"check_gradients: nothing could be tried; {'; '.join(self.notes)}")
+        if not self:
+            first = next(outcome for outcome in self.outcomes if not outcome)
+            raise UserError(f"check_gradients: {first}; probably: {self.causes[0]}")
+
+
+def compare(
+    expected: Mapping[str, Tensor | None], found: Mapping[str, Tensor | None], tolerance: float
+) -> tuple[Difference, ...]:
+    """The weights whose gradients differ by more than ``tolerance`` of the right one's largest entry.
+
+    None is a gradient of zeros. A right gradient that is zero but for rounding is taken to be 1e-6 of the largest of all.
+    """
+    sizes = {name: 0.0 if value is None else float(value.abs().max()) for name, value in expected.items()}
+    floor = _SMALL * max(size for name, size in [*sizes.items(), ("", 0.0)] if name != LOSS) or 1e-300
+    differences = []
+    for name, size in sizes.items():
+        right, other = expected[name], found[name]
+        if right is None and other is None:
+            continue
+        right = other.new_zeros(other.shape) if right is None and other is not None else right
+        assert right is not None
+        other = right.new_zeros(right.shape) if other is None else other.to(right)
+        error = float((other - right).abs().max()) / max(size, floor)
+        if not error <= tolerance:
+            missing = size > floor and not other.any()
+            differences.append(Difference(name, error, _factor(right, other), missing))
+    return tuple(differences)
+
+
+def _factor(right: Tensor, other: Tensor) -> float | None:
+    square = float((right * right).sum())
+    if not square:
+        return None
+    factor = float((right * other).sum()) / square
+    off = float((other - factor * right).abs().max())
+    return factor if factor and off <= _LIKE * float(other.abs().max()) else None
+
+
+def causes_of(outcomes: Iterable[Outcome], of_the_loss: Iterable[str], repeatable: bool) -> tuple[str, ...]:
+    """What explains the differences, the most certain first.
+
+    Args:
+        outcomes: of all settings.
+        of_the_loss: weights that the loss reads itself and no encoder does.
+        repeatable: an encoder gives the same vectors for the same chunk and the same state of torch's random numbers.
+    """
+    outcomes = list(outcomes)
+    plain = [one for one in outcomes if one.processes == 1 and not one.frozen and one.failure is None]
+    wrong = [one for one in outcomes if not one]
+    causes = [f"`{one.setting}` ends in an exception" for one in wrong if one.failure is not None]
+    if not repeatable:
+        causes.append(
+            "an encoder gives other vectors for the same chunk and the same torch random numbers: it draws from elsewhere,"
+            " such as Python's random, and no second pass can repeat that"
+        )
+    left = _left_out(wrong)
+    causes += _of_weights_left_out(left, set(of_the_loss))
+    rest = [one for one in plain if _besides(one, left)]
+    if rest:
+        causes += _of_one_process(plain, rest, left) if repeatable else []
+    else:
+        causes += _of_processes([one for one in wrong if one.processes > 1], left)
+        if any(one.frozen and _besides(one, left) for one in wrong):
+            causes.append("a part without a gradient is not passed over: what stands beside it gets a wrong one")
+    return tuple(causes) or (("nothing simple: the gradient has another direction",) if wrong else ())
+
+
+def _left_out(wrong: list[Outcome]) -> list[str]:
+    """Weights that have no gradient wherever they have a wrong one."""
+    differences = [one for each in wrong for one in each.differences]
+    some = {one.weight for one in differences if not one.missing}
+    return list(dict.fromkeys(one.weight for one in differences if one.missing and one.weight not in some))
+
+
+def _besides(outcome: Outcome, left: list[str]) -> list[Difference]:
+    """Its differences but for those of weights that are left out altogether."""
+    return [one for one in outcome.differences if one.weight not in left]
+
+
+def _factors(outcomes: Iterable[Outcome], left: list[str]) -> set[float | None]:
+    """The multiples of the right gradients that are found; None among them = one is no multiple."""
+    found = [one for each in outcomes for one in _besides(each, left) if one.weight != LOSS]
+    return {None if one.factor is None else float(f"{one.factor:.3g}") for one in found}
+
+
+def _of_weights_left_out(left: list[str], of_the_loss: set[str]) -> list[str]:
+    own, others = ([name for name in left if (name in of_the_loss) == side] for side in (True, False))
+    causes = []
+    if own:
+        causes.append(
+            f"weights that the loss reads itself are left out ({', '.join(own)}): the loss is differentiated at the"
+            " vectors alone"
+        )
+    if others:
+        causes.append(f"no gradient reaches {', '.join(others)}: its chunks are not back-propagated")
+    return causes
+
+
+def _of_one_process(plain: list[Outcome], wrong: list[Outcome], left: list[str]) -> list[str]:
+    """Of differences within one process: without dropout, where there are any, and with it."""
+    steady = [one for one in wrong if not one.random]
+    causes = []
+    if steady:
+        causes = [_of_chunks([one for one in plain if not one.random], steady, left)]
+    if len(steady) < len(wrong) and not (steady and all(one.replayed for one in wrong)):
+        causes.append("dropout is not replayed: the second pass of a chunk draws other random numbers than the first")
+    return causes
+
+
+def _of_chunks(plain: list[Outcome], wrong: list[Outcome], left: list[str]) -> str:
+    factors = _factors(wrong, left)
+    if len(wrong) == len(plain) and factors == {-1.0}:
+        return "the sign is wrong: every gradient is -1 times the right one"
+    if len(wrong) == len(plain) and len(factors) == 1 and None not in factors:
+        return f"a constant factor: every gradient is {factors.pop():g} times the right one"
+    if not factors:
+        return "the loss that is returned is not that of the whole batch"
+    for one in wrong:
+        if any(difference.missing for difference in _besides(one, left)):
+            return f"chunks are left out: {one.setting} some weights have no gradient"
+    if all(one.chunks == 1 for one in wrong) or (len(wrong) == len(plain) and factors == {None}):
+        return "nothing simple: the gradient has another direction, however the batch is cut"
+    seen = [(one.chunks, _factors([one], left)) for one in sorted(wrong, key=lambda one: one.chunks)]
+    known = [
+        f"{multiple.pop():g} times the right one with {n} chunks"
+        for n, multiple in seen
+        if len(multiple) == 1 and None not in multiple
+    ]
+    return (
+        f"the gradient depends on how the batch is cut into chunks{': ' if known else ''}{', '.join(known)}; a chunk's share"
+        " is scaled by its size or by their number, or the loss sees one chunk at a time"
+    )
+
+
+def _of_processes(wrong: list[Outcome], left: list[str]) -> list[str]:
+    """Of differences that several processes alone have."""
+    factors = _factors(wrong, left)
+    if not factors:
+        return []
+    if len(factors) == 1 and None not in factors:
+        return [
+            f"with {wrong[0].processes} processes every gradient is {factors.pop():g} times the right one: the mean over the"
+            " processes, as DDP takes it, must be the gradient of the whole batch"
+        ]
+    return [
+        "the vectors of the other process carry no gradient: what its loss says about this process's rows is lost when the"
+        " vectors are gathered"
+    ]

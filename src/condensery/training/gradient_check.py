@@ -1,0 +1,273 @@
+"""``check_gradients``: is the gradient that comes out of chunks and processes that of the whole batch?"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from condensery.errors import UserError
+from condensery.losses.cached import cached_backward
+from condensery.losses.captured import copies, evaluated
+from condensery.losses.gradient_cache import leaves
+from condensery.losses.gradient_report import LOSS, GradientReport, Outcome, causes_of, compare
+from condensery.training.batches.base import ALL, Share
+from condensery.training.gradient_cuts import Cut
+from condensery.training.gradient_processes import ProcessError, in_processes, one_line
+from condensery.training.gradient_trials import EVERY_PART, Replayed, Trial, TrialOfModule, TrialOfParts
+from condensery.training.modules.base import TrainingModule
+
+Gradients = dict[str, Tensor | None]
+
+CUTS: dict[Cut, str] = {
+    "whole": "in one chunk",
+    "one row": "in chunks of one row",
+    "uneven": "in uneven chunks",
+    "as given": "in the chunks as given",
+}
+EXACT, ROUNDED = 1e-6, 1e-2  # largest error in float64, and where float64 is not to be had
+SEED = 17
+
+
+def check_gradients(
+    loss: Callable[..., Tensor] | TrainingModule,
+    *parts: Any,
+    cached: Callable[..., Any] = cached_backward,
+    processes: int = 1,
+    frozen: bool = True,
+) -> GradientReport:
+    """Hold the gradient of a cached loss against that of the whole batch, computed plainly.
+
+    The gradient cache (Gao and Callan 2021b, §3.3) is exact, and where it is not, nothing shows it: the loss falls all the
+    same. This computes both gradients in float64 with all graphs in memory, so give it a small model and a small batch. It
+    tries one chunk, chunks of one row, uneven chunks and those that were given; with dropout, the same in both passes of a
+    chunk and in the plain gradient, and without; with each part frozen; and in several processes, over which it takes the
+    mean as DDP does. Weights, their ``.grad``, buffers and random numbers are afterwards what they were.
+
+        report = check_gradients(contrast, (query_encoder, query_chunks), (passage_encoder, passage_chunks))
+        print(report)
+
+    Args:
+        loss: of the vectors of each part, as ``cached_backward`` takes it; or a training module, such as
+            ``BiEncoderModule``.
+        parts: encoders and their chunks, as ``cached_backward`` takes them; with a module its data module or a batch.
+        cached: what is checked, called as ``cached_backward`` is: it adds to the ``.grad`` of all weights and returns the
+            loss or None. Called in several processes it is given the loss of one process and its share of the rows, and has
+            to gather the vectors itself; for ours that is done.
+        processes: 2 = also in two processes on the CPU, each with half of the rows. Where processes cannot be forked
+            (outside of Linux, or beside a GPU), functions must be importable, and the call must stand under
+            ``if __name__ == "__main__":``.
+        frozen: also try each part without a gradient.
+
+    Returns:
+        what was tried and what is wrong: true where nothing is; ``print`` shows it, ``raise_if_wrong`` raises it.
+
+    Raises:
+        UserError: the plain gradient cannot be computed, or the processes cannot be started.
+    """
+    if isinstance(processes, bool) or not isinstance(processes, int) or processes < 1:
+        raise UserError(f"check_gradients: processes must be a whole number >= 1, not {processes!r}")
+    trial: Trial
+    if isinstance(loss, TrainingModule):
+        if len(parts) != 1 or cached is not cached_backward:
+            raise UserError("check_gradients: with a module give one data module or batch, and nothing else")
+        trial = TrialOfModule(loss, parts[0])
+    else:
+        trial = TrialOfParts(loss, parts, cached)
+    return _Check(trial, processes, frozen).report()
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """In what way a gradient is computed."""
+
+    cut: Cut
+    random: bool = False
+    frozen: str | None = None
+    processes: int = 1
+
+    def name(self, drawn: bool) -> str:
+        """``drawn``: with dropout and without are two settings."""
+        words = [CUTS[self.cut]]
+        if self.processes > 1:
+            words.append(f"{self.processes} processes")
+        if self.frozen is not None:
+            words.append(f"{self.frozen} frozen")
+        if drawn:
+            words.append("with dropout" if self.random else "without dropout")
+        return ", ".join(words)
+
+
+class _Check:
+    """All settings of one trial."""
+
+    def __init__(self, trial: Trial, processes: int, frozen: bool) -> None:
+        self.trial, self.processes, self.freezes = trial, processes, frozen
+        self.weights: dict[str, Tensor] = {}
+        self.notes: list[str] = []
+        self.drawn = False
+
+    def report(self) -> GradientReport:
+        """Try them."""
+        self.weights = self._find_weights()
+        tolerance = EXACT
+        if fault := self._fault(double=True):
+            if other := self._fault(double=False):
+                raise UserError(f"check_gradients: the plain gradient cannot be computed: {other}")
+            tolerance = ROUNDED
+            self.notes.append(f"compared in the precision of the weights, for in float64: {fault}")
+        with self._copies(double=tolerance == EXACT):
+            self.drawn = self._draws(training=True)
+            tried = [self._outcome(setting, tolerance) for setting in self._settings()]
+            outcomes = [outcome for outcome in tried if outcome is not None]
+            own, repeatable = self._of_the_loss(), self._repeatable()
+        return GradientReport(tuple(outcomes), causes_of(outcomes, own, repeatable), tuple(self.notes))
+
+    def _find_weights(self) -> dict[str, Tensor]:
+        """By name: those of the modules that were found, and what else the plain loss was computed from."""
+        with self._copies(double=False):
+            try:
+                read = list(leaves(self._plain("as given", Replayed(SEED))))
+            except UserError:
+                raise
+            except Exception as error:
+                raise UserError(f"check_gradients: the plain loss cannot be computed: {one_line(error)}") from error
+        if not read:
+            raise UserError("check_gradients: nothing that the loss depends on has requires_grad=True")
+        named = {name.lstrip("."): weight for name, weight in self.trial.captured.weights().items()}
+        known = {id(weight) for weight in named.values()}
+        others = [weight for weight in read if id(weight) not in known]
+        return named | {f"a weight {tuple(weight.shape)}, no. {n}": weight for n, weight in enumerate(others, 1)}
+
+    @contextmanager
+    def _copies(self, double: bool) -> Iterator[None]:
+        with copies([*self.trial.captured.values(), *self.weights.values()], double):
+            yield
+
+    def _fault(self, double: bool) -> str | None:
+        """Why the plain gradient cannot be computed; None = it can."""
+        with self._copies(double):
+            try:
+                self._plain("as given", Replayed(SEED)).backward()
+            except (RuntimeError, TypeError, ValueError) as error:
+                return one_line(error)
+        return None
+
+    def _settings(self) -> Iterator[_Setting]:
+        names: list[Cut] = ["whole", "one row", "uneven", "as given"]
+        seen: list[list[int]] = []
+        for cut in names:
+            sizes = [len(chunk) for chunk in self.trial.chunks(cut, ALL)]
+            if sizes in seen:
+                continue
+            seen.append(sizes)
+            yield _Setting(cut)
+            if self.drawn:
+                yield _Setting(cut, random=True)
+        for part in self.trial.freezable() if self.freezes else ():
+            yield _Setting("uneven", self.drawn, frozen=part)
+        if self.processes > 1 and self._can_be_shared():
+            for random in (False, True) if self.drawn and self.trial.by_rows else (False,):
+                yield _Setting("uneven", random, processes=self.processes)
+
+    def _can_be_shared(self) -> bool:
+        if self.trial.by_rows or not self._draws(training=False):
+            return True
+        self.notes.append("not tried in several processes: the module draws random numbers in evaluation mode, too")
+        return False
+
+    def _outcome(self, setting: _Setting, tolerance: float) -> Outcome | None:
+        """What a setting gives.
+
+        None = nothing is left that learns, or the plain gradient cannot be computed, as with batch norm of one row.
+        """
+        random, chunks = Replayed(SEED), self._chunks(setting, ALL)
+        outcome = Outcome(
+            setting.name(self.drawn), len(chunks), setting.processes, setting.random, setting.frozen is not None
+        )
+        with self._mode(setting.random), self.trial.frozen(setting.frozen):
+            try:
+                loss = self.trial.plain(chunks, Replayed(SEED))
+                if not loss.requires_grad:
+                    return None
+                expected = self._gradients(loss.backward) | {LOSS: loss.detach().reshape(1)}
+            except (RuntimeError, TypeError, ValueError) as error:
+                self.notes.append(f"not tried {outcome.setting}: {one_line(error)}")
+                return None
+            try:
+                if setting.processes > 1:
+                    found, replayed = self._in_processes(setting)
+                else:
+                    found = self._gradients(lambda: self.trial.cached(chunks, random))
+                    replayed = random.replayed
+            except ProcessError as error:
+                return replace(outcome, failure=str(error))
+            except (UserError, KeyboardInterrupt):
+                raise
+            except Exception as error:
+                return replace(outcome, failure=one_line(error))
+        if found[LOSS] is None:  # not everybody returns it
+            expected[LOSS] = None
+        return replace(outcome, differences=compare(expected, found, tolerance), replayed=replayed)
+
+    def _chunks(self, setting: _Setting, share: Share) -> list[Any]:
+        """Those of one process, or of all together where random numbers go by rows."""
+        if setting.processes > 1 and share == ALL and self.trial.by_rows:
+            parts = [self.trial.chunks(setting.cut, Share(n, setting.processes)) for n in range(setting.processes)]
+            return [chunk for part in parts for chunk in part]
+        return self.trial.chunks(setting.cut, share)
+
+    def _gradients(self, run: Callable[[], Any]) -> Gradients:
+        """What ``run`` adds to the weights' gradients, and the loss that it gives."""
+        for weight in self.weights.values():
+            weight.grad = None
+        loss = run()
+        gradients: Gradients = {name: weight.grad for name, weight in self.weights.items()}
+        for weight in self.weights.values():
+            weight.grad = None
+        is_number = isinstance(loss, float | Tensor)
+        return gradients | {LOSS: torch.as_tensor(loss).detach().reshape(1) if is_number else None}
+
+    def _plain(self, cut: Cut, random: Replayed) -> Tensor:
+        return self.trial.plain(self.trial.chunks(cut, ALL), random)
+
+    @contextmanager
+    def _mode(self, random: bool) -> Iterator[None]:
+        with nullcontext() if random else evaluated(self.trial.captured.modules.values()):
+            yield
+
+    def _draws(self, training: bool) -> bool:
+        """Whether the loss depends on random numbers."""
+        with self._mode(training):
+            losses = [self._plain("as given", Replayed(SEED + n)).detach() for n in range(2)]
+        return not torch.equal(*losses)
+
+    def _repeatable(self) -> bool:
+        """Whether the same random numbers of torch give the same loss."""
+        losses = [self._plain("as given", Replayed(SEED)).detach() for _ in range(2)]
+        return torch.equal(*losses)
+
+    def _of_the_loss(self) -> list[str]:
+        """Weights that are read by the loss and by no encoder."""
+        with self.trial.frozen(EVERY_PART):
+            read = {id(leaf) for leaf in leaves(self._plain("as given", Replayed(SEED)))}
+        return [name for name, weight in self.weights.items() if id(weight) in read]
+
+    def _in_processes(self, setting: _Setting) -> tuple[Gradients, bool]:
+        """The mean over the processes of the gradients, and whether each has replayed its random numbers."""
+        if any(weight.device.type != "cpu" for weight in self.weights.values()):
+            raise UserError("check_gradients: processes=2 computes on the CPU; move the model there")
+        found = in_processes(setting.processes, partial(self.share, setting))
+        means: Gradients = {}
+        for name in [*self.weights, LOSS]:
+            given = [gradients[name] for gradients, _ in found if gradients[name] is not None]
+            means[name] = torch.stack(given).sum(dim=0) / len(found) if given else None
+        return means, all(replayed for _, replayed in found)
+
+    def share(self, setting: _Setting, share: Share) -> tuple[Gradients, bool]:
+        """What one of the processes finds."""
+        random, chunks = Replayed(SEED), self.trial.chunks(setting.cut, share)
+        return self._gradients(lambda: self.trial.cached(chunks, random)), random.replayed

@@ -1,0 +1,83 @@
+"""Processes on the CPU that share a batch, for ``check_gradients``."""
+
+import pickle
+import sys
+import tempfile
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed, multiprocessing
+
+from condensery.errors import UserError
+from condensery.training.batches.base import Share
+
+_PATIENCE = timedelta(minutes=10)
+
+
+class ProcessError(Exception):
+    """What ended a process, in one line."""
+
+
+def in_processes(number: int, work: Callable[[Share], Any]) -> list[Any]:
+    """What ``work`` gives in each of so many processes that have met by ``torch.distributed``, by rank.
+
+    They are forked where that is safe, so that functions need not be importable; elsewhere they are spawned.
+
+    Raises:
+        UserError: the processes cannot be started.
+        ProcessError: one of them failed.
+    """
+    if distributed.is_available() and distributed.is_initialized():
+        raise UserError("check_gradients: processes=2 starts processes of its own; call it before torch.distributed")
+    forked = sys.platform == "linux" and not torch.cuda.is_available()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        arguments = (work, number, torch.get_default_dtype(), folder)
+        if not forked:
+            check_pickled(arguments)
+        try:
+            multiprocessing.start_processes(
+                _begin, arguments, nprocs=number, start_method="fork" if forked else "spawn"
+            )
+        except (multiprocessing.ProcessExitedException, multiprocessing.ProcessRaisedException) as error:
+            said = [path.read_text() for path in sorted(folder.glob("*.failed"))]
+            hint = "" if forked else '; in a script call it under `if __name__ == "__main__":`'
+            raise ProcessError(said[0] if said else f"a process ended{hint}: {one_line(error)}") from None
+        return [torch.load(folder / f"{rank}.pt") for rank in range(number)]
+
+
+def _begin(rank: int, work: Callable[[Share], Any], number: int, dtype: torch.dtype, folder: Path) -> None:
+    """One of the processes: it saves what it finds, or what went wrong."""
+    torch.set_num_threads(1)
+    torch.set_default_dtype(dtype)
+    try:
+        distributed.init_process_group(
+            "gloo", f"file://{folder}/meeting", rank=rank, world_size=number, timeout=_PATIENCE
+        )
+        torch.save(work(Share(rank, number)), folder / f"{rank}.pt")
+        distributed.barrier()
+        distributed.destroy_process_group()
+    except BaseException as error:
+        (folder / f"{rank}.failed").write_text(one_line(error))
+        sys.exit(1)
+
+
+def check_pickled(work: Any) -> None:
+    """Raise ``UserError`` where ``work`` cannot be sent to a process that is spawned."""
+    try:
+        ForkingPickler.dumps(work)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise UserError(
+            f"check_gradients: processes=2 sends the loss and the encoders to other processes, and: {one_line(error)};"
+            " define them at the head of a module"
+        ) from None
+
+
+def one_line(error: BaseException) -> str:
+    """An exception in one line."""
+    text = str(error).strip().partition("\n")[0]
+    return text if isinstance(error, UserError) else f"{type(error).__name__}: {text}"

@@ -1,0 +1,248 @@
+"""What ``check_gradients`` holds against the plain gradient: a loss of vectors with its encoders, or a training module.
+
+Either can cut its batch into chunks of any sizes, and compute the gradient plainly, all graphs in memory together, and as it
+is computed in training.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from itertools import accumulate, count, pairwise
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from condensery.errors import UserError
+from condensery.losses.cached import PieceChunk, cached_backward, chunks_of
+from condensery.losses.captured import Captured
+from condensery.losses.cross_batch import gathered
+from condensery.losses.gradient_cache import backpropagate, wide
+from condensery.randomness import hash64
+from condensery.tokens.batches import Chunk
+from condensery.training.batches.base import ALL, Batch, Share
+from condensery.training.gradient_cuts import Cut, borders, in_default_dtype, rows_of, rows_of_chunk
+from condensery.training.modules.base import TrainingModule
+
+EVERY_PART = "every part"
+WHOLE = 1 << 40  # padded tokens: no batch has more
+
+
+class Replayed:
+    """Calls functions with random numbers that depend on a key alone, as long as the caller replays them.
+
+    The second call with a key must begin in the state of torch's generator that the first began in. Otherwise it draws what
+    comes: then no dropout is replayed.
+
+    Attributes:
+        replayed: no call began in another state.
+    """
+
+    _calls = count()
+
+    def __init__(self, seed: int) -> None:
+        self.seed, self.replayed = seed, True
+        self._begun: dict[str, Tensor] = {}
+
+    def call(self, key: Any, function: Callable[..., Any], *arguments: Any) -> Any:
+        """``function(*arguments)``."""
+        state = torch.get_rng_state()
+        if torch.equal(self._begun.setdefault(repr(key), state), state):
+            torch.manual_seed(hash64(self.seed, repr(key)) >> 1)
+        else:
+            self.replayed = False
+        found = function(*arguments)
+        torch.manual_seed(hash64("behind", next(self._calls)) >> 1)  # a state that comes again only if it is put back
+        return found
+
+
+class Trial(Protocol):
+    """Something whose gradient can be computed in two ways."""
+
+    captured: Captured
+    by_rows: bool  # random numbers depend on rows, so that they are the same in several processes
+
+    def freezable(self) -> list[str]:
+        """The parts that can be without a gradient."""
+
+    def frozen(self, part: str | None) -> Any:
+        """A context in which this part is."""
+
+    def chunks(self, cut: Cut, share: Share) -> list[Any]:
+        """The chunks of one process."""
+
+    def plain(self, chunks: Sequence[Any], random: Replayed) -> Tensor:
+        """The loss with its graph; of the whole batch."""
+
+    def cached(self, chunks: Sequence[Any], random: Replayed) -> Tensor | None:
+        """The loss, whose gradient is added to ``.grad``; of this process's share."""
+
+
+class TrialOfParts:
+    """A loss, and encoders with their chunks, as ``cached_backward`` takes them."""
+
+    by_rows = True
+
+    def __init__(self, loss: Callable[..., Tensor], parts: Sequence[Any], cached: Callable[..., Any]) -> None:
+        for number, part in enumerate(parts):
+            if not isinstance(part, tuple | list) or len(part) != 2 or not callable(part[0]):
+                raise UserError(f"check_gradients: part {number} must be an encoder and its chunks")
+        self.loss, self.way = loss, cached
+        self.encoders = [encode for encode, _ in parts]
+        pieces = [[given] if isinstance(given, Tensor) or hasattr(given, "keys") else list(given) for _, given in parts]
+        every = chunks_of([(encode, own) for (encode, _), own in zip(parts, pieces, strict=True)])
+        self.given = [[chunk for chunk in every if chunk.tower == tower] for tower in range(len(parts))]
+        self.captured = Captured({"loss": loss, **{f"part {n}": encode for n, encode in enumerate(self.encoders)}})
+        self._fixed: str | None = None
+
+    def freezable(self) -> list[str]:
+        return [f"part {number}" for number in range(len(self.encoders))]
+
+    @contextmanager
+    def frozen(self, part: str | None) -> Iterator[None]:
+        self._fixed = part
+        try:
+            yield
+        finally:
+            self._fixed = None
+
+    def chunks(self, cut: Cut, share: Share) -> list[PieceChunk]:
+        sizes = [sum(map(len, own)) for own in self.given]
+        shares = [-(-sizes[0] // share.processes) * number for number in range(share.processes)] + [sizes[0]]
+        found = []
+        for own, size in zip(self.given, sizes, strict=True):
+            first, last = (at * size // sizes[0] for at in shares[share.rank : share.rank + 2])
+            places = [0, *accumulate(map(len, own))] if cut == "as given" else borders(cut, last - first, first)
+            inside = sorted({first, last, *(place for place in places if first < place < last)})
+            found += [chunk for begin, end in pairwise(inside) for chunk in rows_of(own, begin, end)]
+        return [replace(chunk, piece=in_default_dtype(chunk.piece)) for chunk in found]
+
+    def plain(self, chunks: Sequence[PieceChunk], random: Replayed) -> Tensor:
+        towers: list[list[Tensor]] = [[] for _ in self.encoders]
+        for chunk in chunks:
+            towers[chunk.tower].append(wide(self._encoder(chunk.tower, chunks, random)(chunk.piece)))
+        return random.call("loss", self.loss, *map(torch.cat, towers))
+
+    def cached(self, chunks: Sequence[PieceChunk], random: Replayed) -> Tensor | None:
+        parts = []
+        for tower in range(len(self.encoders)):
+            pieces = [chunk.piece for chunk in chunks if chunk.tower == tower]
+            parts.append((self._encoder(tower, chunks, random), pieces))
+
+        def loss(*vectors: Tensor) -> Tensor:
+            shared = self.way is cached_backward  # what another way does in several processes is its own affair
+            return random.call("loss", self.loss, *(map(gathered, vectors) if shared else vectors))
+
+        found: Tensor | None = self.way(loss, *parts)
+        return found
+
+    def _encoder(self, tower: int, chunks: Sequence[PieceChunk], random: Replayed) -> Callable[[Any], Tensor]:
+        """The encoder of a part, with random numbers by the rows of the chunk."""
+        rows = {id(chunk.piece): chunk.rows.tolist() for chunk in chunks}
+        fixed = self._fixed in (f"part {tower}", EVERY_PART)
+
+        def encode(piece: Any) -> Tensor:
+            with torch.set_grad_enabled(torch.is_grad_enabled() and not fixed):
+                known = id(piece) in rows  # not where the way that is checked has made another chunk of it
+                call = partial(random.call, ("rows", tower, rows[id(piece)])) if known else _call
+                vectors: Tensor = call(self.encoders[tower], piece)
+            return vectors.detach() if fixed else vectors
+
+        return encode
+
+
+class TrialOfModule:
+    """A training module of ours, with a data module, what makes its batches, or a batch."""
+
+    by_rows = False
+
+    def __init__(self, module: TrainingModule, data: Any) -> None:
+        self.module, self.captured = module, Captured({"": module})
+        if hasattr(data, "setup"):
+            data.prepare_data()
+            data.setup()
+        self.data = getattr(data, "batches", data)
+        if not isinstance(self.data, Batch) and not hasattr(self.data, "batch"):
+            raise UserError(f"check_gradients: a data module or a batch is needed, not a {type(data).__name__}")
+        self.share = ALL
+
+    def freezable(self) -> list[str]:
+        return [name for name, part in self.module.model.named_children() if any(True for _ in part.parameters())]
+
+    @contextmanager
+    def frozen(self, part: str | None) -> Iterator[None]:
+        model = self.module.model
+        owner = model if part == EVERY_PART else None if part is None else model.get_submodule(part)
+        learning = [weight for weight in (owner.parameters() if owner else ()) if weight.requires_grad]
+        try:
+            for weight in learning:
+                weight.requires_grad_(False)
+            yield
+        finally:
+            for weight in learning:
+                weight.requires_grad_(True)
+
+    def chunks(self, cut: Cut, share: Share) -> list[Chunk]:
+        self.share = share
+        batch = self._batch(share, whole=cut != "as given")
+        together = getattr(batch, "size", 1)  # rows of a list of the cross-encoder
+        return [
+            rows_of_chunk(chunk, first, last)
+            for chunk in batch.chunks
+            for first, last in (
+                [(0, len(chunk))]
+                if cut == "as given"
+                else pairwise(together * border for border in borders(cut, len(chunk) // together))
+            )
+        ]
+
+    def plain(self, chunks: Sequence[Chunk], random: Replayed) -> Tensor:
+        encoder, contrast = self._objective(random)
+        encoded = [encoder.encode(chunk) for chunk in chunks]
+        losses = [loss for _, own in encoded for loss in own.values()]
+        if contrast is not None:
+            order = torch.argsort(torch.cat([chunk.rows for chunk in chunks]))
+            losses.append(contrast(torch.cat([wide(vectors) for vectors, _ in encoded])[order]))
+        return torch.stack(losses).sum()
+
+    def cached(self, chunks: Sequence[Chunk], random: Replayed) -> Tensor:
+        encoder, contrast = self._objective(random)
+        return torch.stack(list(backpropagate(encoder, chunks, contrast).values())).sum()
+
+    def _batch(self, share: Share, whole: bool) -> Any:
+        if isinstance(self.data, Batch):
+            return self.data.to(self.module.device)
+        budget = getattr(self.data, "budget", None)
+        try:
+            if whole and budget is not None:
+                self.data.budget = WHOLE
+            return self.data.batch(0, share).to(self.module.device)
+        finally:
+            if budget is not None:
+                self.data.budget = budget
+
+    def _objective(self, random: Replayed) -> tuple["_Repeated", Callable[[Tensor], Tensor] | None]:
+        encoder, contrast = self.module.objective(self._batch(self.share, whole=False))
+        return _Repeated(encoder, random), contrast and (lambda vectors: random.call("loss", contrast, vectors))
+
+
+class _Repeated:
+    """A ``ChunkEncoder`` with random numbers by the rows of the chunk."""
+
+    def __init__(self, encoder: Any, random: Replayed) -> None:
+        self.encoder, self.random = encoder, random
+
+    def vectors(self, chunk: Chunk) -> Tensor:
+        found: Tensor = self.random.call(("rows", chunk.rows.tolist()), self.encoder.vectors, chunk)
+        return found
+
+    def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
+        found: tuple[Tensor, dict[str, Tensor]] = self.random.call(
+            ("rows", chunk.rows.tolist()), self.encoder.encode, chunk
+        )
+        return found
+
+
+def _call(function: Callable[[Any], Any], argument: Any) -> Any:
+    return function(argument)
