@@ -62,6 +62,8 @@ class Resumption:
         """Raise ``UserError`` where a fit cannot go on with it: other weights, settings or data, or no optimiser."""
         if self.module.trainer.state.fn == "fit":
             self._check(checkpoint)
+        # Lightning would read doubles into the module before it makes doubles of it
+        self.module.trainer.precision_plugin.convert_module(self.module)
         check_weights(self.module, checkpoint["state_dict"])
 
     def _check(self, checkpoint: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from condensery.arguments import check_numbers
+from condensery.arguments import check_numbers, no_room
 from condensery.errors import UserError
 from condensery.models.cross_encoder import pair_separators
 from condensery.retrieval.negatives import Negatives, open_negatives, read_negatives
@@ -53,7 +53,8 @@ class TripleDataModule(TokenDataModule):
         passage_prefix: put before each passage, and before its title.
 
     Raises:
-        UserError: a number is out of its range; see ``TokenDataModule``, too.
+        UserError: a number is out of its range, or the query leaves a row of ``pairs`` no room; see ``TokenDataModule``,
+            too.
     """
 
     def __init__(
@@ -80,6 +81,8 @@ class TripleDataModule(TokenDataModule):
         passage_prefix: str = "",
     ) -> None:
         check_numbers("TripleDataModule", locals())
+        if pairs and (wrong := no_room(query_length, passage_length, "passage_length")):
+            raise UserError(f"TripleDataModule: {wrong}")
         super().__init__(data, tokenizer, titles, workers)
         one = isinstance(negatives, str | Path | Searcher | type | Negatives)
         self.negatives: list[Any] = [negatives] if one else list(negatives or [])  # type: ignore[arg-type]
