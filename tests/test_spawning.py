@@ -19,7 +19,9 @@ REFUSED = {
     "with a name that asks for nothing": STARTS + "name = __name__\n" + CALL,
     "behind the end of the children": STARTS + 'import sys\nif __name__ != "__main__":\n    sys.exit()\n' + CALL,
     "below another if": STARTS + "if True:\n" + BELOW,
-    "in a thread": STARTS + MAIN + "import threading\nthread = threading.Thread(target=main)\nthread.start()\nthread.join()\n",
+    "in a thread": STARTS
+    + MAIN
+    + "import threading\nthread = threading.Thread(target=main)\nthread.start()\nthread.join()\n",
 }
 STARTED = {
     "guarded": STARTS + MAIN + f"{GUARD}    main()\n",
@@ -47,7 +49,9 @@ def test_without_a_guard_nothing_is_started(program: str, tmp_path: Path) -> Non
     lines = program.splitlines()
     last_of_all = lines[-3].startswith("thread") or lines[-1] == "main()"
     number = len(lines) if last_of_all else len(lines) - 2
-    assert last.startswith(f"condensery.errors.UserError: {path}, line {number}: workers=2 starts processes, which import")
+    assert last.startswith(
+        f"condensery.errors.UserError: {path}, line {number}: workers=2 starts processes, which import"
+    )
     assert 'put the program below `if __name__ == "__main__":`' in last
 
 
@@ -71,7 +75,9 @@ def test_on_the_command_line_there_is_nothing_to_import_and_from_standard_input_
     assert "a child" in run(tmp_path, "-c", REFUSED["plain"]).stdout
     done = run(tmp_path, "-", program=REFUSED["plain"])
     assert done.returncode == 1
-    assert "workers=2 starts processes, which cannot import a program that is read from <stdin>: write it" in done.stderr
+    assert (
+        "workers=2 starts processes, which cannot import a program that is read from <stdin>: write it" in done.stderr
+    )
 
 
 @pytest.mark.parametrize("what", ["batches", "tokens"])

@@ -335,7 +335,9 @@ def test_a_loss_of_ones_own_by_object_and_by_name(world: Path, tmp_path: Path) -
             "save_pretrained: query_length=60 leaves no room for a passage in length=60",
         ),
         (
-            lambda world: Retriever(world / "bert", query_length=8, vectors={"query_prefix": "search the query in notes: "}),
+            lambda world: Retriever(
+                world / "bert", query_length=8, vectors={"query_prefix": "search the query in notes: "}
+            ),
             "query_prefix: 'search the query in notes: ' is .* tokens; raise query_length, which is 8",
         ),
         (

@@ -31,7 +31,9 @@ def test_every_module_trains_and_validates_in_true_precisions(
 def test_a_precision_in_which_adamw_fails_is_one_line(precision: str, world: Path, tmp_path: Path) -> None:
     for kind in ("cocondenser", "bi-encoder", "cross-encoder"):
         module = KINDS[kind].module(world / "bert", **RATE)
-        with pytest.raises(UserError, match=r"Trainer.precision='16-true'.: .* use 32-true, bf16-mixed, 16-mixed, 64-true"):
+        with pytest.raises(
+            UserError, match=r"Trainer.precision='16-true'.: .* use 32-true, bf16-mixed, 16-mixed, 64-true"
+        ):
             trainer(tmp_path, max_steps=1, precision=precision).fit(module, KINDS[kind].data(world))
         assert {value.dtype for value in module.parameters()} == {torch.float32}, "it is as it was"
 

@@ -1,4 +1,4 @@
-"""Going on from a checkpoint with other settings, row by row as docs/howto/resuming.md says: the new one rules, or one line."""
+"""Going on from a checkpoint with other settings, row by row of docs/howto/resuming.md: the new one rules, or one line."""
 
 import logging
 import shutil
@@ -195,12 +195,14 @@ def test_other_texts_of_the_same_number_and_length_are_refused(
     made = biencoder()
     train(made, tmp_path / "other", tmp_path, checkpoint("bi-encoder"))  # the same texts elsewhere
     path = other / changed
-    old, new = {"corpus.jsonl": ("Note 3.", "Note 4."), "queries.jsonl": (' 3"', ' 4"'), "qrels/train.tsv": ("p3", "p4")}[
-        changed
-    ]
+    old, new = {
+        "corpus.jsonl": ("Note 3.", "Note 4."),
+        "queries.jsonl": (' 3"', ' 4"'),
+        "qrels/train.tsv": ("p3", "p4"),
+    }[changed]
     assert old in path.read_text()
     path.write_text(path.read_text().replace(old, new))
-    with pytest.raises(UserError, match="other data .*hash"):
+    with pytest.raises(UserError, match=r"other data .*hash"):
         train(made, tmp_path / "other", tmp_path, checkpoint("bi-encoder"))
 
 
@@ -218,7 +220,7 @@ def test_texts_in_a_list_are_those_of_a_list_and_how_they_are_computed_is_free(w
     train(Kind(module, data(texts, chunk_tokens=64)), world, tmp_path, path)
     words = texts[5].split(" ")
     texts[5] = " ".join([words[1], words[0], *words[2:]])
-    with pytest.raises(UserError, match="other data .*hash"):
+    with pytest.raises(UserError, match=r"other data .*hash"):
         train(Kind(module, data(texts)), world, tmp_path, path)
 
 
@@ -232,7 +234,7 @@ def test_another_kind_of_module_and_loaders_of_ones_own_are_refused(
     data = triples()(world)
     data.prepare_data()
     data.setup()
-    with pytest.raises(UserError, match="other data .TripleDataModule, here loaders"):
+    with pytest.raises(UserError, match=r"other data .TripleDataModule, here loaders"):
         trainer(tmp_path, max_steps=WHOLE).fit(
             BiEncoderModule(world / "bert", **RATE), data.train_dataloader(), ckpt_path=str(checkpoint("bi-encoder"))
         )
@@ -248,7 +250,9 @@ def test_a_data_module_by_another_name_is_known_by_its_data(
     def named(**changes: Any) -> Callable[[Path], Named]:
         options = {"negatives_per_query": 2, "mining_depth": 6, "batch_size": 4, "query_length": 16, **changes}
         own = triples()(world)
-        return lambda world: Named(world / "scifact", world / "bert", negatives=own.negatives, passage_length=40, **options)
+        return lambda world: Named(
+            world / "scifact", world / "bert", negatives=own.negatives, passage_length=40, **options
+        )
 
     module = partial(BiEncoderModule, **RATE)
     train(Kind(module, named()), world, tmp_path, checkpoint("bi-encoder"))
@@ -269,7 +273,7 @@ def test_a_run_that_would_end_before_is_refused_and_one_that_is_done_ends(
 @pytest.mark.parametrize("saved", ["by a callback at the end of the epoch", "after the fit"])
 def test_more_epochs_go_on_as_if_they_had_been_asked_for(saved: str, world: Path, tmp_path: Path) -> None:
     made = biencoder()
-    whole, all_of_it = train(made, world, tmp_path, max_steps=-1, max_epochs=3)
+    _, all_of_it = train(made, world, tmp_path, max_steps=-1, max_epochs=3)
     keeps = ModelCheckpoint(tmp_path / "kept", filename="one", every_n_epochs=1)
     run = trainer(tmp_path, max_epochs=1, callbacks=[keeps], enable_checkpointing=True)
     run.fit(made.module(world / "bert"), made.data(world))
@@ -287,7 +291,7 @@ def test_epochs_of_another_length_are_refused_where_they_end_the_run(world: Path
     run = trainer(tmp_path, **epochs, limit_train_batches=2, callbacks=[Stop(3)])
     run.fit(made.module(world / "bert"), made.data(world))
     run.save_checkpoint(path := tmp_path / "middle.ckpt")
-    with pytest.raises(UserError, match="other settings .limit_train_batches 2, here 3"):
+    with pytest.raises(UserError, match=r"other settings .limit_train_batches 2, here 3"):
         train(made, world, tmp_path, path, **epochs)
     train(made, world, tmp_path, path, limit_train_batches=3)  # max_steps ends it
 
@@ -310,9 +314,9 @@ def test_checkpoints_of_before_are_still_gone_on_with(
     _, whole = train(biencoder(), world, tmp_path)
     _, seen = train(biencoder(), world, tmp_path, path)
     assert seen.rates == whole.rates[HALF:]
-    with pytest.raises(UserError, match="other data .steps_an_epoch 3, here 5"):
+    with pytest.raises(UserError, match=r"other data .steps_an_epoch 3, here 5"):
         train(Kind(biencoder().module, triples(batch_size=2)), world, tmp_path, path)
-    with pytest.raises(UserError, match="another model .* weights, here"):
+    with pytest.raises(UserError, match=r"another model .* weights, here"):
         train(biencoder(towers="separate"), world, tmp_path, path)
 
 
@@ -324,7 +328,7 @@ def test_weights_alone_and_weights_of_another_model_are_one_line(
     run.save_checkpoint(path := tmp_path / "weights.ckpt", weights_only=True)
     with pytest.raises(UserError, match="holds weights alone"):
         train(biencoder(), world, tmp_path, path)
-    with pytest.raises(UserError, match="of another model .model.*not there"):
+    with pytest.raises(UserError, match=r"of another model .model.*not there"):
         trainer(tmp_path).validate(CrossEncoderModule(world / "bert"), triples(pairs=True)(world), ckpt_path=str(path))
 
 

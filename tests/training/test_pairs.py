@@ -18,7 +18,9 @@ def test_the_longest_query_leaves_a_passage_its_share(separators: int, tmp_path:
     flat, starts, second = reader.rows([0, 1, 0, 1, 0, 1], [0, 0, 1, 1, 2, 2])
     rows = [flat[first:last].tolist() for first, last in pairwise(starts.tolist())]
     assert max(map(len, rows)) == 16
-    for row, begin, (query, passage) in zip(rows, second, [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2)], strict=True):
+    for row, begin, (query, passage) in zip(
+        rows, second, [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2)], strict=True
+    ):
         own = queries.text(query)[:10].tolist()
         assert row[: 1 + len(own)] == [textbook.CLS, *own]
         assert row[1 + len(own) : begin] == [textbook.SEP] * separators

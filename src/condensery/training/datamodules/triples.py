@@ -45,7 +45,8 @@ class TripleDataModule(TokenDataModule):
         pairs: each row is a query and a passage, ``passage_length`` tokens together, as ``CrossEncoderModule`` reads them.
         chunk_tokens: padded tokens that are in memory together; a larger batch is accumulated.
         seed: of order, positives and negatives.
-        workers: processes that make batches, and that tokenise; 0 = none besides the training.
+        workers: processes that make batches, and that tokenise; 0 = none besides the training. With more, the program
+            stands below ``if __name__ == "__main__":``.
         training: the queries, their positives and their negatives, in place of ``split`` and ``negatives``.
         order: which queries a step is of; None = all in random order, anew each epoch.
         query_prefix: put before each query, as E5's "query: "; the encoder must know of it, see ``TowersModule``. A row of
