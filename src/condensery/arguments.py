@@ -90,3 +90,13 @@ def check_numbers(owner: str, given: Mapping[str, Any]) -> None:
         wanted = RANGES[name].fault(value) if name in RANGES and value is not None else None
         if wanted:
             raise UserError(f"{owner}: {name} must be a {wanted}, not {shown(repr(value))}")
+
+
+def no_room(query_length: int, length: int, key: str = "length") -> str | None:
+    """What is wrong where the longest query leaves a pair's row of ``length`` tokens no passage; None where it does.
+
+    A passage has four tokens of the row at least, its separators included. ``key``: what the length is called.
+    """
+    if query_length <= length - 4:
+        return None
+    return f"query_length={query_length} leaves no room for a passage in {key}={length}; give it {key} - 4 at most"

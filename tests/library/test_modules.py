@@ -392,6 +392,25 @@ def test_mlm_trains_the_head_of_a_frozen_backbone_and_nothing_to_train_is_one_li
         (lambda world: BiEncoderModule(world / "bert", learning_rate=-1e-5), "learning_rate must be a number > 0"),
         (lambda world: CoCondenserModule(world / "bert", temperature=0), "CoCondenserModule: temperature must be"),
         (lambda world: CrossEncoderModule(world / "bert", warmup_ratio=float("nan")), "warmup_ratio must be a number"),
+        (
+            lambda world: triples(pairs=True, query_length=40)(world),
+            "TripleDataModule: query_length=40 leaves no room for a passage in passage_length=40; give it passage_length - 4",
+        ),
+        (lambda world: triples(pairs=True, query_length=37)(world), "query_length=37 leaves no room"),
+        (
+            lambda world: CrossEncoderModule(world / "bert").save_pretrained(world / "no", world / "bert", (60, 60)),
+            "save_pretrained: query_length=60 leaves no room for a passage in length=60",
+        ),
+        (
+            lambda world: Retriever(
+                world / "bert", query_length=8, vectors={"query_prefix": "search the query in notes: "}
+            ),
+            "query_prefix: 'search the query in notes: ' is .* tokens; raise query_length, which is 8",
+        ),
+        (
+            lambda world: Retriever(world / "bert", passage_length=4, vectors={"passage_prefix": "note of text: "}),
+            "passage_prefix: .* raise passage_length, which is 4",
+        ),
         (lambda world: BM25(k1=-1), "BM25: k1 must be a number >= 0, not -1"),
         (lambda world: Retriever(world / "bert", query_length="64"), "query_length must be a whole number"),
         (lambda world: CoCondenserModule(world / "bert").objective(None), None),

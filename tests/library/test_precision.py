@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_modules import KINDS, RATE, trainer, weights
+from test_modules import KINDS, RATE, Stops, same, trainer, weights
 
-from condensery import BiEncoderModule, CoCondenserModule, UserError
+from condensery import UserError
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -25,3 +25,42 @@ def test_every_module_trains_and_validates_in_true_precisions(
     assert run.callback_metrics["train/loss"].isfinite()
     module.save_pretrained(tmp_path / "saved")
     made.module(tmp_path / "saved")
+
+
+@pytest.mark.parametrize("precision", ["16-true"])
+def test_a_precision_in_which_adamw_fails_is_one_line(precision: str, world: Path, tmp_path: Path) -> None:
+    for kind in ("cocondenser", "bi-encoder", "cross-encoder"):
+        module = KINDS[kind].module(world / "bert", **RATE)
+        with pytest.raises(
+            UserError, match=r"Trainer.precision='16-true'.: .* use 32-true, bf16-mixed, 16-mixed, 64-true"
+        ):
+            trainer(tmp_path, max_steps=1, precision=precision).fit(module, KINDS[kind].data(world))
+        assert {value.dtype for value in module.parameters()} == {torch.float32}, "it is as it was"
+
+
+@pytest.mark.parametrize("precision", ["64-true", "bf16-true", "16-true", "bf16-mixed"])
+def test_what_is_only_validated_is_in_any(precision: str, world: Path, tmp_path: Path) -> None:
+    run = trainer(tmp_path, precision=precision)
+    for kind in ("bi-encoder", "cross-encoder"):
+        (values,) = run.validate(KINDS[kind].module(world / "bert"), KINDS[kind].data(world), verbose=False)
+        assert 0 < values["val/mrr@10"] <= 1
+
+
+def test_batches_that_are_none_of_ours_are_cast_as_ever(world: Path, tmp_path: Path) -> None:
+    data = KINDS["bi-encoder"].data(world)
+    run = trainer(tmp_path, max_steps=1, precision="64-true")
+    run.fit(KINDS["bi-encoder"].module(world / "bert"), data)
+    assert run.precision_plugin.convert_input({"numbers": torch.ones(2)})["numbers"].dtype == torch.float64
+    batch = data.batches.batch(0)
+    assert run.precision_plugin.convert_input(batch) is batch
+
+
+def test_a_run_in_doubles_goes_on_exactly(world: Path, tmp_path: Path) -> None:
+    made, path = KINDS["bi-encoder"], tmp_path / "half.ckpt"
+    whole, halved, resumed = (made.module(world / "bert", **RATE) for _ in range(3))
+    trainer(tmp_path, max_epochs=2, precision="64-true").fit(whole, made.data(world))
+    run = trainer(tmp_path, max_epochs=2, precision="64-true", callbacks=[Stops(2, path)])
+    run.fit(halved, made.data(world))
+    run = trainer(tmp_path, max_epochs=2, precision="64-true")
+    run.fit(resumed, made.data(world), ckpt_path=str(path), weights_only=True)
+    assert same(weights(whole), weights(resumed))

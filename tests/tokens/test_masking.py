@@ -1,12 +1,14 @@
 """Masks hide the right share, whole words, never special tokens, and do not depend on the batch."""
 
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from condensery.tokens.masking import mask_spans
+from condensery.tokens.tokenizer import train_wordpiece
 from condensery.tokens.vocabulary import Vocabulary
 
 RATE = 0.15

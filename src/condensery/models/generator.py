@@ -40,6 +40,7 @@ from condensery.models.backbone import config_content, config_name
 from condensery.models.config_file import check_config, shown
 from condensery.models.loading import Allowed, load_weights, quiet, reason
 from condensery.randomness import uniforms
+from condensery.tokens.prefixes import check_prefix
 from condensery.tokens.tokenizer import check_tokenizer, load_tokenizer, number_of_words
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -98,6 +99,12 @@ class OneDraw(LogitsProcessor):
         return torch.full_like(scores, -torch.inf).scatter(1, chosen, 0.0)
 
 
+def check_room(tokenizer: Any, prefix: str, max_input_tokens: int) -> None:
+    """Raise ``UserError`` where the prefix leaves the passage no token."""
+    number = len(tokenizer(prefix, add_special_tokens=False)["input_ids"])
+    check_prefix("prefix", prefix, number, "max_input_tokens", max_input_tokens)
+
+
 class Generator:
     """A model with its tokenizer.
 
@@ -126,6 +133,7 @@ class Generator:
     def sample(self, texts: Sequence[str], rows: Sequence[int], sampling: Sampling) -> list[list[str]]:
         """``sampling.number`` queries for each text; ``rows`` (ascending or not) name the texts in the draws."""
         device, number = self.model.device, sampling.number
+        check_room(self.tokenizer, sampling.prefix, sampling.max_input_tokens)
         read = self.encode([sampling.prefix + text for text in texts], sampling.max_input_tokens)
         read = {name: tensor.to(device) for name, tensor in read.items()}
         states = self.model.get_encoder()(**read).last_hidden_state.repeat_interleave(number, dim=0)

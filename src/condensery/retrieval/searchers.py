@@ -219,6 +219,7 @@ class Retriever(Searcher):
         from condensery.models.checkpoint import load_any_retriever
         from condensery.models.hub import checkpoint_folder
         from condensery.retrieval.dense import device_of_search
+        from condensery.tokens.prefixes import check_prefix
         from condensery.tokens.tokenizer import load_tokenizer
         from condensery.tokens.vocabulary import Vocabulary
 
@@ -243,6 +244,10 @@ class Retriever(Searcher):
         self.device, self.windows = device_of_search(device), windows
         self._tokenizer = load_tokenizer(tokenizer)
         self._vocabulary = Vocabulary.of(self._tokenizer)
+        for side in ("query", "passage"):
+            prefix = getattr(self.model.settings, f"{side}_prefix")
+            length = getattr(self, f"{side}_length")
+            check_prefix(f"{side}_prefix", prefix, len(self._words(prefix)), f"{side}_length", length)
 
     def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """The vectors of queries, (n, d). Raises ``UserError`` where one is not finite."""

@@ -56,20 +56,17 @@ def _line_of(names: dict[str, object], path: str) -> int | None:
 
 @cache
 def _guarded(path: str, line: int) -> bool:
-    """Whether the line stands below ``if __name__ == "__main__":`` or the like, or behind an ``if`` that ends the others."""
+    """Whether the line stands below ``if __name__ == "__main__":`` or the like."""
     try:
         tree = ast.parse(Path(path).read_bytes())
     except (OSError, SyntaxError, ValueError):  # no source: nobody knows
         return True
-    tests = [node for node in ast.walk(tree) if isinstance(node, ast.If) and _tells_children(node.test)]
-    around = any(node.lineno <= line <= (node.end_lineno or line) for node in tests)
-    return around or any(node.lineno < line and _negated(node.test) for node in tests)
+    return any(
+        node.lineno <= line <= (node.end_lineno or line) and _tells_children(node.test)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If)
+    )
 
 
 def _tells_children(test: ast.expr) -> bool:
-    names = (getattr(part, "id", getattr(part, "attr", None)) for part in ast.walk(test))
-    return not _CHILDREN_DIFFER.isdisjoint(name for name in names if name)
-
-
-def _negated(test: ast.expr) -> bool:
-    return any(isinstance(part, ast.NotEq | ast.Not) for part in ast.walk(test))
+    return any(getattr(part, "id", getattr(part, "attr", "")) in _CHILDREN_DIFFER for part in ast.walk(test))

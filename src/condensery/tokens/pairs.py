@@ -6,6 +6,8 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from condensery.arguments import no_room
+from condensery.errors import UserError
 from condensery.tokens.batches import Chunk, chunks, text_rows
 from condensery.tokens.ranges import ranges
 from condensery.tokens.store import TokenStore
@@ -24,6 +26,9 @@ class PairReader:
         query_length: tokens of the longest query, counted with [CLS] and [SEP].
         length: tokens of the longest row; the passage is cut to what the query leaves.
         separators: [SEP] between the two: 1, or 2 where the tokenizer writes pairs so (RoBERTa's).
+
+    Raises:
+        UserError: the longest query leaves no room for a passage.
     """
 
     queries: TokenStore
@@ -33,6 +38,10 @@ class PairReader:
     query_length: int
     length: int
     separators: int = 1
+
+    def __post_init__(self) -> None:
+        if wrong := no_room(self.query_length, self.length):
+            raise UserError(wrong)
 
     def rows(self, queries: ArrayLike, passages: ArrayLike) -> tuple[Ids, Ids, Ids]:
         """The pairs of queries (n,) and passages (n,): flat ids, starts (n + 1,), where the second texts begin (n,)."""

@@ -56,6 +56,12 @@ class Prefixes:
 NO_PREFIXES = Prefixes()
 
 
+def check_prefix(key: str, prefix: str, number: int, length_key: str, length: int) -> None:
+    """Raise ``UserError`` where a prefix of ``number`` tokens leaves a text none of ``length``, [CLS] and [SEP] included."""
+    if number > length - 3:
+        raise UserError(f"{key}: {shown(prefix)!r} is {number} tokens; raise {length_key}, which is {length}")
+
+
 def _ids(tokenizer: "PreTrainedTokenizerFast", key: str, prefix: str, length_key: str, length: int) -> Ids:
     """The ids of a prefix such that they and the ids of a text are those of both together."""
 
@@ -66,8 +72,7 @@ def _ids(tokenizer: "PreTrainedTokenizerFast", key: str, prefix: str, length_key
     for form in (prefix, prefix.rstrip()):  # some tokenizers make a token of the space at the end
         ids = read(form)
         if all(read(prefix + text) == ids + read(text) for text in _BEGINNINGS):
-            if len(ids) > length - 3:
-                raise UserError(f"{key}: {shown(prefix)!r} is {len(ids)} tokens; raise {length_key}, which is {length}")
+            check_prefix(key, prefix, len(ids), length_key, length)
             return np.asarray(ids, np.int64)
     raise UserError(
         f"{key}: the tokenizer joins {shown(prefix)!r} with the first word of a text; end the prefix in a space or a colon,"

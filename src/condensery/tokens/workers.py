@@ -136,7 +136,9 @@ def in_order(
         for batch in batches:
             yield work(tokenizer, batch)
         return
-    pool = ProcessPoolExecutor(workers, spawning(f"workers={workers}"), initializer=_start, initargs=(Parent.here(), folder))
+    pool = ProcessPoolExecutor(
+        workers, spawning(f"workers={workers}"), initializer=_start, initargs=(Parent.here(), folder)
+    )
     waiting: deque[Future[Result]] = deque()
     try:
         for batch in batches:

@@ -1,7 +1,7 @@
 """The trainer's part in adaptive batches (Zhao et al., §3.2): starts the process that makes them, renews the vectors."""
 
-from multiprocessing.process import BaseProcess
 import threading
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import numpy as np

@@ -93,10 +93,10 @@ def hash_of(array: NDArray[Any]) -> str:
     content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     digest = hashlib.blake2b(f"{array.dtype.str} {array.shape}".encode(), digest_size=8)
     if len(content) <= _WHOLE:
-        digest.update(content)
+        digest.update(content.data)
     else:
         for first in np.linspace(0, len(content) - _BLOCK, _WHOLE // _BLOCK // 4).astype(np.int64).tolist():
-            digest.update(content[first : first + _BLOCK])
+            digest.update(content[first : first + _BLOCK].data)
     return f"hash {digest.hexdigest()}"
 
 

@@ -32,7 +32,9 @@ def check_same(saved: Mapping[str, Plain], here: Mapping[str, Plain], what: str)
     for name, value in here.items():
         if name in saved and saved[name] != value:
             said = name.removeprefix("batches.")
-            raise UserError(f"the checkpoint was written with other {what} ({said} {saved[name]}, here {value}); {_ANEW}")
+            raise UserError(
+                f"the checkpoint was written with other {what} ({said} {saved[name]}, here {value}); {_ANEW}"
+            )
 
 
 class Resumption:
@@ -62,11 +64,15 @@ class Resumption:
         """Raise ``UserError`` where a fit cannot go on with it: other weights, settings or data, or no optimiser."""
         if self.module.trainer.state.fn == "fit":
             self._check(checkpoint)
+        # Lightning would read doubles into the module before it makes doubles of it
+        self.module.trainer.precision_plugin.convert_module(self.module)
         check_weights(self.module, checkpoint["state_dict"])
 
     def _check(self, checkpoint: dict[str, Any]) -> None:
         if "optimizer_states" not in checkpoint:
-            raise UserError("the checkpoint holds weights alone, with which no run goes on; load_from_checkpoint takes them")
+            raise UserError(
+                "the checkpoint holds weights alone, with which no run goes on; load_from_checkpoint takes them"
+            )
         self.step, saved = checkpoint["global_step"], checkpoint.get(_ENTRY)
         if saved is not None:  # there was no such entry once
             self.ruled, self.epoch = saved["ruled"], saved["epoch"]
@@ -75,7 +81,7 @@ class Resumption:
 
     def _check_data(self, name: str | None, checkpoint: dict[str, Any]) -> None:
         """Lightning hands to a data module what one of the same class has written; of another class it looks at nothing."""
-        data = getattr(self.module.trainer, "datamodule", None)
+        data: Any = getattr(self.module.trainer, "datamodule", None)
         if name is None or (data is not None and type(data).__qualname__ == name):
             return
         if not hasattr(data, "batches_an_epoch"):
@@ -84,7 +90,7 @@ class Resumption:
         data.load_state_dict(checkpoint[name])
 
     def check_length(self, steps: int, epoch: int | None) -> None:
-        """Raise ``UserError`` where the run would end before the step of the checkpoint, or its epochs are not what they were.
+        """Raise ``UserError`` where the run would end before the checkpoint's step, or its epochs are of another length.
 
         Args:
             steps: of the whole run.
@@ -168,5 +174,10 @@ def keep_own_settings(optimiser: Optimizer, state: dict[str, Any]) -> dict[str, 
     own, saved = optimiser.param_groups, state["param_groups"]
     numbers = [[len(group["params"]) for group in groups] for groups in (saved, own)]
     if numbers[0] != numbers[1]:
-        raise UserError(f"the checkpoint is of another model ({sum(numbers[0])} weights, here {sum(numbers[1])}); {_MADE}")
-    return {**state, "param_groups": [{**one, "params": other["params"]} for one, other in zip(own, saved, strict=True)]}
+        raise UserError(
+            f"the checkpoint is of another model ({sum(numbers[0])} weights, here {sum(numbers[1])}); {_MADE}"
+        )
+    return {
+        **state,
+        "param_groups": [{**one, "params": other["params"]} for one, other in zip(own, saved, strict=True)],
+    }

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from condensery.arguments import no_room
 from condensery.errors import UserError
 from condensery.stages.base import Context, stage
 from condensery.stages.finetuning.training_queries import QueriesConfig, training_queries, training_work
@@ -33,8 +34,8 @@ class TrainCrossEncoderConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig
 
     @model_validator(mode="after")
     def _room_for_a_passage(self) -> Self:
-        if self.query_length > self.length - 4:
-            raise ValueError(f"query_length={self.query_length} leaves no room for a passage in length={self.length}")
+        if wrong := no_room(self.query_length, self.length):
+            raise ValueError(wrong)
         return self
 
 

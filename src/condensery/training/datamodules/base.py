@@ -40,7 +40,7 @@ class StepDataModule(pl.LightningDataModule):
 
     Args:
         batches: makes them; None where a subclass does in ``setup``.
-        workers: processes that make them beside the training; 0 = none.
+        workers: processes that make them beside the training; 0 = none. See ``condensery.system.spawning``.
 
     Attributes:
         epoch: batches that Lightning is to take for an epoch; None = those of one pass over the data.
@@ -134,7 +134,9 @@ def _converted(plugin: Any, batch: Any) -> Any:
 
     It would cast field by field what frozen dataclasses hold. Ours hold ids, and what is no id is cast where it is used.
     """
-    return batch if isinstance(batch, Batch | ValidationSample | PairSample) else type(plugin).convert_input(plugin, batch)
+    return (
+        batch if isinstance(batch, Batch | ValidationSample | PairSample) else type(plugin).convert_input(plugin, batch)
+    )
 
 
 class _Loader(DataLoader[Batch]):

@@ -38,7 +38,8 @@ class PassageQueryDataModule(TokenDataModule):
         decoder: what the decoder of an auto-encoder reads; None = there is none.
         chunk_tokens: padded tokens that are in memory together; a larger batch is accumulated.
         seed: of order, queries and masks.
-        workers: processes that make batches, and that tokenise; 0 = none besides the training.
+        workers: processes that make batches, and that tokenise; 0 = none besides the training. With more, the program
+            stands below ``if __name__ == "__main__":``.
 
     Raises:
         UserError: a number is out of its range, or an item of ``data`` has no text or no queries; see

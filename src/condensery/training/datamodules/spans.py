@@ -56,7 +56,8 @@ class SpanPairDataModule(TokenDataModule):
         keep_sentence: probability that the sentence stays in its span (of ``pairs="sentence"``).
         chunk_tokens: padded tokens that are in memory together; a larger batch is accumulated.
         seed: of order, spans and masks.
-        workers: processes that make batches, and that tokenise; 0 = none besides the training.
+        workers: processes that make batches, and that tokenise; 0 = none besides the training. With more, the program
+            stands below ``if __name__ == "__main__":``.
 
     Raises:
         UserError: a number is out of its range; see ``TokenDataModule``, too.

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from condensery.arguments import check_numbers
+from condensery.arguments import check_numbers, no_room
 from condensery.errors import UserError
 from condensery.models.cross_encoder import pair_separators
 from condensery.retrieval.negatives import Negatives, open_negatives, read_negatives
@@ -45,7 +45,8 @@ class TripleDataModule(TokenDataModule):
         pairs: each row is a query and a passage, ``passage_length`` tokens together, as ``CrossEncoderModule`` reads them.
         chunk_tokens: padded tokens that are in memory together; a larger batch is accumulated.
         seed: of order, positives and negatives.
-        workers: processes that make batches, and that tokenise; 0 = none besides the training.
+        workers: processes that make batches, and that tokenise; 0 = none besides the training. With more, the program
+            stands below ``if __name__ == "__main__":``.
         training: the queries, their positives and their negatives, in place of ``split`` and ``negatives``.
         order: which queries a step is of; None = all in random order, anew each epoch.
         query_prefix: put before each query, as E5's "query: "; the encoder must know of it, see ``TowersModule``. A row of
@@ -53,7 +54,8 @@ class TripleDataModule(TokenDataModule):
         passage_prefix: put before each passage, and before its title.
 
     Raises:
-        UserError: a number is out of its range; see ``TokenDataModule``, too.
+        UserError: a number is out of its range, or the query leaves a row of ``pairs`` no room; see ``TokenDataModule``,
+            too.
     """
 
     def __init__(
@@ -80,6 +82,8 @@ class TripleDataModule(TokenDataModule):
         passage_prefix: str = "",
     ) -> None:
         check_numbers("TripleDataModule", locals())
+        if pairs and (wrong := no_room(query_length, passage_length, "passage_length")):
+            raise UserError(f"TripleDataModule: {wrong}")
         super().__init__(data, tokenizer, titles, workers)
         one = isinstance(negatives, str | Path | Searcher | type | Negatives)
         self.negatives: list[Any] = [negatives] if one else list(negatives or [])  # type: ignore[arg-type]

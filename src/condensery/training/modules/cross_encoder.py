@@ -4,7 +4,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Unpack
 
-from condensery.arguments import check_numbers
+from condensery.arguments import check_numbers, no_room
 from condensery.errors import UserError
 from condensery.losses.contrast import Contrast
 from condensery.losses.cross_batch import share_of
@@ -76,7 +76,7 @@ class CrossEncoderModule(TrainingModule):
             lengths: tokens of the longest query and of the longest pair; None = those of the data module.
 
         Raises:
-            UserError: one of the two is not known.
+            UserError: one of the two is not known, or the query leaves no room for a passage.
         """
         data = getattr(self._trainer, "datamodule", None)
         tokenizer, lengths = (
@@ -88,6 +88,8 @@ class CrossEncoderModule(TrainingModule):
                 "save_pretrained: give `tokenizer` and `lengths`; the module was trained on no TripleDataModule"
             )
         query_length, length = lengths
+        if wrong := no_room(query_length, length):
+            raise UserError(f"save_pretrained: {wrong}")
         save_cross_encoder(
             Reranker(self.model, query_length, length, pair_separators(tokenizer)), Path(folder), tokenizer
         )

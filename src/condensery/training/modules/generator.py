@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from condensery.losses.contrast import Contrast
 from condensery.losses.cross_batch import share_of
 from condensery.losses.gradient_cache import ChunkEncoder, wide
+from condensery.models.generator import check_room
 from condensery.text.table import TextTable
 from condensery.tokens.batches import Chunk
 from condensery.training.batches.base import ALL, Batch, Share, items_of_step
@@ -61,6 +62,9 @@ class GeneratorBatches:
         max_input_tokens, max_tokens: longest passage and query; what is longer is cut.
         budget: padded tokens a chunk may hold, of passages and queries.
         seed: of the order.
+
+    Raises:
+        UserError: the prefix leaves a passage no token.
     """
 
     def __init__(
@@ -78,6 +82,7 @@ class GeneratorBatches:
         budget: int,
         seed: int,
     ) -> None:
+        check_room(tokenizer, prefix, max_input_tokens)
         self.pairs, self.passages, self.queries, self.tokenizer = pairs, passages, queries, tokenizer
         self.prefix, self.titles, self.batch_size = prefix, titles, batch_size
         self.max_input_tokens, self.max_tokens = max_input_tokens, max_tokens

@@ -1,0 +1,96 @@
+"""A program that starts processes without a main guard is told so in one line, before there is any."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+STARTS = 'print("here", flush=True)\nfrom condensery.system.spawning import spawning\n'
+CALL = 'process = spawning("workers=2").Process(target=print, args=("a child",))\nprocess.start()\nprocess.join()\n'
+BELOW = "".join(f"    {line}\n" for line in CALL.splitlines())
+MAIN = f"def main():\n{BELOW}\n"
+GUARD = 'if __name__ == "__main__":\n'
+
+REFUSED = {
+    "plain": STARTS + CALL,
+    "in a function": STARTS + MAIN + "main()\n",
+    "behind a guard of something else": STARTS + f"{GUARD}    print()\n" + CALL,
+    "with a name that asks for nothing": STARTS + "name = __name__\n" + CALL,
+    "behind the end of the children": STARTS + 'import sys\nif __name__ != "__main__":\n    sys.exit()\n' + CALL,
+    "below another if": STARTS + "if True:\n" + BELOW,
+    "in a thread": STARTS
+    + MAIN
+    + "import threading\nthread = threading.Thread(target=main)\nthread.start()\nthread.join()\n",
+}
+STARTED = {
+    "guarded": STARTS + MAIN + f"{GUARD}    main()\n",
+    "guarded with more": STARTS + MAIN + 'import sys\nif sys.argv and "__main__" == __name__:\n    main()\n',
+    "by the name of the process": STARTS
+    + "import multiprocessing\nif multiprocessing.current_process().name == 'MainProcess':\n"
+    + BELOW,
+}
+
+
+def run(folder: Path, *arguments: str, program: str | None = None) -> subprocess.CompletedProcess[str]:
+    command = ["env", f"PYTHONPATH={':'.join([str(folder), *sys.path])}", sys.executable, *arguments]
+    return subprocess.run(command, input=program, capture_output=True, text=True, timeout=120, cwd=folder, check=False)
+
+
+@pytest.mark.parametrize("program", REFUSED.values(), ids=REFUSED)
+def test_without_a_guard_nothing_is_started(program: str, tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(program)
+    done = run(tmp_path, str(path))
+    assert done.returncode == ("thread" not in program), "Python goes on after an error in a thread"
+    assert done.stdout.count("here") == 1, "a child came here"
+    assert done.stderr.count("Traceback") == 1
+    *_, last = done.stderr.strip().splitlines()
+    lines = program.splitlines()
+    last_of_all = lines[-3].startswith("thread") or lines[-1] == "main()"
+    number = len(lines) if last_of_all else len(lines) - 2
+    assert last.startswith(
+        f"condensery.errors.UserError: {path}, line {number}: workers=2 starts processes, which import"
+    )
+    assert 'put the program below `if __name__ == "__main__":`' in last
+
+
+@pytest.mark.parametrize("program", STARTED.values(), ids=STARTED)
+def test_with_one_processes_are_started(program: str, tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(program)
+    done = run(tmp_path, str(path))
+    assert done.returncode == 0, done.stderr
+    assert "a child" in done.stdout
+
+
+def test_by_the_name_of_a_module_it_is_the_same(tmp_path: Path) -> None:
+    (tmp_path / "plain.py").write_text(REFUSED["plain"])
+    (tmp_path / "guarded.py").write_text(STARTED["guarded"])
+    assert "workers=2 starts processes" in run(tmp_path, "-m", "plain").stderr
+    assert "a child" in run(tmp_path, "-m", "guarded").stdout
+
+
+def test_on_the_command_line_there_is_nothing_to_import_and_from_standard_input_it_cannot_be(tmp_path: Path) -> None:
+    assert "a child" in run(tmp_path, "-c", REFUSED["plain"]).stdout
+    done = run(tmp_path, "-", program=REFUSED["plain"])
+    assert done.returncode == 1
+    assert (
+        "workers=2 starts processes, which cannot import a program that is read from <stdin>: write it" in done.stderr
+    )
+
+
+@pytest.mark.parametrize("what", ["batches", "tokens"])
+def test_whoever_starts_workers_asks(what: str, tmp_path: Path) -> None:
+    starts = {
+        "batches": "from condensery.training.datamodules.base import StepDataModule\n"
+        "class None_:\n    def steps_an_epoch(self):\n        return 1\n"
+        "StepDataModule(None_(), workers=2).train_dataloader()\n",
+        "tokens": "from condensery.tokens.workers import in_order\nlist(in_order(print, [[]], None, 2))\n",
+    }
+    path = tmp_path / "program.py"
+    path.write_text(starts[what])
+    done = run(tmp_path, str(path))
+    assert done.returncode == 1
+    assert "BrokenProcessPool" not in done.stderr
+    assert f"{path}, line {len(starts[what].splitlines())}: workers=2 starts processes" in done.stderr
