@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytorch_lightning as pl
@@ -77,14 +78,14 @@ def test_scores_that_overflow_are_no_ranking(world: Path, tmp_path: Path) -> Non
 
 
 def test_training_from_it_says_that_the_checkpoint_is_to_blame(broken: Path, world: Path, tmp_path: Path) -> None:
-    trainer = pl.Trainer(
-        max_steps=2, default_root_dir=tmp_path, logger=False, enable_progress_bar=False, enable_model_summary=False
-    )
+    quiet: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     data = TripleDataModule(world / "scifact", tokenizer=world / "bert", batch_size=4)
     with pytest.raises(
         UserError, match=r"at step 0; .*take another checkpoint, for .*output\.dense\.weight of this one"
     ):
-        trainer.fit(BiEncoderModule(broken), data)
+        pl.Trainer(max_steps=2, default_root_dir=tmp_path, num_sanity_val_steps=0, **quiet).fit(BiEncoderModule(broken), data)
+    with pytest.raises(UserError, match=r"^val/mrr@10: the vector of validation query 0 is not finite; the training"):
+        pl.Trainer(max_steps=2, default_root_dir=tmp_path, **quiet).fit(BiEncoderModule(broken), data)
     assert not list(tmp_path.rglob("*.ckpt"))
 
 
