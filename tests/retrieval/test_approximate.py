@@ -113,6 +113,77 @@ def test_rounding_is_measured_by_the_lengths_of_the_vectors(less: float, equal: 
     assert stand_ins(query, lower[None], passage[None]) == 1, "what scores more is as good"
 
 
+def test_it_is_judged_by_the_ten_best_as_well_as_by_all(exact: DenseIndex, tmp_path: Path) -> None:
+    index = built(exact, tmp_path / "index", "IVF40,Flat", nprobe=2)
+    assert index.recall_of_top is None
+    rows, wanted = index.search(np.arange(QUERIES), 200)[1], exact.search(np.arange(QUERIES), 200)[1]
+    shares = [
+        np.mean([len(np.intersect1d(a[:k], b[:k])) / k for a, b in zip(rows[:20], wanted[:20], strict=True)])
+        for k in (10, 200)
+    ]
+    assert [index.recall_of_top, index.recall] == pytest.approx(shares)
+    assert shares[0] > shares[1] + 0.1, "the two say different things"
+
+
+def test_both_are_printed_and_so_is_that_too_few_were_found(
+    exact: DenseIndex, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    index = built(exact, tmp_path / "index", "IVF40,Flat", nprobe=1)
+    index.search(np.arange(QUERIES), 1_000)
+    assert index.recall is not None
+    assert index.recall_of_top is not None
+    assert recall_of(index, "x") == {"recall_of_exact": index.recall, "recall_of_exact@10": index.recall_of_top}
+    first, second = capsys.readouterr().out.splitlines()
+    of_all, of_top = 100 * index.recall, 100 * index.recall_of_top
+    assert (
+        first
+        == f"[x] approximate search found {of_all:.1f} % of what exact search finds, and {of_top:.1f} % of the 10 best"
+    )
+    assert second.startswith(f"[x] for {QUERIES} queries approximate search found fewer passages than it was asked for")
+    index = built(exact, tmp_path / "flat", "Flat")
+    index.search(np.arange(QUERIES), 5_000)
+    assert index.short == 0, "all that there are is enough"
+
+
+@pytest.mark.parametrize(
+    ("factory", "unit", "said"),
+    [
+        ("L2norm,Flat", False, "ranks by cosine"),
+        ("L2norm,Flat", True, None),
+        ("PCA8,Flat", True, "takes the mean off"),
+        ("IVF20,Flat", False, None),
+    ],
+)
+def test_what_changes_the_order_is_told(
+    factory: str, unit: bool, said: str | None, write_dense: WriteDense, tmp_path: Path
+) -> None:
+    vectors = clustered(1, PASSAGES)
+    vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True) if unit else vectors
+    exact = DenseIndex(write_dense(vectors, clustered(2, QUERIES), 700), device="cpu")
+    with progress("build", len(exact), "vectors") as task:
+        does = build_approximate(exact, tmp_path, factory, 1_500, 1, 1, task)
+    assert (does is None) if said is None else (said in str(does))
+
+
+@pytest.mark.parametrize(
+    "factory", ["IDMap,Flat", "HNSW16_PQ4x4", "HNSW1", "PQ4x0", "LSH", "NSG4", "ZnLattice4x10_6", "PCA200,Flat"]
+)
+def test_what_cannot_be_searched_by_inner_product_leaves_nothing(
+    factory: str, exact: DenseIndex, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=r"^factory: ") as caught:
+        built(exact, tmp_path / "index", factory)
+    assert "\n" not in str(caught.value)
+    assert not list((tmp_path / "index").iterdir())
+
+
+def test_query_vectors_that_are_not_finite_are_refused(exact: DenseIndex, tmp_path: Path) -> None:
+    index = built(exact, tmp_path / "index", "IVF20,Flat")
+    for bad in (np.nan, np.inf):
+        with pytest.raises(UserError, match="the vector of query 1 is not finite"):
+            index.search_vectors(np.array([[0.0] * DIM, [bad] * DIM]), 3)
+
+
 def test_where_fewer_are_found_than_asked_for_the_rest_is_empty(exact: DenseIndex, tmp_path: Path) -> None:
     scores, rows = built(exact, tmp_path / "index", "IVF40,Flat", nprobe=1).search(np.arange(2), 1_000)
     assert (rows[:, -1] == -1).all()

@@ -1,4 +1,4 @@
-"""Run files: what is written reads back to the last bit, what others wrote is checked."""
+"""Run files: what is written reads back, to the last bit where no scores tie; what others wrote is checked."""
 
 import gzip
 from pathlib import Path
@@ -8,6 +8,7 @@ import pytest
 
 from condensery.errors import UserError
 from condensery.retrieval import runs
+from condensery.retrieval.ranking import strictly_falling
 from condensery.retrieval.runs import Run, rankings_of, read_run, write_run
 from condensery.text.collection import Collection
 
@@ -28,7 +29,14 @@ def test_a_run_reads_back_exactly(tmp_path: Path, collection: Collection, run: R
     read = read_run(tmp_path / name, collection)
     np.testing.assert_array_equal(read.query_rows, run.query_rows)
     np.testing.assert_array_equal(read.passage_rows, run.passage_rows)
-    np.testing.assert_array_equal(read.scores, run.scores)
+    found = run.passage_rows >= 0
+    np.testing.assert_array_equal(read.scores, np.where(found, strictly_falling(run.scores), -np.inf))
+    tied = np.zeros(run.scores.shape, bool)
+    tied[0, 4:6] = True  # behind the first of them
+    np.testing.assert_array_equal(read.scores[~tied], run.scores[~tied])
+    np.testing.assert_allclose(read.scores[tied], run.scores[tied], rtol=3e-7)
+    write_run(tmp_path / f"again.{name}", read, collection)
+    assert (tmp_path / f"again.{name}").read_bytes() == (tmp_path / name).read_bytes()
 
 
 def test_lines_are_those_of_trec(tmp_path: Path, collection: Collection, run: Run) -> None:
@@ -38,6 +46,16 @@ def test_lines_are_those_of_trec(tmp_path: Path, collection: Collection, run: Ru
     first = lines[0].split(" ")
     assert (first[0], first[1], first[2], first[3], first[5]) == ("q0", "Q0", f"p{run.passage_rows[0, 0]}", "1", "bm25")
     assert np.float32(first[4]) == run.scores[0, 0]
+
+
+@pytest.mark.parametrize("score", [np.nan, np.inf, -np.inf])
+def test_a_score_that_is_not_finite_is_not_written(score: float, tmp_path: Path, collection: Collection) -> None:
+    run = Run(
+        np.array([2, 5]), np.array([[1, 2, -1], [3, 4, 5]]), np.array([[1, 0, -np.inf], [3, score, 1]], np.float32)
+    )
+    with pytest.raises(UserError, match=r"run\.gz: a score of query 'q5' is not finite"):
+        write_run(tmp_path / "run.gz", run, collection)
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_same_run_gives_the_same_bytes(tmp_path: Path, collection: Collection, run: Run) -> None:

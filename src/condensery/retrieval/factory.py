@@ -41,7 +41,7 @@ def check_factory(factory: str) -> None:
 
 def check_numbers(factory: str) -> None:
     """Raise ``UserError`` where FAISS would crash on a number, never end, or take all memory."""
-    ranges = [(r"(\d+)", 1, LARGEST), (r"(?:PQ|RQ|LSQ)[\dx]*x(\d+)", 1, BITS)]
+    ranges = [(r"(?:[A-Z][A-Za-z]*|[x_])(\d+)", 1, LARGEST), (r"(?:PQ|RQ|LSQ)[\dx]*x(\d+)", 1, BITS)]
     ranges += [(rf"{graph}(\d+)", *bounds) for graph, bounds in NEIGHBOURS.items()]
     for pattern, least, most in ranges:
         for found in re.finditer(pattern, factory):

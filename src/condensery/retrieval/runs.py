@@ -86,6 +86,9 @@ def _writer(path: Path, compress: bool) -> Iterator[TextIO]:
 def read_run(path: Path, collection: Collection) -> Run:
     """Read a run, of ours or of another tool; queries in row order, passages by score, then by rank.
 
+    Of ours that is the order that was written. Of another tool, equal scores stand by its own rank column, which trec_eval
+    does not read: it puts them in the order of their ids.
+
     Raises ``UserError`` with the line number: wrong column count, a score or rank that is no number, an unknown id, a
     passage twice for one query.
     """

@@ -229,8 +229,11 @@ class TrainingModule(pl.LightningModule):
 
     def _check_norm(self, step: int) -> None:
         if self._norm is not None and not self._scaled() and not self._norm.isfinite():
+            begun = (name for name, weight in self.named_parameters() if step == 0 and not weight.isfinite().all())
+            broken = next(begun, None)
             raise UserError(
                 f"the gradient is not finite at step {step}; lower learning_rate, raise warmup_ratio or set max_grad_norm"
+                + (f"; or take another checkpoint, for {broken} of this one is not finite" if broken else "")
             )
 
     def _scaled(self) -> bool:
