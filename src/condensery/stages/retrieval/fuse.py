@@ -103,11 +103,12 @@ class FuseConfig(StageConfig):
         return ("metric", fault[1]) if fault and fault[0] == "metrics" else None  # without the split: equal weights
 
 
-@stage("fuse", version=1, makes="index")
+@stage("fuse", version=2, makes="index")
 def fuse(config: FuseConfig, context: Context) -> dict[str, Any]:
     """Write index.json, which names the retrievers and how they are joined."""
     from condensery.retrieval.fusion import FusedIndex, write_fused
     from condensery.retrieval.index import open_index
+    from condensery.retrieval.own_passages import left_out
     from condensery.retrieval.retriever import recall_of
     from condensery.text.collection import Collection
 
@@ -120,7 +121,8 @@ def fuse(config: FuseConfig, context: Context) -> dict[str, Any]:
     index = FusedIndex(members, weights, config.depth, config.method, config.rank_constant)
     chosen = _choose(config, context.stage_name, index, collection) if config.chooses else None
     write_fused(context.folder, index, [f"{artifact.kind}/{artifact.id}" for artifact in artifacts], chosen)
-    return {"weights": index.weights.tolist(), "chosen": chosen, **recall_of(index, context.stage_name)}
+    own = left_out(collection, collection.questions(config.split), context.stage_name) if chosen else {}
+    return {"weights": index.weights.tolist(), "chosen": chosen, **own, **recall_of(index, context.stage_name)}
 
 
 def _choose(config: FuseConfig, label: str, index: "FusedIndex", collection: "Collection") -> dict[str, Any] | None:

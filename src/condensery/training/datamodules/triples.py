@@ -10,6 +10,7 @@ from condensery.arguments import check_numbers
 from condensery.errors import UserError
 from condensery.models.cross_encoder import pair_separators
 from condensery.retrieval.negatives import Negatives, open_negatives, read_negatives
+from condensery.retrieval.no_negatives import NoNegatives
 from condensery.retrieval.pool import NegativePool
 from condensery.retrieval.searchers import BM25, Searcher, mined
 from condensery.text.given import Given
@@ -142,7 +143,8 @@ class TripleDataModule(TokenDataModule):
             raise UserError("TripleDataModule: of tokens alone nobody knows the judgements; give `training`")
         positives = judged_queries(self._collection, self.split, self.train_queries, self.seed)
         rows = np.fromiter(positives, np.int64)
-        return TrainingQueries.of(positives, NegativePool(self._sources(), rows))
+        known = NoNegatives.of(self._collection, positives)
+        return TrainingQueries.of(positives, NegativePool(self._sources(), rows), known=known)
 
     def _sources(self) -> list[Negatives]:
         sources = []
