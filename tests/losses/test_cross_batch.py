@@ -114,7 +114,7 @@ def cases(folder: Path) -> Iterator[tuple[str, TrainingModule, list[Any], Any]]:
     for name, negatives in (("unequal", 0), ("swapped", 2)):
         batches, shares = triples(folder, negatives, copies=True), SHARES[name]
         own = [batches.batch_of(0, np.array(share)) for share in shares]
-        yield f"copies, {name}", module_of("words"), own, batches.batch_of(0, np.concatenate(shares))
+        yield f"words, copies, {name}", module_of("words"), own, batches.batch_of(0, np.concatenate(shares))
     for kind, make in (("cocondenser", trainings.span_batches), ("ict", trainings.sentence_batches)):
         parts = [np.array([1, 4, 6]), np.array([0, 2])]
         own, joined = [spans(folder, make, part) for part in parts], spans(folder, make, np.concatenate(parts))

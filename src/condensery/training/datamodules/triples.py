@@ -35,7 +35,8 @@ class TripleDataModule(TokenDataModule):
         tokenizer: folder or hub name; not needed where ``data`` is ``Tokens``.
         split: whose judged queries are trained on; those of ``dev``, where there are any, are validated on.
         negatives: where hard negatives come from: ``BM25`` or a ``Retriever``, which mines them in ``prepare_data``; a file
-            or folder of negatives; or several of these. None = the passages of the other queries alone.
+            or folder of negatives; or several of these. What is no negative (``NoNegatives``) is never drawn.
+            None = the passages of the other queries alone.
         negatives_per_query: hard negatives drawn each time that a query is seen.
         mining_depth: negatives mined for a query, of which these are drawn.
         train_queries: so many of the queries, drawn by the seed; None = all.
