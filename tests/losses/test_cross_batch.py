@@ -186,7 +186,7 @@ def test_the_mean_over_processes_is_the_gradient_of_the_joined_batch(found: tupl
         gradient_of(module, own[0])
         alone = gradient_of(module, own[1])[1] / PROCESSES  # adds to it
         assert float((alone - gradient).norm() / gradient.norm()) > 1e-2, "sharing makes no difference"
-    assert len(names) == 19
+    assert len(names) == 21
 
 
 def test_the_cases_have_what_is_easily_got_wrong(tmp_path: Path) -> None:

@@ -71,6 +71,15 @@ def test_queries_without_judgements_have_their_own_text(words: Collection) -> No
     assert found.lists(np.array([2]))[0].tolist() == [1, 6]
 
 
+def test_a_query_is_no_negative_of_itself_that_is_told_by_its_title(tmp_path: Path) -> None:
+    with CollectionWriter(tmp_path / "c", "forum") as writer:
+        writer.add_judgement("train", "q1", "p1", 1)
+        for name, title in (("q1", "how so"), ("q2", "how so"), ("p1", "thus")):
+            writer.add_passage(Passage(name, title, f"body of {name}"))
+        writer.add_query(Query("q1", "how  so"))
+    assert known(Collection(tmp_path / "c")).lists(np.array([0]))[0].tolist() == [0, 2]
+
+
 def test_nothing_is_known_by_text_where_all_texts_differ(
     collection: Collection, capsys: pytest.CaptureFixture[str]
 ) -> None:

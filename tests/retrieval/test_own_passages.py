@@ -27,7 +27,8 @@ NFD = unicodedata.normalize("NFD", TOPICS[0])
 def arguments(tmp_path: Path) -> Collection:
     """Query a<i> is passage a<i>, written a little differently, and passage b<i> answers it; c<i> has the text of a<i>.
 
-    Query a3 is judged relevant to itself. The query "0" has a passage's id and not its text.
+    Of a2 the title alone is the query, as of the questions of a forum. Query a3 is judged relevant to itself. The query "0"
+    has a passage's id and not its text.
     """
     with CollectionWriter(tmp_path / "arguments", "arguments") as writer:
         for number in range(4):
@@ -35,7 +36,7 @@ def arguments(tmp_path: Path) -> Collection:
         writer.add_judgement("test", "a3", "a3", 1)
         writer.add_judgement("test", "a2", "a2", 0)
         writer.add_judgement("test", "0", "b0", 1)
-        texts = [("", f" {NFD} "), ("old", "trams"), ("Coats", "school coats"), ("", "wild\tbees")]
+        texts = [("", f" {NFD} "), ("old", "trams"), ("school coats", "are they warm"), ("", "wild\tbees")]
         for number, (title, text) in enumerate(texts):
             writer.add_passage(Passage(f"a{number}", title, text))
             writer.add_passage(Passage(f"b{number}", "", f"{TOPICS[number]} in winter {number}"))

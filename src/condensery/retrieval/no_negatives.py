@@ -1,7 +1,8 @@
 """Which passages are no negatives of a query: those that are relevant to it, and those that cannot be told from them.
 
 These are, by their texts (``text/same_texts.py``): passages whose title and text are those of a relevant one, passages that
-are relevant to another query of the same text, and passages that are the text of the query. Of passages that are the same
+are relevant to another query of the same text, and passages that are the text of the query, or the query itself
+(``own_passages``). Of passages that are the same
 the first stands for all, and so it does of queries: lists stay short however often a text comes.
 """
 
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from condensery.retrieval.own_passages import own_passages
 from condensery.text.collection import Collection
 from condensery.text.ids import IdIndex
 from condensery.text.same_texts import SameTexts, text_hashes
@@ -55,7 +57,13 @@ class NoNegatives:
         index = IdIndex.of(hashes)
         same = SameTexts.of(IdIndex(index.hashes, asked[index.rows]))
         places, own = texts.with_texts(hashes)
-        pairs = [packed(same.first(queries), texts.same.first(relevant)), packed(same.first(asked[places]), own)]
+        itself = own_passages(collection, asked)
+        found = [
+            (queries, relevant),
+            (asked[places], own),
+            (asked[itself >= 0], itself[itself >= 0]),
+        ]
+        pairs = [packed(same.first(query), texts.same.first(passage)) for query, passage in found]
         return cls(same, texts.same, np.unique(np.concatenate(pairs)))
 
     def among(self, query_rows: NDArray[np.integer], passages: NDArray[np.integer]) -> NDArray[np.bool_]:

@@ -1,8 +1,8 @@
 """Queries that are passages themselves, as in ArguAna, Quora and CQADupStack: a query's own passage is no answer to it.
 
-A query's own passage has the query's id, and its text (or title and text) is the query's, see ``text/same_texts.py``. The
-id alone is not enough: query 1 and passage 1 of MS MARCO have nothing to do with each other. What a split judges relevant to
-the query stays, for whoever measures by the same judgements expects it.
+A query's own passage has the query's id, and its text, its title, or both together are the query's (``text/same_texts.py``).
+The id alone is not enough: query 1 and passage 1 of MS MARCO have nothing to do with each other. What a split judges relevant
+to the query stays, for whoever measures by the same judgements expects it.
 """
 
 from typing import Any
@@ -31,9 +31,10 @@ def own_passages(collection: Collection, query_rows: NDArray[np.integer], by_id:
     if by_id or not len(there):
         return own
     queries = collection.queries.column("text").take(np.asarray(query_rows)[there])
-    texts, whole = (collection.passages.full_texts(own[there], titles) for titles in (False, True))
+    titles, texts = (collection.passages.column(name).take(own[there]) for name in ("title", "text"))
     same = [
-        plain(query) in (plain(text), plain(titled)) for query, text, titled in zip(queries, texts, whole, strict=True)
+        plain(query) in (plain(text), plain(title), plain(f"{title} {text}"))
+        for query, title, text in zip(queries, titles, texts, strict=True)
     ]
     own[there[~np.array(same)]] = -1
     if any(same):

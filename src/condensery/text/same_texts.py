@@ -54,12 +54,11 @@ class SameTexts:
 
     def first(self, rows: NDArray[np.integer]) -> Ids:
         """The first row that has the text of each row, of any shape; -1 stays -1."""
-        rows = rows.astype(np.int64)
-        if not len(self.rows):
-            return rows
-        at = np.minimum(np.searchsorted(self.rows, rows), len(self.rows) - 1)
-        firsts: Ids = np.where(self.rows[at] == rows, self.firsts[at], rows)
-        return firsts
+        same: Ids = rows.astype(np.int64)
+        if len(self.rows):
+            at = np.minimum(np.searchsorted(self.rows, same), len(self.rows) - 1)
+            same = np.where(self.rows[at] == same, self.firsts[at], same)
+        return same
 
     def copies(self, firsts: Ids) -> Ids:
         """All rows that have a text of the rows ``firsts`` (n,), ascending; these are first rows themselves."""
