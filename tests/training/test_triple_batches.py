@@ -10,9 +10,14 @@ import trainings
 
 from condensery.models.biencoder import PASSAGE, QUERY
 from condensery.retrieval.no_negatives import NoNegatives
+from condensery.text.collection import Collection
+from condensery.text.records import Passage, Query
 from condensery.text.same_texts import SameTexts
+from condensery.text.writer import CollectionWriter
+from condensery.tokens.tokenizer import train_wordpiece
 from condensery.training.batches.base import items_in_sequence, items_of_step
 from condensery.training.batches.triples import TrainingQueries, TripleBatch, TripleBatches
+from condensery.training.datamodules.triples import TripleDataModule
 
 NEGATIVES = 3
 
@@ -180,3 +185,31 @@ def test_queries_of_whom_nothing_is_known_by_text_are_as_they_were(tmp_path: Pat
     assert training.by_text == 0
     flat, numbers = training.no_negatives(np.array([2, 0]))
     assert (flat.tolist(), numbers.tolist()) == ([2, 0], [1, 1])
+
+
+def test_a_data_module_reads_what_is_known_from_the_texts(tmp_path: Path) -> None:
+    with CollectionWriter(tmp_path / "c", "arguments") as writer:
+        for number in range(4):
+            writer.add_judgement("train", f"a{number}", f"b{number}", 1)
+        for number in range(4):
+            writer.add_passage(Passage(f"a{number}", "", f"claim number {number}"))
+            writer.add_passage(Passage(f"b{number}", "", f"no claim is number {number}"))
+            writer.add_passage(Passage(f"c{number}", "", f" no claim is  number {number}"))
+        for number in range(4):
+            writer.add_query(Query(f"a{number}", f"claim number {number}"))
+    collection = Collection(tmp_path / "c")
+    train_wordpiece(collection.passages.column("text"), 60, tmp_path / "tokenizer")
+    given = tmp_path / "negatives.jsonl"
+    given.write_text('{"query_id": "a0", "negative_ids": ["a0", "b0", "c0", "c1"]}\n')
+    data = TripleDataModule(
+        collection, tmp_path / "tokenizer", negatives=given, negatives_per_query=2, batch_size=4, query_length=8
+    )
+    data.prepare_data()
+    data.setup()
+    assert isinstance(data.batches, TripleBatches)
+    assert data.batches.training.by_text == 8, "each query's own text, and a copy of its positive"
+    for epoch in range(5):
+        _, hard = data.batches.draw(epoch, np.arange(4))
+        for number, drawn in enumerate(collection.passages.ids_at(row) for row in hard):
+            assert not {f"a{number}", f"b{number}", f"c{number}"} & set(drawn)
+        assert "b1" in collection.passages.ids_at(hard[0]), "c1 is b1"
