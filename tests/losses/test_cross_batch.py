@@ -20,6 +20,8 @@ from condensery.losses.info_nce import info_nce
 from condensery.models.biencoder import BiEncoder
 from condensery.models.condenser import Condenser, CondenserShape
 from condensery.models.encoder import Encoder
+from condensery.retrieval.no_negatives import NoNegatives
+from condensery.text.same_texts import SameTexts
 from condensery.tokens.batches import Chunk
 from condensery.training.batches.spans import SpanBatch
 from condensery.training.batches.triples import TrainingQueries, TripleBatch, TripleBatches
@@ -40,12 +42,21 @@ SHARES: dict[str, list[list[int]]] = {
 SHARES["swapped"] = SHARES["unequal"][::-1]
 
 
-def triples(folder: Path, negatives: int) -> TripleBatches:
-    """Six queries; a passage may be a positive on one process and another's, or the same query's, on the other."""
+def triples(folder: Path, negatives: int, copies: bool = False) -> TripleBatches:
+    """Six queries; a passage may be a positive on one process and another's, or the same query's, on the other.
+
+    ``copies``: passages 14 and 9 have the text of 2 and 7, queries 1 and 3 have one text, and passage 20 is query 0.
+    """
     positives = [[2, 7], [9], [11, 12], [2, 14], [9], [20]]
     pools = np.array([[14, 3, 4], [11, 5, 6], [3, 8, 20], [12, 7, 3], [11, 4, 21], [9, 2, 22]], np.int32)
     starts = np.concatenate([[0], np.cumsum([len(found) for found in positives])])
     known = TrainingQueries(np.arange(6) * 2, np.concatenate(positives), starts, pools)
+    if copies:
+        passages, queries = SameTexts(np.array([9, 14]), np.array([7, 2])), SameTexts(np.array([6]), np.array([2]))
+        of_query = {0: [2, 7, 20], 2: [2, 7], 4: [11, 12], 8: [7], 10: [20]}
+        pairs = np.array([(query << 32) + passage for query, own in of_query.items() for passage in own])
+        judged = {2 * at: np.array(own) for at, own in enumerate(positives)}
+        known = TrainingQueries.of(judged, pools, known=NoNegatives(queries, passages, pairs))
     return trainings.triple_batches(folder, known, negatives=negatives)
 
 
@@ -125,6 +136,10 @@ def cases(folder: Path) -> Iterator[tuple[str, TrainingModule, list[Any], Any]]:
         own = [batches.batch_of(0, np.array(share)) for share in shares]
         joined = batches.batch_of(0, np.concatenate(shares))
         yield f"{kind}, {name}, {negatives}, {masked}", module_of(kind, masked), own, joined
+    for name, negatives in (("unequal", 0), ("swapped", 2)):
+        batches, shares = triples(folder, negatives, copies=True), SHARES[name]
+        own = [batches.batch_of(0, np.array(share)) for share in shares]
+        yield f"words, copies, {name}", module_of("words"), own, batches.batch_of(0, np.concatenate(shares))
     for kind, make in (("cocondenser", trainings.span_batches), ("ict", trainings.sentence_batches)):
         parts = [np.array([1, 4, 6]), np.array([0, 2])]
         own, joined = [spans(folder, make, part) for part in parts], spans(folder, make, np.concatenate(parts))

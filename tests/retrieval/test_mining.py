@@ -155,7 +155,7 @@ def test_mining_holds_a_shard_and_not_all_queries(tmp_path: Path, monkeypatch: p
         for query in range(700):
             writer.add_judgement("train", f"q{query}", "p0", 1)
         for passage in range(450):
-            writer.add_passage(Passage(f"p{passage}", "", "text"))
+            writer.add_passage(Passage(f"p{passage}", "", f"text {passage}"))
         for query in range(700):
             writer.add_query(Query(f"q{query}", "query"))
 

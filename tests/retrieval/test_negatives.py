@@ -152,7 +152,7 @@ def test_triples_are_not_read_from_a_pipe(tmp_path: Path, collection: Collection
 def test_what_the_files_of_a_collection_give_becomes_negatives(tmp_path: Path, collection: Collection) -> None:
     with CollectionWriter(tmp_path / "c", "given") as writer:
         for passage in range(6):
-            writer.add_passage(Passage(f"p{passage}", "", "text"))
+            writer.add_passage(Passage(f"p{passage}", "", f"text {passage}"))
         for query, split in (("a", "train"), ("b", "train"), ("c", "dev")):
             writer.add_judgement(split, query, "p0", 1)
             writer.add_query(Query(query, "query"))

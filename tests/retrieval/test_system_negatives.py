@@ -25,7 +25,7 @@ def marco(tmp_path: Path) -> Collection:
             writer.add_judgement("train", query, passage, 1)
             writer.add_query(Query(query, "query"))
         for passage in range(10):
-            writer.add_passage(Passage(str(passage), "", "text"))
+            writer.add_passage(Passage(str(passage), "", f"text {passage}"))
     return Collection(tmp_path / "marco")
 
 

@@ -182,6 +182,14 @@ def test_the_encoder_alone_begins_with_the_weights_that_it_has(tmp_path: Path) -
     assert len(files(made)) == 4
 
 
+def test_known_texts_make_no_batch_harder(tmp_path: Path) -> None:
+    starts, everything = np.array([0, 1, 2, 3]), sparse.csr_matrix(np.ones((3, 3), np.float32))
+    made = AdaptiveOrder(tmp_path, np.array([4, 7, 9]), starts, 2, 1, 5, "bm25", lambda: everything, None)  # type: ignore[arg-type]
+    assert made._lexical.toarray().tolist() == [[0, 1, 1], [1, 0, 1], [1, 1, 0]]
+    known = replace(made, known=(np.array([2, 4, 9, 7, 8, 9]), np.array([3, 1, 2])))
+    assert known._lexical.toarray().tolist() == [[0, 1, 0], [1, 0, 1], [1, 1, 0]]
+
+
 @pytest.mark.parametrize(
     ("broken", "why"),
     [("user", "corpus.jsonl:3: no words"), ("crash", "ZeroDivisionError: by zero"), ("kill", r"died \(exit code -9\)")],

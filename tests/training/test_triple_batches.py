@@ -9,8 +9,15 @@ import torch
 import trainings
 
 from condensery.models.biencoder import PASSAGE, QUERY
+from condensery.retrieval.no_negatives import NoNegatives
+from condensery.text.collection import Collection
+from condensery.text.records import Passage, Query
+from condensery.text.same_texts import SameTexts
+from condensery.text.writer import CollectionWriter
+from condensery.tokens.tokenizer import train_wordpiece
 from condensery.training.batches.base import items_in_sequence, items_of_step
 from condensery.training.batches.triples import TrainingQueries, TripleBatch, TripleBatches
+from condensery.training.datamodules.triples import TripleDataModule
 
 NEGATIVES = 3
 
@@ -135,3 +142,74 @@ def test_without_hard_negatives_a_batch_holds_the_positives_alone(tmp_path: Path
     batches = trainings.triple_batches(tmp_path, negatives=0)
     batch = batches.batch(0)
     assert batch.known.shape == (5, len(set(batches._positives(0, _chosen(batches, 0)).tolist())))
+
+
+def _twins() -> tuple[TrainingQueries, NoNegatives]:
+    """Six queries of 30 passages: passage 20 + i has the text of i; queries 0 and 1 have one text; 9 is query 2 itself."""
+    judged = {row: np.array([passage]) for row, passage in zip(range(0, 12, 2), (0, 5, 22, 3, 4, 6), strict=True)}
+    passages = SameTexts(np.arange(20, 30), np.arange(10))
+    queries = SameTexts(np.array([2]), np.array([0]))
+    pairs = [(0, 0), (0, 5), (4, 2), (4, 9), (6, 3), (8, 4), (10, 6)]
+    known = NoNegatives(queries, passages, np.array([(query << 32) + passage for query, passage in pairs]))
+    pools = np.array([[20, 25, 5, 29], [1, 21, 20, 5], [2, 9, 29, 22], [7, 27, 7, -1], [24, 8, 28, 1], [26, 6, -1, -1]])
+    return TrainingQueries.of(judged, pools.astype(np.int32), known=known), known
+
+
+def test_what_has_a_known_text_is_no_hard_negative_and_no_text_is_drawn_twice(tmp_path: Path) -> None:
+    training, known = _twins()
+    assert training.by_text == 12  # 7 pairs stand for 18 passages, of which 6 are judged; queries 0 and 1 share two
+    batches = trainings.triple_batches(tmp_path, training, negatives=2, batch_size=6)
+    for step in range(20):
+        chosen, positive, hard = _drawn(batches, step)
+        assert positive.tolist() == known.passages.first(positive).tolist()
+        assert not known.among(training.rows[chosen], hard).any()
+        for query, drawn in zip(chosen.tolist(), hard.tolist(), strict=True):
+            own = {1} if query == 1 else {7} if query == 3 else {8, 1} if query == 4 else {9} if query == 0 else set()
+            assert len(own & set(drawn)) == len(own), "what the pool has left is drawn first, copies once"
+
+
+def test_known_texts_are_known_within_the_batch(tmp_path: Path) -> None:
+    training, _ = _twins()
+    batch = trainings.triple_batches(tmp_path, training, negatives=0).batch_of(0, np.arange(6))
+    assert batch.passages.tolist() == [0, 2, 3, 4, 5, 6], "22 is passage 2"
+    known = [set(batch.passages[row].tolist()) for row in batch.known]
+    assert known == [{0, 5}, {0, 5}, {2}, {3}, {4}, {6}]
+
+
+def test_queries_of_whom_nothing_is_known_by_text_are_as_they_were(tmp_path: Path) -> None:
+    judged = {row: np.array([row]) for row in range(3)}
+    nothing = SameTexts(np.empty(0, np.int64), np.empty(0, np.int64))
+    known = NoNegatives(nothing, nothing, np.array([(row << 32) + row for row in range(3)]))
+    training = TrainingQueries.of(judged, np.empty((3, 0), np.int32), known=known)
+    assert training.known is None
+    assert training.by_text == 0
+    flat, numbers = training.no_negatives(np.array([2, 0]))
+    assert (flat.tolist(), numbers.tolist()) == ([2, 0], [1, 1])
+
+
+def test_a_data_module_reads_what_is_known_from_the_texts(tmp_path: Path) -> None:
+    with CollectionWriter(tmp_path / "c", "arguments") as writer:
+        for number in range(4):
+            writer.add_judgement("train", f"a{number}", f"b{number}", 1)
+        for number in range(4):
+            writer.add_passage(Passage(f"a{number}", "", f"claim number {number}"))
+            writer.add_passage(Passage(f"b{number}", "", f"no claim is number {number}"))
+            writer.add_passage(Passage(f"c{number}", "", f" no claim is  number {number}"))
+        for number in range(4):
+            writer.add_query(Query(f"a{number}", f"claim number {number}"))
+    collection = Collection(tmp_path / "c")
+    train_wordpiece(collection.passages.column("text"), 60, tmp_path / "tokenizer")
+    given = tmp_path / "negatives.jsonl"
+    given.write_text('{"query_id": "a0", "negative_ids": ["a0", "b0", "c0", "c1"]}\n')
+    data = TripleDataModule(
+        collection, tmp_path / "tokenizer", negatives=given, negatives_per_query=2, batch_size=4, query_length=8
+    )
+    data.prepare_data()
+    data.setup()
+    assert isinstance(data.batches, TripleBatches)
+    assert data.batches.training.by_text == 8, "each query's own text, and a copy of its positive"
+    for epoch in range(5):
+        _, hard = data.batches.draw(epoch, np.arange(4))
+        for number, drawn in enumerate(collection.passages.ids_at(row) for row in hard):
+            assert not {f"a{number}", f"b{number}", f"c{number}"} & set(drawn)
+        assert "b1" in collection.passages.ids_at(hard[0]), "c1 is b1"

@@ -19,7 +19,8 @@ def evaluate(
 ) -> dict[str, float]:
     """The mean of each metric over the judged queries of a data set, from 0 to 1, with trec_eval's definitions.
 
-    All passages of the data set are indexed for it; the retriever's own index stays as it is.
+    All passages of the data set are indexed for it; the retriever's own index stays as it is. A passage that is the query
+    itself, by its id and its text, is not ranked, unless it is judged relevant; a line says of how many queries.
 
     Args:
         retriever: a ``Retriever`` or ``BM25``.
@@ -42,10 +43,12 @@ def evaluate(
 
 def _measured(retriever: "Searcher", collection: "Collection", metrics: list[str], split: str) -> dict[str, float]:
     from condensery.evaluation.metrics import evaluate as evaluate_run
+    from condensery.retrieval.own_passages import WithoutOwn, left_out
     from condensery.retrieval.runs import Run
     from condensery.retrieval.searchers import SearcherIndex
 
-    index, queries = SearcherIndex(retriever, collection), collection.questions(split)
+    index, queries = WithoutOwn(SearcherIndex(retriever, collection), collection), collection.questions(split)
     index.warn(queries)
     scores, rows = index.search(queries, min(len(index), max(split_metric(name)[1] or DEPTH for name in metrics)))
+    left_out(collection, queries, "evaluate")
     return evaluate_run(Run(queries, rows, scores), collection, split, metrics).metrics

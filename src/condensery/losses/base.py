@@ -26,6 +26,6 @@ class RetrievalLoss(nn.Module):
             queries: (q, d) features in fp32 or wider.
             passages: (p, d), positives and hard negatives of all queries.
             positive: (q,) the row in ``passages`` of each query's positive.
-            known: (q, p) True where a passage is judged relevant to the query; None = that is not to be looked at.
+            known: (q, p) True where a passage is known to be relevant to the query; None = that is not to be looked at.
         """
         raise NotImplementedError

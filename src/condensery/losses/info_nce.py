@@ -33,7 +33,7 @@ def info_nce(
         queries: (q, d).
         passages: (p, d), positives and hard negatives of all queries.
         positive: (q,) the row in ``passages`` of each query's positive.
-        known: (q, p) True where a passage of the batch is another judged positive of the query: it is not a negative
+        known: (q, p) True where a passage of the batch is known to be relevant to the query: it is not a negative
             and is left out of the sum; None = keep all, as the papers' code does.
         temperature: divides the inner products (Wu et al. 2023, eq. 5).
     """

@@ -8,18 +8,25 @@ from pathlib import Path
 from typing import Any
 
 from condensery.errors import UserError, shown
+from condensery.retrieval.own_passages import WithoutOwn
 from condensery.retrieval.retriever import MEMORY, CollectionRetriever
 from condensery.system.files import read_json
 from condensery.text.collection import Collection
 
 
 def open_index(
-    folder: Path, collection: Collection, threads: int = 1, memory: int = MEMORY, device: str | None = None
+    folder: Path,
+    collection: Collection,
+    threads: int = 1,
+    memory: int = MEMORY,
+    device: str | None = None,
+    own_by_id: bool = False,
 ) -> CollectionRetriever:
-    """The retriever of an index folder over the collection that it was built from.
+    """The retriever of an index folder over the collection that it was built from; no query finds its own passage.
 
     ``threads`` are CPU threads; ``memory`` (bytes) and ``device`` (None: the GPU where there is one) concern dense
-    indexes. Raises ``UserError`` when the folder is no index or was built from another collection.
+    indexes; ``own_by_id``: which passages are a query's own, see ``own_passages``. Raises ``UserError`` when the folder is
+    no index or was built from another collection.
     """
     about: dict[str, Any] = read_json(folder / "index.json")
     if about.get("passages") != len(collection.passages):
@@ -27,6 +34,18 @@ def open_index(
             f"{folder}: the index holds {about.get('passages')} passages, the collection '{collection.name}' has "
             f"{len(collection.passages)}; build the index again"
         )
+    if about.get("method") == "fused":
+        from condensery.retrieval.fusion import open_fused
+
+        # its members do without the own passages, which would count in their scores' minima and maxima
+        return open_fused(folder, lambda member: open_index(member, collection, threads, memory, device, own_by_id))
+    return WithoutOwn(_single(folder, about, collection, threads, memory, device), collection, own_by_id)
+
+
+def _single(
+    folder: Path, about: dict[str, Any], collection: Collection, threads: int, memory: int, device: str | None
+) -> CollectionRetriever:
+    """An index that joins no others."""
     # Imported here: a BM25 search must not wait for FAISS.
     if about.get("method") == "bm25":
         from condensery.retrieval.bm25 import BM25Index
@@ -46,9 +65,5 @@ def open_index(
         from condensery.retrieval.reranking import RerankedIndex
 
         return RerankedIndex(folder, collection)
-    if about.get("method") == "fused":
-        from condensery.retrieval.fusion import open_fused
-
-        return open_fused(folder, lambda member: open_index(member, collection, threads, memory, device))
     known = "bm25, dense, approximate, rerank or fused"
     raise UserError(f"{folder / 'index.json'}: unknown method {shown(str(about.get('method')))!r}, expected {known}")

@@ -9,13 +9,16 @@ from numpy.typing import NDArray
 
 from condensery.errors import UserError
 from condensery.retrieval.negatives import Negatives, save_negatives
+from condensery.retrieval.no_negatives import NoNegatives, left_out
 from condensery.retrieval.ranking import Ranking
 from condensery.retrieval.retriever import CollectionRetriever
-from condensery.retrieval.shards import SHARD, open_ranking, padded, rank_in_shards, without
+from condensery.retrieval.shards import SHARD, open_ranking, padded, rank_in_shards
 from condensery.sharing import SINGLE_PROCESS, ProcessGroup
 from condensery.system.progress import ProgressTask
 from condensery.text.answers import AnswerMatcher
 from condensery.text.collection import Collection
+
+Rankings = list[tuple[NDArray[np.float32], NDArray[np.int64]]]  # scores and passages of each query
 
 
 def mine(
@@ -32,11 +35,11 @@ def mine(
 ) -> dict[str, Any]:
     """Write the ``depth`` best negatives of every query of ``split`` that has a positive, in row order.
 
-    Judged positives are left out first, with ``without_answers`` also passages that hold an answer of the query (among
-    twice ``depth``), then the ``skip_top`` best (which may be unjudged positives); fewer than ``depth`` are written only
-    where no more are found. An interrupted folder is continued behind its last whole shard of ``size`` queries and ends
-    with the same bytes. ``made_by`` is what the artifact says of its retriever. Returns counts for the manifest, of
-    several processes in the first alone.
+    Judged positives are left out first, and what has their text or the query's (``NoNegatives``), with ``without_answers``
+    also passages that hold an answer of the query (among twice ``depth``), then the ``skip_top`` best (which may be unjudged
+    positives); fewer than ``depth`` are written only where no more are found. An interrupted folder is continued behind its
+    last whole shard of ``size`` queries and ends with the same bytes. ``made_by`` is what the artifact says of its retriever.
+    Returns counts for the manifest, of several processes in the first alone.
 
     Raises ``UserError`` where no query has a positive, or the collection has no answers and they are asked for.
     """
@@ -47,11 +50,11 @@ def mine(
     if without_answers and collection.answers is None:
         raise UserError(f"collection '{collection.name}' has no answers; set stage.mine.without_answers=false")
 
+    known = NoNegatives.of(collection, positives)
+
     def rank(rows: NDArray[np.int64], task: ProgressTask) -> Ranking:
-        judged = [positives[int(row)] for row in rows]
         wanted = skip_top + depth * (2 if without_answers else 1)
-        k = min(wanted + max(map(len, judged)), len(retriever))
-        rankings = without(retriever.search(rows, k, task), judged)
+        rankings = _negatives(retriever, rows, wanted, wanted + int(known.lists(rows)[1].max()), known, task)
         if without_answers:
             rankings = _unanswered(collection, rows, rankings, skip_top + depth)
         return padded([(scores[skip_top:], passages[skip_top:]) for scores, passages in rankings], depth)
@@ -59,17 +62,35 @@ def mine(
     rank_in_shards(rank, query_rows, depth, folder, f"mine {split}", size, group)
     group.leave_unless_rank_zero()
     run = open_ranking(folder)
-    about = {"queries": len(query_rows), "depth": depth, "split": split, "made_by": made_by}
+    about: dict[str, Any] = {"queries": len(query_rows), "depth": depth, "split": split, "made_by": made_by}
+    about |= left_out(known.by_text(positives), f"mine {split}")
     save_negatives(folder, Negatives(run.query_rows, run.passage_rows, run.scores), collection, about)
     return about
 
 
-def _unanswered(
-    collection: Collection,
+def _negatives(
+    retriever: CollectionRetriever,
     rows: NDArray[np.int64],
-    rankings: list[tuple[NDArray[np.float32], NDArray[np.int64]]],
     wanted: int,
-) -> list[tuple[NDArray[np.float32], NDArray[np.int64]]]:
+    k: int,
+    known: NoNegatives,
+    task: ProgressTask | None,
+) -> Rankings:
+    """The negatives among the ``k`` best passages of each query; where so many are known that fewer than ``wanted`` are
+    left, as where a relevant passage stands often in the collection, among more."""
+    k = min(k, len(retriever))
+    scores, passages = retriever.search(rows, k, task)
+    kept = (passages >= 0) & ~known.among(rows, passages)
+    rankings = [(own[keep], found[keep]) for own, found, keep in zip(scores, passages, kept, strict=True)]
+    short = np.flatnonzero((kept.sum(axis=1) < wanted) & (passages[:, -1] >= 0))
+    if k < len(retriever) and len(short):
+        deeper = _negatives(retriever, rows[short], wanted, 2 * k, known, None)
+        for place, ranking in zip(short.tolist(), deeper, strict=True):
+            rankings[place] = ranking
+    return rankings
+
+
+def _unanswered(collection: Collection, rows: NDArray[np.int64], rankings: Rankings, wanted: int) -> Rankings:
     """Of each ranking the first ``wanted`` passages that hold no answer of the query."""
     assert collection.answers is not None
     texts, regex = collection.passages.column("text"), collection.description["answers"] == "regex"

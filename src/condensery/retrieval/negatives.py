@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from condensery.errors import UserError, shown
 from condensery.retrieval.lookup import rows_of
+from condensery.retrieval.no_negatives import NoNegatives, packed
 from condensery.system.files import atomic, load_array, write_json
 from condensery.system.inputs import look
 from condensery.system.progress import progress
@@ -182,12 +183,12 @@ def from_triples(
 ) -> tuple[Negatives, dict[str, Any]]:
     """MS MARCO's triples of ids (query, positive, negative; tab-separated, .gz accepted) as negatives, and counts.
 
-    Each query keeps its first ``depth`` distinct negatives; passages judged relevant in ``split`` are left out. Queries
-    that the collection does not know are counted, not kept. Raises ``UserError`` when a line has not three columns, a
+    Each query keeps its first ``depth`` distinct negatives; what is none (``Screen``) is left out. Queries that the
+    collection does not know are counted, not kept. Raises ``UserError`` when a line has not three columns, a
     passage is unknown, or nothing is left.
     """
     distinct = Distinct(len(collection.queries), depth)
-    judged = judged_pairs(collection, split)
+    screen = Screen(collection, split)
     triples = unknown = 0
     with progress("triples", 0, "triples") as task:
         for batch in _triple_batches(path):
@@ -199,35 +200,32 @@ def from_triples(
                 hint = collection.passages.unlike(unknown_id)
                 raise UserError(f"{_place(path, triples + row)}: passage {shown(unknown_id)!r} is unknown{hint}")
             known = queries >= 0
-            pairs = (queries[known] << 32) + passages[known]
-            distinct.add(pairs[~np.isin(pairs, judged)])
+            distinct.add(screen.kept(queries[known], passages[known]))
             triples += len(queries)
             unknown += int(len(queries) - known.sum())
             task.advance(len(queries))
     negatives = distinct.result()
     if not len(negatives.query_rows):
         raise UserError(f"{path}: no triple of a query of the collection '{collection.name}'")
-    return negatives, {"triples": triples, "unknown_queries": unknown, **numbers(negatives)}
+    return negatives, {"triples": triples, "unknown_queries": unknown, **numbers(negatives), **screen.counts()}
 
 
 def from_collection(collection: Collection, depth: int, split: str = "train") -> tuple[Negatives, dict[str, Any]]:
     """The first ``depth`` negatives that the collection's own files give for each query of ``split``, and counts.
 
-    Passages judged relevant are left out. Raises ``UserError`` when there are none.
+    What is none (``Screen``) is left out. Raises ``UserError`` when there are none.
     """
     given = collection.given_negatives
     if given is None:
         raise UserError(
             f"collection '{collection.name}' gives no negatives; set stage.read_negatives.file to a file of them"
         )
-    pairs = (given[:, 0].astype(np.int64) << 32) + given[:, 1]
-    distinct = Distinct(len(collection.queries), depth)
-    wanted = np.isin(given[:, 0], collection.questions(split))
-    distinct.add(pairs[wanted & ~np.isin(pairs, judged_pairs(collection, split))])
+    distinct, screen = Distinct(len(collection.queries), depth), Screen(collection, split)
+    distinct.add(screen.kept(*given[np.isin(given[:, 0], collection.questions(split))].T))
     negatives = distinct.result()
     if not len(negatives.query_rows):
         raise UserError(f"collection '{collection.name}' gives no negatives for the queries of the split {split!r}")
-    return negatives, numbers(negatives)
+    return negatives, {**numbers(negatives), **screen.counts()}
 
 
 def numbers(negatives: Negatives) -> dict[str, int]:
@@ -235,14 +233,29 @@ def numbers(negatives: Negatives) -> dict[str, int]:
     return {"queries": len(negatives.query_rows), "negatives": int(negatives.counts.sum())}
 
 
-def judged_pairs(collection: Collection, split: str) -> NDArray[np.int64]:
-    """(n,) (query << 32) + passage of every relevant passage of a split, ascending."""
-    positives = collection.qrels(split).positives()
-    return np.array(sorted(_pair(q, p) for q, rows in positives.items() for p in rows.tolist()), np.int64)
+class Screen:
+    """Leaves out of given negatives what is none: judged relevant in ``split``, or of a text that is (``NoNegatives``).
 
+    Attributes:
+        by_text: how often a passage was left out for its text alone.
+    """
 
-def _pair(query: int, passage: int) -> int:
-    return (query << 32) + passage
+    def __init__(self, collection: Collection, split: str) -> None:
+        qrels = collection.qrels(split)
+        relevant = qrels.grades >= qrels.relevant_from
+        self._judged = packed(qrels.query_rows[relevant], qrels.passage_rows[relevant])
+        self._known = NoNegatives.of(collection, qrels.positives(), np.arange(len(collection.queries)))
+        self.by_text = 0
+
+    def kept(self, queries: NDArray[np.integer], passages: NDArray[np.integer]) -> NDArray[np.int64]:
+        """(m,) (query << 32) + passage of the negatives among pairs (n,) and (n,), in their order."""
+        pairs, known = packed(queries, passages), self._known.among(queries, passages)
+        self.by_text += int((~np.isin(pairs[known], self._judged)).sum())
+        return pairs[~known]
+
+    def counts(self) -> dict[str, int]:
+        """For a manifest; nothing where none was left out for its text."""
+        return {"left_out_by_text": self.by_text} if self.by_text else {}
 
 
 def _triple_batches(path: Path) -> Iterator[pa.RecordBatch]:

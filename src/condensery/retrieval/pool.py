@@ -1,12 +1,14 @@
 """What hard negatives are drawn from: several sources side by side, each mapped from disk."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from condensery.retrieval.negatives import Negatives
+
+Row = TypeVar("Row", bound=np.integer)
 
 
 class NegativePool:
@@ -89,10 +91,10 @@ def _places(here: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.in
     return np.where(here[order[at]] == wanted, order[at], -1)
 
 
-def without_repeats(pool: NDArray[np.int32]) -> NDArray[np.int32]:
+def without_repeats(pool: NDArray[Row]) -> NDArray[Row]:
     """(q, m) with each passage at most once a row: a later occurrence becomes -1."""
     order = np.argsort(pool, axis=1, kind="stable")
     ascending = np.take_along_axis(pool, order, axis=1)
     repeated = np.zeros(pool.shape, dtype=bool)
     np.put_along_axis(repeated, order[:, 1:], ascending[:, 1:] == ascending[:, :-1], axis=1)
-    return np.where(repeated, np.int32(-1), pool)
+    return np.where(repeated, pool.dtype.type(-1), pool)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from condensery.training.modules.base import EncoderModule
 
 Passages = Sequence[str] | Mapping[str, str | Mapping[str, str]]
+RULE = "without texts that are known"  # how negatives are chosen: what was mined by another rule is not taken for it
 CHUNK_TOKENS = 16_384  # padded tokens that go through the encoder at a time
 
 
@@ -375,14 +376,15 @@ class SearcherIndex:
 
 
 def mined(searcher: Searcher, collection: Collection, split: str, depth: int) -> Negatives:
-    """The ``depth`` best passages of each judged query of ``split`` that are not judged relevant to it.
+    """The ``depth`` best negatives of each judged query of ``split``: no passage that is relevant to it, or has the text of
+    such a one or of the query (see ``mine``).
 
     They are kept (see ``condensery.system.cache``). Raises ``UserError`` where the split is not there or no query has a
     positive.
     """
     from condensery.retrieval.mining import mine
 
-    content = f"{collection.content_hash} {split} {depth} {searcher.identity()}"
+    content = f"{collection.content_hash} {split} {depth} {searcher.identity()} {RULE}"
 
     def make(target: Path) -> None:
         index = SearcherIndex(searcher, collection)

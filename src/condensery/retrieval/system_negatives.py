@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from condensery.errors import UserError, close_to, shown
 from condensery.retrieval.lookup import rows_of
-from condensery.retrieval.negatives import LINES, Distinct, Negatives, judged_pairs, numbers
+from condensery.retrieval.negatives import LINES, Distinct, Negatives, Screen, numbers
+from condensery.retrieval.no_negatives import packed
 from condensery.text.collection import Collection
 from condensery.text.lines import check_whole, field, fields_of, read_objects
 
@@ -36,8 +37,8 @@ def from_systems(
 
     Args:
         path: the file, plain or .gz.
-        depth: how many distinct ones are kept of a query; those judged relevant in ``split``, and the line's own positives,
-            are left out.
+        depth: how many distinct ones are kept of a query; the line's own positives, and what is no negative by ``split``
+            (``Screen``), are left out.
         systems: whose lists are taken; None: all of them.
         per_system: how many of each list are taken; None: all.
 
@@ -45,14 +46,14 @@ def from_systems(
         UserError: with the line: broken JSON, a missing or mistyped field, an unknown passage; or no line has such a
             system, or is of a query of the collection.
     """
-    distinct, judged = Distinct(len(collection.queries), depth), judged_pairs(collection, split)
+    distinct, screen = Distinct(len(collection.queries), depth), Screen(collection, split)
     lines = unknown = 0
     seen = dict[str, None]()
     for block in _blocks(_parsed(path, systems, per_system, seen)):
         queries = collection.queries.rows_of([query for _, query, _, _ in block])
         known = [line for line, row in zip(block, queries.tolist(), strict=True) if row >= 0]
         lines, unknown = lines + len(block), unknown + len(block) - len(known)
-        distinct.add(_pairs(collection, known, queries[queries >= 0], judged))
+        distinct.add(_pairs(collection, known, queries[queries >= 0], screen))
     if missing := [name for name in systems or [] if name not in seen]:
         raise UserError(
             f"stage.read_negatives.systems: {path} has no system {missing[0]!r}{close_to(missing[0], seen)}"
@@ -60,13 +61,11 @@ def from_systems(
     negatives = distinct.result()
     if not len(negatives.query_rows):
         raise UserError(f"{path}: no negative of a query of the collection '{collection.name}'")
-    return negatives, {"lines": lines, "unknown_queries": unknown, **numbers(negatives)}
+    return negatives, {"lines": lines, "unknown_queries": unknown, **numbers(negatives), **screen.counts()}
 
 
-def _pairs(
-    collection: Collection, lines: list[Line], queries: NDArray[np.int64], judged: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """(n,) (query << 32) + passage of every negative of these lines that is no positive."""
+def _pairs(collection: Collection, lines: list[Line], queries: NDArray[np.int64], screen: Screen) -> NDArray[np.int64]:
+    """(n,) (query << 32) + passage of every negative of these lines that is one."""
     counts = np.array([len(negatives) for *_, negatives in lines], np.int64)
     passages = rows_of(collection.passages, [one for *_, negatives in lines for one in negatives])
     if (passages < 0).any():
@@ -75,10 +74,13 @@ def _pairs(
         name = next(one for one in negatives if collection.passages.rows_of([one])[0] < 0)
         hint = collection.passages.unlike(name)
         raise UserError(f"{place}: passage {shown(name)!r} is unknown (in '{collection.name}'){hint}")
-    positives = [set(positives) for _, _, positives, _ in lines]
-    own = np.array([one in positives[at] for at, line in enumerate(lines) for one in line[3]], bool)
-    pairs = (np.repeat(queries, counts) << 32) + passages
-    return pairs[~np.isin(pairs, judged) & ~own]
+    positives = rows_of(collection.passages, [one for _, _, positives, _ in lines for one in positives])
+    of_positives = np.repeat(np.arange(len(lines)), [len(positives) for _, _, positives, _ in lines])
+    first = collection.passage_texts.same.first  # a positive's text under another id is no negative either
+    own = np.isin(
+        packed(np.repeat(np.arange(len(lines)), counts), first(passages)), packed(of_positives, first(positives))
+    )
+    return screen.kept(np.repeat(queries, counts)[~own], passages[~own])
 
 
 def _parsed(path: Path, systems: Sequence[str] | None, per_system: int | None, seen: dict[str, None]) -> Iterator[Line]:

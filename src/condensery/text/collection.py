@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from condensery.errors import UserError
 from condensery.system.files import load_array, read_json
+from condensery.text.same_texts import PassageTexts
 from condensery.text.table import Column, TextTable
 
 SPLITS = ("train", "dev", "test", "dl19", "dl20")
@@ -118,6 +119,11 @@ class Collection:
         names = self.passages.arrow("document")
         changes = pc.not_equal(names.slice(1), names.slice(0, len(names) - 1)).to_numpy()
         return np.concatenate([[0], np.flatnonzero(changes) + 1, [len(names)]]).astype(np.int64)
+
+    @cached_property
+    def passage_texts(self) -> PassageTexts:
+        """The passages by their text: which of them are the same. All are read for it."""
+        return PassageTexts(self.passages)
 
     def unjudged(self) -> NDArray[np.int64]:
         """The rows of the queries that are in no split, ascending; see ``data.unlabelled_queries``."""

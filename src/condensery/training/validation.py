@@ -11,6 +11,7 @@ from torch import Tensor
 from condensery.models.biencoder import PASSAGE, QUERY
 from condensery.randomness import generator
 from condensery.retrieval.finite import check_finite
+from condensery.retrieval.own_passages import own_passages
 from condensery.retrieval.searchers import BM25
 from condensery.text.collection import Collection
 from condensery.text.languages import guess
@@ -32,11 +33,13 @@ class ValidationSample:
     Attributes:
         queries, passages: chunks; ``rows`` are places in the sample.
         relevant: (q, p) bool.
+        own: (q, p) bool, passages that are the query itself (``own_passages``), which are not ranked; None = there is none.
     """
 
     queries: list[Chunk]
     passages: list[Chunk]
     relevant: np.ndarray
+    own: np.ndarray | None = None
 
     def to(self, device: torch.device) -> "ValidationSample":
         """The same sample on ``device``."""
@@ -75,7 +78,8 @@ def sample_of(
     query_chunks, passage_chunks = (
         chunks(*rows, budget, pad, tower=tower) for rows, tower in ((query_tokens, QUERY), (passage_tokens, PASSAGE))
     )
-    return ValidationSample(query_chunks, passage_chunks, relevant)
+    own = _own(collection, chosen, passage_rows)
+    return ValidationSample(query_chunks, passage_chunks, relevant, own if own.any() else None)
 
 
 @dataclass(frozen=True)
@@ -100,8 +104,8 @@ def pair_sample(
 ) -> PairSample | None:
     """What a cross-encoder is validated on: of some dev queries a positive each, and the passages that BM25 ranks highest.
 
-    The passages are those of a sample, as ``sample_of`` draws it, that are not judged relevant. None where the collection
-    has no dev split.
+    The passages are those of a sample, as ``sample_of`` draws it, that are not judged relevant, nor are the query itself.
+    None where the collection has no dev split.
 
     Args:
         collection: with the judgements.
@@ -113,16 +117,17 @@ def pair_sample(
     if "dev" not in collection.splits:
         return None
     chosen, passage_rows, relevant = _drawn(collection, queries, passages)
-    size = min(size, 1 + len(passage_rows) - int(relevant.sum(axis=1).max()))
+    no_candidates = relevant | _own(collection, chosen, passage_rows)
+    size = min(size, 1 + len(passage_rows) - int(no_candidates.sum(axis=1).max()))
     texts = collection.passages.full_texts(passage_rows)
     bm25 = BM25(stemmer="none", language=guess(texts)).index(texts)
     _, ranked = bm25.rank(collection.queries.column("text").take(chosen), len(passage_rows))
     lists = []
-    for row, known in zip(ranked, relevant, strict=True):
+    for row, known, left_out in zip(ranked, relevant, no_candidates, strict=True):
         order = np.concatenate(
             [row[row >= 0], np.setdiff1d(np.arange(len(passage_rows)), row)]
         )  # last what shares no term
-        lists.append(np.concatenate([np.flatnonzero(known)[:1], order[~known[order]][: size - 1]]))
+        lists.append(np.concatenate([np.flatnonzero(known)[:1], order[~left_out[order]][: size - 1]]))
     pairs = reader.chunks(np.repeat(chosen, size), passage_rows[np.concatenate(lists)], budget)
     return PairSample(pairs, size)
 
@@ -136,6 +141,12 @@ def _drawn(collection: Collection, queries: int, passages: int) -> tuple[Ids, Id
     others = random.integers(0, len(collection.passages), passages)
     passage_rows = np.unique(np.concatenate([*relevant_rows, others]).astype(np.int64))
     return chosen, passage_rows, np.stack([np.isin(passage_rows, rows) for rows in relevant_rows])
+
+
+def _own(collection: Collection, query_rows: Ids, passage_rows: Ids) -> NDArray[np.bool_]:
+    """(q, p) True where a passage is the query itself."""
+    same: NDArray[np.bool_] = own_passages(collection, query_rows)[:, None] == passage_rows
+    return same
 
 
 def mean_reciprocal_rank_of_pairs(score: Callable[[Chunk], Tensor], sample: PairSample) -> float:
@@ -153,7 +164,10 @@ def mean_reciprocal_rank(encode: Callable[[Chunk], Tensor], sample: ValidationSa
     """MRR@10 of a sample by inner products. ``encode``: a chunk to vectors (b, d); ``UserError`` where one is not finite."""
     queries, passages = (_vectors(encode, part) for part in (sample.queries, sample.passages))
     relevant = torch.from_numpy(sample.relevant).to(queries.device)
-    best = (queries @ passages.T).topk(min(10, len(passages)), dim=1).indices  # (q, 10)
+    scores = queries @ passages.T
+    if sample.own is not None:
+        scores = scores.masked_fill(torch.from_numpy(sample.own).to(scores.device), -torch.inf)
+    best = scores.topk(min(10, len(passages)), dim=1).indices  # (q, 10)
     hits = relevant.gather(1, best)
     first = hits.float().argmax(dim=1)
     return float((hits.any(dim=1) / (first + 1.0)).mean())

@@ -27,7 +27,8 @@ class EvaluateConfig(StageConfig):
 
     ``candidates``: whose ``candidates_depth`` best passages ``candidates_number`` are drawn from, to be ranked with one
     positive instead of all passages (Zhao et al., §4.1).
-    ``ignore_identical_ids``: a passage that has the id of the query is not ranked, as in BEIR's own evaluation.
+    A passage that is the query itself, by its id and its text, is not ranked (``own_passages``).
+    ``ignore_identical_ids``: by its id alone, as in BEIR's own evaluation.
     """
 
     index: Annotated[str, Input("index")]
@@ -83,26 +84,23 @@ def evaluate(config: EvaluateConfig, context: Context) -> dict[str, Any]:
     import shutil
 
     from condensery.evaluation.metrics import evaluate as evaluate_run
-    from condensery.retrieval.index import open_index
+    from condensery.retrieval.own_passages import left_out
     from condensery.retrieval.retriever import recall_of, unmatched_queries
     from condensery.retrieval.runs import write_run
-    from condensery.retrieval.shards import open_ranking, padded, rank_in_shards, without
+    from condensery.retrieval.shards import open_ranking, rank_in_shards
     from condensery.system.files import write_json
     from condensery.text.collection import Collection
 
     runtime, collection = context.runtime, Collection(context.input("corpus"))
     group = process_group(runtime)
     queries = collection.questions(config.split)
-    retriever = open_index(context.input("index"), collection, runtime.threads, device=runtime.search_device)
+    retriever = _opened("index", config, context, collection)
     if config.candidates is not None:
         retriever = _sampled(retriever, config, context, collection)
     depth, scratch = min(config.depth, len(retriever)), context.folder / "ranking"
 
     def rank(rows: "NDArray[np.int64]", task: "ProgressTask") -> "Ranking":
-        if not config.ignore_identical_ids:
-            return retriever.search(rows, depth, task)
-        own = list(collection.passages.rows_of(collection.queries.ids_at(rows))[:, None])
-        return padded(without(retriever.search(rows, min(depth + 1, len(retriever)), task), own), depth)
+        return retriever.search(rows, depth, task)
 
     rank_in_shards(rank, queries, depth, scratch, context.stage_name, group=group)
     group.leave_unless_rank_zero()
@@ -110,21 +108,29 @@ def evaluate(config: EvaluateConfig, context: Context) -> dict[str, Any]:
     write_run(context.folder / "run.trec.gz", run, collection, retriever_name(context.artifact("index")))
     evaluation = evaluate_run(run, collection, config.split, config.metrics)
     evaluation.save(context.folder / "evaluation.npz")
-    write_json(context.folder / "metrics.json", {"metrics": evaluation.metrics})
+    own = left_out(collection, queries, context.stage_name, config.ignore_identical_ids)
+    write_json(context.folder / "metrics.json", {"metrics": evaluation.metrics, **own})
     shutil.rmtree(scratch)
-    return {**evaluation.metrics, **recall_of(retriever, context.stage_name), **unmatched_queries(retriever, queries)}
+    found = {**recall_of(retriever, context.stage_name), **unmatched_queries(retriever, queries)}
+    return {**evaluation.metrics, **own, **found}
+
+
+def _opened(field: str, config: EvaluateConfig, context: Context, collection: "Collection") -> "CollectionRetriever":
+    """The retriever of the index that a field of the config names."""
+    from condensery.retrieval.index import open_index
+
+    runtime, by_id = context.runtime, config.ignore_identical_ids
+    index = context.input(field)
+    return open_index(index, collection, runtime.threads, device=runtime.search_device, own_by_id=by_id)
 
 
 def _sampled(
     ranker: "CollectionRetriever", config: EvaluateConfig, context: Context, collection: "Collection"
 ) -> "CollectionRetriever":
     """The retriever on a sample of candidates. ``UserError`` where it cannot score passages that it did not find."""
-    from condensery.retrieval.index import open_index
     from condensery.retrieval.sampling import SampledCandidates
 
     if not hasattr(ranker, "scores"):
         raise UserError(f"stages.{context.stage_name}.candidates: {config.index} scores no passages but its own")
-    runtime = context.runtime
-    pool = open_index(context.input("candidates"), collection, runtime.threads, device=runtime.search_device)
-    positives = collection.qrels(config.split).positives()
+    pool, positives = _opened("candidates", config, context, collection), collection.qrels(config.split).positives()
     return SampledCandidates(ranker, pool, positives, config.candidates_number, config.candidates_depth)  # type: ignore[arg-type]

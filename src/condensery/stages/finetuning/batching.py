@@ -59,4 +59,5 @@ def adaptive_order(
     lexical = Bm25Similarity(corpus, training.rows, passages, neighbours, folder / "bm25", threads)
     dense = partial(dense_neighbours, k=neighbours, threads=threads, device=device)
     pairs = training.positives, training.starts
-    return AdaptiveOrder(folder, *pairs, batch_size, beam, seed, similarity, lexical, dense)
+    known = training.no_negatives(np.arange(len(training.rows))) if training.known is not None else None
+    return AdaptiveOrder(folder, *pairs, batch_size, beam, seed, similarity, lexical, dense, known)

@@ -60,9 +60,10 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
         return loss
 
 
-@stage("finetune", version=3, makes="encoder", cost=10.0, together=True)
+@stage("finetune", version=4, makes="encoder", cost=10.0, together=True)
 def finetune(config: FinetuneConfig, context: Context) -> dict[str, Any]:
     """Train the retriever and save it as a checkpoint; the last step's weights are the result."""
+    from condensery.retrieval.no_negatives import left_out
     from condensery.text.collection import Collection
     from condensery.tokens.artifacts import Tokens
     from condensery.training.adaptive_batches import AdaptiveBatches
@@ -73,6 +74,7 @@ def finetune(config: FinetuneConfig, context: Context) -> dict[str, Any]:
 
     collection, tokens = Collection(context.input("corpus")), Tokens(context.input("tokens"))
     training = training_queries(config, context, collection)
+    by_text = left_out(training.by_text, context.stage_name)
     towers = initial_towers(config, context, tokens.vocabulary, config.towers == "separate")
     data = TripleDataModule(
         tokens,
@@ -107,7 +109,7 @@ def finetune(config: FinetuneConfig, context: Context) -> dict[str, Any]:
     shutil.rmtree(context.folder / SCHEDULE, ignore_errors=True)
     card = card_of(type(config), config.model_dump(mode="json"), name_of_data(context.input("corpus")), values)
     module.save_pretrained(context.folder, context.input("tokenizer"), data.lengths, card)
-    return {"queries": len(training.rows), **values}
+    return {"queries": len(training.rows), **by_text, **values}
 
 
 def _order(config: FinetuneConfig, context: Context, training: "TrainingQueries") -> "Order | None":

@@ -39,9 +39,10 @@ class TrainCrossEncoderConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig
         return self
 
 
-@stage("train_cross_encoder", version=1, makes="cross_encoder", cost=10.0, together=True)
+@stage("train_cross_encoder", version=2, makes="cross_encoder", cost=10.0, together=True)
 def train_cross_encoder(config: TrainCrossEncoderConfig, context: Context) -> dict[str, Any]:
     """Train the cross-encoder and save it as a checkpoint; the last step's weights are the result."""
+    from condensery.retrieval.no_negatives import left_out
     from condensery.text.collection import Collection
     from condensery.tokens.artifacts import Tokens
     from condensery.training.batches.lists import ListBatches
@@ -51,7 +52,8 @@ def train_cross_encoder(config: TrainCrossEncoderConfig, context: Context) -> di
 
     collection, tokens = Collection(context.input("corpus")), Tokens(context.input("tokens"))
     training = training_queries(config, context, collection)
-    needed = config.negatives_per_query + int((training.starts[1:] - training.starts[:-1]).max())
+    by_text = left_out(training.by_text, context.stage_name)
+    needed = config.negatives_per_query + int(training.no_negative_numbers().max())
     if len(collection.passages) < needed:
         raise UserError(
             f"stages.{context.stage_name}: negatives_per_query={config.negatives_per_query}, but the collection has"
@@ -80,7 +82,7 @@ def train_cross_encoder(config: TrainCrossEncoderConfig, context: Context) -> di
         sample = pair_sample(collection, data.batches.reader, *sizes, budget=config.budget)
     values = run_training(module, data, config.loop(data.batches), config, context, sample)
     module.save_pretrained(context.folder, context.input("tokenizer"), data.lengths)
-    return {"queries": len(training.rows), **values}
+    return {"queries": len(training.rows), **by_text, **values}
 
 
 def _initial(config: TrainCrossEncoderConfig, context: Context, vocabulary: "Vocabulary") -> "CrossEncoder":

@@ -77,6 +77,7 @@ def training_queries(config: QueriesConfig, context: Context, collection: "Colle
     """
     import numpy as np
 
+    from condensery.retrieval.no_negatives import NoNegatives
     from condensery.training.batches.triples import TrainingQueries, judged_queries
 
     key = f"stages.{context.stage_name}.train_queries"
@@ -84,7 +85,7 @@ def training_queries(config: QueriesConfig, context: Context, collection: "Colle
     labels = _labels(context)
     relevant = dict(sorted((_labelled(labels, collection) | judged).items()))
     pool, weights = _pooled(config, context, collection, np.fromiter(relevant, np.int64), labels)
-    return TrainingQueries.of(relevant, pool, weights)
+    return TrainingQueries.of(relevant, pool, weights, NoNegatives.of(collection, relevant))
 
 
 def _labels(context: Context) -> list[Path]:

@@ -103,13 +103,14 @@ class FuseConfig(StageConfig):
         return ("metric", fault[1]) if fault and fault[0] == "metrics" else None  # without the split: equal weights
 
 
-@stage("fuse", version=1, makes="index")
+@stage("fuse", version=2, makes="index")
 def fuse(config: FuseConfig, context: Context) -> dict[str, Any]:
     """Write index.json, which names the retrievers and how they are joined."""
     import numpy as np
 
     from condensery.retrieval.fusion import FusedIndex, write_fused
     from condensery.retrieval.index import open_index
+    from condensery.retrieval.own_passages import left_out
     from condensery.retrieval.retriever import recall_of, unmatched_queries
     from condensery.text.collection import Collection
 
@@ -124,7 +125,12 @@ def fuse(config: FuseConfig, context: Context) -> dict[str, Any]:
     write_fused(context.folder, index, [f"{artifact.kind}/{artifact.id}" for artifact in artifacts], chosen)
     asked = collection.questions(config.split) if chosen else np.empty(0, np.int64)
     found = {**recall_of(index, context.stage_name), **unmatched_queries(index, asked)}
-    return {"weights": index.weights.tolist(), "chosen": chosen, **found}
+    return {
+        "weights": index.weights.tolist(),
+        "chosen": chosen,
+        **left_out(collection, asked, context.stage_name),
+        **found,
+    }
 
 
 def _choose(config: FuseConfig, label: str, index: "FusedIndex", collection: "Collection") -> dict[str, Any] | None:

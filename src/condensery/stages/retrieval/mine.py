@@ -1,4 +1,7 @@
-"""Stage ``mine``: hard negatives from a retriever, for the second round; judged positives are excluded."""
+"""Stage ``mine``: hard negatives from a retriever, for the second round.
+
+Relevant passages are excluded, and what has their text or the query's.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -51,7 +54,7 @@ def _together(config: MineConfig, context: Context) -> bool:
     return searched_together(context.input("retriever"), len(queries))
 
 
-@stage("mine", version=2, makes="negatives", together=_together)
+@stage("mine", version=3, makes="negatives", together=_together)
 def mine(config: MineConfig, context: Context) -> dict[str, Any]:
     """Write the negatives as arrays, negatives.jsonl, and negatives.json, which names the retriever."""
     from condensery.retrieval.index import open_index

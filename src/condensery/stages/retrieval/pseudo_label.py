@@ -46,7 +46,7 @@ def _several_shards(config: AugmentConfig, context: Context) -> bool:
     return len(Collection(context.input("corpus")).unjudged()) > config.shard_size
 
 
-@stage("pseudo_label", version=1, makes="labels", cost=5.0, together=_several_shards)
+@stage("pseudo_label", version=2, makes="labels", cost=5.0, together=_several_shards)
 def pseudo_label(config: AugmentConfig, context: Context) -> dict[str, Any]:
     """Write labels.jsonl for the queries of the collection that no split judges."""
     from condensery.retrieval.labelling import write_labels
@@ -58,7 +58,7 @@ def pseudo_label(config: AugmentConfig, context: Context) -> dict[str, Any]:
         raise UserError(
             f"stages.{context.stage_name}: every query of the collection {collection.name} is judged; there is none to label"
         )
-    candidates, recall = searched(context, collection, queries, config.depth, group)
+    candidates, found = searched(context, collection, queries, config.depth, group)
     scores = scored(config, context, queries, candidates, group)
     out = context.folder / "labels.jsonl"
     counts = write_labels(out, collection, queries, candidates, scores, config.positive, config.negative)
@@ -67,4 +67,4 @@ def pseudo_label(config: AugmentConfig, context: Context) -> dict[str, Any]:
         " the others are left out",
         flush=True,
     )
-    return {**counts, **recall}
+    return {**counts, **found}

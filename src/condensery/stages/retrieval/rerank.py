@@ -37,7 +37,7 @@ def _several_shards(config: RerankConfig, context: Context) -> bool:
     return len(Collection(context.input("corpus")).questions(config.split)) > config.shard_size
 
 
-@stage("rerank", version=1, makes="index", cost=5.0, together=_several_shards)
+@stage("rerank", version=2, makes="index", cost=5.0, together=_several_shards)
 def rerank(config: RerankConfig, context: Context) -> dict[str, Any]:
     """Write queries.npy, candidates.npy, scores.npy and index.json; whole shards of scores are kept on a restart."""
     from condensery.retrieval.reranking import write_reranked
@@ -45,7 +45,7 @@ def rerank(config: RerankConfig, context: Context) -> dict[str, Any]:
 
     group, collection = process_group(context.runtime), Collection(context.input("corpus"))
     queries = collection.questions(config.split)
-    candidates, recall = searched(context, collection, queries, config.depth, group)
+    candidates, found = searched(context, collection, queries, config.depth, group)
     scored(config, context, queries, candidates, group)
     about = write_reranked(context.folder, collection, queries, config.depth, config.split)
-    return {**{key: about[key] for key in ("queries", "depth")}, **recall}
+    return {**{key: about[key] for key in ("queries", "depth")}, **found}

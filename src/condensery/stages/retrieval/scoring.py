@@ -57,11 +57,13 @@ def no_probability(inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, st
 def searched(
     context: Context, collection: "Collection", query_rows: "np.ndarray", depth: int, group: ProcessGroup
 ) -> "tuple[np.ndarray, dict[str, Any]]":
-    """The candidates (n, k) that ``retriever`` finds for queries (n,), kept in candidates.npy, and its recall and warnings.
+    """The candidates (n, k) that ``retriever`` finds for queries (n,), kept in candidates.npy, and for the manifest its
+    recall and warnings, and how many queries would have found themselves.
 
     What several processes do not share (``searched_together``) the first does with the threads of all on its machine.
     """
     from condensery.retrieval.index import open_index
+    from condensery.retrieval.own_passages import left_out
     from condensery.retrieval.reranking import search_candidates
     from condensery.retrieval.retriever import recall_of, unmatched_queries
     from condensery.system.files import load_array
@@ -72,7 +74,8 @@ def searched(
     def search(group: ProcessGroup, threads: int) -> dict[str, Any]:
         retriever = open_index(index, collection, threads, device=context.runtime.search_device)
         search_candidates(retriever, query_rows, depth, path, context.stage_name, group)
-        return {**recall_of(retriever, context.stage_name), **unmatched_queries(retriever, query_rows)}
+        own = left_out(collection, query_rows, context.stage_name) if group.rank == 0 else {}
+        return {**own, **recall_of(retriever, context.stage_name), **unmatched_queries(retriever, query_rows)}
 
     if searched_together(index, len(query_rows)):
         recall = search(group, threads)

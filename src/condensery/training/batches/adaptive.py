@@ -48,6 +48,7 @@ class AdaptiveOrder:
         similarity: of which epochs; bm25_then_encoder = BM25 in the first.
         lexical: gives BM25 of queries and positives, (t, u).
         dense: gives the similarity (t, u) of query vectors (t, d) and vectors of positives (u, d).
+        known: what is no negative of each query, as ``TrainingQueries.no_negatives``; None = its positives.
     """
 
     folder: Path
@@ -59,6 +60,7 @@ class AdaptiveOrder:
     similarity: Similarity
     lexical: Callable[[], sparse.csr_matrix]
     dense: Callable[[Vectors, Vectors], sparse.csr_matrix]
+    known: tuple[Ids, Ids] | None = None
 
     def __call__(self, step: int) -> tuple[int, Ids]:
         """The epoch of a step and the pairs of its batch; waits for it. Raises ``UserError`` where it will not come."""
@@ -144,9 +146,11 @@ class AdaptiveOrder:
         return self._negatives(self.dense(stored["queries"], stored["passages"]))
 
     def _negatives(self, similarity: sparse.csr_matrix) -> sparse.csr_matrix:
-        """Without the passages that are relevant to the query: they make no batch harder."""
-        place = np.searchsorted(self.passages, self.positives)
-        known = sparse.csr_matrix((np.ones(len(place), np.float32), place, self.starts), shape=similarity.shape)
+        """Without the passages that are no negatives of the query: they make no batch harder."""
+        passages, numbers = self.known or (self.positives, np.diff(self.starts))
+        here = np.isin(passages, self.passages)
+        place, queries = np.searchsorted(self.passages, passages[here]), np.repeat(np.arange(self.items), numbers)[here]
+        known = sparse.csr_matrix((np.ones(len(place), np.float32), (queries, place)), shape=similarity.shape)
         negatives = (similarity - similarity.multiply(known)).tocsr()
         negatives.eliminate_zeros()
         return negatives

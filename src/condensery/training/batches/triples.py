@@ -15,6 +15,8 @@ from condensery.errors import UserError
 from condensery.losses.contrast import known_positives
 from condensery.models.biencoder import PASSAGE, QUERY
 from condensery.randomness import check_subset, nested_subset, uniforms
+from condensery.retrieval.no_negatives import NoNegatives
+from condensery.retrieval.pool import without_repeats
 from condensery.text.collection import Collection
 from condensery.tokens.batches import chunks, text_rows
 from condensery.tokens.prefixes import NO_PREFIXES, Prefixes
@@ -35,9 +37,9 @@ class TripleBatch(Batch):
 
     Attributes:
         positive: (q,) which of the p passages is each query's positive.
-        known: (q, p) True where a passage is judged relevant to the query.
+        known: (q, p) True where a passage is no negative of the query: relevant to it, or of a text that is.
         passages: (p,) the rows of the passages in the collection, ascending.
-        judged: (j, 2) query of the batch, and row in the collection of a passage judged relevant to it.
+        judged: (j, 2) query of the batch, and row in the collection of a passage that is no negative of it.
     """
 
     positive: Tensor
@@ -63,6 +65,7 @@ class TrainingQueries:
         starts: (q + 1,) where each query's begin.
         negatives: (q, m) hard negatives, padded with -1 anywhere; m may be 0.
         weights: (q, m) > 0, how likely each is drawn against the others of its query; None = all alike.
+        known: what is no negative of them besides their positives; None = nothing.
     """
 
     rows: Ids
@@ -70,6 +73,7 @@ class TrainingQueries:
     starts: Ids
     negatives: Pool[np.int32]
     weights: Pool[np.float64] | None = None
+    known: NoNegatives | None = None
 
     @classmethod
     def of(
@@ -77,12 +81,38 @@ class TrainingQueries:
         positives: Mapping[int, NDArray[np.integer]],
         negatives: Pool[np.int32],
         weights: Pool[np.float64] | None = None,
+        known: NoNegatives | None = None,
     ) -> "TrainingQueries":
-        """From the relevant passages of each query row, in ascending order of the rows."""
+        """From the relevant passages of each query row, in ascending order of the rows, and what ``known`` makes of them.
+
+        Where that is more than these, the first of passages that are the same stands for all wherever one is drawn.
+        """
         counts = [len(passages) for passages in positives.values()]
         starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         flat = np.concatenate(list(positives.values())).astype(np.int64)
-        return cls(np.fromiter(positives, np.int64), flat, starts, negatives, weights)
+        known = known if known is not None and known.by_text(positives) else None
+        if known is not None:
+            flat = known.passages.first(flat)
+        return cls(np.fromiter(positives, np.int64), flat, starts, negatives, weights, known)
+
+    @property
+    def by_text(self) -> int:
+        """How many passages are no negatives by their text alone."""
+        return int(self.no_negative_numbers().sum()) - len(self.positives)
+
+    def no_negative_numbers(self) -> Ids:
+        """How many passages of the collection are no negatives of each query (q,)."""
+        return np.diff(self.starts) if self.known is None else self.known.numbers(self.rows)
+
+    def no_negatives(self, chosen: Ids) -> tuple[Ids, Ids]:
+        """The passages that are no negatives of the queries ``chosen`` (b,), list after list, and their lengths (b,).
+
+        Ascending; where something is ``known``, of passages that are the same the first alone.
+        """
+        if self.known is not None:
+            return self.known.lists(self.rows[chosen])
+        numbers = self.starts[chosen + 1] - self.starts[chosen]
+        return self.positives[ranges(self.starts[chosen], numbers)], numbers
 
 
 def judged_queries(
@@ -114,7 +144,8 @@ class TripleBatches:
 
     A positive and ``negatives`` hard negatives are drawn anew each epoch, without replacement from the query's pool. A
     query whose pool is too small is filled up with other passages drawn from the whole corpus. A passage that is judged
-    relevant to the query is never its hard negative. A passage that occurs twice in a batch is encoded once.
+    relevant to the query is never its hard negative, nor is one of such a text or of the query's (``NoNegatives``). A
+    passage that occurs twice in a batch is encoded once.
 
     Args:
         queries, passages: token stores of the collection; ``titles`` of the passages or None.
@@ -207,15 +238,17 @@ class TripleBatches:
         """
         if not self.negatives:
             return np.empty((len(chosen), 0), dtype=np.int64)
-        pool = self.training.negatives[chosen].astype(np.int64)  # (b, m)
-        starts = self.training.starts
-        judged = [self.training.positives[starts[query] : starts[query + 1]] for query in chosen]
-        for row, relevant in enumerate(judged):
-            pool[row, np.isin(pool[row], relevant)] = -1
+        training, pool = self.training, self.training.negatives[chosen].astype(np.int64)  # (b, m)
+        if training.known is not None:
+            pool = without_repeats(training.known.passages.first(pool))
+        flat, numbers = training.no_negatives(chosen)
+        known = np.split(flat, np.cumsum(numbers)[:-1])
+        for row, passages in enumerate(known):
+            pool[row, np.isin(pool[row], passages)] = -1
         places = np.arange(pool.shape[1])[None, :]
         draws = uniforms(self.seed, "negative", epoch, index=chosen[:, None], second=places)
-        if self.training.weights is not None:
-            draws = -np.log1p(-draws) / self.training.weights[chosen]  # smallest first (Efraimidis and Spirakis 2006)
+        if training.weights is not None:
+            draws = -np.log1p(-draws) / training.weights[chosen]  # smallest first (Efraimidis and Spirakis 2006)
         order = np.argsort(np.where(pool >= 0, draws, np.inf), axis=1, kind="stable")[:, : self.negatives]
         drawn = np.take_along_axis(pool, order, axis=1)
         missing = self.negatives - drawn.shape[1]
@@ -223,15 +256,15 @@ class TripleBatches:
         draws = uniforms(self.seed, "random", epoch, index=chosen[:, None], second=np.arange(self.negatives)[None, :])
         for row in np.flatnonzero((drawn < 0).any(axis=1)).tolist():
             gaps = drawn[row] < 0
-            taken = np.union1d(judged[row], drawn[row, ~gaps])
+            taken = np.union1d(known[row], drawn[row, ~gaps])
+            if training.known is not None:
+                taken = training.known.passages.copies(taken)
             drawn[row, gaps] = _others(draws[row, gaps], taken, len(self.passages), positive[row])
-        return drawn
+        return drawn if training.known is None else training.known.passages.first(drawn)
 
     def _judged(self, chosen: Ids) -> Ids:
-        """(j, 2) each of the batch's queries with each passage judged relevant to it."""
-        starts = self.training.starts
-        numbers = starts[chosen + 1] - starts[chosen]
-        passages = self.training.positives[ranges(starts[chosen], numbers)]
+        """(j, 2) each of the batch's queries with each passage that is no negative of it."""
+        passages, numbers = self.training.no_negatives(chosen)
         return np.stack([np.repeat(np.arange(len(chosen)), numbers), passages], axis=1)
 
 

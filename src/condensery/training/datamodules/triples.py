@@ -10,6 +10,7 @@ from condensery.arguments import check_numbers, no_room
 from condensery.errors import UserError
 from condensery.models.cross_encoder import pair_separators
 from condensery.retrieval.negatives import Negatives, open_negatives, read_negatives
+from condensery.retrieval.no_negatives import NoNegatives
 from condensery.retrieval.pool import NegativePool
 from condensery.retrieval.searchers import BM25, Searcher, mined
 from condensery.text.given import Given
@@ -34,7 +35,8 @@ class TripleDataModule(TokenDataModule):
         tokenizer: folder or hub name; not needed where ``data`` is ``Tokens``.
         split: whose judged queries are trained on; those of ``dev``, where there are any, are validated on.
         negatives: where hard negatives come from: ``BM25`` or a ``Retriever``, which mines them in ``prepare_data``; a file
-            or folder of negatives; or several of these. None = the passages of the other queries alone.
+            or folder of negatives; or several of these. What is no negative (``NoNegatives``) is never drawn.
+            None = the passages of the other queries alone.
         negatives_per_query: hard negatives drawn each time that a query is seen.
         mining_depth: negatives mined for a query, of which these are drawn.
         train_queries: so many of the queries, drawn by the seed; None = all.
@@ -146,7 +148,8 @@ class TripleDataModule(TokenDataModule):
             raise UserError("TripleDataModule: of tokens alone nobody knows the judgements; give `training`")
         positives = judged_queries(self._collection, self.split, self.train_queries, self.seed)
         rows = np.fromiter(positives, np.int64)
-        return TrainingQueries.of(positives, NegativePool(self._sources(), rows))
+        known = NoNegatives.of(self._collection, positives)
+        return TrainingQueries.of(positives, NegativePool(self._sources(), rows), known=known)
 
     def _sources(self) -> list[Negatives]:
         sources = []

@@ -31,8 +31,8 @@ class BiEncoderModule(TowersModule):
         model: see ``TowersModule``.
         loss: the name of a loss (info_nce, learning_to_rank, or one that was registered), a mapping with ``name`` and
             its options, or a ``RetrievalLoss``.
-        mask_known_positives: leave out passages of the batch that are judged relevant to the query but are not the
-            drawn positive. The papers' code counts them as negatives.
+        mask_known_positives: leave out passages of the batch that are relevant to the query, by judgement or by their text,
+            but are not the drawn positive. The papers' code counts them as negatives.
         temperature: an option of the loss, unless it was given as an object.
         others: see ``TowersModule``.
 

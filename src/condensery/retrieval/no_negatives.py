@@ -1,0 +1,108 @@
+"""Which passages are no negatives of a query: those that are relevant to it, and those that cannot be told from them.
+
+These are, by their texts (``text/same_texts.py``): passages whose title and text are those of a relevant one, passages that
+are relevant to another query of the same text, and passages that are the text of the query, or the query itself
+(``own_passages``). Of passages that are the same
+the first stands for all, and so it does of queries: lists stay short however often a text comes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condensery.retrieval.own_passages import own_passages
+from condensery.text.collection import Collection
+from condensery.text.ids import IdIndex
+from condensery.text.same_texts import SameTexts, text_hashes
+from condensery.tokens.ranges import ranges
+
+Ids = NDArray[np.int64]
+ROW = 0xFFFFFFFF  # what a pair keeps of a passage
+
+
+@dataclass(frozen=True)
+class NoNegatives:
+    """What is known about some queries of a collection.
+
+    Attributes:
+        queries, passages: those that are the same.
+        pairs: (n,) ascending, (query << 32) + passage, first rows both.
+    """
+
+    queries: SameTexts
+    passages: SameTexts
+    pairs: Ids
+
+    @classmethod
+    def of(
+        cls,
+        collection: Collection,
+        positives: Mapping[int, NDArray[np.integer]],
+        query_rows: NDArray[np.integer] | None = None,
+    ) -> "NoNegatives":
+        """Read the texts.
+
+        Args:
+            collection: of queries and passages.
+            positives: query row -> its relevant passages.
+            query_rows: (q,) the queries that are asked about, with those of ``positives``; None = these alone.
+        """
+        numbers = [len(passages) for passages in positives.values()]
+        queries = np.repeat(np.fromiter(positives, np.int64), numbers)
+        relevant = np.concatenate([np.empty(0, np.int64), *positives.values()]).astype(np.int64)
+        asked = np.unique(queries if query_rows is None else np.concatenate([queries, query_rows])).astype(np.int64)
+        hashes, texts = text_hashes(collection.queries.column("text").take(asked)), collection.passage_texts
+        index = IdIndex.of(hashes)
+        same = SameTexts.of(IdIndex(index.hashes, asked[index.rows]))
+        places, own = texts.with_texts(hashes)
+        itself = own_passages(collection, asked)
+        found = [
+            (queries, relevant),
+            (asked[places], own),
+            (asked[itself >= 0], itself[itself >= 0]),
+        ]
+        pairs = [packed(same.first(query), texts.same.first(passage)) for query, passage in found]
+        return cls(same, texts.same, np.unique(np.concatenate(pairs)))
+
+    def among(self, query_rows: NDArray[np.integer], passages: NDArray[np.integer]) -> NDArray[np.bool_]:
+        """Whether each passage (n, ...) is no negative of its query (n,)."""
+        queries = self.queries.first(query_rows).reshape(-1, *[1] * (passages.ndim - 1))
+        found: NDArray[np.bool_] = np.isin(packed(queries, self.passages.first(passages)), self.pairs)
+        return found & (passages >= 0)
+
+    def lists(self, query_rows: NDArray[np.integer]) -> tuple[Ids, Ids]:
+        """The passages that are no negatives of some queries (n,), one list behind the other, and how long each is (n,).
+
+        Ascending; of passages that are the same the first alone.
+        """
+        queries = self.queries.first(query_rows)
+        begins, ends = (np.searchsorted(self.pairs, rows << 32) for rows in (queries, queries + 1))
+        return self.pairs[ranges(begins, ends - begins)] & ROW, ends - begins
+
+    def numbers(self, query_rows: NDArray[np.integer]) -> Ids:
+        """How many passages are no negatives of each query (n,), each of those that are the same counted."""
+        flat, lengths = self.lists(query_rows)
+        ends = np.cumsum(np.concatenate([[0], self.passages.numbers(flat)]))[np.cumsum(np.concatenate([[0], lengths]))]
+        return np.diff(ends)
+
+    def by_text(self, positives: Mapping[int, NDArray[np.integer]]) -> int:
+        """How many passages are no negatives of the queries of ``positives``, besides these, by their text alone."""
+        return int(self.numbers(np.fromiter(positives, np.int64)).sum()) - sum(map(len, positives.values()))
+
+
+def left_out(number: int, label: str) -> dict[str, int]:
+    """How many passages are no negatives by their text alone: printed, and for a manifest; of none nothing."""
+    if not number:
+        return {}
+    print(
+        f"[{label}] {number:,} passages have the text of a query or of a passage relevant to it: they are no negatives of it",
+        flush=True,
+    )
+    return {"left_out_by_text": number}
+
+
+def packed(queries: NDArray[np.integer], passages: NDArray[np.integer]) -> Ids:
+    """(query << 32) + passage of pairs of rows."""
+    return (queries.astype(np.int64, copy=False) << 32) + passages
