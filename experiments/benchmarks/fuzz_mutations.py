@@ -658,6 +658,7 @@ def another_size(draw: random.Random, path: Path) -> str:
 
 
 TOLD: dict[str, Mutation] = {
-    one.__name__: one for one in (torn_object, no_utf8, no_file, doubled_line, tensors_changed, another_size)
+    one.__name__: one
+    for one in (torn_object, no_utf8, no_file, doubled_line, judged_in_another_form, tensors_changed, another_size)
 }
 EITHER: dict[str, Mutation] = {"broken_gzip": broken_gzip}  # told, or the sound result

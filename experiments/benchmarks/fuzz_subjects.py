@@ -13,6 +13,7 @@ from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import yaml
 
@@ -339,7 +340,7 @@ def read_data(choice: str, changes: Mapping[str, Any], folder: Path, scratch: Pa
 
 
 def read_search(folder: Path, scratch: Path) -> Any:
-    """What BM25 finds in texts of many scripts, as names and ranks, and the negatives that it gives.
+    """What BM25 finds in texts of many scripts, as names in order.
 
     Raises ``DisagreementError`` where trec_eval has other numbers for the run, or where a query's own text, or that of a
     positive, is a negative.
@@ -364,7 +365,6 @@ def read_search(folder: Path, scratch: Path) -> Any:
     return [
         ours.metrics,
         [[ids[int(row)] for row in ranked if row >= 0] for ranked in rows],
-        [sorted(ids[int(row)] for row in ranked if row >= 0) for ranked in negatives.passage_rows],
     ]
 
 
@@ -401,7 +401,7 @@ def _check_negatives(negatives: Any, found: Any) -> None:
 
 
 def _plain(text: str) -> str:
-    return " ".join(text.split())
+    return " ".join(normalize("NFC", text).split())
 
 
 def read_words(folder: Path, scratch: Path) -> Any:
@@ -409,7 +409,7 @@ def read_words(folder: Path, scratch: Path) -> Any:
     from condensery.tokens.tokenizer import load_tokenizer, train_wordpiece
 
     found = collection("beir", folder, scratch / "made", {})
-    train_wordpiece([text for _, text, _ in SCRIPTS], 400, scratch / "words")
+    train_wordpiece([text for _, text, _ in SCRIPTS], 400, scratch / "words", warn=False)
     tokenizer = load_tokenizer(scratch / "words")
     return tokenizer(list(found.passages.column("text")[:]))["input_ids"]
 
