@@ -83,7 +83,9 @@ def test_training_from_it_says_that_the_checkpoint_is_to_blame(broken: Path, wor
     with pytest.raises(
         UserError, match=r"at step 0; .*take another checkpoint, for .*output\.dense\.weight of this one"
     ):
-        pl.Trainer(max_steps=2, default_root_dir=tmp_path, num_sanity_val_steps=0, **quiet).fit(BiEncoderModule(broken), data)
+        pl.Trainer(max_steps=2, default_root_dir=tmp_path, num_sanity_val_steps=0, **quiet).fit(
+            BiEncoderModule(broken), data
+        )
     with pytest.raises(UserError, match=r"^val/mrr@10: the vector of validation query 0 is not finite; the training"):
         pl.Trainer(max_steps=2, default_root_dir=tmp_path, **quiet).fit(BiEncoderModule(broken), data)
     assert not list(tmp_path.rglob("*.ckpt"))

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 EMPTY = np.iinfo(np.int64).min  # the key of "no passage", below every real key
-LOWEST = np.float32(np.finfo(np.float32).min)  # of the finite scores
+LOWEST = np.array(np.finfo(np.float32).min)  # of the finite scores
 LAST_ROW = 2**31 - 1
 SIGN_FLIP = 0x7FFFFFFF
 FEW = 8  # times the wanted keys: so few candidates are sorted sooner than selected from
