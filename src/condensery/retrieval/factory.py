@@ -63,8 +63,10 @@ def measure(factory: str, index: Any, unit_length: bool = False) -> str | None:
             raise UserError(f"factory: {factory!r} wants ids for vectors, which have none here; leave IDMap out")
         if part.metric_type != faiss.METRIC_INNER_PRODUCT:
             raise UserError(f"factory: {factory!r} ranks by distance, exact search by inner product; take another")
-        for number in range(part.chain.size() if isinstance(part, faiss.IndexPreTransform) else 0):
-            kind = type(faiss.downcast_VectorTransform(part.chain.at(number))).__name__
+        whole: Any = part
+        chain = getattr(whole, "chain", None)  # of an IndexPreTransform
+        for number in range(0 if chain is None else chain.size()):
+            kind = type(faiss.downcast_VectorTransform(chain.at(number))).__name__
             if not (kind == "NormalizationTransform" and unit_length):
                 does = does or OTHER_MEASURES.get(kind)
     return does

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 EMPTY = np.iinfo(np.int64).min  # the key of "no passage", below every real key
-LOWEST = np.float32(np.finfo(np.float32).min)  # of the finite scores
+LOWEST = np.array(np.finfo(np.float32).min)  # of the finite scores
 LAST_ROW = 2**31 - 1
 SIGN_FLIP = 0x7FFFFFFF
 FEW = 8  # times the wanted keys: so few candidates are sorted sooner than selected from
@@ -63,5 +63,5 @@ def strictly_falling(scores: NDArray[np.float32]) -> NDArray[np.float32]:
     ordered = _ordered(scores)
     ordered += ordered < 0  # without the gap at -1, so that one less is the next below
     falling = np.minimum.accumulate(ordered + places, axis=-1) - places
-    falling = np.maximum(falling, _ordered(LOWEST) + 1 + places[::-1])
+    falling = np.maximum(falling, _ordered(np.asarray(LOWEST)) + 1 + places[::-1])
     return np.where(falling == ordered, scores, _scores(falling - (falling < 0)))

@@ -21,10 +21,7 @@ from condensery.tokens.pairs import PairReader
 from condensery.tokens.prefixes import NO_PREFIXES, Prefixes
 
 Ids = NDArray[np.int64]
-DIVERGING = (
-    "the training diverges, or began with broken weights; lower learning_rate, raise warmup_ratio, or take precision fp32"
-    " or bf16"
-)
+DIVERGING = "the training diverges, or began with broken weights; lower learning_rate, raise warmup_ratio, or take fp32"
 
 
 @dataclass(frozen=True)
