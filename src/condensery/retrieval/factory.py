@@ -63,9 +63,9 @@ def measure(factory: str, index: Any, unit_length: bool = False) -> str | None:
             raise UserError(f"factory: {factory!r} wants ids for vectors, which have none here; leave IDMap out")
         if part.metric_type != faiss.METRIC_INNER_PRODUCT:
             raise UserError(f"factory: {factory!r} ranks by distance, exact search by inner product; take another")
-        whole: Any = part
-        chain = getattr(whole, "chain", None)  # of an IndexPreTransform
-        for number in range(0 if chain is None else chain.size()):
+        chain: Any = getattr(part, "chain", None)  # of an IndexPreTransform
+        steps = 0 if chain is None else chain.size()
+        for number in range(steps):
             kind = type(faiss.downcast_VectorTransform(chain.at(number))).__name__
             if not (kind == "NormalizationTransform" and unit_length):
                 does = does or OTHER_MEASURES.get(kind)
