@@ -124,7 +124,9 @@ def read(config: TextSource, writer: "CollectionWriter") -> None:
     """Read the text files into ``writer``: document = file, title = its name without the ending."""
     read_questions(question_files(config.folder, config.splits), writer, "NFC")
     for below, path in config.text_files():
-        document = "".join(quote(one) if one == "%" or one.isspace() else one for one in below)  # ids hold no white space
+        document = "".join(
+            quote(one) if one == "%" or one.isspace() else one for one in below
+        )  # ids hold no white space
         title = below.rpartition("/")[2].removesuffix(".gz").rpartition(".")[0]
         number = -1
         for number, (place, text) in enumerate(paragraphs(path, config.minimum_words)):
