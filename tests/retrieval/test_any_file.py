@@ -133,3 +133,28 @@ def test_half_a_character_in_an_id_of_a_system_is_one_line(collection: Collectio
     path.write_text('{"qid": "q0", "neg": {"bm25": ["\\ud800"]}}\n')
     with pytest.raises(UserError, match=r"negatives.jsonl:1: the id holds half a character"):
         from_systems(path, collection, 5)
+
+
+ODD_QUERY = "q\uff11"  # in fullwidth digits
+OF_QUERIES = {
+    "of_systems.jsonl": f'{{"qid": "{ODD_QUERY}", "pos": [], "neg": {{"bm25": ["p3"]}}}}\n',
+    "negatives.jsonl": f'{{"query_id": "{ODD_QUERY}", "negative_ids": ["p3"]}}\n',
+    "triples.tsv": f"{ODD_QUERY}\tp1\tp3\n",
+    "run.trec": f"{ODD_QUERY} Q0 p3 1 2.0 x\n",
+}
+
+
+@pytest.mark.parametrize("name", OF_QUERIES)
+def test_a_query_that_looks_like_one_there_is_not_left_out_without_a_word(
+    name: str, collection: Collection, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    path.write_text(OF_QUERIES[name], encoding="utf-8")
+    read: dict[str, Callable[[], object]] = {
+        "of_systems.jsonl": lambda: from_systems(path, collection, 5),
+        "negatives.jsonl": lambda: read_negatives(path, collection),
+        "triples.tsv": lambda: from_triples(path, collection, 5),
+        "run.trec": lambda: read_run(path, collection),
+    }
+    with pytest.raises(UserError, match=rf"{name}:1: query .* is unknown.*'q1' looks the same and is another id"):
+        read[name]()

@@ -143,6 +143,9 @@ def test_an_unknown_stemmer_or_stop_word_list_is_a_user_error() -> None:
         Analyser(stemmer="nonsense")
     with pytest.raises(UserError, match="stopwords"):
         Analyser(stopwords="klingon")
+    for none in ({"stemmer": None}, {"stopwords": None}, {"language": None}, {"language": 3}):
+        with pytest.raises(UserError, match=r"BM25: \w+: '\w+' does not exist, choose from"):
+            Analyser(**none)  # type: ignore[arg-type]
 
 
 def test_a_collection_without_words_is_a_user_error(tmp_path: Path) -> None:

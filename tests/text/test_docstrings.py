@@ -89,6 +89,20 @@ def test_what_is_no_query_stays_in_the_passage(text: str) -> None:
     assert passage == text
 
 
+@pytest.mark.parametrize(
+    ("query", "passage"),
+    [
+        ("读取一个文件并返回其中的所有行。", "文件必须是文本文件，每一行都会去掉结尾的换行符，空行会被跳过。"),
+        ("Читает файл и возвращает его строки.", "Файл должен быть текстовым, пустые строки пропускаются."),
+        ("फ़ाइल को पढ़कर सभी पंक्तियाँ लौटाता है।", "फ़ाइल में केवल पाठ होना चाहिए और खाली पंक्तियाँ छोड़ी जाती हैं।"),
+    ],
+)
+def test_docstrings_of_other_languages_are_cut_as_well(query: str, passage: str) -> None:
+    assert cut(f"{query} {passage}", 5) == (query, passage)
+    assert cut(f"{query}\n\n{passage}", 5) == (query, passage)
+    assert cut(f"{query} {passage}", 40) is None
+
+
 def test_a_signature_is_skipped() -> None:
     assert cut(f"abs(input, *, out=None) -> Tensor\n\nOpen the given file. {LONG}", 15) == (
         "Open the given file.",

@@ -52,6 +52,20 @@ def test_judgements_and_negatives_say_how_an_id_differs(wrong: str, tmp_path: Pa
         writer.close()
 
 
+@pytest.mark.parametrize(("judged", "asked"), [("qe\u0301", "q\u00e9"), ("\uac00", "\u1100\u1161"), ("q1", "q\uff11")])
+def test_a_judgement_says_which_query_it_may_have_meant_where_that_one_is_left_out(
+    judged: str, asked: str, tmp_path: Path
+) -> None:
+    writer = CollectionWriter(tmp_path, "small")
+    writer.add_passage(Passage("p", "", "a text"), "texts:1")
+    for query in ("another", judged):
+        writer.add_judgement("test", query, "p", 1, f"judged:{query}")
+    for query in ("unjudged", "another", asked):
+        writer.add_query(Query(query, "a question"), f"queries:{query}")
+    with pytest.raises(UserError, match=f"judged:{judged}: no query has this query id.* {asked!r} looks the same"):
+        writer.close()
+
+
 @pytest.mark.parametrize("named", ["NFC", "NFD"])
 @pytest.mark.parametrize("judged", ["NFC", "NFD"])
 def test_a_text_file_is_the_one_that_is_judged_whatever_its_form(

@@ -127,6 +127,23 @@ def test_documents_may_be_searched_as_a_whole(tmp_path: Path, config: Make, writ
     assert made.fingerprint() != config("documents", root=root, splits=ALL_NULL | {"test": "all"}).fingerprint()
 
 
+@pytest.mark.parametrize(
+    ("name", "identifier"),
+    [
+        ("می\u200cخواهم.txt", "می\u200cخواهم.txt#0"),  # a joiner of Persian and of the languages of India
+        ("日本\u3000語.txt", "日本%E3%80%80語.txt#0"),
+        ("Screenshot 9.41\u202fAM.txt", "Screenshot%209.41%E2%80%AFAM.txt#0"),  # as a Mac names it
+        ("100\u00a0%.txt", "100%C2%A0%25.txt#0"),
+    ],
+)
+def test_file_names_of_any_script_are_read(
+    name: str, identifier: str, tmp_path: Path, config: Make, write: Write
+) -> None:
+    collection = read_collection(config("text", root=write({name: "One two three four five.\n"})), tmp_path / "out")
+    assert collection.passages.ids == [identifier]
+    assert collection.passages.column("title")[:] == [name.removesuffix(".txt")]
+
+
 def test_text_files_become_paragraphs(tmp_path: Path, config: Make, write: Write) -> None:
     root = write(
         {

@@ -58,7 +58,9 @@ OURS = {
     "1\ufe0f\u20e3": "1",
     "10² 1½ x™ №5": "10² 1½ x 5",  # a power stays one, and symbols are none of letters
     "\u0301a \u0301 \u0300": "a",  # marks without a letter
-    "ខ្ញុំ\u200bស្រី": "ខ្ញុំ ស្រី",  # the zero width space parts words
+    "foo\u200bbar": "foo bar",  # the zero width space parts words
+    "ខ្ញុំ\u200bស្រី": "ខ្ញុំ ញុំស្ ស្រី",  # but for those of letters in pairs, which few write it between
+    "ไป\u200b\u200bนา 中\u200b国\u200bfoo": "ไป ปน นา 中国 foo",
 }
 
 

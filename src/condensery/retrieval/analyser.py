@@ -74,7 +74,7 @@ class Analyser:
         )
         for what, check, name in checks:
             try:
-                check(name)
+                check(str(name))
             except ValueError as error:
                 raise UserError(f"BM25: {what}: {error}") from None
         language = ANY if language == AUTO else language

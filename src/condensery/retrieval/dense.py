@@ -99,7 +99,10 @@ class DenseIndex:
         return unpack(np.concatenate(parts) if parts else np.empty((0, k), np.int64))
 
     def scores(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """Inner products of queries (n,) with some passages of each (n, c), the best window's; 0 for row -1."""
+        """Inner products of queries (n,) with some passages of each (n, c), the best window's; 0 for row -1.
+
+        Raises ``UserError`` where one is not finite.
+        """
         if self.starts is None:
             return self._products(query_rows, passage_rows)
         first = self.starts[passage_rows][..., None]  # (n, c, 1); of row -1 it does not matter
@@ -119,6 +122,7 @@ class DenseIndex:
                 query, column = places[at : at + BLOCK].T
                 vectors = shard[rows[query, column] - first].astype(np.float32)
                 products[query, column] = np.einsum("id,id->i", queries[query], vectors)
+        check_finite(products, f"{self.folder}: a score of query row", query_rows, RECOMPUTE)
         return products
 
     def _search_group(self, queries: NDArray[np.float32], k: int) -> Keys:

@@ -200,6 +200,9 @@ def from_triples(
                 hint = collection.passages.unlike(unknown_id)
                 raise UserError(f"{_place(path, triples + row)}: passage {shown(unknown_id)!r} is unknown{hint}")
             known = queries >= 0
+            if not unknown and not known.all():
+                row = int(np.argmin(known))
+                check_unlike(collection, batch.column(0)[row].as_py(), _place(path, triples + row))
             distinct.add(screen.kept(queries[known], passages[known]))
             triples += len(queries)
             unknown += int(len(queries) - known.sum())
@@ -208,6 +211,15 @@ def from_triples(
     if not len(negatives.query_rows):
         raise UserError(f"{path}: no triple of a query of the collection '{collection.name}'")
     return negatives, {"triples": triples, "unknown_queries": unknown, **numbers(negatives), **screen.counts()}
+
+
+def check_unlike(collection: Collection, query: str, place: str) -> None:
+    """Raise ``UserError`` where a query that is unknown has an id that looks the same as a known one's.
+
+    All others are of other splits, as is usual. One look reads all ids of queries, so it is taken of a file's first alone.
+    """
+    if hint := collection.queries.unlike(query):
+        raise UserError(f"{place}: query {shown(query)!r} is unknown (in '{collection.name}'){hint}")
 
 
 def from_collection(collection: Collection, depth: int, split: str = "train") -> tuple[Negatives, dict[str, Any]]:

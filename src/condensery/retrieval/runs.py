@@ -5,7 +5,6 @@ An evaluator such as trec_eval reads no rank: it sorts by the score, and equal s
 
 import gzip
 import io
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from condensery.text.lines import decimal, integer, read_lines
 from condensery.text.table import TextTable
 
 QUERIES = 256  # written at a time
+HIGHEST = float(np.finfo(np.float32).max)
 BLOCK = 1 << 20  # bytes looked through at a time
 
 
@@ -159,8 +159,8 @@ def _columns(path: Path) -> tuple[list[str], list[str], NDArray[np.int64], NDArr
             raise UserError(f"{blank or place}: expected 6 columns ({columns}), found {number}")
         ranks.append(integer(fields[3], "rank", place))
         scores.append(decimal(fields[4]))
-        if not math.isfinite(scores[-1]):
-            raise UserError(f"{place}: the score must be a finite number, not {shown(fields[4])!r}")
+        if not abs(scores[-1]) <= HIGHEST:
+            raise UserError(f"{place}: the score must be a finite number of 32 bits, not {shown(fields[4])!r}")
         queries.append(fields[0])
         passages.append(fields[2])
     return queries, passages, np.array(ranks, np.int64), np.array(scores, np.float64)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from condensery.errors import UserError, close_to, shown
 from condensery.retrieval.lookup import rows_of
-from condensery.retrieval.negatives import LINES, Distinct, Negatives, Screen, numbers
+from condensery.retrieval.negatives import LINES, Distinct, Negatives, Screen, check_unlike, numbers
 from condensery.retrieval.no_negatives import packed
 from condensery.text.collection import Collection
 from condensery.text.lines import check_whole, field, fields_of, read_objects
@@ -51,6 +51,9 @@ def from_systems(
     seen = dict[str, None]()
     for block in _blocks(_parsed(path, systems, per_system, seen)):
         queries = collection.queries.rows_of([query for _, query, _, _ in block])
+        if not unknown and (queries < 0).any():
+            place, query, *_ = block[int(np.argmin(queries))]
+            check_unlike(collection, query, place)
         known = [line for line, row in zip(block, queries.tolist(), strict=True) if row >= 0]
         lines, unknown = lines + len(block), unknown + len(block) - len(known)
         distinct.add(_pairs(collection, known, queries[queries >= 0], screen))

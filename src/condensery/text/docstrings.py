@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from condensery.text.words import number_of_words
+
 QUERY_WORDS = range(3, 33)  # shorter is a heading ("Base class."), longer is a paragraph without a full stop
 
 _FENCE = re.compile(r"^\s*(```|~~~)")
@@ -39,13 +41,13 @@ _HEADING = re.compile(
     r"\s*:?\s*$",
     re.IGNORECASE,
 )
-_SENTENCE_END = re.compile(r"[.!?][\"')\]]*(?=\s)(?!\s+[a-z])|:(?=\s*\n)")
+_SENTENCE_END = re.compile(r"[.!?][\"')\]]*(?=\s)(?!\s+[a-z])|[。！？।]|:(?=\s*\n)")
 _ABBREVIATION = re.compile(
     r"(?:\b(?:e\.g|i\.e|etc|vs|cf|al|approx|resp|incl|no|fig|eq|sec|dr|mr|st|[a-z])|\.\.)\.$", re.IGNORECASE
 )
 _PROMPT = re.compile(r"^\s*(>>>|In \[\d+\]:)")
 _SPACES = re.compile(r"[ \t\f\v\xa0]+")
-_LETTER = re.compile(r"[A-Za-z]")
+_LETTER = re.compile(r"[^\W\d_]")
 _STAR = re.compile(r"(?<![\w*])\*{1,2}([^\s*](?:[^*]*[^\s*])?)\*{1,2}(?![\w*])")
 
 
@@ -89,7 +91,7 @@ def cut(text: str, minimum_words: int) -> tuple[str, str] | None:
 
     Docstrings that only list parameters are no text to search: they give ``None`` as well.
     """
-    if len(text.split()) < minimum_words:
+    if number_of_words(text) < minimum_words:
         return None
     paragraphs = [part for part in _paragraphs(_prose_lines(text.splitlines())) if not _HEADING.match(part)]
     while paragraphs and _SIGNATURE.match(paragraphs[0]):
@@ -102,7 +104,7 @@ def cut(text: str, minimum_words: int) -> tuple[str, str] | None:
     else:
         query = ""
     passage = "\n".join(paragraph for paragraph in paragraphs if paragraph)
-    return (query, passage) if len(passage.split()) >= minimum_words else None
+    return (query, passage) if number_of_words(passage) >= minimum_words else None
 
 
 def first_sentence(paragraph: str) -> tuple[str, str]:
@@ -114,9 +116,9 @@ def first_sentence(paragraph: str) -> tuple[str, str]:
 
 
 def _is_query(sentence: str) -> bool:
-    words = sentence.split()
-    spoken = sum(1 for word in words if _LETTER.search(word))
-    return len(words) in QUERY_WORDS and spoken >= QUERY_WORDS.start and "://" not in sentence
+    spoken = " ".join(word for word in sentence.split() if _LETTER.search(word))
+    enough = number_of_words(spoken) >= QUERY_WORDS.start
+    return number_of_words(sentence) in QUERY_WORDS and enough and "://" not in sentence
 
 
 def _prose_lines(lines: list[str]) -> Iterator[str]:

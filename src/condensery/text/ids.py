@@ -8,7 +8,7 @@ import hashlib
 import re
 import unicodedata
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -129,6 +129,13 @@ class KeptIds:
         """What is kept of an id: all of it, or the beginning of a long one."""
         first = sum(self._lengths[:at])
         return self._text[first : first + self._lengths[at]].decode(errors="replace")
+
+    def __iter__(self) -> Iterator[str]:
+        """What is kept of each."""
+        first = 0
+        for length in self._lengths:
+            yield self._text[first : first + length].decode(errors="replace")
+            first += length
 
     def __getitem__(self, at: int) -> str:
         """What a message shows of an id, quoted."""

@@ -115,7 +115,7 @@ def check_language(name: str) -> str:
     if name not in LANGUAGES and name != AUTO:
         known = [AUTO, *LANGUAGES]
         near = close_to(name, known)
-        listed = "" if near.startswith(" (known") else f"{near};"
+        listed = f"{near};" if near.startswith(" (did") else ","
         raise ValueError(
             f"{shown(name)!r} does not exist{listed} choose from {', '.join(known)}: {ANY} is for languages with blanks"
             " between words, their stemmer is a key of its own"

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
-from unicodedata import normalize
+from unicodedata import category, normalize
+from urllib.parse import quote
 
 from pydantic import Field
 
@@ -62,7 +63,7 @@ class TextSource(FolderSource):
         super().check()
         files = self.text_files()
         for below, _ in files:
-            if not below.isprintable():
+            if any(category(character) in ("Cc", "Cs", "Zl", "Zp") for character in below):
                 raise UserError(f"{self.folder}: the file name {below!r} is not plain text in UTF-8; rename the file")
         for (below, _), (after, _) in pairwise(files):
             if below == after:
@@ -123,7 +124,9 @@ def read(config: TextSource, writer: "CollectionWriter") -> None:
     """Read the text files into ``writer``: document = file, title = its name without the ending."""
     read_questions(question_files(config.folder, config.splits), writer, "NFC")
     for below, path in config.text_files():
-        document = below.replace("%", "%25").replace(" ", "%20")  # ids hold no white space
+        document = "".join(
+            quote(one) if one == "%" or one.isspace() else one for one in below
+        )  # ids hold no white space
         title = below.rpartition("/")[2].removesuffix(".gz").rpartition(".")[0]
         number = -1
         for number, (place, text) in enumerate(paragraphs(path, config.minimum_words)):

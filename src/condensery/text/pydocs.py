@@ -44,6 +44,7 @@ from condensery.text.duplicates import contained, first_of_each, sketches, words
 from condensery.text.records import Passage, Query
 from condensery.text.sizes import CollectionSizes
 from condensery.text.source import DataConfig
+from condensery.text.words import number_of_words
 
 if TYPE_CHECKING:
     from datasketch import MinHash
@@ -219,7 +220,7 @@ def _without_boilerplate(entries: list[Entry], minimum_words: int, writer: "Coll
     for entry in entries:
         parts = [part for part in entry.passage.split("\n") if counts[part] <= BOILERPLATE]
         passage = "\n".join(parts)
-        if len(passage.split()) >= minimum_words:
+        if number_of_words(passage) >= minimum_words:
             kept.append(entry._replace(passage=passage))
     writer.dropped["only_boilerplate"] += len(entries) - len(kept)
     return kept

@@ -31,6 +31,7 @@ _INVISIBLE = re.compile(  # Default_Ignorable_Code_Point but for the zero width 
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200c-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
     "\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
+_BREAK = "\u200b"  # the zero width space, between words that are written without blanks
 _TATWEEL = "\u0640"  # stretches an Arabic word
 _MEANT = ("<super", "<fraction")  # forms that mean something: ten squared is not 102, one half is not two numbers
 _WIDTHS = ("<wide", "<narrow", "<small", "<square", "<vertical")
@@ -81,8 +82,8 @@ def terms(text: str, paired: str = UNSPACED) -> list[str]:
     """
     if text.isascii():
         return _WORD.findall(text.lower())
-    folded = _folded(text)
     runs = runs_of(paired) if paired else None
+    folded = _folded(_without_breaks(text, paired) if runs and _BREAK in text else text)
     if runs is None or not runs.search(folded):
         return _words(folded)
     found: list[str] = []
@@ -162,6 +163,11 @@ def _characters(run: str) -> list[str]:
         else:
             characters.append(one)
     return characters
+
+
+def _without_breaks(text: str, paired: str) -> str:
+    """The text without zero width spaces between letters that are taken in pairs: few write them, and none sees them."""
+    return re.sub(f"(?<=[{paired}]){_BREAK}+(?=[{paired}])", "", text)
 
 
 def _pairs(run: str) -> list[str]:

@@ -16,7 +16,7 @@ from condensery.randomness import hash64
 from condensery.system.files import write_json
 from condensery.text.blank import is_blank
 from condensery.text.collection import DESCRIPTION, SPLITS
-from condensery.text.ids import SUFFIX, IdIndex, id_hash
+from condensery.text.ids import SUFFIX, IdIndex, KeptIds, id_hash, look_alike
 from condensery.text.judgements import GivenNegatives, Judgements
 from condensery.text.lines import check_whole
 from condensery.text.places import Places
@@ -114,6 +114,7 @@ class CollectionWriter:
         self._document_hashes, self._document_places = array("Q"), Places()
         self._judgements: dict[str, Judgements] = {}
         self._judged: set[int] = set()
+        self._unjudged = KeptIds()  # of queries that were left out
         self._dropped_passages: set[int] = set()
         self._hash = hashlib.blake2b(digest_size=16)
 
@@ -162,6 +163,7 @@ class CollectionWriter:
         kept = split is not None or not self._judged or self.unlabelled_queries == UNJUDGED
         if not kept and id_hash(query.id) not in self._judged:
             self.dropped["unjudged_queries"] += 1
+            self._unjudged.add(query.id)
             return
         _check_id(query.id, "query id", where)
         if is_blank(query.text):
@@ -249,7 +251,7 @@ class CollectionWriter:
         for split in SPLITS:
             if split in self._judgements:
                 qrels[split], left_out = self._judgements[split].resolve(
-                    queries, passages, self._dropped_passages, self._queries.unlike, self._passages.unlike
+                    queries, passages, self._dropped_passages, self._like_query, self._passages.unlike
                 )
                 self.dropped["judgements"] += left_out
         seen: NDArray[np.int32] = np.zeros(0, np.int32)
@@ -259,6 +261,10 @@ class CollectionWriter:
                 self.warnings.append(f"{shared:,} queries of the split {split} are also in an earlier split")
             seen = np.union1d(seen, rows[:, 0])
         return qrels
+
+    def _like_query(self, identifier: str) -> str:
+        """See ``TextTable.unlike``; of the queries that were left out, too, which a judgement may have meant."""
+        return self._queries.unlike(identifier) or look_alike(identifier, self._unjudged)
 
     def _hold_out(self, qrels: dict[str, NDArray[np.int32]]) -> None:
         """Move ``dev_queries`` train queries to dev where the source has no dev split."""

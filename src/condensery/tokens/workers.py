@@ -27,12 +27,14 @@ from condensery.system.spawning import spawning
 AHEAD = 2  # batches that wait for each worker: enough to keep it busy, few enough to keep memory small
 _LANGUAGE = "en"  # of the sentence splitter; its marks of sentences are those of all languages
 _ENDS = re.compile(
-    r"[\u0f0d-\u0f11]+\s*"  # Tibetan
-    r"|(?<!\u17d4\u179b)[\u17d4\u17d5](?!\u179b\u17d4)\s*"  # Khmer, but for its "and so on"
+    r"[\u0f0d-\u0f11](?:\s*[\u0f0d-\u0f11])*[»”’)]*\s*"  # Tibetan, whose mark may stand twice, a blank between
+    r"|(?<!\u17d4\u179b)[\u17d4\u17d5](?!\u179b\u17d4)[»”’)]*\s*"  # Khmer, but for its "and so on"
     # Thai and Lao letters on both sides of a blank; a sign of repetition or abbreviation has one too
     r"|(?<=[\u0e01-\u0e2e\u0e30-\u0e45\u0e47-\u0e4e\u0e81-\u0eae\u0eb0-\u0ec4\u0ec8-\u0ecd\u0edc-\u0edf])\s+"
     r"(?=[\u0e01-\u0e2e\u0e40-\u0e44\u0e81-\u0eae\u0ec0-\u0ec4\u0edc-\u0edf])"
 )
+_CLOSING = re.compile(r"(?:[」』】〉》〕〗〙〛］｝｣]|(?<=[。！？])[)\]])+\s*")  # belong to the sentence before them
+_DECIMAL = re.compile(r"(?<=\d．)\d")  # a fullwidth full stop within a number
 
 Batch = TypeVar("Batch")
 Result = TypeVar("Result")
@@ -93,12 +95,21 @@ def sentence_begins(text: str) -> list[int]:
     """The characters at which the sentences of a text begin, blanks before the first one included.
 
     Where sentencex knows no end: Khmer and Tibetan have marks of their own, and Thai and Lao write a blank between
-    sentences, and nothing else.
+    sentences, and nothing else. Where it parts a sentence: brackets that close stay with what they close, and a number in
+    fullwidth digits is whole.
     """
     begins = [boundary["start_index"] for boundary in get_sentence_boundaries(_LANGUAGE, text)]
-    if text.isascii() or not (more := [match.end() for match in _ENDS.finditer(text) if match.end() < len(text)]):
+    if text.isascii():
         return begins
-    return sorted({*begins, *more})
+    ends = (match.end() for match in _ENDS.finditer(text))
+    whole = (_behind_closing(text, at) for at in {*begins, *ends} if not _DECIMAL.match(text, at))
+    return sorted({at for at in whole if at < len(text)})
+
+
+def _behind_closing(text: str, at: int) -> int:
+    """``at``, or the place behind the brackets that close there; of a text's first sentence its beginning."""
+    closing = _CLOSING.match(text, at) if at else None
+    return closing.end() if closing else at
 
 
 def _sentence_starts(texts: Sequence[str], lengths: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
