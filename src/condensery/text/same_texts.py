@@ -44,13 +44,20 @@ class SameTexts:
 
     @classmethod
     def of(cls, index: IdIndex) -> "SameTexts":
-        """From the hashes of all texts; of equal ones the rows of ``index`` must ascend."""
-        new = np.ones(len(index.hashes), bool)
-        new[1:] = index.hashes[1:] != index.hashes[:-1]
-        first = np.maximum.accumulate(np.where(new, np.arange(len(new)), 0))
-        rows, firsts = index.rows[~new], index.rows[first[~new]]
-        order = np.argsort(rows)
-        return cls(rows[order], firsts[order])
+        """From the hashes of all texts. A row may have several: it is the same as each row that has one of them."""
+        equal = np.flatnonzero(index.hashes[1:] == index.hashes[:-1])
+        one, other = index.rows[equal], index.rows[equal + 1]
+        if not len(equal):
+            return cls(one, other)
+        from scipy.sparse import coo_array
+        from scipy.sparse.csgraph import connected_components
+
+        rows, places = np.unique(np.concatenate([one, other]), return_inverse=True)
+        edges = np.ones(len(one), bool), tuple(places.reshape(2, -1))
+        _, groups = connected_components(coo_array(edges, shape=(len(rows), len(rows))), directed=False)
+        _, first = np.unique(groups, return_index=True)
+        firsts = rows[first[groups]]
+        return cls(rows[rows > firsts], firsts[rows > firsts])
 
     def first(self, rows: NDArray[np.integer]) -> Ids:
         """The first row that has the text of each row, of any shape; -1 stays -1."""
@@ -84,7 +91,7 @@ class PassageTexts:
     All texts are read once, 8.8 million in about a minute.
 
     Attributes:
-        same: passages whose title and text an earlier one has.
+        same: passages whose text, or title and text, an earlier one has.
     """
 
     def __init__(self, passages: TextTable) -> None:
@@ -92,12 +99,14 @@ class PassageTexts:
         columns = (passages.column(name) for name in ("title", "text"))
         for row, (title, text) in enumerate(zip(*columns, strict=True)):
             whole.append(id_hash(plain(f"{title} {text}" if title else text)))
-            if title:
+            if title and text.strip():
                 titled.append(row)
                 bare.append(id_hash(plain(text)))
         self._whole, index = IdIndex.of(np.frombuffer(whole, np.uint64)), IdIndex.of(np.frombuffer(bare, np.uint64))
         self._bare = IdIndex(index.hashes, np.frombuffer(titled, np.int64)[index.rows])
-        self.same = SameTexts.of(self._whole)
+        both = np.concatenate([self._whole.hashes, self._bare.hashes])
+        rows, order = np.concatenate([self._whole.rows, self._bare.rows]), np.argsort(both, kind="stable")
+        self.same = SameTexts.of(IdIndex(both[order], rows[order]) if titled else self._whole)
 
     def with_texts(self, hashes: NDArray[np.uint64]) -> tuple[Ids, Ids]:
         """The passages whose text, or title and text, is one of some texts (n,): the places of the texts, and rows.
