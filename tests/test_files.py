@@ -10,6 +10,7 @@ import pytest
 from damage import refused_as_a_pipe
 
 from condensery.errors import UserError
+from condensery.system.cache import cached
 from condensery.system.files import expanded, inside, load_array, load_arrays, read_json
 
 
@@ -101,3 +102,27 @@ def test_json_is_not_read_from_a_pipe(tmp_path: Path) -> None:
 def test_what_a_message_quotes_cannot_steer_the_terminal() -> None:
     said = str(UserError("x: \x1b[31m, \x00, \x85, \u202e, \ud800 and Fluß"))
     assert said == r"x: \x1b[31m, \x00, \x85, \u202e, \ud800 and Fluß"
+
+
+def test_of_two_programs_that_make_the_same_at_once_the_first_wins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONDENSERY_CACHE", str(tmp_path))
+
+    def of_the_other(folder: Path) -> None:
+        (folder / "lines").write_text("first")
+
+    def make(folder: Path) -> None:
+        cached("texts", "content", of_the_other)
+        of_the_other(folder)
+
+    monkeypatch.setattr("os.getpid", iter(range(100, 200)).__next__)
+    made = cached("texts", "content", make)
+    assert (made / "lines").read_text() == "first"
+    assert [path.name for path in made.parent.iterdir()] == [made.name]
+
+    def full(folder: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        cached("texts", "other content", full)

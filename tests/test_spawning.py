@@ -19,6 +19,10 @@ REFUSED = {
     "with a name that asks for nothing": STARTS + "name = __name__\n" + CALL,
     "behind the end of the children": STARTS + 'import sys\nif __name__ != "__main__":\n    sys.exit()\n' + CALL,
     "below another if": STARTS + "if True:\n" + BELOW,
+    "with a logger of that name": STARTS + MAIN + "import logging\nmain.log = logging.getLogger(__name__)\nmain()\n",
+    "for want of a parent, which a child knows only later": STARTS
+    + "import multiprocessing\nif not multiprocessing.parent_process():\n"
+    + BELOW,
     "in a thread": STARTS
     + MAIN
     + "import threading\nthread = threading.Thread(target=main)\nthread.start()\nthread.join()\n",
@@ -26,6 +30,13 @@ REFUSED = {
 STARTED = {
     "guarded": STARTS + MAIN + f"{GUARD}    main()\n",
     "guarded with more": STARTS + MAIN + 'import sys\nif sys.argv and "__main__" == __name__:\n    main()\n',
+    "by a variable": STARTS + MAIN + 'MAIN = __name__ == "__main__"\nif MAIN:\n    main()\n',
+    "by a function": STARTS + MAIN + 'def first():\n    return __name__ == "__main__"\n\nif first():\n    main()\n',
+    "by a name for the name": STARTS + MAIN + 'name = __name__\nif name == "__main__":\n    main()\n',
+    "in one expression": STARTS + MAIN + '__name__ == "__main__" and main()\n',
+    "in another expression": STARTS + MAIN + 'main() if __name__ == "__main__" else None\n',
+    "by a match": STARTS + MAIN + 'match __name__:\n    case "__main__":\n        main()\n',
+    "in the function": STARTS + MAIN + 'def begin(name):\n    if name == "__main__":\n        main()\n\nbegin(__name__)\n',
     "by the name of the process": STARTS
     + "import multiprocessing\nif multiprocessing.current_process().name == 'MainProcess':\n"
     + BELOW,

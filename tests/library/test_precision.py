@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_modules import KINDS, RATE, Stops, same, trainer, weights
+from test_modules import KINDS, RATE, Sharp, Stops, same, trainer, triples, weights
+from torch import Tensor
 
-from condensery import UserError
+from condensery import BiEncoderModule, RetrievalLoss, UserError
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -64,3 +65,36 @@ def test_a_run_in_doubles_goes_on_exactly(world: Path, tmp_path: Path) -> None:
     run = trainer(tmp_path, max_epochs=2, precision="64-true")
     run.fit(resumed, made.data(world), ckpt_path=str(path), weights_only=True)
     assert same(weights(whole), weights(resumed))
+
+
+class ByText(Sharp):
+    """The same projection, read in ``features``, by chunks."""
+
+    def features(self, vectors: Tensor, tower: int) -> Tensor:
+        return self.head(vectors)
+
+    def forward(self, queries: Tensor, passages: Tensor, positive: Tensor, known: Tensor | None = None) -> Tensor:
+        scores = (queries @ passages.T + self.bias) * self.log_scale.exp()
+        return torch.nn.functional.cross_entropy(scores, positive)
+
+
+@pytest.mark.parametrize("precision", ["bf16-true", "64-true", "bf16-mixed"])
+@pytest.mark.parametrize("loss", [Sharp, ByText, "learning_to_rank"])
+def test_weights_of_a_loss_are_no_narrower_than_fp32_and_go_on_exactly(
+    loss: type[RetrievalLoss] | str, precision: str, world: Path, tmp_path: Path
+) -> None:
+    def fit(path: Path | None = None, **options: object) -> dict[str, Tensor]:
+        made = BiEncoderModule(world / "bert", loss=loss if isinstance(loss, str) else loss(), learning_rate=1e-4)
+        run = trainer(tmp_path, max_steps=4, precision=precision, **options)
+        run.fit(made, triples()(world), ckpt_path=path and str(path), weights_only=True)
+        return weights(made)
+
+    before = weights(BiEncoderModule(world / "bert", loss=loss if isinstance(loss, str) else loss()))
+    whole = fit()
+    fit(callbacks=[Stops(2, tmp_path / "half.ckpt")])
+    assert same(whole, fit(tmp_path / "half.ckpt"))
+    own = {name: value for name, value in whole.items() if name.startswith("loss.")}
+    dtype = torch.float64 if precision == "64-true" else torch.float32
+    assert {value.dtype for value in own.values()} == {dtype}
+    if loss != "learning_to_rank":
+        assert all((value != before[name]).any() for name, value in own.items()), "also a step of 1e-4 counts"

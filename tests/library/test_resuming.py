@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import ModelCheckpoint
-from test_modules import AUTOENCODER, KINDS, QUERIES, RATE, Kind, same, spans, trainer, triples, weights
+from pytorch_lightning.callbacks import EMAWeightAveraging, ModelCheckpoint, StochasticWeightAveraging
+from test_modules import AUTOENCODER, KINDS, QUERIES, RATE, Kind, Stops, same, spans, trainer, triples, weights
 
 from condensery import (
     BiEncoderModule,
@@ -362,3 +362,21 @@ def test_nothing_is_said_where_nothing_has_changed(
     whole, _ = train(made, world, tmp_path)
     assert same(weights(whole), weights(resumed))
     assert not said
+
+
+@pytest.mark.parametrize("at", [2, 3, 4])
+def test_with_averages_of_weights_it_goes_on(at: int, world: Path, tmp_path: Path) -> None:
+    """Lightning's ``StochasticWeightAveraging`` takes the schedule away for the rest of an epoch: the rate stands still."""
+    path = tmp_path / "half.ckpt"
+    for callback, exact in (
+        (lambda: EMAWeightAveraging(decay=0.9), True),
+        (lambda: StochasticWeightAveraging(1e-3, swa_epoch_start=1), False),
+    ):
+        parts = []
+        for start, more in ((None, []), (None, [Stops(at, path)]), (path, [])):
+            module = BiEncoderModule(world / "bert", **RATE)
+            run = trainer(tmp_path, max_epochs=2, callbacks=[callback(), *more])
+            run.fit(module, triples()(world), ckpt_path=start and str(start), weights_only=False)
+            parts.append(weights(module))
+        assert run.global_step == 6
+        assert same(parts[0], parts[2]) or not exact

@@ -14,7 +14,7 @@ from forked import run_processes
 from torch import Tensor, distributed, nn
 
 from condensery.losses.base import RetrievalLoss
-from condensery.losses.cross_batch import gathered, joined_passages, share_of
+from condensery.losses.cross_batch import average, gathered, joined_passages, share_of
 from condensery.losses.gradient_cache import backpropagate
 from condensery.losses.info_nce import info_nce
 from condensery.models.biencoder import BiEncoder
@@ -178,6 +178,10 @@ def child(rank: int, folder: str) -> None:
         together = gathered(rows)
         (together * together).sum().backward()
         found[f"gathered {sizes}"] = together.detach(), rows.grad
+    narrow, wide = torch.ones(2, dtype=torch.bfloat16), torch.ones(3)  # weights of a model in bf16, and of its loss
+    narrow.grad, wide.grad = torch.full_like(narrow, rank), None if rank else torch.full_like(wide, 1.5)
+    means = average([narrow, wide], {"loss": torch.tensor(4.0 * rank)})
+    found["averaged"] = narrow.grad, wide.grad, means["loss"]
     found["share"] = share_of([3, 8][rank])
     torch.save(found, f"{folder}/{rank}.pt")
     distributed.destroy_process_group()
@@ -208,7 +212,7 @@ def test_the_mean_over_processes_is_the_gradient_of_the_joined_batch(found: tupl
         gradient_of(module, own[0])
         alone = gradient_of(module, own[1])[1] / PROCESSES  # adds to it
         assert float((alone - gradient).norm() / gradient.norm()) > 1e-2, "sharing makes no difference"
-    assert len(names) == 21
+    assert len(names) == 23
 
 
 def test_the_cases_have_what_is_easily_got_wrong(tmp_path: Path) -> None:
@@ -254,6 +258,17 @@ def test_rows_are_gathered_in_the_order_of_the_ranks_and_only_own_ones_have_a_gr
             own = torch.arange(sizes[rank] * 2.0).view(-1, 2) + 10 * rank
             assert torch.equal(gradient, PROCESSES * 2 * own), "the mean over the processes is the gradient of the sum"
     assert [part["share"] for part in found[1]] == [5.5, 5.5]
+
+
+def test_gradients_of_several_precisions_are_averaged_in_one_exchange(
+    found: tuple[Path, list[dict[str, Any]]],
+) -> None:
+    for part in found[1]:
+        narrow, wide, loss = part["averaged"]
+        assert narrow.dtype == torch.bfloat16
+        assert narrow.tolist() == [0.5, 0.5]
+        assert wide.tolist() == [0.75, 0.75, 0.75]
+        assert loss == 2.0
 
 
 def test_one_process_shares_nothing(tmp_path: Path) -> None:

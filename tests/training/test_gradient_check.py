@@ -125,6 +125,37 @@ def test_a_fault_is_found_and_told(fault: str) -> None:
     assert str(report).count("probably:") == len(report.causes) == 1, report
 
 
+def rounded(loss: Callable[..., Tensor], *parts: Part) -> Tensor:
+    """The gradients of vectors in half precision."""
+
+    def of(encode: Callable[[Any], Tensor], piece: Any) -> Tensor:
+        vectors = encode(piece)
+        if vectors.requires_grad:
+            vectors.register_hook(lambda gradient: gradient.half().to(gradient.dtype))
+        return vectors
+
+    return cached_backward(loss, *((partial(of, encode), pieces) for encode, pieces in parts))
+
+
+def misprinted(loss: Callable[..., Tensor], *parts: Part) -> Tensor:
+    """The gradient is right and the number is not."""
+    return cached_backward(loss, *parts) * 2
+
+
+@pytest.mark.parametrize(
+    ("cached", "said"),
+    [
+        (rounded, "probably: all is nearly right: something is rounded on the way"),
+        (misprinted, "the loss itself is wrong, 2 times the right one\n"),
+    ],
+)
+def test_what_is_nearly_right_is_told(cached: Callable[..., Tensor], said: str) -> None:
+    report = check(cached)
+    assert not report
+    assert said in f"{report}\n"
+    assert len(report.causes) == 1
+
+
 def gathered_without_gradient(loss: Callable[..., Tensor], *parts: Part, own_gradient: bool = True) -> Tensor:
     """Negatives of all processes: each computes the loss of its queries over all passages, and DDP takes the mean."""
     if not distributed.is_initialized():

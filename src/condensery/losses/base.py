@@ -1,5 +1,8 @@
 """What the losses of the bi-encoder have in common."""
 
+from collections.abc import Callable
+from typing import Any, Self
+
 from torch import Tensor, nn
 
 
@@ -10,6 +13,9 @@ class RetrievalLoss(nn.Module):
     share it (Gao and Callan 2021b, §3.3). Weights of its own, such as a learned temperature, are made in ``__init__`` or
     ``prepare`` and read in ``forward``, or in ``features``, which is called chunk by chunk. A subclass raises ``UserError``
     for options that it cannot take.
+
+    Where a model is cast to bf16 or fp16, its loss stays in fp32: what it reads is, and a step of a learned temperature
+    would be lost in rounding.
     """
 
     def prepare(self, hidden_size: int, seed: int) -> None:
@@ -29,3 +35,13 @@ class RetrievalLoss(nn.Module):
             known: (q, p) True where a passage is known to be relevant to the query; None = that is not to be looked at.
         """
         raise NotImplementedError
+
+    def _apply(self, change: Callable[[Tensor], Tensor], *others: Any) -> Self:
+        """What casts and moves a module, and its submodules with it."""
+
+        def kept(weight: Tensor) -> Tensor:
+            changed = change(weight)
+            narrower = changed.is_floating_point() and changed.itemsize < min(weight.itemsize, 4)
+            return weight.to(changed.device) if narrower else changed
+
+        return super()._apply(kept, *others)

@@ -73,7 +73,7 @@ def average(weights: Iterable[nn.Parameter], values: Mapping[str, Tensor]) -> di
     flat /= _world()
     *gradients, means = flat.split([*(weight.numel() for weight in given), len(values)])
     for weight, gradient in zip(given, gradients, strict=True):
-        weight.grad = gradient.view_as(weight)
+        weight.grad = gradient.view_as(weight).to(weight.dtype)
     return dict(zip(values, means, strict=True))
 
 

@@ -9,6 +9,7 @@ from condensery.errors import UserError
 
 LOSS = "the loss itself"
 _SMALL = 1e-6  # of the largest gradient: one below it that should be zero is measured against this
+_NEARLY = 1e-2  # of the largest entry: an error below it comes of rounding
 _LIKE = 1e-4  # of itself: how far a gradient may be from a multiple of the right one
 
 
@@ -32,6 +33,8 @@ class Difference:
         if self.missing:
             return f"{self.weight} has no gradient"
         multiple = "" if self.factor is None else f", {self.factor:.4g} times the right one"
+        if self.weight == LOSS:
+            return f"{LOSS} is wrong{multiple}"
         return f"{self.weight} is off by {self.error:.2g} of its largest entry{multiple}"
 
 
@@ -223,6 +226,8 @@ def _of_chunks(plain: list[Outcome], wrong: list[Outcome], left: list[str]) -> s
         return f"a constant factor: every gradient is {factors.pop():g} times the right one"
     if not factors:
         return "the loss that is returned is not that of the whole batch"
+    if factors == {None} and max(each.error for one in wrong for each in _besides(one, left)) < _NEARLY:
+        return "all is nearly right: something is rounded on the way, such as vectors or gradients kept in half precision"
     for one in wrong:
         if any(difference.missing for difference in _besides(one, left)):
             return f"chunks are left out: {one.setting} some weights have no gradient"

@@ -21,7 +21,11 @@ def cached(kind: str, content: str, make: Callable[[Path], object]) -> Path:
     """The folder of this ``kind`` for this ``content``; where it is not there, ``make`` fills it, whole or not at all."""
     folder = cache_folder() / kind / hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
     if not folder.is_dir():
-        with atomic(folder) as temporary:
-            temporary.mkdir(parents=True)
-            make(temporary)
+        try:
+            with atomic(folder) as temporary:
+                temporary.mkdir(parents=True)
+                make(temporary)
+        except OSError:
+            if not folder.is_dir():  # another program may have been first; what it made is the same
+                raise
     return folder

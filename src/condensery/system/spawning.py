@@ -61,12 +61,37 @@ def _guarded(path: str, line: int) -> bool:
         tree = ast.parse(Path(path).read_bytes())
     except (OSError, SyntaxError, ValueError):  # no source: nobody knows
         return True
+    nodes = list(ast.walk(tree))
+    telling = {*_CHILDREN_DIFFER, *(name for node in nodes for name in _telling_names(node))}
     return any(
-        node.lineno <= line <= (node.end_lineno or line) and _tells_children(node.test)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If)
+        node.lineno <= line <= (node.end_lineno or line) and _mentions(telling, *_asked_by(node))
+        for node in nodes
+        if isinstance(node, ast.stmt | ast.expr)
     )
 
 
-def _tells_children(test: ast.expr) -> bool:
-    return any(getattr(part, "id", getattr(part, "attr", "")) in _CHILDREN_DIFFER for part in ast.walk(test))
+def _telling_names(node: ast.AST) -> list[str]:
+    """Variables and functions in which a child differs from its parent: ``MAIN = __name__ == "__main__"``."""
+    if isinstance(node, ast.FunctionDef):
+        return [node.name] if _mentions(_CHILDREN_DIFFER, *(x for x in node.body if isinstance(x, ast.Return))) else []
+    if not isinstance(node, ast.Assign) or not _mentions(_CHILDREN_DIFFER, node.value):
+        return []
+    return [target.id for target in node.targets if isinstance(target, ast.Name)]
+
+
+def _asked_by(node: ast.AST) -> list[ast.expr]:
+    """The conditions on which it depends whether what stands within a node is run; or what may hold them."""
+    match node:
+        case ast.If(test=test) | ast.IfExp(test=test):
+            return [test]
+        case ast.Match(subject=subject):
+            return [subject]
+        case ast.BoolOp(values=[*first, _]):
+            return first
+        case ast.Expr(value=ast.Call(args=given)):  # main(__name__)
+            return [one for one in given if isinstance(one, ast.Name)]
+    return []
+
+
+def _mentions(names: set[str], *parts: ast.AST) -> bool:
+    return any(getattr(one, "id", getattr(one, "attr", "")) in names for part in parts for one in ast.walk(part))

@@ -194,7 +194,9 @@ class TrainingModule(pl.LightningModule):
         losses = average(self.parameters(), losses)
         rate = optimiser.param_groups[0]["lr"]
         optimiser.step()
-        self.lr_schedulers().step()  # type: ignore[union-attr]
+        schedule: Any = self.lr_schedulers()
+        if schedule is not None:  # Lightning's StochasticWeightAveraging takes it away for an epoch that it goes on with
+            schedule.step()
         total = torch.stack(list(losses.values())).sum()
         self._record({"loss": total, **losses, "lr": rate})
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from condensery.arguments import check_numbers
@@ -14,7 +15,7 @@ from condensery.losses.cross_batch import (
     joined_passages,
     processes,
 )
-from condensery.losses.gradient_cache import ChunkEncoder
+from condensery.losses.gradient_cache import ChunkEncoder, wide
 from condensery.losses.registry import make_loss
 from condensery.models.biencoder import BiEncoder
 from condensery.tokens.batches import Chunk
@@ -81,8 +82,11 @@ class Featured:
         self.model, self.loss = model, loss
 
     def vectors(self, chunk: Chunk) -> Tensor:
-        """The features (b, f) of the loss."""
-        features: Tensor = self.loss.features(self.model.vectors(chunk), chunk.tower)
+        """The features (b, f) of the loss, whose weights are in fp32 where those of the model are in bf16."""
+        vectors = self.model.vectors(chunk)
+        if not torch.is_autocast_enabled(vectors.device.type):
+            vectors = wide(vectors)
+        features: Tensor = self.loss.features(vectors, chunk.tower)
         return features
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
