@@ -35,10 +35,10 @@ import os, time
 from condensery.errors import UserError
 from condensery.text import beir
 read, objects = beir.read_qrels, beir.read_objects
-def planted(path, split, writer):
+def planted(path, split, *others):
     if os.path.exists("../stack.txt"):  # not yet where the sound input is read
         {}
-    return read(path, split, writer)
+    return read(path, split, *others)
 def by_their_size(path):
     for place, record in objects(path):
         if isinstance(record.get("text"), str):

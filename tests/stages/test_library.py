@@ -72,6 +72,7 @@ def test_a_retriever_has_the_vectors_of_the_stage_encode(made: dict[str, Path]) 
 def test_bm25_is_set_in_python_as_in_a_recipe(made: dict[str, Path]) -> None:
     settings = {name: parameter.default for name, parameter in inspect.signature(BM25).parameters.items()}
     stage = read_json(made["bm25"] / "index.json")
+    assert (settings.pop("language"), stage["language"]) == ("auto", "any"), "guessed of English"
     assert {name: stage[name] for name in settings} == settings == neighbours.BM25
 
 

@@ -1,9 +1,9 @@
 """Which passages are no negatives of a query: those that are relevant to it, and those that cannot be told from them.
 
-These are, by their texts (``text/same_texts.py``): passages that have the text of a relevant one, whatever their title, passages
-that are relevant to another query of the same text, and passages that are the text of the query, or the query itself
-(``own_passages``). Of passages that are the same the first stands for all, and so it does of queries: lists stay short
-however often a text comes.
+These are, by their texts (``text/same_texts.py``): passages that have the text of a relevant one, whatever their title,
+passages that are relevant to another query of the same text, and passages that are the text of the query, or the query
+itself (``own_passages``). Of passages that are the same the first stands for all, and so it does of queries: lists stay
+short however often a text comes.
 """
 
 from collections.abc import Mapping

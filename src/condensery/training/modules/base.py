@@ -195,7 +195,9 @@ class TrainingModule(pl.LightningModule):
         rate = optimiser.param_groups[0]["lr"]
         optimiser.step()
         schedule: Any = self.lr_schedulers()
-        if schedule is not None:  # Lightning's StochasticWeightAveraging takes it away for an epoch that it goes on with
+        if (
+            schedule is not None
+        ):  # Lightning's StochasticWeightAveraging takes it away for an epoch that it goes on with
             schedule.step()
         total = torch.stack(list(losses.values())).sum()
         self._record({"loss": total, **losses, "lr": rate})
