@@ -273,9 +273,38 @@ def test_bytes_that_are_no_utf8_are_one_line(argument: bytes, project: Path, tmp
     names(done.stderr.decode(), "not valid UTF-8", "byte 0x", "terminal")
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "latin-1:strict"])
+@pytest.mark.parametrize("argument", ["ask=Größe", "data.root=/tmp/né", "ask=東京"])
+def test_a_locale_of_ascii_is_one_line(argument: str, project: Path, tmp_path: Path) -> None:
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, str(project / "run.py"), "experiment=quickstart", argument.encode()]
+    done = subprocess.run(command, cwd=tmp_path, env={**os.environ, **locale}, capture_output=True, timeout=60)
+    assert done.returncode == 1
+    names(done.stderr.decode(), argument.partition("=")[0], "PYTHONUTF8=1", "C.UTF-8")
+
+
+@pytest.mark.parametrize("value", ["/home/josé/notes", "/tmp/ne\u0301", "東京 1.txt", "C:\\Users\\Zoë"])
+def test_letters_that_hydra_does_not_know_need_no_quotes(value: str) -> None:
+    parse = OverridesParser.create().parse_override
+    for key in ("data.root", "output_root"):
+        given = prepared([f"{key}={value}"])[0]
+        assert parse(given).value() == value
+        *_, first = prepared([f"{key}={value},{value}b", "-m"])
+        assert parse(first).is_sweep_override()
+        assert [one.text for one in parse(first).sweep_iterator()] == [value, f"{value}b"]
+    for quoted_already in (f"key='{value}'", f"key=[{value}]"):
+        assert prepared([quoted_already]) == [quoted_already]
+
+
+def test_a_path_with_a_comma_in_a_sweep_names_the_quotes(tmp_path: Path) -> None:
+    (tmp_path / "a,b").mkdir()
+    with pytest.raises(UserError, match=r"is one path, .* quote it: 'data.root=\"[^\"]*a,b\"'"):
+        prepared(["-m", f"data.root={tmp_path / 'a,b'}"])
+    prepared(["-m", f"data.root={tmp_path / 'a'},{tmp_path / 'b'}", f'name="{tmp_path / "a,b"}"'])
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "latin-1:strict", "ascii:surrogateescape", None])
 def test_a_terminal_that_knows_few_characters_gets_the_rest_as_question_marks(
-    encoding: str, project: Path, tmp_path: Path
+    encoding: str | None, project: Path, tmp_path: Path
 ) -> None:
     code = (
         "import sys\nfrom pathlib import Path\nfrom condensery.cli import run_program\n"
@@ -287,7 +316,9 @@ def test_a_terminal_that_knows_few_characters_gets_the_rest_as_question_marks(
         "    subprocess.run([sys.executable, '-c', 'print(chr(0x6771))'], check=True)\n"
         "sys.argv[1:] = []\nsys.exit(run_program(program, Path.cwd()))"
     )
-    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    of_ascii = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    environment = {**os.environ, **({"PYTHONIOENCODING": encoding} if encoding else of_ascii)}
+    code = code.encode("ascii", "backslashreplace").decode()
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert b"?? ?" in done.stdout

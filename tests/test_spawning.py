@@ -36,7 +36,9 @@ STARTED = {
     "in one expression": STARTS + MAIN + '__name__ == "__main__" and main()\n',
     "in another expression": STARTS + MAIN + 'main() if __name__ == "__main__" else None\n',
     "by a match": STARTS + MAIN + 'match __name__:\n    case "__main__":\n        main()\n',
-    "in the function": STARTS + MAIN + 'def begin(name):\n    if name == "__main__":\n        main()\n\nbegin(__name__)\n',
+    "in the function": STARTS
+    + MAIN
+    + 'def begin(name):\n    if name == "__main__":\n        main()\n\nbegin(__name__)\n',
     "by the name of the process": STARTS
     + "import multiprocessing\nif multiprocessing.current_process().name == 'MainProcess':\n"
     + BELOW,

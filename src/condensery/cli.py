@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 
 from condensery.errors import UserError
 from condensery.pipeline import recipe_guard
-from condensery.pipeline.complaints import Stopped, in_one_line
+from condensery.pipeline.complaints import Stopped, in_one_line, quoted
 from condensery.pipeline.reports.study import typed
 from condensery.system import signals
 from condensery.system.terminal import check_arguments, print_anything
@@ -26,6 +26,7 @@ FOLDER_FILE = "CONDENSERY_FOLDER_FILE"  # environment variable: a file that gets
 COMMAND = "data"  # `condensery data NAME`
 ALONE = "stages.corpus={stage: corpus}"  # what it reads where no recipe is named
 GROUPS = re.compile(r"^((stages?|data|backbone|trainer|launcher|logger|table|figures)\.[^=]+|push_to_hub[^=]*)=")
+PLAIN = re.compile(r"""[\w.@/+-]+=[^'"()\[\]{}$=]+""")  # nothing in it is quoted, nested, or to be resolved
 
 
 def main(cfg: DictConfig) -> None:
@@ -118,11 +119,13 @@ def prepared(arguments: list[str]) -> list[str]:
 
     ``stages.round1.steps=9`` may add a key that the recipe leaves to the defaults, so it gets Hydra's ``++``; a key
     that does not exist is found when the config is checked. ``output_root=~/x`` gets its home folder. A question is taken
-    as it is typed, with its commas and quotes.
+    as it is typed, with its commas and quotes, and so is a value with letters that Hydra's grammar does not know.
 
-    Raises ``UserError`` for a key that is given twice: Hydra would take the last without a word.
+    Raises ``UserError`` for a key that is given twice: Hydra would take the last without a word. And for a path with a
+    comma in a sweep, which would be two.
     """
     arguments = _of_data(arguments)
+    sweep = not {"-m", "--multirun"}.isdisjoint(arguments)
     keys = [
         argument.partition("=")[0].lstrip("+") for argument in arguments if "=" in argument and argument[0] not in "-~"
     ]
@@ -134,9 +137,23 @@ def prepared(arguments: list[str]) -> list[str]:
             return f"ask={_verbatim(argument.removeprefix('ask='))}"
         if argument.startswith("output_root=~"):
             return "output_root=" + os.path.expanduser(argument.removeprefix("output_root="))
+        key, _, value = argument.partition("=")
+        if PLAIN.fullmatch(argument) and not value.isascii() and (sweep or "," not in value):
+            argument = f"{key}={','.join(map(_verbatim, value.split(',')))}"
         return f"++{argument}" if GROUPS.match(argument) else argument
 
+    if sweep:
+        _check_paths(arguments)
     return [one(a) for a in sorted(arguments, key=lambda a: a.startswith("~") or ("=" in a and not a.startswith("-")))]
+
+
+def _check_paths(arguments: list[str]) -> None:
+    for argument in arguments:
+        key, _, value = argument.partition("=")
+        if "," in value and os.path.exists(os.path.expanduser(value)):
+            raise UserError(
+                f"{argument}: is one path, and in a sweep a comma stands between two values; quote it: {quoted(key, value)}"
+            )
 
 
 def _of_data(arguments: list[str]) -> list[str]:

@@ -1,5 +1,6 @@
 """A folder of plain text: every ``.txt`` and ``.md`` file is a document, its paragraphs are the passages."""
 
+import sys
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -63,7 +64,9 @@ class TextSource(FolderSource):
         files = self.text_files()
         for below, _ in files:
             if not below.isprintable():
-                raise UserError(f"{self.folder}: the file name {below!r} is not plain text in UTF-8; rename the file")
+                encoding = sys.getfilesystemencoding()
+                way = "rename the file" if encoding == "utf-8" else f"Python takes it for {encoding}: set PYTHONUTF8=1"
+                raise UserError(f"{self.folder}: the file name {below!r} is not plain text in UTF-8; {way}")
         for (below, _), (after, _) in pairwise(files):
             if below == after:
                 raise UserError(

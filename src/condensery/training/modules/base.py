@@ -114,10 +114,12 @@ class TrainingModule(pl.LightningModule):
         raise NotImplementedError
 
     def setup(self, stage: str) -> None:
-        """Raise ``UserError`` where the trainer's precision is none to train in."""
+        """Raise ``UserError`` where the trainer's precision is none to train in, or where there is nothing to train."""
         self._resumption = Resumption(self)
         if stage == "fit":
             check_trainer_precision(str(self.trainer.precision))
+            if not any(weight.requires_grad for weight in self.parameters()):  # before DDP says so in its own way
+                raise UserError("nothing is trained: no weight has requires_grad=True")
 
     def configure_optimizers(self) -> Any:
         """AdamW and the linear schedule; the schedule is stepped in ``training_step``.
@@ -195,7 +197,9 @@ class TrainingModule(pl.LightningModule):
         rate = optimiser.param_groups[0]["lr"]
         optimiser.step()
         schedule: Any = self.lr_schedulers()
-        if schedule is not None:  # Lightning's StochasticWeightAveraging takes it away for an epoch that it goes on with
+        if (
+            schedule is not None
+        ):  # Lightning's StochasticWeightAveraging takes it away for an epoch that it goes on with
             schedule.step()
         total = torch.stack(list(losses.values())).sum()
         self._record({"loss": total, **losses, "lr": rate})
