@@ -339,6 +339,14 @@ def test_a_batch_alone_is_cut_as_well(tmp_path: Path) -> None:
         (lambda m: check_gradients(m.contrast, (m, [])), "part 0 has no chunk"),
         (lambda m: check_gradients(m.contrast), "give a part"),
         (lambda m: check_gradients(m.contrast, (m, [numbers(2, 1)])), "the plain loss cannot be computed: TypeError"),
+        (
+            lambda m: check_gradients(lambda rows: (rows * torch.nan).sum(), (m, numbers(2, 1))),
+            "the loss itself is not fin",
+        ),
+        (
+            lambda m: check_gradients(lambda rows: (rows * 0).abs().sqrt().sum(), (m, numbers(2, 1))),
+            "the gradient of .* not",
+        ),
         (lambda m: check_gradients(torch.mean, (lambda rows: rows, [numbers(2, 1)])), "has requires_grad=True"),
     ],
 )

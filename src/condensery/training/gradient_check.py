@@ -209,6 +209,11 @@ class _Check:
                 raise
             except Exception as error:
                 return replace(outcome, failure=one_line(error))
+        for name in sorted(expected, key=lambda name: name != LOSS):
+            value = expected[name]
+            if value is not None and not value.isfinite().all():
+                what = name if name == LOSS else f"the gradient of {name}"
+                raise UserError(f"check_gradients: {what} is not finite, computed plainly {outcome.setting}")
         if found[LOSS] is None:  # not everybody returns it
             expected[LOSS] = None
         return replace(outcome, differences=compare(expected, found, tolerance), replayed=replayed)
