@@ -5,16 +5,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from in_row_order import InRowOrder
 
 from condensery import BM25
 from condensery.errors import UserError
 from condensery.retrieval.mining import mine
 from condensery.retrieval.negatives import from_collection, from_triples
-from condensery.retrieval.no_negatives import NoNegatives, left_out
-from condensery.retrieval.ranking import Ranking
+from condensery.retrieval.no_negatives import NoNegatives, left_out_by_text
 from condensery.retrieval.searchers import mined
 from condensery.retrieval.system_negatives import from_systems
-from condensery.system.progress import ProgressTask
 from condensery.text.collection import Collection
 from condensery.text.records import Passage, Query
 from condensery.text.writer import CollectionWriter
@@ -84,7 +83,7 @@ def test_nothing_is_known_by_text_where_all_texts_differ(
     collection: Collection, capsys: pytest.CaptureFixture[str]
 ) -> None:
     positives = collection.qrels("train").positives()
-    assert left_out(NoNegatives.of(collection, positives).by_text(positives), "x") == {}
+    assert left_out_by_text(NoNegatives.of(collection, positives).by_text(positives), "x") == {}
     assert capsys.readouterr().out == ""
 
 
@@ -92,27 +91,12 @@ def test_nothing_is_known_by_text_where_all_texts_differ(
 def test_mining_leaves_out_what_is_known_and_is_as_deep_as_there_are(
     words: Collection, depth: int, tmp_path: Path
 ) -> None:
-    about = mine(Order(), words, "train", depth, tmp_path / "n")  # type: ignore[arg-type]
+    about = mine(InRowOrder(), words, "train", depth, tmp_path / "n")  # type: ignore[arg-type]
     assert about["left_out_by_text"] == 6
     assert json.loads((tmp_path / "n" / "negatives.json").read_text()) == about
     for query, line in enumerate((tmp_path / "n" / "negatives.jsonl").read_text().splitlines()):
         wanted = [PASSAGES[row][0] for row in range(10) if row not in EXPECTED[query]]
         assert json.loads(line)["negative_ids"] == wanted[:depth]
-
-
-class Order:
-    """Finds all passages in the order of their rows."""
-
-    def __init__(self, passages: int = 10) -> None:
-        self.passages, self.asked = passages, list[int]()
-
-    def __len__(self) -> int:
-        return self.passages
-
-    def search(self, query_rows: np.ndarray, k: int, progress: ProgressTask | None = None) -> Ranking:
-        self.asked.append(k)
-        rows = np.tile(np.arange(k), (len(query_rows), 1))
-        return -rows.astype(np.float32), rows
 
 
 def test_where_a_positive_stands_often_its_queries_alone_are_searched_deeper(tmp_path: Path) -> None:
@@ -123,7 +107,7 @@ def test_where_a_positive_stands_often_its_queries_alone_are_searched_deeper(tmp
             writer.add_passage(Passage(f"p{passage}", "", "copy" if passage < 30 else f"text {passage}"))
         for query in range(2):
             writer.add_query(Query(f"q{query}", f"query {query}"))
-    order = Order(50)
+    order = InRowOrder(50)
     mine(order, Collection(tmp_path / "c"), "train", 4, tmp_path / "n")  # type: ignore[arg-type]
     assert order.asked == [5, 10, 20, 40]
     first, second = (json.loads(line) for line in (tmp_path / "n" / "negatives.jsonl").read_text().splitlines())

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from in_row_order import InRowOrder
 
 from condensery import BM25, evaluate
 from condensery.retrieval.bm25 import build_bm25
 from condensery.retrieval.fusion import FusedIndex, measure_grid, weight_grid
 from condensery.retrieval.index import open_index
-from condensery.retrieval.own_passages import WithoutOwn, left_out, own_passages
-from condensery.retrieval.ranking import Ranking
+from condensery.retrieval.own_passages import WithoutOwn, own_passages, own_passages_left_out
 from condensery.retrieval.reranking import search_candidates
 from condensery.retrieval.sampling import SampledCandidates
-from condensery.system.progress import ProgressTask, progress
+from condensery.system.progress import progress
 from condensery.text.collection import Collection
 from condensery.text.records import Passage, Query
 from condensery.text.writer import CollectionWriter
@@ -65,25 +65,8 @@ def test_own_is_what_has_the_id_and_the_text_and_is_not_judged_relevant(argument
     assert names(arguments, own_passages(arguments, np.arange(5), by_id=True)) == ["a0", "a1", "a2", "a3", "0"]
 
 
-class Order:
-    """Finds all passages in the order of their rows."""
-
-    scores = "its own"
-
-    def __init__(self, passages: int) -> None:
-        self.passages, self.asked = passages, list[int]()
-
-    def __len__(self) -> int:
-        return self.passages
-
-    def search(self, query_rows: np.ndarray, k: int, progress: ProgressTask | None = None) -> Ranking:
-        self.asked.append(k)
-        rows = np.tile(np.arange(k), (len(query_rows), 1))
-        return -rows.astype(np.float32), rows
-
-
 def test_rankings_are_as_deep_as_asked_for(arguments: Collection) -> None:
-    order = Order(13)
+    order = InRowOrder(13)
     index = WithoutOwn(order, arguments)
     scores, rows = index.search(np.arange(5), 4)
     assert rows.tolist() == [[1, 2, 3, 4], [0, 1, 2, 4], [0, 1, 2, 3], [0, 1, 2, 3], [0, 1, 2, 3]]
@@ -96,9 +79,9 @@ def test_rankings_are_as_deep_as_asked_for(arguments: Collection) -> None:
 
 
 def test_it_is_counted(arguments: Collection, capsys: pytest.CaptureFixture[str]) -> None:
-    assert left_out(arguments, np.arange(5), "stage") == {"own_passages_left_out": 3}
+    assert own_passages_left_out(arguments, np.arange(5), "stage") == {"own_passages_left_out": 3}
     assert "[stage] 3 of 5 queries are passages" in capsys.readouterr().out
-    assert left_out(arguments, np.array([3, 4]), "stage") == {}
+    assert own_passages_left_out(arguments, np.array([3, 4]), "stage") == {}
     assert capsys.readouterr().out == ""
 
 

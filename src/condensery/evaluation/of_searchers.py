@@ -43,12 +43,12 @@ def evaluate(
 
 def _measured(retriever: "Searcher", collection: "Collection", metrics: list[str], split: str) -> dict[str, float]:
     from condensery.evaluation.metrics import evaluate as evaluate_run
-    from condensery.retrieval.own_passages import WithoutOwn, left_out
+    from condensery.retrieval.own_passages import WithoutOwn, own_passages_left_out
     from condensery.retrieval.runs import Run
     from condensery.retrieval.searchers import SearcherIndex
 
     index, queries = WithoutOwn(SearcherIndex(retriever, collection), collection), collection.questions(split)
     index.warn(queries)
     scores, rows = index.search(queries, min(len(index), max(split_metric(name)[1] or DEPTH for name in metrics)))
-    left_out(collection, queries, "evaluate")
+    own_passages_left_out(collection, queries, "evaluate")
     return evaluate_run(Run(queries, rows, scores), collection, split, metrics).metrics

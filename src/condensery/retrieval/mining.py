@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from condensery.errors import UserError
 from condensery.retrieval.negatives import Negatives, save_negatives
-from condensery.retrieval.no_negatives import NoNegatives, left_out
+from condensery.retrieval.no_negatives import NoNegatives, left_out_by_text
 from condensery.retrieval.ranking import Ranking
 from condensery.retrieval.retriever import CollectionRetriever
 from condensery.retrieval.shards import SHARD, open_ranking, padded, rank_in_shards
@@ -63,7 +63,7 @@ def mine(
     group.leave_unless_rank_zero()
     run = open_ranking(folder)
     about: dict[str, Any] = {"queries": len(query_rows), "depth": depth, "split": split, "made_by": made_by}
-    about |= left_out(known.by_text(positives), f"mine {split}")
+    about |= left_out_by_text(known.by_text(positives), f"mine {split}")
     save_negatives(folder, Negatives(run.query_rows, run.passage_rows, run.scores), collection, about)
     return about
 

@@ -92,7 +92,7 @@ class NoNegatives:
         return int(self.numbers(np.fromiter(positives, np.int64)).sum()) - sum(map(len, positives.values()))
 
 
-def left_out(number: int, label: str) -> dict[str, int]:
+def left_out_by_text(number: int, label: str) -> dict[str, int]:
     """How many passages are no negatives by their text alone: printed, and for a manifest; of none nothing."""
     if not number:
         return {}

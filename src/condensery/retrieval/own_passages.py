@@ -79,7 +79,7 @@ class WithoutOwn:
         )
 
 
-def left_out(
+def own_passages_left_out(
     collection: Collection, query_rows: NDArray[np.integer], label: str, by_id: bool = False
 ) -> dict[str, int]:
     """How many of some queries have a passage of their own, which they do not find: printed, and for a manifest.

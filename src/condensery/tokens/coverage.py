@@ -1,14 +1,12 @@
 """What a tokenizer loses of a text: words that it does not know, and words that differ and get the same ids."""
 
-import re
-import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from condensery.errors import shown
+from condensery.text.words import terms
 from condensery.tokens.store import Texts
 
 if TYPE_CHECKING:
@@ -16,8 +14,6 @@ if TYPE_CHECKING:
 
 BLOCKS, BLOCK, CHARACTERS = 20, 50, 1_000  # of a sample: stretches of texts, texts of each, characters of each text
 MOST_UNKNOWN, MOST_MERGED = 0.01, 0.02  # shares above these are warnings; English has 0.0001 and at most 0.008
-LONGEST = 20  # letters of a word; a longer run is one of a script without blanks
-ASCII_WORD = re.compile("[a-z0-9]+")
 
 
 @dataclass(frozen=True)
@@ -66,7 +62,7 @@ def coverage(tokenizer: "PreTrainedTokenizerFast", texts: Texts) -> Coverage:
     sample = list(_sample(texts))
     ids = _ids(tokenizer, sample)
     tokens = Counter(number == tokenizer.unk_token_id for row in ids for number in row)
-    words = sorted({word for text in sample for word in _words(text)})
+    words = sorted({word for text in sample for word in terms(text)})
     same: dict[tuple[int, ...], list[str]] = {}
     for word, row in zip(words, map(tuple, _ids(tokenizer, words)), strict=True):
         if row and tokenizer.unk_token_id not in row:
@@ -92,30 +88,3 @@ def _ids(tokenizer: "PreTrainedTokenizerFast", texts: Sequence[str]) -> list[lis
         return []
     ids: list[list[int]] = tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
     return ids
-
-
-def _words(text: str) -> Iterator[str]:
-    """The words of a text, in lower case and composed; of a run of letters that is too long for one, pairs of letters.
-
-    What is neither letter, mark nor number is between words, or invisible (Cf) and no part of them.
-    """
-    for piece in text.lower().split():
-        if piece.isascii():
-            yield from ASCII_WORD.findall(piece)
-            continue
-        visible = "".join(one for one in piece if unicodedata.category(one) != "Cf")
-        for is_word, run in groupby(unicodedata.normalize("NFC", visible), lambda one: _kind(one) in "LMN"):
-            if is_word:
-                yield from _pieces("".join(run))
-
-
-def _pieces(word: str) -> list[str]:
-    """The word, or where it is too long for one its pairs of letters, each with its marks."""
-    if len(word) <= LONGEST:
-        return [word]
-    starts = [at for at, one in enumerate(word) if _kind(one) != "M"] + [len(word)]
-    return [word[begin:end] for begin, end in zip(starts, starts[2:], strict=False)]
-
-
-def _kind(character: str) -> str:
-    return unicodedata.category(character)[0]

@@ -84,7 +84,7 @@ def evaluate(config: EvaluateConfig, context: Context) -> dict[str, Any]:
     import shutil
 
     from condensery.evaluation.metrics import evaluate as evaluate_run
-    from condensery.retrieval.own_passages import left_out
+    from condensery.retrieval.own_passages import own_passages_left_out
     from condensery.retrieval.retriever import recall_of, unmatched_queries
     from condensery.retrieval.runs import write_run
     from condensery.retrieval.shards import open_ranking, rank_in_shards
@@ -108,7 +108,7 @@ def evaluate(config: EvaluateConfig, context: Context) -> dict[str, Any]:
     write_run(context.folder / "run.trec.gz", run, collection, retriever_name(context.artifact("index")))
     evaluation = evaluate_run(run, collection, config.split, config.metrics)
     evaluation.save(context.folder / "evaluation.npz")
-    own = left_out(collection, queries, context.stage_name, config.ignore_identical_ids)
+    own = own_passages_left_out(collection, queries, context.stage_name, config.ignore_identical_ids)
     write_json(context.folder / "metrics.json", {"metrics": evaluation.metrics, **own})
     shutil.rmtree(scratch)
     found = {**recall_of(retriever, context.stage_name), **unmatched_queries(retriever, queries)}

@@ -63,7 +63,7 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
 @stage("finetune", version=4, makes="encoder", cost=10.0, together=True)
 def finetune(config: FinetuneConfig, context: Context) -> dict[str, Any]:
     """Train the retriever and save it as a checkpoint; the last step's weights are the result."""
-    from condensery.retrieval.no_negatives import left_out
+    from condensery.retrieval.no_negatives import left_out_by_text
     from condensery.text.collection import Collection
     from condensery.tokens.artifacts import Tokens
     from condensery.training.adaptive_batches import AdaptiveBatches
@@ -74,7 +74,7 @@ def finetune(config: FinetuneConfig, context: Context) -> dict[str, Any]:
 
     collection, tokens = Collection(context.input("corpus")), Tokens(context.input("tokens"))
     training = training_queries(config, context, collection)
-    by_text = left_out(training.by_text, context.stage_name)
+    by_text = left_out_by_text(training.by_text, context.stage_name)
     towers = initial_towers(config, context, tokens.vocabulary, config.towers == "separate")
     data = TripleDataModule(
         tokens,

@@ -42,7 +42,7 @@ class TrainCrossEncoderConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig
 @stage("train_cross_encoder", version=2, makes="cross_encoder", cost=10.0, together=True)
 def train_cross_encoder(config: TrainCrossEncoderConfig, context: Context) -> dict[str, Any]:
     """Train the cross-encoder and save it as a checkpoint; the last step's weights are the result."""
-    from condensery.retrieval.no_negatives import left_out
+    from condensery.retrieval.no_negatives import left_out_by_text
     from condensery.text.collection import Collection
     from condensery.tokens.artifacts import Tokens
     from condensery.training.batches.lists import ListBatches
@@ -52,7 +52,7 @@ def train_cross_encoder(config: TrainCrossEncoderConfig, context: Context) -> di
 
     collection, tokens = Collection(context.input("corpus")), Tokens(context.input("tokens"))
     training = training_queries(config, context, collection)
-    by_text = left_out(training.by_text, context.stage_name)
+    by_text = left_out_by_text(training.by_text, context.stage_name)
     needed = config.negatives_per_query + int(training.no_negative_numbers().max())
     if len(collection.passages) < needed:
         raise UserError(

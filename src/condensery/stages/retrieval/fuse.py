@@ -110,7 +110,7 @@ def fuse(config: FuseConfig, context: Context) -> dict[str, Any]:
 
     from condensery.retrieval.fusion import FusedIndex, write_fused
     from condensery.retrieval.index import open_index
-    from condensery.retrieval.own_passages import left_out
+    from condensery.retrieval.own_passages import own_passages_left_out
     from condensery.retrieval.retriever import recall_of, unmatched_queries
     from condensery.text.collection import Collection
 
@@ -128,7 +128,7 @@ def fuse(config: FuseConfig, context: Context) -> dict[str, Any]:
     return {
         "weights": index.weights.tolist(),
         "chosen": chosen,
-        **left_out(collection, asked, context.stage_name),
+        **own_passages_left_out(collection, asked, context.stage_name),
         **found,
     }
 

@@ -63,7 +63,7 @@ class TriplesConfig(StageConfig):
 def read_negatives(config: TriplesConfig, context: Context) -> dict[str, Any]:
     """Write the negatives as arrays and negatives.jsonl."""
     from condensery.retrieval.negatives import from_collection, from_triples, save_negatives
-    from condensery.retrieval.no_negatives import left_out
+    from condensery.retrieval.no_negatives import left_out_by_text
     from condensery.retrieval.system_negatives import from_systems
     from condensery.text.collection import Collection
 
@@ -76,6 +76,6 @@ def read_negatives(config: TriplesConfig, context: Context) -> dict[str, Any]:
     else:
         negatives, counts = from_triples(config.file, *how)
     made_by = {"made_by": config.file.name if config.file else collection.name}
-    left_out(counts.get("left_out_by_text", 0), context.stage_name)
+    left_out_by_text(counts.get("left_out_by_text", 0), context.stage_name)
     save_negatives(context.folder, negatives, collection, {**counts, "split": config.split, **made_by})
     return counts

@@ -63,7 +63,7 @@ def searched(
     What several processes do not share (``searched_together``) the first does with the threads of all on its machine.
     """
     from condensery.retrieval.index import open_index
-    from condensery.retrieval.own_passages import left_out
+    from condensery.retrieval.own_passages import own_passages_left_out
     from condensery.retrieval.reranking import search_candidates
     from condensery.retrieval.retriever import recall_of, unmatched_queries
     from condensery.system.files import load_array
@@ -74,7 +74,7 @@ def searched(
     def search(group: ProcessGroup, threads: int) -> dict[str, Any]:
         retriever = open_index(index, collection, threads, device=context.runtime.search_device)
         search_candidates(retriever, query_rows, depth, path, context.stage_name, group)
-        own = left_out(collection, query_rows, context.stage_name) if group.rank == 0 else {}
+        own = own_passages_left_out(collection, query_rows, context.stage_name) if group.rank == 0 else {}
         return {**own, **recall_of(retriever, context.stage_name), **unmatched_queries(retriever, query_rows)}
 
     if searched_together(index, len(query_rows)):
