@@ -33,7 +33,7 @@ from condensery.text.lines import check_whole
 if TYPE_CHECKING:
     from condensery.models.biencoder import BiEncoder
     from condensery.models.vectors import VectorOptions
-    from condensery.training.modules.base import EncoderModule
+    from condensery.training.modules.encoders import EncoderModule
 
 Passages = Sequence[str] | Mapping[str, str | Mapping[str, str]]
 RULE = "without texts that are known"  # how negatives are chosen: what was mined by another rule is not taken for it

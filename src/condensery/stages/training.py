@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from condensery.tokens.vocabulary import Vocabulary
     from condensery.training.batches.base import Batches
     from condensery.training.datamodules.base import StepDataModule
-    from condensery.training.modules.base import EncoderModule, TrainingModule
+    from condensery.training.modules.base import TrainingModule
+    from condensery.training.modules.encoders import EncoderModule
     from condensery.training.settings import LoopSettings, Optimiser
     from condensery.training.tracking import Tracked
     from condensery.training.validation import PairSample, ValidationSample

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from condensery.training.batches.spans import ContextMasking
     from condensery.training.datamodules.base import TokenDataModule
     from condensery.training.datamodules.spans import SpanPairDataModule
-    from condensery.training.modules.base import EncoderModule
+    from condensery.training.modules.encoders import EncoderModule
     from condensery.training.modules.pretraining import CondenserModule
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Unpack
+from typing import Any, ClassVar
 
 import pytorch_lightning as pl
 import torch
@@ -31,30 +31,15 @@ from condensery.losses.cross_batch import (
     sum_of,
 )
 from condensery.losses.gradient_cache import ChunkEncoder, backpropagate
-from condensery.models.backbone import check_words
-from condensery.models.biencoder import BiEncoder
-from condensery.models.card import Card, write_card
-from condensery.models.checkpoint import (
-    SavedRetriever,
-    load_biencoder,
-    save_retriever,
-)
-from condensery.models.encoder import Encoder
-from condensery.models.vectors import VectorOptions
 from condensery.randomness import hash64
 from condensery.system import signals
-from condensery.system.files import expanded, is_hub_name
 from condensery.tokens.batches import Chunk
-from condensery.tokens.tokenizer import load_tokenizer
 from condensery.training.batches.base import Batch
 from condensery.training.resumption import Resumption, Schedule, keep_own_settings
-from condensery.training.settings import Optimiser, check_trainer_precision, linear_schedule
+from condensery.training.settings import check_trainer_precision, linear_schedule
 from condensery.training.validation import ValidationSample, mean_reciprocal_rank
 
 PathOrName = str | Path
-
-
-Towers = Literal["shared", "separate"]
 
 
 class TrainingModule(pl.LightningModule):
@@ -268,152 +253,3 @@ class TrainingModule(pl.LightningModule):
         self.save_hyperparameters(ignore=objects, frame=frame and frame.f_back, logger="model" not in objects)
         for name, value in self.hparams.items():
             self.hparams[name] = str(value) if isinstance(value, Path) else value
-
-
-class EncoderModule(TrainingModule):
-    """A module that trains an encoder of texts: it begins with a checkpoint or a model, and is saved as a checkpoint.
-
-    Args:
-        model: what is trained.
-        tokenizer: folder or hub name of the tokenizer that the texts are read with; None = that of the data module.
-    """
-
-    def __init__(self, model: nn.Module, tokenizer: PathOrName | None, **optimiser: Unpack[Optimiser]) -> None:
-        super().__init__(model, **optimiser)
-        self.tokenizer = tokenizer
-
-    def on_fit_start(self) -> None:
-        """Raise ``UserError`` where data and encoder have other tokens, or the encoder too few positions for the inputs."""
-        super().on_fit_start()
-        data = getattr(self.trainer, "datamodule", None)
-        other = getattr(data, "tokenizer_folder", None)
-        if self.tokenizer and other and load_tokenizer(self.tokenizer).get_vocab() != load_tokenizer(other).get_vocab():
-            raise UserError(f"the tokenizer of the data module is not that of {self.tokenizer}; give both the same")
-        vocabulary, longest = getattr(data, "vocabulary", None), max(getattr(data, "lengths", (0,)))
-        for encoder in (part for part in self.modules() if isinstance(part, Encoder)):
-            if vocabulary is not None:
-                check_words(encoder.model, "the encoder", vocabulary)
-            if longest > encoder.longest:
-                raise UserError(f"inputs of {longest} tokens are longer than the encoder's {encoder.longest} positions")
-
-    def towers(self) -> BiEncoder:
-        """The retriever as it stands; with the weights of this module, not a copy."""
-        raise NotImplementedError
-
-    def save_pretrained(
-        self,
-        folder: PathOrName,
-        tokenizer: PathOrName | None = None,
-        lengths: tuple[int, int] | None = None,
-        card: Card | None = None,
-    ) -> None:
-        """Save it as a checkpoint that transformers, sentence-transformers and ``condensery.Retriever`` open.
-
-        Beside it lies a model card, ``README.md``.
-
-        Args:
-            folder: made where it is not there.
-            tokenizer: saved with it; None = that of the module, or of the data module that it was trained on.
-            lengths: longest query and passage in tokens, [CLS] and [SEP] included; None = those of the data module, or as
-                long as the encoder reads, 512 at most.
-            card: what the card says; None = what this module knows: its class, its settings and the values logged last.
-
-        Raises:
-            UserError: no tokenizer is known.
-        """
-        tokenizer = tokenizer or self.saved_with
-        if tokenizer is None:
-            raise UserError("save_pretrained: give `tokenizer`, the folder or hub name that the texts are read with")
-        lengths = lengths or self.lengths
-        self._save(Path(folder), tokenizer, lengths)
-        card = card or self._card()
-        name = card.name or Path(folder).resolve().name
-        write_card(Path(folder), card.text(name, self.towers().settings, lengths))
-
-    def _card(self) -> Card:
-        trainer, plain = self._trainer, (int, float, str, bool)
-        logged = trainer.logged_metrics if trainer else {}
-        settings = {name: value for name, value in self.hparams.items() if isinstance(value, plain)}
-        base = settings.pop("model", None)
-        return Card(
-            f"Trained by `{type(self).__name__}`",
-            base_model=base if isinstance(base, str) and is_hub_name(base) and not expanded(base).exists() else None,
-            recipe={name: value for name, value in settings.items() if name != "tokenizer"},
-            training={name: float(value) for name, value in sorted(logged.items())},
-        )
-
-    @property
-    def saved_with(self) -> PathOrName | None:
-        """The tokenizer of this module or of its data module."""
-        data = getattr(self._trainer, "datamodule", None)
-        return self.tokenizer or getattr(data, "tokenizer_folder", None)
-
-    @property
-    def lengths(self) -> tuple[int, int]:
-        """Longest query and passage in tokens: those of the data module, or as long as the encoder reads, 512 at most."""
-        data, towers = getattr(self._trainer, "datamodule", None), self.towers()
-        longest = min(512, towers.query.longest, towers.passage.longest)
-        return getattr(data, "lengths", (longest, longest))
-
-    def vectors(self, chunk: Chunk) -> Tensor:
-        """CLS vectors (b, d), of a bi-encoder by the tower of the chunk."""
-        return self.model.vectors(chunk)  # type: ignore[operator]
-
-    def _save(self, folder: Path, tokenizer: PathOrName, lengths: tuple[int, int]) -> None:
-        raise NotImplementedError
-
-
-class TowersModule(EncoderModule):
-    """What trains the vectors of a bi-encoder and nothing else.
-
-    Args:
-        model: folder or hub name of a checkpoint of the BERT family, or a ``BiEncoder``.
-        tokenizer: folder or hub name; None = that of the checkpoint.
-        towers: shared, or separate: queries and passages each have their own weights. Not read where ``model`` is a
-            ``BiEncoder``.
-        dropout: of hidden states and attention; None = as the checkpoint says.
-        vectors: ``pooling``, ``normalise``, ``query_prefix``, ``passage_prefix``, in place of what the checkpoint says; see
-            ``VectorSettings``. Not read where ``model`` is a ``BiEncoder``.
-        optimiser: see ``TrainingModule``.
-    """
-
-    model: BiEncoder
-
-    def __init__(
-        self,
-        model: PathOrName | BiEncoder,
-        *,
-        tokenizer: PathOrName | None = None,
-        towers: Towers = "shared",
-        dropout: float | None = None,
-        vectors: VectorOptions | None = None,
-        **optimiser: Unpack[Optimiser],
-    ) -> None:
-        check_numbers(type(self).__name__, locals())
-        built = model
-        if isinstance(built, str | Path):
-            built = load_biencoder(built, towers == "separate", dropout, vectors).train()
-        super().__init__(built, tokenizer_of(model, tokenizer), **optimiser)
-        self._remember(model=model)
-
-    def on_fit_start(self) -> None:
-        """Raise ``UserError`` where the data module puts something else before the texts than the encoder."""
-        super().on_fit_start()
-        data, settings = getattr(self.trainer, "datamodule", None), self.model.settings
-        for name in ("query_prefix", "passage_prefix"):
-            there, own = getattr(data, name, None), getattr(settings, name)
-            if there is not None and there != own:
-                raise UserError(
-                    f"{type(data).__name__}: {name} is {there!r}, the encoder's is {own!r}; give both the same"
-                )
-
-    def towers(self) -> BiEncoder:
-        """The model itself."""
-        return self.model
-
-    def _save(self, folder: Path, tokenizer: PathOrName, lengths: tuple[int, int]) -> None:
-        save_retriever(SavedRetriever(self.model, *lengths), folder, tokenizer)
-
-
-def tokenizer_of(model: PathOrName | nn.Module, tokenizer: PathOrName | None) -> PathOrName | None:
-    return tokenizer if tokenizer is not None or isinstance(model, nn.Module) else model

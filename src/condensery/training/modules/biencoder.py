@@ -20,7 +20,8 @@ from condensery.losses.registry import make_loss
 from condensery.models.biencoder import BiEncoder
 from condensery.tokens.batches import Chunk
 from condensery.training.batches.triples import TripleBatch
-from condensery.training.modules.base import PathOrName, TowersModule
+from condensery.training.modules.base import PathOrName
+from condensery.training.modules.encoders import TowersModule
 
 
 class BiEncoderModule(TowersModule):

@@ -34,7 +34,8 @@ from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
 from condensery.training.batches.spans import SpanBatch
 from condensery.training.datamodules.spans import Masking
-from condensery.training.modules.base import EncoderModule, PathOrName, TowersModule, tokenizer_of
+from condensery.training.modules.base import PathOrName
+from condensery.training.modules.encoders import EncoderModule, TowersModule, tokenizer_of
 from condensery.training.settings import Optimiser
 
 PAIRS = {

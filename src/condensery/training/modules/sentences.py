@@ -18,7 +18,7 @@ from condensery.tokens.batches import chunks, text_rows
 from condensery.tokens.store import TokenStore
 from condensery.tokens.vocabulary import Vocabulary
 from condensery.training.batches.base import ALL, Batch, Share, items_of_step
-from condensery.training.modules.base import TowersModule
+from condensery.training.modules.encoders import TowersModule
 
 
 @dataclass(frozen=True, kw_only=True)
