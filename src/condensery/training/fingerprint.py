@@ -75,7 +75,8 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
 def _arguments(thing: object) -> Iterator[tuple[str, Any]]:
     """What the classes of ``thing`` take and it keeps under that name, but for paths and what is of the machine."""
     for name in dict.fromkeys(chain.from_iterable(map(_taken_by, type(thing).__mro__))):
-        value = getattr(thing, name, vars(thing).get(f"_{name}", thing))  # not what it would compute under that name
+        kept = getattr(thing, "__dict__", {})  # not what it would compute under a name
+        value = getattr(thing, name, kept.get(f"_{name}", thing))
         if value is not thing and name not in _OF_THE_MACHINE:
             yield name, value.item() if isinstance(value, np.generic) else value
 
