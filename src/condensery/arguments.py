@@ -54,6 +54,7 @@ RANGES = {
     "k": _COUNT,
     "k1": _WEIGHT,
     "keep_sentence": _SHARE,
+    "layer_decay": Range(0, 1, above=True),
     "learning_rate": _POSITIVE,
     "length": Range(3, whole=True),
     "margin": _WEIGHT,

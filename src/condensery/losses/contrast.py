@@ -13,7 +13,7 @@ def weighted(contrast: Contrast, weight: float) -> Contrast:
     return lambda vectors: contrast(vectors) * weight
 
 
-def span_contrast(vectors: Tensor, temperature: float = 1.0) -> Tensor:
+def span_contrast(vectors: Tensor, temperature: float | Tensor = 1.0) -> Tensor:
     """The contrastive loss of coCondenser (Gao and Callan 2021b, eq. 6-7; Wu et al. 2023, eq. 5), averaged over spans.
 
     Args:

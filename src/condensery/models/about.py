@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from condensery.errors import UserError
-from condensery.models.sentence_transformers import MODULES, read_modules
+from condensery.models.sentence_transformers import MODULES, longest_input, read_modules
 from condensery.models.vectors import NAMES, VectorSettings
 from condensery.system.files import read_json
 
@@ -58,6 +58,15 @@ def vector_settings(folder: Path) -> VectorSettings:
         about = read_about(folder)
         return VectorSettings(**{name: about[name] for name in NAMES if name in about})
     return read_modules(folder) if (folder / MODULES).exists() else VectorSettings()
+
+
+def longest_inputs(folder: Path) -> tuple[int, int] | None:
+    """The longest query and passage in tokens that a checkpoint's folder says it is searched with; None = it says none."""
+    if (folder / ABOUT).exists():
+        about = read_about(folder, "query_length", "passage_length")
+        return about["query_length"], about["passage_length"]
+    length = longest_input(folder)
+    return None if length is None else (length, length)
 
 
 def made_for_search(folder: Path) -> str | None:

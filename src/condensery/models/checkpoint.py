@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
 from condensery.errors import UserError
-from condensery.models.about import ABOUT, QUERY_ENCODER, read_about, two_towers, vector_settings
+from condensery.models.about import ABOUT, QUERY_ENCODER, longest_inputs, read_about, two_towers, vector_settings
 from condensery.models.backbone import (
     DECODERS,
     OTHER_HEADS,
@@ -35,7 +35,7 @@ from condensery.models.families import FAMILIES
 from condensery.models.hub import checkpoint_folder
 from condensery.models.loading import Allowed, load_weights, quiet, readable
 from condensery.models.masked_autoencoder import DecoderShape, Init, MaskedAutoEncoder
-from condensery.models.sentence_transformers import longest_input, write_modules
+from condensery.models.sentence_transformers import write_modules
 from condensery.models.vectors import VectorOptions, VectorSettings
 from condensery.system.files import check_file, write_json
 from condensery.system.inputs import standing
@@ -191,12 +191,7 @@ def load_any_retriever(
             project does not know.
     """
     folder = checkpoint_folder(source, revision)
-    model = load_biencoder(folder, options=options)
-    if (folder / ABOUT).exists():
-        about = read_about(folder, "query_length", "passage_length")
-        return model, (about["query_length"], about["passage_length"])
-    length = longest_input(folder)
-    return model, (length, length)
+    return load_biencoder(folder, options=options), longest_inputs(folder) or (None, None)
 
 
 def backbone_towers(config: BackboneConfig, vocabulary: Vocabulary, seed: int, separate: bool = False) -> BiEncoder:

@@ -48,6 +48,7 @@ class OptimisedStageConfig(StageConfig):
     epochs: Annotated[float, Field(gt=0)] | None
     token_budget: Count | None
     learning_rate: Annotated[float, Field(gt=0)]
+    layer_decay: Annotated[float, Field(gt=0, le=1)]
     warmup_ratio: Share
     weight_decay: Annotated[float, Field(ge=0)]
     max_grad_norm: Annotated[float, Field(ge=0)]
@@ -67,12 +68,13 @@ class OptimisedStageConfig(StageConfig):
         return self
 
     def by_content(self) -> set[str]:
-        """The callbacks: those that only watch do not count, and without any the id is that of before there were any."""
-        return {"callbacks"}
+        """The callbacks, of which those that only watch do not count, and the decay: at 1 ids are those of before."""
+        return {"callbacks", "layer_decay"}
 
     def identity(self) -> list[str]:
-        """The callbacks that can change the result."""
-        return identity(self.callbacks, self.validations())
+        """The callbacks that can change the result, and the decay where there is one."""
+        decay = [f"layer_decay {self.layer_decay}"] if self.layer_decay < 1 else []
+        return [*identity(self.callbacks, self.validations()), *decay]
 
     def validations(self) -> tuple[int, ...] | None:
         """How often and on what it is validated; None = never."""
@@ -95,6 +97,7 @@ class OptimisedStageConfig(StageConfig):
             "weight_decay": self.weight_decay,
             "max_grad_norm": self.max_grad_norm,
             "seed": self.seed,
+            "layer_decay": self.layer_decay,
         }
 
     def training(self, sizes: Sizes, step: Step | None, items: float | None) -> Work:
@@ -308,6 +311,17 @@ def initial_towers(
     if config.init != "backbone":
         return load_biencoder(context.input("init"), separate, backbone.dropout, backbone.vector_options())
     return backbone_towers(backbone, vocabulary, config.seed, separate)
+
+
+def said_lengths(config: EncoderStageConfig, context: Context) -> tuple[int, int] | None:
+    """The lengths of queries and passages, in tokens, with which the encoder to start from is searched; None = it says none."""
+    from condensery.models.about import longest_inputs
+    from condensery.models.hub import checkpoint_folder
+
+    if config.init != "backbone":
+        return longest_inputs(context.input("init"))
+    name = config.backbone.name
+    return None if name is None else longest_inputs(checkpoint_folder(name, config.backbone.revision))
 
 
 def _check_positions(module: "TrainingModule", config: OptimisedStageConfig, stage: str) -> None:

@@ -18,6 +18,7 @@ class Optimiser(TypedDict, total=False):
     weight_decay: float
     max_grad_norm: float
     seed: int
+    layer_decay: float
 
 
 @dataclass(frozen=True)

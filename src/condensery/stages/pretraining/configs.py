@@ -215,6 +215,18 @@ class PretrainIctConfig(SpanConfig, ValidatedConfig, EncoderStageConfig):
         return Texts(items, 2, product(0.6, tokens))
 
 
+class PretrainContrastiveConfig(PairConfig, ValidatedConfig, EncoderStageConfig):
+    """Pairs as coCondenser has them, contrasted in a retriever's own vectors."""
+
+    temperature: Annotated[float, Field(gt=0)]
+    learn_temperature: bool
+
+    def objective(self) -> dict[str, Any]:
+        """See ``SpanConfig``."""
+        return {"contrast": True}
+
+
 CondenserConfig = PretrainMlmConfig | PretrainCondenserConfig | PretrainCoCondenserConfig
 AutoEncoderConfig = PretrainCotmaeConfig | PretrainRetromaeConfig
-AnyConfig = CondenserConfig | AutoEncoderConfig | PretrainIctConfig
+TowersConfig = PretrainIctConfig | PretrainContrastiveConfig
+AnyConfig = CondenserConfig | AutoEncoderConfig | TowersConfig

@@ -13,6 +13,7 @@ from condensery.stages.pretraining.configs import (
     CondenserConfig,
     PretrainCoCondenserConfig,
     PretrainCondenserConfig,
+    PretrainContrastiveConfig,
     PretrainCotmaeConfig,
     PretrainIctConfig,
     PretrainMlmConfig,
@@ -20,6 +21,7 @@ from condensery.stages.pretraining.configs import (
 )
 from condensery.stages.training import (
     run_training,
+    said_lengths,
     validation_sample,
 )
 
@@ -124,6 +126,26 @@ def pretrain_ict(config: PretrainIctConfig, context: Context) -> dict[str, Any]:
     return _fit(module, data, config, context)
 
 
+@stage("pretrain_contrastive", version=1, makes="encoder", cost=20.0, together=True)
+def pretrain_contrastive(config: PretrainContrastiveConfig, context: Context) -> dict[str, Any]:
+    """Contrast of pairs in the vectors that the checkpoint is searched with: its pooling, normalisation and prefixes.
+
+    What is saved is searched with the lengths of the checkpoint, whatever those of the training.
+    """
+    from condensery.stages.training import initial_towers
+    from condensery.tokens.artifacts import Tokens
+    from condensery.training.modules.contrastive import ContrastiveModule
+
+    towers = initial_towers(config, context, Tokens(context.input("tokens")).vocabulary, separate=False)
+    prefixes = {name: getattr(towers.settings, name) for name in ("query_prefix", "passage_prefix")}
+    data = _pairs(config, context, mask_rate=None, **prefixes)
+    module = ContrastiveModule(
+        towers, temperature=config.temperature, learn_temperature=config.learn_temperature, **config.optimiser()
+    )
+    values = _fit(module, data, config, context, said_lengths(config, context))
+    return {**values, **({"temperature": module.reached} if config.learn_temperature else {})}
+
+
 def _shared(config: AnyConfig, context: Context) -> dict[str, Any]:
     """What every data module here is given."""
     named = ("length", "batch_size", "seed", "mask_rate", "whole_word")
@@ -142,7 +164,10 @@ def _spans(config: AnyConfig, context: Context, **own: Any) -> "SpanPairDataModu
 
 
 def _pairs(
-    config: PretrainCoCondenserConfig | PretrainCotmaeConfig, context: Context, decoder: "ContextMasking | None" = None
+    config: PretrainCoCondenserConfig | PretrainCotmaeConfig | PretrainContrastiveConfig,
+    context: Context,
+    decoder: "ContextMasking | None" = None,
+    **own: Any,
 ) -> "TokenDataModule":
     """Spans of the documents, or the passages that ``queries`` was made for with their queries."""
     from condensery.tokens.artifacts import Passages, Queries, Tokens
@@ -150,7 +175,7 @@ def _pairs(
     from condensery.training.datamodules.passage_queries import PassageQueryDataModule
 
     if not config.queries:
-        return _spans(config, context, pairs=config.pairs_within, decoder=decoder)
+        return _spans(config, context, pairs=config.pairs_within, decoder=decoder, **own)
     artifact = context.artifact("queries")
     _check_tokenizers(artifact, context)
     queries, passages = Queries(artifact.path), Passages(artifact.input("passages").path)
@@ -162,7 +187,7 @@ def _pairs(
         candidates=config.candidates,
         mixed_context=config.mixed_context,
         decoder=decoder,
-        **_shared(config, context),
+        **{**_shared(config, context), **own},
     )
 
 
@@ -177,8 +202,17 @@ def _check_tokenizers(queries: Artifact, context: Context) -> None:
             )
 
 
-def _fit(module: "EncoderModule", data: "TokenDataModule", config: AnyConfig, context: Context) -> dict[str, Any]:
-    """Train and save; the manifest also says how many items there are, and what could not be used."""
+def _fit(
+    module: "EncoderModule",
+    data: "TokenDataModule",
+    config: AnyConfig,
+    context: Context,
+    saved: tuple[int, int] | None = None,
+) -> dict[str, Any]:
+    """Train and save; the manifest also says how many items there are, and what could not be used.
+
+    ``saved``: the lengths that the checkpoint is searched with; None = those of the training.
+    """
     from condensery.training.batches.spans import SpanBatches
 
     data.setup()
@@ -187,7 +221,7 @@ def _fit(module: "EncoderModule", data: "TokenDataModule", config: AnyConfig, co
     sample = validation_sample(config, module, context, (config.length, config.length))
     values = run_training(module, data, config.loop(data.batches), config, context, sample)
     card = card_of(type(config), config.model_dump(mode="json"), name_of_data(context.input("corpus")), values)
-    module.save_pretrained(context.folder, context.input("tokenizer"), data.lengths, card)
+    module.save_pretrained(context.folder, context.input("tokenizer"), saved or data.lengths, card)
     return {"items": source.items, "left_out": source.left_out, **values}
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from condensery.errors import UserError
 from condensery.randomness import uniforms
 from condensery.tokens.batches import framed, span_rows, text_rows
+from condensery.tokens.prefixes import NO_PREFIXES, Prefixes
 from condensery.tokens.ranges import around, ranges
 from condensery.tokens.spans import SPECIAL_TOKENS, SpanSet
 from condensery.tokens.store import TokenStore
@@ -240,6 +241,38 @@ class MixedPairs:
         order = np.arange(len(rows))
         order[np.repeat(several, 2)] = len(rows) + np.arange(len(texts))
         return joined(rows, texts).take(order)
+
+
+class Prefixed:
+    """The rows of a source with the prefixes of a retriever behind their [CLS], as it reads texts when it is searched.
+
+    Args:
+        source: of pairs; it leaves the prefixes their room.
+        prefixes: the first text of a pair gets that of passages.
+        queries: the second text is a query; otherwise it is a passage, too.
+    """
+
+    def __init__(self, source: RowSource, prefixes: Prefixes, queries: bool) -> None:
+        self.source, self.items, self.left_out = source, source.items, source.left_out
+        self.prefixes = prefixes.passage, prefixes.query if queries else prefixes.passage
+
+    def rows(self, step: int, epoch: int, chosen: Ids) -> Rows:
+        """See ``RowSource``."""
+        rows = self.source.rows(step, epoch, chosen)
+        added = np.resize([len(prefix) for prefix in self.prefixes], len(rows))
+        where = np.repeat(rows.starts[:-1] + 1, added)
+        flat = np.insert(rows.flat, where, np.resize(np.concatenate(self.prefixes), int(added.sum())))
+        starts = rows.starts + np.concatenate([[0], np.cumsum(added)])
+        return Rows(flat, starts.astype(np.int64), rows.names)
+
+
+def prefixed(source: RowSource, prefixes: Prefixes, queries: bool) -> RowSource:
+    """The source with prefixes, or as it is where there are none."""
+    return (
+        source
+        if prefixes is NO_PREFIXES or not any(map(len, (prefixes.query, prefixes.passage)))
+        else Prefixed(source, prefixes, queries)
+    )
 
 
 def joined(first: Rows, second: Rows) -> Rows:

@@ -9,11 +9,13 @@ import numpy as np
 from condensery.arguments import check_numbers
 from condensery.errors import UserError
 from condensery.tokens.artifacts import Tokens
+from condensery.tokens.prefixes import Prefixes
 from condensery.training.batches.sources import (
     MixedPairs,
     PassageQueries,
     PassagesAndQueries,
     RowSource,
+    prefixed,
 )
 from condensery.training.batches.spans import ContextMasking, SpanBatches
 from condensery.training.datamodules.base import TokenDataModule
@@ -33,13 +35,15 @@ class PassageQueryDataModule(TokenDataModule):
         candidates: how many of a passage's queries are drawn from, one a step.
         mixed_context: probability that a step pairs passages of a document instead (Wu et al. 2023, §5.2).
         batch_size: passages a step.
-        mask_rate: share of the tokens that is predicted.
+        mask_rate: share of the tokens that is predicted; None = nothing is masked (``ContrastiveModule``).
         whole_word: mask whole words, or single tokens.
         decoder: what the decoder of an auto-encoder reads; None = there is none.
         chunk_tokens: padded tokens that are in memory together; a larger batch is accumulated.
         seed: of order, queries and masks.
         workers: processes that make batches, and that tokenise; 0 = none besides the training. With more, the program
             stands below ``if __name__ == "__main__":``.
+        query_prefix: put before each query, as E5's "query: "; the encoder must know of it, see ``TowersModule``.
+        passage_prefix: put before each passage, and before its title.
 
     Raises:
         UserError: a number is out of its range, or an item of ``data`` has no text or no queries; see
@@ -62,12 +66,14 @@ class PassageQueryDataModule(TokenDataModule):
         candidates: int = 5,
         mixed_context: float = 0.0,
         batch_size: int = 256,
-        mask_rate: float = 0.15,
+        mask_rate: float | None = 0.15,
         whole_word: bool = True,
         decoder: ContextMasking | None = None,
         chunk_tokens: int = 8192,
         seed: int = 42,
         workers: int = 0,
+        query_prefix: str = "",
+        passage_prefix: str = "",
     ) -> None:
         check_numbers("PassageQueryDataModule", locals())
         texts, self._queries = (data, []) if isinstance(data, Tokens) else _with_queries(data)
@@ -76,6 +82,12 @@ class PassageQueryDataModule(TokenDataModule):
         self.candidates, self.mixed_context, self.batch_size = candidates, mixed_context, batch_size
         self.masking = Masking(mask_rate, whole_word, decoder)
         self.chunk_tokens, self.seed = chunk_tokens, seed
+        self.query_prefix, self.passage_prefix = query_prefix, passage_prefix
+
+    @property
+    def prefixes(self) -> Prefixes:
+        """See ``TokenDataModule``. Raises ``UserError`` where the tokenizer does not split them from a text."""
+        return Prefixes.of(self.tokenizer_folder, self.query_prefix, self.passage_prefix, self.lengths)
 
     @property
     def lengths(self) -> tuple[int, int]:
@@ -88,10 +100,11 @@ class PassageQueryDataModule(TokenDataModule):
 
     def source(self) -> RowSource:
         """Where the rows of a batch come from."""
-        stores = self.stores or self._tokenised()
-        lengths = (self.length, self.query_length)
+        stores, prefixes = self.stores or self._tokenised(), self.prefixes
+        lengths = (self.length - len(prefixes.passage), self.query_length - len(prefixes.query))
         pairs = PassageQueries(stores, self.vocabulary, *lengths, self.candidates, self.seed)
-        return MixedPairs(pairs, self.mixed_context, self.seed) if self.mixed_context else pairs
+        mixed = MixedPairs(pairs, self.mixed_context, self.seed) if self.mixed_context else pairs
+        return prefixed(mixed, prefixes, queries=True)
 
     def _tokenised(self) -> PassagesAndQueries:
         """The queries of ``data``, tokenised as a collection of their own."""

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from condensery.arguments import check_numbers
 from condensery.text.given import Given
 from condensery.tokens.artifacts import Tokens
+from condensery.tokens.prefixes import Prefixes
 from condensery.tokens.spans import SPECIAL_TOKENS, RandomWindows, SentencePacked, SpanSet
 from condensery.tokens.store import TokenStore
 from condensery.tokens.vocabulary import Vocabulary
@@ -15,6 +16,7 @@ from condensery.training.batches.sources import (
     SentencePairs,
     SingleSpans,
     SpanPairs,
+    prefixed,
 )
 from condensery.training.batches.spans import ContextMasking, SpanBatches
 from condensery.training.datamodules.base import TokenDataModule
@@ -49,7 +51,7 @@ class SpanPairDataModule(TokenDataModule):
         short_probability: share of spans that aim at a shorter length (of ``sentences``).
         min_length: tokens of the shortest span; a document needs twice that. None = 16, or half of what a span holds
             where that is less.
-        mask_rate: share of the tokens that is predicted; nothing is masked for ICT.
+        mask_rate: share of the tokens that is predicted; None = nothing is masked (``ContrastiveModule``), as for ICT.
         whole_word: mask whole words, or single tokens.
         decoder: what the decoder of an auto-encoder reads; None = there is none.
         query_length: longest sentence in tokens, [CLS] and [SEP] included (of ``pairs="sentence"``).
@@ -58,6 +60,8 @@ class SpanPairDataModule(TokenDataModule):
         seed: of order, spans and masks.
         workers: processes that make batches, and that tokenise; 0 = none besides the training. With more, the program
             stands below ``if __name__ == "__main__":``.
+        query_prefix: put before each sentence (of ``pairs="sentence"``); the encoder must know of it, see ``TowersModule``.
+        passage_prefix: put before each span.
 
     Raises:
         UserError: a number is out of its range; see ``TokenDataModule``, too.
@@ -74,7 +78,7 @@ class SpanPairDataModule(TokenDataModule):
         spans: Literal["sentences", "windows"] = "sentences",
         short_probability: float = 0.1,
         min_length: int | None = None,
-        mask_rate: float = 0.15,
+        mask_rate: float | None = 0.15,
         whole_word: bool = True,
         decoder: ContextMasking | None = None,
         query_length: int = 64,
@@ -82,6 +86,8 @@ class SpanPairDataModule(TokenDataModule):
         chunk_tokens: int = 8192,
         seed: int = 42,
         workers: int = 0,
+        query_prefix: str = "",
+        passage_prefix: str = "",
     ) -> None:
         check_numbers("SpanPairDataModule", locals())
         super().__init__(data, tokenizer, titles=False, workers=workers)
@@ -91,6 +97,12 @@ class SpanPairDataModule(TokenDataModule):
         self.masking = Masking(None if pairs == "sentence" else mask_rate, whole_word, decoder)
         self.query_length, self.keep_sentence = query_length, keep_sentence
         self.chunk_tokens, self.seed = chunk_tokens, seed
+        self.query_prefix, self.passage_prefix = query_prefix, passage_prefix
+
+    @property
+    def prefixes(self) -> Prefixes:
+        """See ``TokenDataModule``. Raises ``UserError`` where the tokenizer does not split them from a text."""
+        return Prefixes.of(self.tokenizer_folder, self.query_prefix, self.passage_prefix, self.lengths)
 
     @property
     def lengths(self) -> tuple[int, int]:
@@ -105,17 +117,22 @@ class SpanPairDataModule(TokenDataModule):
         """Where the rows of a batch come from."""
         if self.pairs is None:
             return SingleSpans(self._spans(), self.vocabulary)
+        prefixes = self.prefixes
+        spans = self._spans(len(prefixes.passage))
         if self.pairs == "sentence":
-            return SentencePairs(self._spans(), self.vocabulary, self.query_length, self.keep_sentence, self.seed)
-        return SpanPairs(self._spans(), self.vocabulary)
+            longest = self.query_length - len(prefixes.query)
+            pairs = SentencePairs(spans, self.vocabulary, longest, self.keep_sentence, self.seed)
+            return prefixed(pairs, prefixes, queries=True)
+        return prefixed(SpanPairs(spans, self.vocabulary), prefixes, queries=False)
 
-    def _spans(self) -> SpanSet:
-        store = self.tokens.documents
+    def _spans(self, room: int = 0) -> SpanSet:
+        """Spans that leave ``room`` for so many tokens before them."""
+        store, length = self.tokens.documents, self.length - room
         if self.pairs == "passage":
             store = TokenStore(store.folder, single_texts=True)
         if self.spans == "windows":
-            return RandomWindows(store, self.length, self.seed, self.min_length)
-        return SentencePacked(store, self.length, self.short_probability, self.seed, self.min_length)
+            return RandomWindows(store, length, self.seed, self.min_length)
+        return SentencePacked(store, length, self.short_probability, self.seed, self.min_length)
 
 
 def masked_batches(source: RowSource, vocabulary: Vocabulary, masking: Masking, of: Any) -> SpanBatches:

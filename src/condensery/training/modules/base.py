@@ -6,7 +6,7 @@ data modules. They optimise by hand, so clipping is ``max_grad_norm`` and a batc
 """
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -35,6 +35,7 @@ from condensery.randomness import hash64
 from condensery.system import signals
 from condensery.tokens.batches import Chunk
 from condensery.training.batches.base import Batch
+from condensery.training.layer_decay import layer_shares
 from condensery.training.resumption import Resumption, Schedule, keep_own_settings
 from condensery.training.settings import check_trainer_precision, linear_schedule
 from condensery.training.validation import ValidationSample, mean_reciprocal_rank
@@ -57,6 +58,8 @@ class TrainingModule(pl.LightningModule):
         weight_decay: of AdamW; biases and LayerNorm weights are not decayed.
         max_grad_norm: largest norm of the gradient; 0 = no clipping.
         seed: of dropout, and of weights that no checkpoint gives.
+        layer_decay: share of the rate that a layer of a backbone gets of that above it; 1 = all get the same. See
+            ``layer_shares``.
 
     Attributes:
         tokens: read in the last step by all processes together, padding not counted.
@@ -80,13 +83,14 @@ class TrainingModule(pl.LightningModule):
         weight_decay: float = 0.01,
         max_grad_norm: float = 1.0,
         seed: int = 42,
+        layer_decay: float = 1.0,
     ) -> None:
         check_numbers(type(self).__name__, locals())
         super().__init__()
         self.automatic_optimization = False
         self.model = model
         self.learning_rate, self.warmup_ratio, self.weight_decay = learning_rate, warmup_ratio, weight_decay
-        self.max_grad_norm, self.seed = max_grad_norm, seed
+        self.max_grad_norm, self.seed, self.layer_decay = max_grad_norm, seed, layer_decay
         self._norm: Tensor | None = None
         self._resumption = Resumption(self)
 
@@ -114,14 +118,7 @@ class TrainingModule(pl.LightningModule):
         self._steps, epoch = self._last_step(), self._batches_an_epoch()
         by_epochs = epoch and self._steps == (self.trainer.max_epochs or -1) * epoch
         self._resumption.check_length(self._steps, epoch if by_epochs else None)
-        optimiser = torch.optim.AdamW(
-            [
-                {"params": list(self._weights(decayed=True)), "weight_decay": self.weight_decay},
-                {"params": list(self._weights(decayed=False)), "weight_decay": 0.0},
-            ],
-            lr=self.learning_rate,
-            fused=not self._scaled(),
-        )
+        optimiser = torch.optim.AdamW(self._groups(), lr=self.learning_rate, fused=not self._scaled())
         optimiser.register_load_state_dict_pre_hook(keep_own_settings)
         rate = partial(linear_schedule, steps=self._steps, warmup_ratio=self.warmup_ratio)
         return {"optimizer": optimiser, "lr_scheduler": Schedule(optimiser, rate)}
@@ -239,9 +236,22 @@ class TrainingModule(pl.LightningModule):
         for name, value in values.items():
             self.log(f"train/{name}", value, batch_size=1)
 
-    def _weights(self, decayed: bool) -> Iterator[nn.Parameter]:
-        """Matrices are decayed; biases and LayerNorm weights (one dimension) are not."""
-        return (parameter for parameter in self.parameters() if (parameter.ndim > 1) == decayed)
+    def _groups(self) -> list[dict[str, Any]]:
+        """Weights by the share of the rate that they get, first those that get it as it is, which is logged.
+
+        Matrices are decayed; biases and LayerNorm weights (one dimension) are not.
+        """
+        shares = self.rate_shares()
+        return [
+            {"params": group, "weight_decay": decay, "lr": self.learning_rate * share}
+            for share in dict.fromkeys([1.0, *sorted(shares.values(), reverse=True)])
+            for decay, matrix in ((self.weight_decay, True), (0.0, False))
+            if (group := [one for one in self.parameters() if (one.ndim > 1, shares.get(one, 1.0)) == (matrix, share)])
+        ]
+
+    def rate_shares(self) -> dict[nn.Parameter, float]:
+        """The share of the learning rate that a weight gets; those that are not named get all of it."""
+        return layer_shares(self, self.layer_decay) if self.layer_decay < 1 else {}
 
     def _remember(self, **given: Any) -> None:
         """Keep the arguments of the ``__init__`` that calls this, for ``load_from_checkpoint``.

@@ -1,0 +1,27 @@
+"""Layer-wise decay of the learning rate: what a checkpoint knows in its lower layers is kept the more."""
+
+from torch import nn
+
+from condensery.models.encoder import Encoder
+
+
+def layer_shares(module: nn.Module, decay: float) -> dict[nn.Parameter, float]:
+    """The share of the learning rate for the weights of each backbone (ELECTRA: Clark et al. 2020, appendix B).
+
+    The last of n layers gets all of it, the one below it ``decay`` of that, and so on; the embeddings get decay^n. What is
+    no part of a backbone's embeddings or layers, such as a head or the weights of a loss, is not named.
+
+    Args:
+        module: with any number of ``Encoder``.
+        decay: in (0, 1].
+    """
+    shares: dict[nn.Parameter, float] = {}
+    for encoder in (part for part in module.modules() if isinstance(part, Encoder)):
+        layers = encoder.layers
+        parts = [
+            (encoder.model.embeddings, len(layers)),
+            *((layer, len(layers) - 1 - at) for at, layer in enumerate(layers)),
+        ]
+        for part, below in parts:
+            shares |= dict.fromkeys(part.parameters(), decay**below)
+    return shares

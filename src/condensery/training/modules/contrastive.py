@@ -1,0 +1,93 @@
+"""Contrastive pre-training in the vectors that a checkpoint is searched with."""
+
+import math
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from condensery.arguments import check_numbers
+from condensery.errors import UserError
+from condensery.losses.contrast import Contrast, span_contrast
+from condensery.losses.cross_batch import across_processes
+from condensery.losses.gradient_cache import ChunkEncoder
+from condensery.models.biencoder import BiEncoder
+from condensery.training.batches.spans import SpanBatch
+from condensery.training.datamodules.spans import Masking
+from condensery.training.modules.base import PathOrName
+from condensery.training.modules.encoders import TowersModule
+from condensery.training.modules.pretraining import PAIRS
+
+COLDEST = 0.01  # the smallest temperature that is learned (CLIP)
+TEMPERATURE_RATE = 100.0  # its share of the learning rate: at 2e-5 a hundred steps change its logarithm by .2 at most
+
+
+class ContrastiveModule(TowersModule):
+    """The contrast of coCondenser (Gao and Callan 2021b, eq. 6-7) on a retriever's own vectors, without MLM.
+
+    A released retriever is searched by its own pooling, normalisation and prefixes; here these are what is trained, on pairs
+    of texts from a collection (Contriever: Izacard et al. 2022, §3; query-as-context: Wu et al. 2023, §3.1).
+
+    Args:
+        model: see ``TowersModule``; one tower reads both texts.
+        temperature: divides the inner products; cosines want .01 to .1.
+        learn_temperature: begin with it and train its logarithm with the encoder; it stays at .01 or above (CLIP: Radford
+            et al. 2021, §2.5).
+        others: see ``TowersModule``.
+
+    Raises:
+        UserError: the checkpoint cannot be loaded or has separate towers, or a number is out of its range.
+    """
+
+    trained_on = MappingProxyType(PAIRS)
+
+    def __init__(
+        self,
+        model: PathOrName | BiEncoder,
+        *,
+        temperature: float = 0.05,
+        learn_temperature: bool = False,
+        **others: Any,
+    ) -> None:
+        check_numbers(type(self).__name__, locals())
+        super().__init__(model, **others)
+        if not self.model.shared:
+            raise UserError(
+                f"{type(self).__name__}: the two texts of a pair go through one tower; this retriever has two"
+            )
+        if learn_temperature and temperature < COLDEST:
+            raise UserError(f"temperature={temperature:g}: one that is learned begins at {COLDEST:g} or above")
+        self.temperature, self.learn_temperature = temperature, learn_temperature
+        if learn_temperature:
+            self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
+        self._remember(model=model)
+
+    @property
+    def reached(self) -> float:
+        """The temperature as it stands."""
+        return float(self._temperature())
+
+    def on_fit_start(self) -> None:
+        """Raise ``UserError``, too, where the data module masks texts, which nothing here fills in."""
+        super().on_fit_start()
+        masking = getattr(getattr(self.trainer, "datamodule", None), "masking", None)
+        if isinstance(masking, Masking) and masking.rate is not None:
+            raise UserError("ContrastiveModule reads whole texts: give the data module mask_rate=None")
+
+    def objective(self, batch: SpanBatch) -> tuple[ChunkEncoder, Contrast | None]:
+        """The contrast of all vectors, of all processes."""
+        return self.model, across_processes(self._contrast)
+
+    def _contrast(self, vectors: Tensor) -> Tensor:
+        return span_contrast(vectors, self._temperature())
+
+    def _temperature(self) -> Any:
+        if not self.learn_temperature:
+            return self.temperature
+        return self.log_temperature.clamp(min=math.log(COLDEST)).exp()
+
+    def rate_shares(self) -> dict[nn.Parameter, float]:
+        """See ``TrainingModule``; the one number of the temperature moves faster than weights do."""
+        own = {self.log_temperature: TEMPERATURE_RATE} if self.learn_temperature else {}
+        return {**super().rate_shares(), **own}
