@@ -69,6 +69,7 @@ RANGES = {
     "query_length": Range(3, whole=True),
     "short_probability": _SHARE,
     "skip_from": _COUNT_OR_NONE,
+    "teacher_temperature": _POSITIVE,
     "temperature": _POSITIVE,
     "train_queries": _COUNT,
     "warmup_ratio": _SHARE,

@@ -21,8 +21,8 @@ from condensery.stages.base import Artifact, registry
 from condensery.system.files import content_hash, read_json, write_json
 
 if TYPE_CHECKING:
-    from condensery.reporting.ask import Search
     from condensery.reporting.results import Row
+    from condensery.retrieval.asked import Encode, Search
     from condensery.text.collection import Collection
 
 ANSWERS = 5  # passages that are shown
@@ -55,16 +55,17 @@ def answer(graph: Graph, store: Store, rows: "Sequence[Row]", question: str) -> 
 
 def _search(index: Artifact, collection: "Collection", store: Store) -> "Search":
     """How the index is asked; each encoder that it takes is loaded once."""
-    from condensery.reporting.ask import searcher
+    from condensery.retrieval.asked import searcher
     from condensery.retrieval.index import open_index
 
     @cache
-    def encoder_of(vectors: Path) -> Callable[[str], Any]:
+    def encoder_of(vectors: Path) -> "Encode":
         encoder = Artifact(vectors).ancestor("encoder")
         if encoder is None:
             raise UserError(f"ask: {vectors} does not say which encoder made it; run its stage again")
         store.check([encoder], parents=False)
-        return query_encoder(encoder.path)
+        encode = query_encoder(encoder.path)
+        return lambda texts: [encode(text) for text in texts]
 
     return searcher(open_index(index.path, collection, device="cpu"), encoder_of)
 

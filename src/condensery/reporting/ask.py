@@ -1,66 +1,26 @@
 """Ask a retriever anything: the best passages for a text, to be read."""
 
 import unicodedata
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
 from condensery.errors import UserError
+from condensery.retrieval.asked import Search
 from condensery.retrieval.hits import Hit
-from condensery.retrieval.ranking import Ranking
 from condensery.text.collection import Collection
 from condensery.text.words import between_letters
 
 CHARACTERS = 600  # of a passage that are shown
 TURNS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # turn the direction of what follows
 
-Encode = Callable[[str], NDArray[np.floating]]  # a text to its query vector (d,)
-Search = Callable[[str, int], Ranking]  # the k best passages for a text: scores and rows (1, k)
-
-
-def searcher(retriever: Any, encoder_of: Callable[[Path], Encode]) -> Search:
-    """How a retriever is asked a text that is no query of the collection.
-
-    One that joins others (it has ``members``, a ``depth`` and ``combine``) asks each of them with that depth, BM25
-    (``search_texts``) reads the text, and one of vectors (``search_vectors``) gets the text's vector.
-
-    Args:
-        retriever: any that ``open_index`` gives, but for reranked candidates.
-        encoder_of: from the folder of passage vectors to the encoder that made them; called now.
-
-    Raises:
-        UserError: it knows the queries of the collection alone.
-    """
-    if hasattr(retriever, "combine"):
-        members = [searcher(member, encoder_of) for member in retriever.members]
-
-        def joined(text: str, k: int) -> Ranking:
-            rankings = [search(text, retriever.depth) for search in members]
-            ranking: Ranking = retriever.combine(rankings, k)
-            return ranking
-
-        return joined
-    if hasattr(retriever, "search_texts"):
-        return lambda text, k: retriever.search_texts([text], k)
-    if not hasattr(retriever, "search_vectors"):
-        raise UserError(
-            "ask: reranked candidates are those of the collection's own queries; ask what they were made from"
-        )
-    encode = encoder_of(getattr(retriever, "exact", retriever).folder)
-    return lambda text, k: retriever.search_vectors(np.asarray(encode(text), np.float32)[None], k)
-
 
 def ask(text: str, search: Search, collection: Collection, k: int = 5) -> list[Hit]:
     """The ``k`` best passages for ``text``, best first. Raises ``UserError`` when the text is empty."""
     if not text.strip():
         raise UserError("ask: the text is empty")
-    scores, rows = search(text, k)
+    scores, rows = search([text], k)
     passages = collection.passages
     ids, titles, texts = (passages.column(name) for name in ("id", "title", "text"))
     ranked = [(float(score), int(row)) for score, row in zip(scores[0], rows[0], strict=True) if row >= 0]

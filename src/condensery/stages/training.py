@@ -314,7 +314,7 @@ def initial_towers(
 
 
 def said_lengths(config: EncoderStageConfig, context: Context) -> tuple[int, int] | None:
-    """The lengths of queries and passages, in tokens, with which the encoder to start from is searched; None = it says none."""
+    """The longest query and passage, in tokens, with which the encoder to start from is searched; None = it says none."""
     from condensery.models.about import longest_inputs
     from condensery.models.hub import checkpoint_folder
 

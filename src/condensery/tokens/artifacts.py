@@ -219,6 +219,10 @@ class Queries:
         """The queries of one passage."""
         return self._column[int(self.first[row]) : int(self.first[row + 1])]
 
+    def texts_at(self, rows: np.ndarray) -> list[str]:
+        """The queries at some rows (n,) of ``store``."""
+        return list(self._column.take(rows))
+
     @cached_property
     def _column(self) -> "Column[str]":
         return TextTable(self.folder / "queries.arrow").column("text")

@@ -162,7 +162,16 @@ def mean_reciprocal_rank_of_pairs(score: Callable[[Chunk], Tensor], sample: Pair
 
 def mean_reciprocal_rank(encode: Callable[[Chunk], Tensor], sample: ValidationSample) -> float:
     """MRR@10 of a sample by inner products. ``encode``: a chunk to vectors (b, d); ``UserError`` where one is not finite."""
-    queries, passages = (_vectors(encode, part) for part in (sample.queries, sample.passages))
+    return float(
+        reciprocal_ranks(*(encoded(encode, part) for part in (sample.queries, sample.passages)), sample).mean()
+    )
+
+
+def reciprocal_ranks(queries: Tensor, passages: Tensor, sample: ValidationSample) -> Tensor:
+    """The reciprocal rank (q,) of each query's best positive among the first ten, 0 behind them.
+
+    ``queries``, ``passages``: the vectors (q, d) and (p, d) of the sample, see ``encoded``.
+    """
     relevant = torch.from_numpy(sample.relevant).to(queries.device)
     scores = queries @ passages.T
     if sample.own is not None:
@@ -170,10 +179,11 @@ def mean_reciprocal_rank(encode: Callable[[Chunk], Tensor], sample: ValidationSa
     best = scores.topk(min(10, len(passages)), dim=1).indices  # (q, 10)
     hits = relevant.gather(1, best)
     first = hits.float().argmax(dim=1)
-    return float((hits.any(dim=1) / (first + 1.0)).mean())
+    return hits.any(dim=1) / (first + 1.0)
 
 
-def _vectors(encode: Callable[[Chunk], Tensor], parts: list[Chunk]) -> Tensor:
+def encoded(encode: Callable[[Chunk], Tensor], parts: list[Chunk]) -> Tensor:
+    """The vectors (n, d) of chunks in the order of their rows. Raises ``UserError`` where one is not finite."""
     vectors = _in_order(parts, [encode(chunk).float() for chunk in parts])
     what = "query" if parts and parts[0].tower == QUERY else "passage"
     check_finite(vectors.cpu().numpy(), f"val/mrr@10: the vector of validation {what}", remedy=DIVERGING)

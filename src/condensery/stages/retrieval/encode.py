@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from condensery.errors import UserError
 from condensery.models.flops import Step
 from condensery.stages.base import Context, Input, Operational, StageConfig, stage
 from condensery.stages.work import QUESTION, Read, Work, known
@@ -13,10 +14,13 @@ from condensery.stages.work import QUESTION, Read, Work, known
 class EncodeConfig(StageConfig):
     """``model`` is the retriever's checkpoint; lengths are those that it was trained with.
 
+    ``passages``: an index whose passage vectors are taken, where only the tower of the queries has changed since.
+
     ``windows``: stretches of a long passage that are encoded at most; it is ranked by its best (``retrieval.windows``).
     """
 
     model: Annotated[str, Input("encoder")]
+    passages: Annotated[str | None, Input("index")]
     tokens: Annotated[str, Input("tokens")]
     precision: Literal["fp32", "bf16", "fp16"]
     dtype: Literal["float32", "float16"]
@@ -25,8 +29,8 @@ class EncodeConfig(StageConfig):
     windows: Annotated[int, Field(ge=1)]
 
     def by_content(self) -> set[str]:
-        """The windows: with one, which all had before there were more, the id is what it was."""
-        return {"windows"}
+        """The windows and the index of the passages: with one and without the other, the id is that of before there were."""
+        return {"windows", *(["passages"] if self.passages is None else [])}
 
     def identity(self) -> list[str]:
         """The windows, where there is more than one."""
@@ -98,8 +102,40 @@ def encode(config: EncodeConfig, context: Context) -> dict[str, Any]:
         "label": context.stage_name,
         "encoder": "{0.kind}/{0.id}".format(context.artifact("model")),
     }
-    encode_store(vectors, passages, context.folder, **settings)
+    if config.passages is None:
+        encode_store(vectors, passages, context.folder, **settings)
+    elif group.rank == 0:
+        _take_passages(config, context, len(passages))
     encode_queries(queries, questions, context.folder, **settings)
     group.leave_unless_rank_zero()
     about = write_dense_index(context.folder, passages.cut if config.windows > 1 else None)
     return {key: about[key] for key in ("passages", "windows", "queries", "dim") if key in about}
+
+
+def _take_passages(config: EncodeConfig, context: Context, texts: int) -> None:
+    """Take over the vectors that another encoder with the same tower of passages has made, in the same way."""
+    import shutil
+
+    from condensery.models.blending import same_weights
+    from condensery.models.checkpoint import load_retriever
+    from condensery.system.files import read_json
+
+    index = context.artifact("passages")
+    key, encoder = f"stages.{context.stage_name}.passages", index.ancestor("encoder")
+    theirs = index.manifest["config"]
+    mine, first = (
+        load_retriever(folder) for folder in (context.input("model"), encoder.path if encoder else index.path)
+    )
+    alike = mine.model.settings == first.model.settings and mine.passage_length == first.passage_length
+    if not alike or not same_weights(mine.model.passage, first.model.passage):
+        raise UserError(
+            f"{key}: the passages of {config.passages} were encoded with other weights, or otherwise; set it to null"
+        )
+    for name in ("precision", "dtype", "windows"):
+        if theirs.get(name) != getattr(config, name):
+            raise UserError(f"{key}: {name} of {config.passages} is {theirs.get(name)}, here {getattr(config, name)}")
+    if read_json(index.path / "layout.json")["texts"] != texts:
+        raise UserError(f"{key}: {config.passages} has other passages than this stage's tokens")
+    shutil.rmtree(context.folder / "passages", ignore_errors=True)
+    shutil.copy2(index.path / "layout.json", context.folder / "layout.json")
+    shutil.copytree(index.path / "passages", context.folder / "passages")

@@ -1,0 +1,44 @@
+"""How a retriever is asked texts that are no queries of the collection."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condensery.errors import UserError
+from condensery.retrieval.ranking import Ranking
+
+Encode = Callable[[Sequence[str]], NDArray[np.floating]]  # texts to their query vectors (n, d)
+Search = Callable[[Sequence[str], int], Ranking]  # the k best passages for texts: scores and rows (n, k)
+
+
+def searcher(retriever: Any, encoder_of: Callable[[Path], Encode]) -> Search:
+    """How a retriever is asked any texts.
+
+    One that joins others (it has ``members``, a ``depth`` and ``combine``) asks each of them with that depth, BM25
+    (``search_texts``) reads the texts, and one of vectors (``search_vectors``) gets the vectors of the texts.
+
+    Args:
+        retriever: any that ``open_index`` gives, but for reranked candidates.
+        encoder_of: from the folder of passage vectors to the encoder that made them; called now.
+
+    Raises:
+        UserError: it knows the queries of the collection alone.
+    """
+    if hasattr(retriever, "combine"):
+        members = [searcher(member, encoder_of) for member in retriever.members]
+
+        def joined(texts: Sequence[str], k: int) -> Ranking:
+            rankings = [search(texts, retriever.depth) for search in members]
+            ranking: Ranking = retriever.combine(rankings, k)
+            return ranking
+
+        return joined
+    if hasattr(retriever, "search_texts"):
+        return lambda texts, k: retriever.search_texts(texts, k)
+    if not hasattr(retriever, "search_vectors"):
+        raise UserError("reranked candidates are those of the collection's own queries; ask what they were made from")
+    encode = encoder_of(getattr(retriever, "exact", retriever).folder)
+    return lambda texts, k: retriever.search_vectors(np.asarray(encode(texts), np.float32), k)

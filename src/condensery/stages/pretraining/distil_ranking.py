@@ -1,0 +1,159 @@
+"""Stage ``distil_ranking``: a retriever's queries learn to find what a better ranking finds; no judgement is needed."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+
+from condensery.errors import UserError
+from condensery.models.flops import Step
+from condensery.stages.base import Context, Input, stage
+from condensery.stages.card import card_of, name_of_data
+from condensery.stages.training import CollectionConfig, Count, OptimisedStageConfig, run_training
+from condensery.stages.work import Read, Work, known, search
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import numpy as np
+
+    from condensery.retrieval.asked import Encode
+    from condensery.retrieval.dense import DenseIndex
+    from condensery.retrieval.ranking import Ranking
+    from condensery.text.collection import Collection
+    from condensery.tokens.artifacts import Queries
+
+Temperature = Annotated[float, Field(gt=0)]
+ASKED = 256  # queries that the teacher is asked at a time
+SENTENCE = 30.0  # tokens of a query that is a sentence
+
+
+class DistilRankingConfig(CollectionConfig, OptimisedStageConfig):
+    """``student``: the index of the retriever; ``teacher``: what ranks better, such as BM25 and the student joined."""
+
+    student: Annotated[str, Input("index")]
+    teacher: Annotated[str, Input("index")]
+    queries: Annotated[str, Input("queries")]
+    number: Count
+    depth: Count
+    query_length: Annotated[int, Field(ge=8)]
+    temperature: Temperature
+    teacher_temperature: Temperature
+
+    def work(self, read: Read) -> Work:
+        """The teacher is asked, and steps of queries alone are made."""
+        sizes = known(read, "teacher", "student")
+        if sizes.encoder is None:
+            return Work(sizes)
+        step = Step(sizes.encoder, self.batch_size, SENTENCE, self.budget, contrast=True, precision=self.precision)
+        work = self.training(sizes, step, float(self.number))
+        looked = search(known(read, "teacher"), float(self.number), self.depth)
+        return Work(sizes, work.steps, step, looked.products, work.seconds, work.disk)
+
+
+@stage("distil_ranking", version=1, makes="encoder", cost=10.0)
+def distil_ranking(config: DistilRankingConfig, context: Context) -> dict[str, Any]:
+    """Save the retriever with a tower of its own for queries; that of the passages, and so their vectors, are as before."""
+    from condensery.models.biencoder import BiEncoder
+    from condensery.models.checkpoint import load_retriever
+    from condensery.text.collection import Collection
+    from condensery.tokens.artifacts import Queries, Tokens
+    from condensery.tokens.prefixes import Prefixes
+    from condensery.training.batches.rankings import RankingBatches
+    from condensery.training.datamodules.base import StepDataModule
+    from condensery.training.held_out import chosen_queries
+    from condensery.training.modules.query_tower import QueryTowerModule
+
+    collection, queries = Collection(context.input("corpus")), Queries(context.input("queries"))
+    index, encoder = _student(config, context, collection)
+    saved = load_retriever(encoder)
+    rows = chosen_queries(queries, config.number, config.seed)
+    if not len(rows):
+        raise UserError(f"stages.{context.stage_name}.queries: all passages with a query are held out; give more text")
+    ranking = _ranked(config, context, collection, queries, rows)
+    lengths = config.query_length, saved.passage_length
+    prefix = Prefixes.of(encoder, saved.model.settings.query_prefix, "", lengths).query
+    batches = RankingBatches(
+        queries.store,
+        rows,
+        ranking,
+        index.passage_vectors,
+        Tokens(context.input("tokens")).vocabulary,
+        batch_size=config.batch_size,
+        query_length=config.query_length,
+        budget=config.budget,
+        seed=config.seed,
+        prefix=prefix,
+    )
+    towers = saved.model if not saved.model.shared else BiEncoder.from_encoder(saved.model.passage, separate=True)
+    module = QueryTowerModule(
+        towers.train(),
+        temperature=config.temperature,
+        teacher_temperature=config.teacher_temperature,
+        **config.optimiser(),
+    )
+    data = StepDataModule(batches, context.runtime.workers)
+    values = run_training(module, data, config.loop(batches), config, context, None)
+    card = card_of(type(config), config.model_dump(mode="json"), name_of_data(context.input("corpus")), values)
+    module.save_pretrained(context.folder, encoder, (saved.query_length, saved.passage_length), card)
+    return {"queries": len(rows), **values}
+
+
+def _student(config: DistilRankingConfig, context: Context, collection: "Collection") -> "tuple[DenseIndex, Path]":
+    """The vectors of the student, and the folder of the encoder that made them."""
+    from condensery.retrieval.dense import DenseIndex
+    from condensery.system.files import read_json
+
+    artifact = context.artifact("student")
+    encoder = artifact.ancestor("encoder")
+    dense = read_json(artifact.path / "index.json").get("method") == "dense"
+    index = DenseIndex(artifact.path, context.runtime.threads, device="cpu") if dense else None
+    if index is None or encoder is None or index.starts is not None:
+        raise UserError(
+            f"stages.{context.stage_name}.student: {config.student} has no vector for each passage; name a dense retriever"
+            " that is encoded with windows=1"
+        )
+    return index, encoder.path
+
+
+def _ranked(
+    config: DistilRankingConfig, context: Context, collection: "Collection", queries: "Queries", rows: "np.ndarray"
+) -> "Ranking":
+    """What the teacher ranks for queries (n,): scores and passages (n, depth), kept in the stage's folder."""
+    import numpy as np
+
+    from condensery.retrieval.asked import searcher
+    from condensery.retrieval.index import open_index
+    from condensery.system.files import atomic, load_array
+    from condensery.system.progress import progress
+
+    files = [context.folder / f"teacher-{name}.npy" for name in ("scores", "passages")]
+    if not all(file.exists() for file in files):
+        teacher = open_index(context.input("teacher"), collection, context.runtime.threads)
+        ask = searcher(teacher, _encoder_of(context))
+        depth, found = min(config.depth, len(teacher)), []
+        texts = queries.texts_at(rows)
+        with progress(f"{context.stage_name}: teacher", len(rows), "queries") as task:
+            for first in range(0, len(rows), ASKED):
+                found.append(ask(texts[first : first + ASKED], depth))
+                task.advance(len(found[-1][0]))
+        for file, parts in zip(files, zip(*found, strict=True), strict=True):
+            with atomic(file) as temporary, open(temporary, "wb") as stream:
+                np.save(stream, np.concatenate(parts))
+    scores, passages = (load_array(file) for file in files)
+    return scores, passages
+
+
+def _encoder_of(context: Context) -> "Callable[[Path], Encode]":
+    """From the folder of vectors to what encodes queries as they were encoded."""
+    from condensery.retrieval.searchers import Retriever
+    from condensery.stages.base import Artifact
+
+    def encoder_of(vectors: "Path") -> "Encode":
+        encoder = Artifact(vectors).ancestor("encoder")
+        if encoder is None:
+            raise UserError(f"{vectors} does not say which encoder made it; run its stage again")
+        device = context.runtime.accelerator
+        return Retriever(encoder.path, device="cpu" if device == "cpu" else None).encode_queries
+
+    return encoder_of

@@ -1,0 +1,92 @@
+"""Batches of queries with what a teacher ranked for them, and the vectors of those passages."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from condensery.models.biencoder import QUERY
+from condensery.retrieval.fusion import min_max
+from condensery.retrieval.ranking import Ranking
+from condensery.tokens.batches import chunks, text_rows
+from condensery.tokens.prefixes import NONE
+from condensery.tokens.store import TokenStore
+from condensery.tokens.vocabulary import Vocabulary
+from condensery.training.batches.base import ALL, Batch, Ids, Share, items_of_step
+
+PassageVectors = Callable[[Ids], NDArray[np.float32]]  # rows (c,), ascending, to vectors (c, d)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankingBatch(Batch):
+    """q queries, and all passages that the teacher ranked for one of them.
+
+    Attributes:
+        passages: (c, d) their vectors, which stand still.
+        teacher: (q, c) its scores in [0, 1]; 0 for a passage that it did not rank for the query.
+    """
+
+    passages: Tensor
+    teacher: Tensor
+
+
+class RankingBatches:
+    """Queries in random order, anew each epoch.
+
+    Args:
+        queries: in tokens.
+        rows: (n,) of those that are trained on.
+        ranking: of a teacher for them, scores and passages (n, k); the scores of each query are brought to [0, 1].
+        vectors: those of passages.
+        vocabulary: of the tokens.
+        batch_size: queries a step.
+        query_length: longest query in tokens, with [CLS] and [SEP].
+        budget: padded tokens a chunk may hold.
+        seed: of the order.
+        prefix: ids that stand before each query.
+    """
+
+    def __init__(
+        self,
+        queries: TokenStore,
+        rows: Ids,
+        ranking: Ranking,
+        vectors: PassageVectors,
+        vocabulary: Vocabulary,
+        *,
+        batch_size: int,
+        query_length: int,
+        budget: int,
+        seed: int,
+        prefix: Ids = NONE,
+    ) -> None:
+        self.queries, self.query_rows, self.vectors, self.vocabulary = queries, rows, vectors, vocabulary
+        self.passages, self.scores = ranking[1], min_max(ranking).astype(np.float32)
+        self.batch_size, self.query_length, self.budget, self.seed = batch_size, query_length, budget, seed
+        self.prefix = prefix
+
+    def steps_an_epoch(self) -> int:
+        """See ``Batches``."""
+        return -(-len(self.query_rows) // self.batch_size)
+
+    def batch(self, step: int, share: Share = ALL) -> RankingBatch:
+        """See ``Batches``."""
+        _, items = items_of_step(step, self.batch_size, len(self.query_rows), self.seed)
+        chosen, replicated = share.of(items)
+        found, scores = self.passages[chosen], self.scores[chosen]
+        candidates, place = np.unique(found[found >= 0], return_inverse=True)
+        teacher = np.zeros((len(chosen), len(candidates)), np.float32)
+        teacher[np.nonzero(found >= 0)[0], place] = scores[found >= 0]
+        flat, starts = text_rows(
+            self.queries, self.query_rows[chosen], self.vocabulary, self.query_length, prefix=self.prefix
+        )
+        return RankingBatch(
+            chunks=chunks(flat, starts, self.budget, self.vocabulary.pad, tower=QUERY),
+            tokens=len(flat),
+            passages=torch.from_numpy(self.vectors(candidates)),
+            teacher=torch.from_numpy(teacher),
+            replicated=replicated,
+        )

@@ -1,0 +1,73 @@
+"""Which passages are held out of a training on the collection's own sentences, to choose by afterwards."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condensery.models.biencoder import PASSAGE, QUERY
+from condensery.randomness import generator, nested_subset, uniforms
+from condensery.tokens.artifacts import Passages, Queries
+from condensery.tokens.batches import chunks, text_rows
+from condensery.tokens.prefixes import Prefixes
+from condensery.training.validation import ValidationSample
+
+SHARE = 0.1  # of the passages
+
+Ids = NDArray[np.int64]
+
+
+def held_out(passages: Ids) -> NDArray[np.bool_]:
+    """Whether each of the rows (n,) is held out: a function of the row alone, so that every stage says the same."""
+    mask: NDArray[np.bool_] = uniforms("held out", index=passages) < SHARE
+    return mask
+
+
+def chosen_queries(queries: Queries, number: int, seed: int) -> Ids:
+    """The rows of ``number`` queries at most, drawn by ``seed`` from those of passages that are not held out, ascending."""
+    owners = np.repeat(np.arange(len(queries.counts)), queries.counts)
+    free = np.flatnonzero(~held_out(owners))
+    return free[np.sort(nested_subset(seed, len(free), min(number, len(free))))]
+
+
+def held_out_sample(
+    queries: Queries,
+    texts: Passages,
+    lengths: tuple[int, int],
+    number: int,
+    others: int,
+    *,
+    budget: int,
+    prefixes: Prefixes,
+) -> ValidationSample | None:
+    """Queries of passages that are held out, one each: which passage is it from? None where no such passage has a query.
+
+    A query that is a sentence of its passage is cut out of it. The sample is the same for every training and seed.
+
+    Args:
+        queries, texts: what was made of the passages, and these.
+        lengths: longest query and passage in tokens, [CLS] and [SEP] included.
+        number: of queries, at most.
+        others: passages besides their own, at most.
+        budget: padded tokens a chunk may hold.
+        prefixes: what stands before queries and passages.
+    """
+    random = generator("held out sample")
+    every = random.permutation(len(queries.counts))
+    kept = held_out(every)
+    own = every[kept & (queries.counts[every] > 0)][:number]
+    if not len(own):
+        return None
+    passages = np.concatenate([own, np.setdiff1d(every, own, assume_unique=True)[:others]])
+    asked = queries.first[own]
+    hidden = np.full((len(passages), 2), -1, np.int64)
+    if queries.places is not None:
+        hidden[: len(own)] = queries.places[asked]
+    vocabulary = texts.vocabulary
+    rows = {
+        QUERY: text_rows(queries.store, asked, vocabulary, lengths[0], prefix=prefixes.query),
+        PASSAGE: text_rows(
+            texts.store, passages, vocabulary, lengths[1], texts.titles, hidden=hidden, prefix=prefixes.passage
+        ),
+    }
+    parts = {tower: chunks(*flat, budget, vocabulary.pad, tower=tower) for tower, flat in rows.items()}
+    relevant = np.arange(len(own))[:, None] == np.arange(len(passages))
+    return ValidationSample(parts[QUERY], parts[PASSAGE], relevant)

@@ -1,0 +1,59 @@
+"""Training of the tower that encodes queries, while the vectors of all passages stand still."""
+
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+
+from condensery.arguments import check_numbers
+from condensery.errors import UserError
+from condensery.losses.contrast import Contrast
+from condensery.losses.gradient_cache import ChunkEncoder
+from condensery.models.biencoder import BiEncoder
+from condensery.training.batches.rankings import RankingBatch
+from condensery.training.modules.base import PathOrName
+from condensery.training.modules.encoders import TowersModule
+
+
+class QueryTowerModule(TowersModule):
+    """The tower of queries learns the rankings of a teacher, such as BM25 and the retriever itself joined.
+
+    Only queries are encoded, and the index of the passages stays what it is (fixed document vectors: ADORE, Zhan et al.
+    2021, §4.2). The loss is the KL divergence of the softmax over the passages of the batch from that of the teacher's
+    scores (Lin et al. 2020).
+
+    Args:
+        model: see ``TowersModule``; of a retriever with one tower its queries get a copy.
+        temperature: divides the inner products; cosines want .01 to .1.
+        teacher_temperature: divides the teacher's scores, which lie in [0, 1].
+        others: see ``TowersModule``.
+
+    Raises:
+        UserError: the checkpoint cannot be loaded, a number is out of its range, or ``towers`` says shared.
+    """
+
+    def __init__(
+        self,
+        model: PathOrName | BiEncoder,
+        *,
+        temperature: float = 0.05,
+        teacher_temperature: float = 0.05,
+        **others: Any,
+    ) -> None:
+        check_numbers(type(self).__name__, locals())
+        super().__init__(model, **{"towers": "separate", **others})
+        if self.model.shared:
+            raise UserError(f"{type(self).__name__}: queries need a tower of their own; give towers='separate'")
+        self.model.passage.requires_grad_(False)
+        self.temperature, self.teacher_temperature = temperature, teacher_temperature
+        self._remember(model=model)
+
+    def objective(self, batch: RankingBatch) -> tuple[ChunkEncoder, Contrast | None]:
+        """The divergence from the teacher, over all passages that it ranked for a query of the batch."""
+        return self.model, partial(self._divergence, batch)
+
+    def _divergence(self, batch: RankingBatch, queries: Tensor) -> Tensor:
+        passages, teacher = batch.passages.to(queries), batch.teacher.to(queries)
+        theirs = (teacher / self.teacher_temperature).log_softmax(dim=1)
+        ours = (queries @ passages.T / self.temperature).log_softmax(dim=1)
+        return nn.functional.kl_div(ours, theirs, reduction="batchmean", log_target=True)
