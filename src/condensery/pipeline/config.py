@@ -71,6 +71,7 @@ class TableConfig(TableLayout):
     baseline: Text | None
     metrics: Annotated[list[str], Field(min_length=1)]
     split: Split
+    optional: bool = False
     studies: list[StudyName]
     command: Text | None
 

@@ -18,6 +18,7 @@ from condensery.pipeline.faults import Place, checked, follow, needs_value
 from condensery.pipeline.figure_config import check as check_figure
 from condensery.pipeline.launch.hardware import quick_precision
 from condensery.stages.base import Stage, StageConfig, operational, references, registry
+from condensery.stages.checks import missing_split
 from condensery.stages.trainer_options import idle_callback
 
 OWN_STAGES = "; for one of your own set CONDENSERY_STAGES to the module that defines it"
@@ -95,7 +96,8 @@ class _Builder:
                 f"trainer.callbacks.{idle}: acts when a stage is validated, and none is: set validate_every of one, above 0"
             )
         rows = {}
-        for label, retriever in root.table.rows.items() if root.stages else ():  # without stages only a table is shown
+        shown = bool(root.stages) and not (root.table.optional and self._unjudged(root))
+        for label, retriever in root.table.rows.items() if shown else ():  # without stages only a table is shown
             rows[label] = self._adapted(retriever, "evaluation", f"table.rows.{label}")
             self._add(rows[label], ())
         answers = self._that_answers() if root.ask is not None and self.nodes and not rows else None
@@ -107,6 +109,11 @@ class _Builder:
                 raise UserError(f"force: no stage is named {name!r}{close_to(name, self.nodes)}")
         known, missing = self._identify(bool(root.dry_run))
         return Graph(root, known, rows, answers, missing)
+
+    def _unjudged(self, root: RootConfig) -> bool:
+        """Whether the data are known to have no judgements of the table's split."""
+        read = [node.config for node in self.nodes.values() if hasattr(node.config, "data")]
+        return any(missing_split(root.table.split, [config]) for config in read)
 
     def _that_answers(self) -> str:
         """The index to ask where no table tells the best: the last that joins others, the last at all, or the last encoder's.

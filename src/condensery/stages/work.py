@@ -149,6 +149,19 @@ def encoder_size(backbone: BackboneConfig, vocabulary: int | None) -> EncoderSiz
     return EncoderSize(**shape, vocabulary=words, dropout=0.1 if backbone.dropout is None else backbone.dropout)
 
 
+def released_size(folder: str | Path) -> EncoderSize | None:
+    """The sizes of a checkpoint by its config.json; None where that is not here, or does not say them."""
+    path = expanded(str(folder)) / "config.json"
+    about = read_json(path) if path.is_file() else {}
+    names = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
+    if not all(isinstance(about.get(name), int) for name in names):
+        return None
+    layers, hidden, intermediate, heads, words = (about[name] for name in names)
+    return EncoderSize(
+        layers=layers, hidden=hidden, intermediate=intermediate, heads=heads, vocabulary=words, dropout=0.1
+    )
+
+
 def with_encoder(sizes: Sizes, backbone: BackboneConfig, passage_length: int | None = None) -> Sizes:
     """``sizes`` of a stage that makes an encoder on this backbone, where no stage before it has made one."""
     size = sizes.encoder or encoder_size(backbone, sizes.vocabulary)

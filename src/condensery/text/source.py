@@ -7,15 +7,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from condensery.errors import UserError
 from condensery.system.files import expanded
-from condensery.system.inputs import FOLDER, fault, fault_of_either, opened, resolve, standing
+from condensery.system.inputs import FOLDER, anything, fault, fault_of_either, opened, resolve, standing
 from condensery.text.hashes import content_hashes
 from condensery.text.sizes import PARAGRAPH, CollectionSizes, counted
 
 Item = TypeVar("Item")
+AUTO = "auto"  # of a split: its file where there is one
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,9 +196,25 @@ class DataConfig(BaseModel):
 
 
 class FolderSource(DataConfig):
-    """An input that is a folder, given by ``data.root``."""
+    """An input that is a folder, given by ``data.root``.
+
+    Of ``splits``, where a format has them, ``auto`` means the file of the split's own name where ``qrels/`` holds one.
+    """
 
     root: str = Field(min_length=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _splits_that_are_there(cls, values: Any) -> Any:
+        splits = values.get("splits") if isinstance(values, dict) else None
+        if not isinstance(splits, dict) or not isinstance(values.get("root"), str):
+            return values
+        qrels = expanded(values["root"]) / "qrels"
+        there = {
+            split: (split if anything(qrels / f"{split}.tsv") else None) if stem == AUTO else stem
+            for split, stem in splits.items()
+        }
+        return {**values, "splits": there}
 
     @property
     def folder(self) -> Path:

@@ -1,5 +1,6 @@
 """Stage ``retriever``: one that was trained elsewhere, taken as it is (zero-shot evaluation)."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,6 +10,7 @@ from condensery.errors import UserError
 from condensery.models.about import vector_settings
 from condensery.models.vectors import VectorConfig
 from condensery.stages.base import Context, StageConfig, stage
+from condensery.stages.work import Read, Work, checkpoint_bytes, known, released_size
 from condensery.system.files import expanded, is_hub_name
 from condensery.text.hashes import content_hashes
 
@@ -25,6 +27,11 @@ class RetrieverConfig(VectorConfig, StageConfig):
     revision: str | None = None
     query_length: Length | None
     passage_length: Length | None
+
+    def work(self, read: Read) -> Work:
+        """The weights are read and written."""
+        sizes = replace(known(read), encoder=released_size(self.folder), passage_length=self.passage_length)
+        return Work(sizes, seconds=None if sizes.encoder is None else 3.0, disk=checkpoint_bytes(sizes))
 
     def by_content(self) -> set[str]:
         """The folder, and what is left to it."""
