@@ -68,7 +68,10 @@ def _same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param(one, marks=pytest.mark.slow) if one in ("retromae", "ict") else one for one in trainings.KINDS],
+    [
+        pytest.param(one, marks=pytest.mark.slow) if one in ("retromae", "ict") else one
+        for one in (*trainings.KINDS, "query_tower")
+    ],
 )
 def test_a_run_stopped_after_a_checkpoint_ends_bit_identical(kind: str, tmp_path: Path) -> None:
     whole = _fit(kind, tmp_path, "whole")

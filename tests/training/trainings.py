@@ -14,12 +14,14 @@ from condensery.models.checkpoint import load_biencoder
 from condensery.models.condenser import Condenser, CondenserShape
 from condensery.models.encoder import Encoder
 from condensery.models.masked_autoencoder import MaskedAutoEncoder, decoder_shape
+from condensery.models.vectors import VectorSettings
 from condensery.retrieval.negatives import Negatives
 from condensery.retrieval.pool import NegativePool
 from condensery.system.files import write_json
 from condensery.tokens.batches import chunks, text_rows
 from condensery.tokens.spans import RandomWindows
 from condensery.tokens.store import TokenStore
+from condensery.training.batches.rankings import RankingBatches
 from condensery.training.batches.sources import (
     MixedPairs,
     PassageQueries,
@@ -34,6 +36,7 @@ from condensery.training.batches.triples import TrainingQueries, TripleBatches
 from condensery.training.datamodules.base import StepDataModule
 from condensery.training.modules.base import TrainingModule
 from condensery.training.modules.biencoder import BiEncoderModule
+from condensery.training.modules.contrastive import ContrastiveModule
 from condensery.training.modules.pretraining import (
     CoCondenserModule,
     CondenserModule,
@@ -41,10 +44,11 @@ from condensery.training.modules.pretraining import (
     MaskedAutoEncoderModule,
     QueryAsContextModule,
 )
+from condensery.training.modules.query_tower import QueryTowerModule
 from condensery.training.settings import LoopSettings
 from condensery.training.validation import ValidationSample
 
-KINDS = ("condenser", "cocondenser", "query_as_context", "cotmae", "retromae", "ict", "biencoder")
+KINDS = ("condenser", "cocondenser", "query_as_context", "cotmae", "retromae", "ict", "contrastive", "biencoder")
 PARTNER = ContextMasking("partner", both=True, rate=0.45)
 ITSELF = ContextMasking("same", both=True, rate=None)
 # how many passages the documents have, and how many queries the passages
@@ -156,6 +160,20 @@ def triple_batches(folder: Path, training: TrainingQueries | None = None, **chan
     return TripleBatches(queries, passages, None, textbook.vocabulary(), known, **{**options, **changes})
 
 
+def ranking_batches(folder: Path, **changes: Any) -> RankingBatches:
+    """5 of 20 queries a batch, for each of which a teacher has ranked up to 4 of 15 passages."""
+    random = np.random.default_rng(8)
+    queries = store(folder / "queries", [3 + n % 5 for n in range(26)], seed=1)
+    passages = np.argsort(random.random((20, 15)), axis=1)[:, :4]
+    passages[::3, 3] = -1
+    scores = -np.sort(-random.random((20, 4)).astype(np.float32), axis=1)
+    vectors = random.normal(size=(15, 16)).astype(np.float32)
+    ranking = (np.where(passages >= 0, scores, -np.inf).astype(np.float32), passages)
+    options = {"batch_size": 5, "query_length": 7, "budget": 20, "seed": 5}
+    known = (queries, np.arange(20) + 3, ranking, vectors.__getitem__, textbook.vocabulary())
+    return RankingBatches(*known, **{**options, **changes})
+
+
 OPTIMISER = {"learning_rate": 1e-3, "warmup_ratio": 0.25, "weight_decay": 0.01, "max_grad_norm": 1.0, "seed": 2}
 LOOP = {"steps": 12, "precision": "fp32", "checkpoint_every": 5, "log_every": 1, "validate_every": 4}
 
@@ -178,7 +196,7 @@ def run(
     chosen, settings = optimiser(**changes), loop(**changes)
     language_model = textbook.language_model(dropout=dropout).float()
     module: TrainingModule
-    batches: SpanBatches | TripleBatches
+    batches: SpanBatches | TripleBatches | RankingBatches
     torch.manual_seed(1)
     if kind == "biencoder":
         module = BiEncoderModule(BiEncoder(Encoder(language_model.base_model)), **chosen)
@@ -186,6 +204,15 @@ def run(
     elif kind == "ict":
         module = InverseClozeModule(BiEncoder(Encoder(language_model.base_model)), temperature=2.0, **chosen)
         batches = sentence_batches(folder)
+    elif kind == "contrastive":
+        encoder = Encoder(language_model.base_model, VectorSettings("mean", normalise=True))
+        own: Any = {"temperature": 0.2, "learn_temperature": True, "layer_decay": 0.8}
+        module = ContrastiveModule(BiEncoder(encoder), **own, **chosen)
+        batches = span_batches(folder, mask_rate=None)
+    elif kind == "query_tower":
+        encoder = Encoder(language_model.base_model, VectorSettings("mean", normalise=True))
+        module = QueryTowerModule(BiEncoder.from_encoder(encoder, separate=True), **chosen)
+        batches = ranking_batches(folder)
     elif kind in ("cotmae", "retromae"):
         pairs = kind == "cotmae"
         auto_encoder = MaskedAutoEncoder(language_model, decoder_shape("masked" if pairs else "enhanced"))

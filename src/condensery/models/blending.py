@@ -24,10 +24,9 @@ def blended(start: BiEncoder, trained: BiEncoder, share: float) -> BiEncoder:
     if trained.shared and not start.shared:
         raise UserError("the start has two towers and what was trained has one: their weights do not fit together")
     result = copy.deepcopy(trained)
-    for own, first in ((result.passage, start.passage), (result.query, start.query)):
-        if own is result.query and result.shared:
-            continue
-        _blend(own, first, share)
+    _blend(result.passage, start.passage, share)
+    if not result.shared:
+        _blend(result.query, start.query, share)
     return result
 
 

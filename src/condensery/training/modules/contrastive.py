@@ -66,7 +66,11 @@ class ContrastiveModule(TowersModule):
     @property
     def reached(self) -> float:
         """The temperature as it stands."""
-        return float(self._temperature())
+        return (
+            math.exp(max(float(self.log_temperature.detach()), math.log(COLDEST)))
+            if self.learn_temperature
+            else self.temperature
+        )
 
     def on_fit_start(self) -> None:
         """Raise ``UserError``, too, where the data module masks texts, which nothing here fills in."""

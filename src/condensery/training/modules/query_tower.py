@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from condensery.arguments import check_numbers
 from condensery.errors import UserError
 from condensery.losses.contrast import Contrast
+from condensery.losses.cross_batch import processes
 from condensery.losses.gradient_cache import ChunkEncoder
 from condensery.models.biencoder import BiEncoder
 from condensery.training.batches.rankings import RankingBatch
@@ -47,6 +48,12 @@ class QueryTowerModule(TowersModule):
         self.model.passage.requires_grad_(False)
         self.temperature, self.teacher_temperature = temperature, teacher_temperature
         self._remember(model=model)
+
+    def on_fit_start(self) -> None:
+        """Raise ``UserError``, too, where several processes train: each would know its own passages alone."""
+        super().on_fit_start()
+        if processes() > 1:
+            raise UserError(f"{type(self).__name__} trains in one process; give the Trainer devices=1")
 
     def objective(self, batch: RankingBatch) -> tuple[ChunkEncoder, Contrast | None]:
         """The divergence from the teacher, over all passages that it ranked for a query of the batch."""

@@ -1,0 +1,145 @@
+"""Training in the vectors that a released retriever is searched with: the contrast of pairs, and a tower of queries."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import pytorch_lightning as pl
+import textbook
+import torch
+import trainings
+from error_lines import names
+
+from condensery.errors import UserError
+from condensery.losses.gradient_cache import backpropagate
+from condensery.models.biencoder import BiEncoder
+from condensery.models.encoder import Encoder
+from condensery.models.vectors import VectorSettings
+from condensery.tokens.prefixes import Prefixes
+from condensery.tokens.tokenizer import train_wordpiece
+from condensery.training.batches.sources import prefixed
+from condensery.training.layer_decay import layer_shares
+from condensery.training.modules.contrastive import COLDEST, ContrastiveModule
+from condensery.training.modules.query_tower import QueryTowerModule
+
+
+def encoder() -> Encoder:
+    return Encoder(textbook.language_model(dropout=0.0).base_model, VectorSettings("mean", normalise=True)).double()
+
+
+def gradients(module: Any) -> list[torch.Tensor]:
+    return [weight.grad.clone() for weight in module.parameters() if weight.grad is not None]
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_the_contrast_is_that_of_cosines_over_the_temperature_whatever_the_chunks(
+    tmp_path: Path, learned: bool
+) -> None:
+    module = ContrastiveModule(BiEncoder(encoder()), temperature=0.1, learn_temperature=learned).double()
+    found = []
+    for budget in (20, 10_000):
+        batch = trainings.span_batches(tmp_path, mask_rate=None, budget=budget).batch(0)
+        module.zero_grad()
+        losses = backpropagate(*[module.objective(batch)[0], batch.chunks, module.objective(batch)[1]])
+        found.append((losses["contrast"], gradients(module)))
+    rows = sorted(
+        (int(row), vector) for chunk in batch.chunks for row, vector in zip(chunk.rows, module.vectors(chunk), strict=True)
+    )
+    vectors = torch.stack([vector for _, vector in rows])
+    scores = (vectors @ vectors.T / 0.1).fill_diagonal_(-torch.inf)
+    right = -torch.stack([scores[i].log_softmax(0)[i ^ 1] for i in range(len(scores))]).mean()
+    for loss, _ in found:
+        assert loss.item() == pytest.approx(right.item(), abs=1e-7)
+    for one, other in zip(*(each for _, each in found), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-7)
+    assert (module.log_temperature.grad is not None) if learned else not hasattr(module, "log_temperature")
+
+
+def test_a_learned_temperature_moves_and_ends_at_the_coldest(tmp_path: Path) -> None:
+    assert ContrastiveModule(BiEncoder(encoder()), temperature=0.1).reached == 0.1
+    module = ContrastiveModule(BiEncoder(encoder()), temperature=0.1, learn_temperature=True)
+    assert module.reached == pytest.approx(0.1)
+    with torch.no_grad():
+        module.log_temperature -= 9
+    assert module.reached == pytest.approx(COLDEST)
+    with pytest.raises(UserError, match="begins at 0\\.01 or above"):
+        ContrastiveModule(BiEncoder(encoder()), temperature=0.001, learn_temperature=True)
+
+
+def test_what_does_not_fit_is_one_line(tmp_path: Path) -> None:
+    one = encoder()
+    with pytest.raises(UserError, match="this retriever has two"):
+        ContrastiveModule(BiEncoder.from_encoder(one, separate=True))
+    with pytest.raises(UserError, match="towers='separate'"):
+        QueryTowerModule(BiEncoder(one))
+    for wrong in ({"temperature": 0}, {"layer_decay": 0}, {"layer_decay": 1.5}):
+        with pytest.raises(UserError) as error:
+            ContrastiveModule(BiEncoder(one), **wrong)
+        names(str(error.value), *wrong)
+
+
+def test_layers_get_less_of_the_rate_the_lower_they_stand() -> None:
+    one = encoder()
+    shares = layer_shares(BiEncoder(one), 0.5)
+    layers = list(one.layers)
+    for at, layer in enumerate(layers):
+        assert {shares[weight] for weight in layer.parameters()} == {0.5 ** (len(layers) - 1 - at)}
+    assert {shares[weight] for weight in one.model.embeddings.parameters()} == {0.5 ** len(layers)}
+    module = ContrastiveModule(BiEncoder(one), learn_temperature=True, layer_decay=0.5, learning_rate=1e-3)
+    groups = module._groups()
+    assert groups[0]["lr"] == 1e-3, "what is logged as the rate"
+    rates = {weight: group["lr"] for group in groups for weight in group["params"]}
+    assert len(rates) == sum(len(group["params"]) for group in groups) == len(list(module.parameters()))
+    assert rates[next(layers[0].parameters())] == 1e-3 * 0.5 ** (len(layers) - 1)
+    assert rates[module.log_temperature] == 0.1
+    assert {group["lr"] for group in ContrastiveModule(BiEncoder(one), learning_rate=1e-3)._groups()} == {1e-3}
+
+
+def test_prefixes_stand_behind_cls_of_each_row(tmp_path: Path) -> None:
+    source = trainings.mixed_batches(tmp_path, share=0.0).source
+    plain = source.rows(0, 0, np.arange(4))
+    before = Prefixes(np.array([7, 8]), np.array([9]))
+    for queries, of_second in ((True, [7, 8]), (False, [9])):
+        rows = prefixed(source, before, queries).rows(0, 0, np.arange(4))
+        for row, (begin, end) in enumerate(zip(rows.starts[:-1], rows.starts[1:], strict=True)):
+            text = plain.flat[plain.starts[row] : plain.starts[row + 1]].tolist()
+            added = of_second if row % 2 else [9]
+            assert rows.flat[begin:end].tolist() == [text[0], *added, *text[1:]]
+        np.testing.assert_array_equal(rows.names, plain.names)
+    assert prefixed(source, Prefixes(), True) is source
+
+
+def test_masked_texts_are_refused(tmp_path: Path) -> None:
+    from condensery.training.datamodules.spans import SpanPairDataModule
+
+    words = "a text of several words that is long enough. And a second sentence of it, which is longer."
+    train_wordpiece([words], 60, tmp_path / "tokenizer")
+    data = SpanPairDataModule([words] * 6, tmp_path / "tokenizer", length=16, min_length=2, batch_size=2)
+    with pytest.raises(UserError, match="mask_rate=None"):
+        pl.Trainer(max_steps=1, logger=False, accelerator="cpu").fit(ContrastiveModule(BiEncoder(encoder())), data)
+
+
+def test_the_divergence_is_the_textbook_one_and_passages_stand_still(tmp_path: Path) -> None:
+    batches = trainings.ranking_batches(tmp_path)
+    batch = batches.batch(1)
+    assert batch.teacher.shape == (5, len(batch.passages))
+    chosen = batches.batch(0), batches.batch(1), batches.batch(2), batches.batch(3)
+    assert sum(len(chunk) for one in chosen for chunk in one.chunks) == 20, "each query once an epoch"
+    assert ((batch.teacher == 1).sum(dim=1) == 1).all(), "the best of each query"
+    module = QueryTowerModule(
+        BiEncoder.from_encoder(encoder(), separate=True), temperature=0.2, teacher_temperature=0.3
+    ).double()
+    before = [weight.clone() for weight in module.model.passage.parameters()]
+    model, contrast = module.objective(batch)
+    loss = backpropagate(model, batch.chunks, contrast)["contrast"]
+    rows = sorted(
+        (int(row), vector) for chunk in batch.chunks for row, vector in zip(chunk.rows, module.vectors(chunk), strict=True)
+    )
+    scores = torch.stack([vector for _, vector in rows]) @ batch.passages.double().T / 0.2
+    theirs = (batch.teacher.double() / 0.3).softmax(dim=1)
+    right = (theirs * (theirs.log() - scores.softmax(dim=1).log())).sum() / 5
+    assert loss.item() == pytest.approx(right.item(), abs=1e-9)
+    assert all(weight.grad is None for weight in module.model.passage.parameters())
+    assert all(torch.equal(one, other) for one, other in zip(before, module.model.passage.parameters(), strict=True))
+    assert gradients(module.model.query)
