@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from error_lines import names
 from single_stage import run_stage
-from small_runs import metrics_of, run_command, some_text, splits_of, write_beir, write_text_files
+from small_runs import metrics_of, run_command, some_text, splits_of, write_beir
 
-from condensery.evaluation.of_searchers import evaluate
 from condensery.models.about import made_for_search
 from condensery.models.checkpoint import load_retriever
 from condensery.retrieval.searchers import Retriever
@@ -127,19 +126,6 @@ def test_what_a_recipe_sets_goes_before_what_the_folder_says(saved: Path, tmp_pa
     assert read_json(tmp_path / "changed" / "config_sentence_transformers.json")["prompts"]["query"] == "ask "
 
 
-def test_a_released_retriever_is_searched_with_as_it_is_and_joined_with_bm25(saved: Path, tmp_path: Path) -> None:
-    data = write_beir(tmp_path / "beir", TEXT)
-    given = ["data=beir", f"data.root={data}", f"backbone.name={saved}", "trainer=cpu", "trainer.precision=fp32"]
-    done = run_command("experiment=released_queries", *given, f"output_root={tmp_path / 'out'}", "logger=csv").sound()
-    rows = metrics_of(done.folder)
-    assert list(rows) == ["BM25", "as it is", "BM25 + as it is"]
-    alone = evaluate(Retriever(saved), data, ["NDCG@10"])
-    assert rows["as it is"]["NDCG@10"] == pytest.approx(alone["NDCG@10"], abs=1e-6)
-    text = ["experiment=released", f"data.root={write_text_files(tmp_path / 'text', TEXT)}", f"backbone.name={saved}"]
-    asked = run_command(*text, "trainer=cpu", f"output_root={tmp_path / 'out'}", f"ask={TEXT.questions[0][1]}").sound()
-    assert "found by fused" in asked.out
-
-
 WARM = ("experiment=cocondenser_local", "data=beir")
 COLD = ("experiment=condenser_wikipedia", "data=beir")
 KINDS = {"mlm": "{stage: pretrain_mlm}", "autoencoder": "{stage: pretrain_cotmae}"}
@@ -158,7 +144,7 @@ def test_no_recipe_makes_a_released_retriever_worse_without_a_word(
     given = [*recipe, *data, f"backbone.name={saved}", f"backbone.tokenizer={saved}", f"output_root={out}"]
     done = run_command(*given)
     assert done.code == 1
-    names(done.err, str(saved), "mean pooling, cosine", "experiment=released", "backbone.pooling=cls")
+    names(done.err, str(saved), "mean pooling, cosine", "experiment=adapt", "backbone.pooling=cls")
     assert not (out / "artifacts").exists(), "said before anything is computed"
     assert run_command(*given, "backbone.pooling=cls", "dry_run=true").code == 0, "who says so may"
 

@@ -44,7 +44,9 @@ def test_the_contrast_is_that_of_cosines_over_the_temperature_whatever_the_chunk
         losses = backpropagate(*[module.objective(batch)[0], batch.chunks, module.objective(batch)[1]])
         found.append((losses["contrast"], gradients(module)))
     rows = sorted(
-        (int(row), vector) for chunk in batch.chunks for row, vector in zip(chunk.rows, module.vectors(chunk), strict=True)
+        (int(row), vector)
+        for chunk in batch.chunks
+        for row, vector in zip(chunk.rows, module.vectors(chunk), strict=True)
     )
     vectors = torch.stack([vector for _, vector in rows])
     scores = (vectors @ vectors.T / 0.1).fill_diagonal_(-torch.inf)
@@ -134,7 +136,9 @@ def test_the_divergence_is_the_textbook_one_and_passages_stand_still(tmp_path: P
     model, contrast = module.objective(batch)
     loss = backpropagate(model, batch.chunks, contrast)["contrast"]
     rows = sorted(
-        (int(row), vector) for chunk in batch.chunks for row, vector in zip(chunk.rows, module.vectors(chunk), strict=True)
+        (int(row), vector)
+        for chunk in batch.chunks
+        for row, vector in zip(chunk.rows, module.vectors(chunk), strict=True)
     )
     scores = torch.stack([vector for _, vector in rows]) @ batch.passages.double().T / 0.2
     theirs = (batch.teacher.double() / 0.3).softmax(dim=1)

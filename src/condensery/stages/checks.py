@@ -78,8 +78,8 @@ def check_no_retriever(backbone: BackboneConfig, folder: Path | None = None) -> 
     if made:
         raise UserError(
             f"backbone.name: {backbone.name} is a trained retriever ({made}), and pre-training the state of [CLS] from there"
-            f" would make it worse. Take experiment=released backbone.name={backbone.name}, which searches with it as it is,"
-            " joined with BM25; or pre-train it all the same with backbone.pooling=cls"
+            f" would make it worse. Take experiment=adapt backbone.name={backbone.name}, which adapts it and keeps it"
+            " where that does not help; or pre-train it all the same with backbone.pooling=cls"
         )
 
 

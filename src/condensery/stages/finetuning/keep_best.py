@@ -27,7 +27,8 @@ Encode = Callable[["Chunk"], "torch.Tensor"]
 class KeepBestConfig(CollectionConfig):
     """``start`` and each of ``trained``, in ``shares`` of its weights: the best by MRR@10 of a sample.
 
-    The sample is of dev queries, or of ``queries`` of passages that are held out (``by``).
+    The sample is of dev queries, or of ``queries`` of passages that are held out (``by``). What was trained is kept where it
+    is better than the start with p below ``level``.
     """
 
     start: Annotated[str, Input("encoder")]
@@ -35,6 +36,7 @@ class KeepBestConfig(CollectionConfig):
     queries: Annotated[str | None, Input("queries")]
     by: Literal["dev", "queries"] | None
     shares: Annotated[list[Share], Field(min_length=1)]
+    level: Annotated[float, Field(gt=0, le=1)]
     number: Count
     passages: Annotated[int, Field(ge=0)]
     precision: Literal["fp32", "bf16", "fp16"]
@@ -81,18 +83,19 @@ def keep_best(config: KeepBestConfig, context: Context) -> dict[str, Any]:
                 print(f"[{context.stage_name}] {share:g} of {name}: vectors that are not finite; left out", flush=True)
                 continue
             ranks[name, share] = found
-    means = {candidate: float(values.mean()) for candidate, values in ranks.items() if values is not None}
-    name, share = max(means, key=lambda candidate: (means[candidate], -candidate[1]))
-    kept = start.model if not share else blended(start.model, models[name], share)
+    first = ranks["start", 0.0]
+    means = {candidate: float(values.mean()) for candidate, values in ranks.items()}
+    best = max(means, key=lambda candidate: (means[candidate], -candidate[1]))
+    p = randomisation_test(ranks[best] - first) if best[1] else 1.0
+    name, share = best if p < config.level or config.level == 1 else ("start", 0.0)
+    kept = blended(start.model, models[name], share) if share else start.model
     save_retriever(
         SavedRetriever(kept, start.query_length, start.passage_length), context.folder, context.input("start")
     )
-    first = ranks["start", 0.0]
-    p = randomisation_test(ranks[name, share] - first) if share else 1.0
     said = {"by": by, "queries": len(first), "kept": name, "share": share, "p": round(p, 6)}
     values = [{"of": of, "share": part, "MRR@10": value} for (of, part), value in means.items()]
     write_json(context.folder / "kept.json", {**said, "values": values})
-    _tell(context.stage_name, said, means["start", 0.0], means[name, share], max(means.values()))
+    _tell(context.stage_name, said, means["start", 0.0], best, means[best])
     return {**said, "MRR@10 of the start": means["start", 0.0], "MRR@10": means[name, share]}
 
 
@@ -171,11 +174,10 @@ def _sample(config: KeepBestConfig, context: Context, start: "SavedRetriever") -
     return sample, "dev queries" if by == "dev" else "queries of passages that are held out"
 
 
-def _tell(label: str, said: dict[str, Any], start: float, kept: float, best: float) -> None:
-    by = f"[{label}] MRR@10 of {said['queries']:,} {said['by']}: {100 * start:.1f} as it is"
-    if said["share"]:
-        print(f"{by}, {100 * kept:.1f} with {said['share']:g} of the weights of {said['kept']} (p = {said['p']:.2g})")
-    else:
-        print(f"{by}, and nothing that was trained has more: the start is kept", flush=True)
+def _tell(label: str, said: dict[str, Any], start: float, best: tuple[str, float], highest: float) -> None:
+    line = f"[{label}] MRR@10 of {said['queries']:,} {said['by']}: {100 * start:.1f} as it is"
+    if best[1]:
+        line += f", {100 * highest:.1f} with {best[1]:g} of the weights of {best[0]} (p = {said['p']:.2g})"
+    print(line + (": kept" if said["share"] else ": the start is kept"), flush=True)
     if said["queries"] < FEW:
-        print(f"[{label}] so few queries choose by chance", flush=True)
+        print(f"[{label}] so few queries can hardly choose", flush=True)

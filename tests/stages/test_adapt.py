@@ -1,0 +1,148 @@
+"""``experiment=adapt``: a released retriever on one's own text is adapted to it, and never left worse than it came."""
+
+from pathlib import Path
+from shutil import copytree
+from typing import Any
+
+import numpy as np
+import pytest
+from error_lines import names
+from small_runs import Done, metrics_of, run_command, some_text, write_beir, write_text_files
+
+from condensery.evaluation.of_searchers import evaluate
+from condensery.models.blending import same_weights
+from condensery.models.checkpoint import load_retriever
+from condensery.retrieval.searchers import Retriever
+from condensery.system.files import read_json
+
+TEXT = some_text(documents=30, seed=5)
+ROWS = ["BM25", "as it is", "adapted", "BM25 + as it is", "BM25 + adapted"]
+QUICK = [
+    "trainer=cpu",
+    "trainer.precision=fp32",
+    "logger=csv",
+    "stages.distilled.steps=4",
+    "stages.distilled.batch_size=16",
+]
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small BERT as sentence-transformers saves one: mean pooling, cosine, prompts, 40 tokens."""
+    library = pytest.importorskip("sentence_transformers")
+    modules = pytest.importorskip("sentence_transformers.models")
+    import torch
+    from transformers import BertConfig, BertModel
+
+    from condensery.tokens.tokenizer import train_wordpiece
+
+    folder = tmp_path_factory.mktemp("released")
+    prompts = {"query": "query: ", "document": "passage: "}
+    words = [words for _, _, words, _ in TEXT.passages]
+    tokenizer = train_wordpiece([*words, *prompts.values()], 400, folder / "bert")
+    torch.manual_seed(0)
+    sizes: Any = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    config = BertConfig(vocab_size=len(tokenizer), max_position_embeddings=64, initializer_range=0.2, **sizes)
+    BertModel(config, add_pooling_layer=False).save_pretrained(folder / "bert")
+    parts = [modules.Transformer(str(folder / "bert"), max_seq_length=40), modules.Pooling(32, pooling_mode="mean")]
+    library.SentenceTransformer(modules=[*parts, modules.Normalize()], prompts=prompts).save(str(folder / "saved"))
+    return folder / "saved"
+
+
+@pytest.fixture(scope="module")
+def adapted(released: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Done, list[str]]:
+    """A run on judged text that keeps whatever is higher, and its command."""
+    folder = tmp_path_factory.mktemp("adapt")
+    data = write_beir(folder / "beir", TEXT)
+    given = ["experiment=adapt", "data=beir", f"data.root={data}", f"backbone.name={released}", *QUICK]
+    command = [*given, "stages.adapted.level=1", f"output_root={folder / 'out'}"]
+    return run_command(*command).sound(), command
+
+
+def artifact(done: Done, stage: str) -> Path:
+    """The folder of a stage's artifact."""
+    return (done.folder / "stages" / stage).resolve()
+
+
+def test_the_table_has_its_rows_and_the_start_is_as_it_came(adapted: tuple[Done, list[str]], released: Path) -> None:
+    done, command = adapted
+    rows = metrics_of(done.folder)
+    assert list(rows) == ROWS
+    data = Path(next(word for word in command if word.startswith("data.root=")).partition("=")[2])
+    alone = evaluate(Retriever(released), data, ["NDCG@10"])
+    assert rows["as it is"]["NDCG@10"] == pytest.approx(alone["NDCG@10"], abs=1e-6)
+    assert "[adapted] MRR@10 of" in done.out
+    assert "dev queries" in done.out, "held out of train by the reader"
+
+
+def test_passage_vectors_are_taken_over_and_queries_are_those_of_the_adapted_tower(
+    adapted: tuple[Done, list[str]],
+) -> None:
+    done, _ = adapted
+    first, later, kept = (artifact(done, name) for name in ("as_it_is.index", "adapted_index", "adapted"))
+    shards = [path.relative_to(first) for path in sorted((first / "passages").iterdir())]
+    assert shards
+    assert all((first / path).read_bytes() == (later / path).read_bytes() for path in shards)
+    start, model = (load_retriever(artifact(done, name)).model for name in ("as_it_is", "adapted"))
+    assert same_weights(start.passage, model.passage)
+    changed = not np.array_equal(np.load(first / "queries.npy"), np.load(later / "queries.npy"))
+    assert changed == (read_json(kept / "kept.json")["share"] > 0)
+
+
+def test_what_is_saved_opens_in_sentence_transformers_with_equal_vectors(adapted: tuple[Done, list[str]]) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    folder, texts = artifact(adapted[0], "distilled"), [words for _, words, _ in TEXT.questions[:5]]
+    ours = Retriever(folder)
+    theirs = library.SentenceTransformer(str(folder / "query_encoder"), device="cpu")
+    np.testing.assert_allclose(ours.encode_queries(texts), theirs.encode_query(texts), atol=1e-6)
+
+
+def test_a_training_that_destroys_is_not_kept_and_that_is_said(adapted: tuple[Done, list[str]]) -> None:
+    done, command = adapted
+    destroyed = ["stages.distilled.learning_rate=0.1", "stages.distilled.steps=6", "stages.adapted.level=0.05"]
+    broken = run_command(*command, *destroyed).sound()
+    assert "the start is kept" in broken.out
+    kept = read_json(artifact(broken, "adapted") / "kept.json")
+    assert (kept["kept"], kept["share"]) == ("start", 0)
+    assert {value["of"] for value in kept["values"]} == {"start", "distilled"}
+    rows = metrics_of(broken.folder)
+    assert rows["adapted"] == rows["as it is"]
+    assert rows["BM25 + adapted"] == rows["BM25 + as it is"]
+    assert metrics_of(done.folder)["as it is"] == rows["as it is"]
+
+
+def test_text_without_queries_is_chosen_by_its_own_sentences_and_answers(released: Path, tmp_path: Path) -> None:
+    text = write_text_files(tmp_path / "text", TEXT)
+    given = [f"data.root={text}", f"backbone.name={released}", f"output_root={tmp_path / 'out'}", *QUICK]
+    done = run_command("experiment=adapt", *given, f"ask={TEXT.questions[0][1]}").sound()
+    assert "queries of passages that are held out" in done.out
+    assert "found by fused_adapted" in done.out
+    assert "NDCG@10" not in done.out, "no table"
+
+
+def test_vectors_of_another_tower_are_not_taken_over(adapted: tuple[Done, list[str]], tmp_path: Path) -> None:
+    _, command = adapted
+    other = [
+        "+stages.other={stage: retriever, pooling: cls}",
+        "+stages.wrong={stage: encode, model: other, passages: as_it_is}",
+    ]
+    done = run_command(*command, *other)
+    assert done.code == 1
+    names(done.err, "stages.wrong.passages", "set it to null")
+
+
+def test_a_split_of_which_there_is_no_file_is_left_out(released: Path, tmp_path: Path) -> None:
+    data = write_beir(tmp_path / "beir", TEXT)
+    for split in ("train", "dev"):
+        (data / "qrels" / f"{split}.tsv").unlink()
+    half = copytree(data, tmp_path / "none")
+    (half / "qrels" / "test.tsv").unlink()
+    given = [
+        "experiment=adapt",
+        "data=beir",
+        f"backbone.name={released}",
+        "dry_run=true",
+        f"output_root={tmp_path / 'out'}",
+    ]
+    assert "adapted_index.evaluation" in run_command(*given, f"data.root={data}").sound().out
+    assert "evaluation" not in run_command(*given, f"data.root={half}").sound().out
