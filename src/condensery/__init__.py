@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from condensery.training.datamodules.triples import TripleDataModule
     from condensery.training.gradient_check import check_gradients
     from condensery.training.modules.biencoder import BiEncoderModule
+    from condensery.training.modules.contrastive import ContrastiveModule
     from condensery.training.modules.cross_encoder import CrossEncoderModule
     from condensery.training.modules.pretraining import (
         CoCondenserModule,
@@ -38,6 +39,7 @@ __all__ = [
     "CoCondenserModule",
     "CondenserModule",
     "ContextMasking",
+    "ContrastiveModule",
     "CrossEncoderModule",
     "Hit",
     "InverseClozeModule",
@@ -62,6 +64,7 @@ _MODULES = {
     "CoCondenserModule": "training.modules.pretraining",
     "CondenserModule": "training.modules.pretraining",
     "ContextMasking": "training.batches.spans",
+    "ContrastiveModule": "training.modules.contrastive",
     "CrossEncoderModule": "training.modules.cross_encoder",
     "Hit": "retrieval.hits",
     "InverseClozeModule": "training.modules.pretraining",

@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 
 from condensery.errors import UserError
-from condensery.reporting.ask import ask, printable, searcher, show
+from condensery.reporting.ask import ask, printable, show
+from condensery.retrieval.asked import searcher
 from condensery.retrieval.bm25 import build_bm25
 from condensery.retrieval.hits import Hit
 from condensery.retrieval.index import open_index
@@ -58,7 +59,7 @@ def dense(tmp_path: Path, collection: Collection) -> Any:
 
 
 def _encoder(folder: Path) -> Any:
-    return {"dense": lambda text: np.array([0, 0.2, 0.9, 0, 0])}[folder.name]
+    return {"dense": lambda texts: np.array([[0, 0.2, 0.9, 0, 0]] * len(texts))}[folder.name]
 
 
 def test_a_dense_retriever_is_asked_with_a_vector(collection: Collection, dense: Any) -> None:

@@ -57,9 +57,9 @@ def held_out_sample(
     if not len(own):
         return None
     passages = np.concatenate([own, np.setdiff1d(every, own, assume_unique=True)[:others]])
-    asked = queries.first[own]
-    hidden = np.full((len(passages), 2), -1, np.int64)
+    asked, hidden = queries.first[own], np.full((len(passages), 2), -1, np.int64)
     if queries.places is not None:
+        asked = np.array([_cut_out(queries, row) for row in own.tolist()])
         hidden[: len(own)] = queries.places[asked]
     vocabulary = texts.vocabulary
     rows = {
@@ -71,3 +71,11 @@ def held_out_sample(
     parts = {tower: chunks(*flat, budget, vocabulary.pad, tower=tower) for tower, flat in rows.items()}
     relevant = np.arange(len(own))[:, None] == np.arange(len(passages))
     return ValidationSample(parts[QUERY], parts[PASSAGE], relevant)
+
+
+def _cut_out(queries: Queries, passage: int) -> int:
+    """The first query of a passage that is a sentence of it; the first at all where none is."""
+    assert queries.places is not None
+    first, stop = queries.first[passage], queries.first[passage + 1]
+    sentences = np.flatnonzero(queries.places[first:stop, 0] >= 0)
+    return int(first + (sentences[0] if len(sentences) else 0))

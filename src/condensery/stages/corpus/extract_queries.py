@@ -11,13 +11,15 @@ from condensery.stages.corpus.query_config import QueryStageConfig
 
 
 class ExtractQueriesConfig(QueryStageConfig):
-    """The ``number`` most salient sentences of ``minimum_words`` to ``maximum_words`` words, or the title.
+    """The ``number`` most salient sentences of ``minimum_words`` to ``maximum_words`` words, the title, or both.
+
+    Of both, a title that several passages have is no query of any.
 
     ``remove`` tells training to hide the sentence from the passage that it is a query of; a passage of one sentence,
     of which nothing would be left, then has no query, nor has one whose sentences cannot be told in its tokens.
     """
 
-    kind: Literal["sentence", "title"]
+    kind: Literal["sentence", "title", "both"]
     number: Annotated[int, Field(ge=1)]
     minimum_words: Annotated[int, Field(ge=1)]
     maximum_words: Annotated[int, Field(ge=1)]
@@ -74,6 +76,7 @@ class _Refused:
 @stage("extract_queries", version=1, makes="queries")
 def extract_queries(config: ExtractQueriesConfig, context: Context) -> dict[str, Any]:
     """Write the queries; for sentences also places.npy, where each stands in the tokens of its passage."""
+    from collections import Counter
     from collections.abc import Iterator
 
     import numpy as np
@@ -88,7 +91,7 @@ def extract_queries(config: ExtractQueriesConfig, context: Context) -> dict[str,
     from condensery.tokens.grouping import sentences
 
     passages = Passages(context.input("passages"))
-    column = passages.table.column("text" if config.kind == "sentence" else "title")
+    column = passages.table.column("title" if config.kind == "title" else "text")
     places: list[tuple[int, int]] = []
     refused = _Refused()
     if config.kind == "title":
@@ -98,15 +101,22 @@ def extract_queries(config: ExtractQueriesConfig, context: Context) -> dict[str,
             )
         counts = write_queries(enumerate(column), context)
         return {**counts, "remove": config.remove}
+    titles = passages.table.column("title") if config.kind == "both" else None
+    times = Counter(titles or ())
     with progress(f"{context.stage_name}: words", len(column), "passages") as task:
         salience = Salience.of(column, task.advance)
 
     def pairs() -> Iterator[Pair]:
         with progress(context.stage_name, len(column), "passages") as task:
             for row, text in enumerate(column):
+                title = "" if titles is None or times[titles[row]] > 1 else " ".join(distinct([titles[row]]))
+                if title:
+                    places.append((-1, -1))
+                    yield row, title
                 pieces = [text[begin:end] for begin, end in sentences(text)]
                 known = passages.store.sentence_spans(row)
-                seen: set[str] = set()
+                seen = {title} if title else set[str]()
+                most = config.number + len(seen)
                 aligned = len(known) == len(pieces)
                 if config.remove and (len(pieces) < 2 or not aligned):
                     refused.single += len(pieces) < 2
@@ -120,7 +130,7 @@ def extract_queries(config: ExtractQueriesConfig, context: Context) -> dict[str,
                     query = " ".join(distinct([pieces[number]]))
                     if not query or query in seen:
                         continue
-                    if len(seen) == config.number:
+                    if len(seen) == most:
                         break
                     seen.add(query)
                     places.append(known[number] if aligned else (-1, -1))
