@@ -112,6 +112,23 @@ def test_titles_are_queries_where_the_passages_have_them(made: dict[str, Path], 
         run_stage("extract_queries", tmp_path / "none", {**made, "passages": tmp_path / "bare"}, kind="title")
 
 
+def test_both_titles_that_no_other_passage_has_and_sentences(made: dict[str, Path], tmp_path: Path) -> None:
+    run_stage("passages", tmp_path / "own", made, grouping="collection", workers=1)
+    read = {**made, "passages": tmp_path / "own"}
+    run_stage("extract_queries", tmp_path / "both", read, kind="both", number=2, minimum_words=1, remove=True)
+    run_stage("extract_queries", tmp_path / "sentences", read, number=2, minimum_words=1, remove=True)
+    both, alone = Queries(tmp_path / "both"), Queries(tmp_path / "sentences")
+    titles = Passages(tmp_path / "own").table.column("title")
+    number = {title: list(titles).count(title) for title in titles}
+    for row, title in enumerate(titles):
+        found = both.texts(row)
+        own = [title] if title and number[title] == 1 else []
+        assert found == [*own, *(text for text in alone.texts(row) if text not in own)]
+        places = both.places[both.first[row] : both.first[row + 1]]  # type: ignore[index]
+        assert (places[: len(own)] == -1).all(), "a title is not cut out of its passage"
+        assert (places[len(own) :, 0] >= 0).all()
+
+
 def test_settings_that_contradict_each_other_are_refused(made: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(ValidationError, match="minimum_words is more than maximum_words"):
         run_stage("extract_queries", tmp_path, made, minimum_words=9, maximum_words=3)
@@ -125,7 +142,7 @@ def test_the_sizes_of_a_model_from_scratch_do_not_count_where_a_model_is_named(t
     scratch = FinetuneGeneratorConfig.model_construct(_fields_set=set(fields), callbacks={}, model=None)
     local = FinetuneGeneratorConfig.model_construct(_fields_set=set(fields), callbacks={}, model=str(tmp_path))
     sizes = {"layers", "hidden", "heads", "intermediate"}
-    assert named.by_content() == {"callbacks", *sizes}
+    assert named.by_content() == {"callbacks", "layer_decay", *sizes}
     assert scratch.by_content() == {"callbacks"}
     assert local.by_content() == {"callbacks", "model", *sizes}
     (tmp_path / "config.json").write_text("{}")
