@@ -107,7 +107,7 @@ def encode(config: EncodeConfig, context: Context) -> dict[str, Any]:
     quantising = encode_store(vectors, passages, context.folder, **settings)
     group.leave_unless_rank_zero()
     about = write_dense_index(context.folder, passages.cut if config.windows > 1 else None, quantising)
-    values = {key: about[key] for key in ("passages", "windows", "queries", "dim") if key in about}
+    values: dict[str, Any] = {key: about[key] for key in ("passages", "windows", "queries", "dim") if key in about}
     return values if quantising is None else {**values, **_lost(about, config.dtype, context.stage_name)}
 
 
