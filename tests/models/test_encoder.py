@@ -5,13 +5,14 @@ import copy
 import pytest
 import textbook
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import ModernBertConfig, ModernBertModel
 
 from condensery.errors import UserError
 from condensery.models.encoder import Encoder
 from condensery.models.packing import PackedLayout
-from condensery.models.vectors import VectorSettings
+from condensery.models.pooling import head_of, pool
+from condensery.models.vectors import POOLED, DenseShape, Pooling, VectorSettings
 
 LENGTHS = {"padded": [12, 5, 9, 3, 12], "mostly padding": [30, 3, 4, 3, 5], "of one length": [7, 7, 7]}
 
@@ -36,18 +37,32 @@ def test_cls_and_masked_positions_equal_the_librarys(family: str, lengths: list[
     torch.testing.assert_close(layout.tokens.pad(early)[real], early_states[real], rtol=0, atol=near)
 
 
+def by_definition(states: Tensor, pooling: str) -> Tensor:
+    """One vector (d,) of the states (n, d) of a row without padding."""
+    places = torch.arange(1, len(states) + 1).double()[:, None]
+    return {
+        "cls": lambda: states[0],
+        "mean": lambda: states.mean(dim=0),
+        "max": lambda: states.amax(dim=0),
+        "last": lambda: states[-1],
+        "weighted_mean": lambda: (states * places).sum(dim=0) / places.sum(),
+        "mean_sqrt_len": lambda: states.sum(dim=0) / len(states) ** 0.5,
+    }[pooling]()
+
+
 @pytest.mark.parametrize("lengths", LENGTHS.values(), ids=list(LENGTHS))
 @pytest.mark.parametrize("normalise", [False, True])
-def test_the_mean_is_over_real_tokens_and_has_the_gradient_of_the_librarys_states(
-    normalise: bool, lengths: list[int]
+@pytest.mark.parametrize("pooling", POOLED)
+def test_poolings_read_real_tokens_alone_and_have_the_gradient_of_the_librarys_states(
+    pooling: Pooling, normalise: bool, lengths: list[int]
 ) -> None:
     library = textbook.language_model("bert").base_model
-    ours = Encoder(copy.deepcopy(library), VectorSettings("mean", normalise))
+    ours = Encoder(copy.deepcopy(library), VectorSettings(pooling, normalise))
     rows = textbook.rows(lengths)
     (chunk,) = rows.cut([len(lengths)])
     ids, attention, _ = rows.padded
     states = library(input_ids=ids, attention_mask=attention).last_hidden_state
-    wanted = torch.stack([row[:length].mean(dim=0) for row, length in zip(states, lengths, strict=True)])
+    wanted = torch.stack([by_definition(row[:length], pooling) for row, length in zip(states, lengths, strict=True)])
     if normalise:
         wanted = wanted / wanted.norm(dim=1, keepdim=True)
     found = ours.vectors(chunk)
@@ -56,6 +71,32 @@ def test_the_mean_is_over_real_tokens_and_has_the_gradient_of_the_librarys_state
     (found * weights).sum().backward()
     (wanted * weights).sum().backward()
     assert textbook.worst(textbook.gradients(ours.model), textbook.gradients(library)) < 1e-9
+
+
+def test_the_weights_of_a_long_row_are_whole_numbers_in_half_precision_too() -> None:
+    states = torch.ones(1, 600, 1, dtype=torch.bfloat16)
+    states[0, 300:] = -1
+    real, lengths = torch.ones(1, 600, dtype=torch.bool), torch.tensor([600])
+    wanted = (300 * 301 - 600 * 601 / 2) / (600 * 601 / 2)
+    assert pool(states, real, lengths, "weighted_mean").item() == pytest.approx(wanted, rel=1e-2)
+    assert pool(states, real, lengths, "weighted_mean").dtype == torch.bfloat16
+
+
+def test_layers_behind_pooling_come_before_the_cut_and_the_normalisation() -> None:
+    head = head_of([DenseShape(16, 12, activation="GELU"), None, DenseShape(12, 8, bias=False, activation="ReLU")])
+    ours = Encoder(
+        textbook.language_model("bert").base_model, VectorSettings("mean", True, truncate_dim=5), head.double()
+    )
+    (chunk,) = textbook.rows([7, 4]).cut([2])
+    states = Encoder(ours.model, VectorSettings("mean")).vectors(chunk)
+    first, _, last = head
+    wanted = nn.functional.gelu(states @ first.linear.weight.T + first.linear.bias)
+    wanted = torch.relu((wanted / wanted.norm(dim=1, keepdim=True)) @ last.linear.weight.T)[:, :5]
+    found = ours.vectors(chunk)
+    torch.testing.assert_close(found, wanted / wanted.norm(dim=1, keepdim=True), rtol=0, atol=1e-12)
+    assert ours.dimensions == found.shape[1] == 5
+    found.square().mul(torch.arange(5)).sum().backward()
+    assert all(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in head.parameters())
 
 
 @pytest.mark.parametrize("family", [*textbook.FAMILIES, *textbook.LATER])

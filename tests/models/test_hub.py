@@ -12,6 +12,7 @@ import textbook
 import torch
 from error_lines import names
 from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError
+from safetensors.torch import save_file
 from torch import Tensor
 
 from condensery.errors import UserError
@@ -20,8 +21,9 @@ from condensery.models.condenser import Condenser, CondenserShape
 from condensery.models.cross_encoder import load_cross_encoder
 from condensery.models.hub import checkpoint_folder
 from condensery.models.masked_autoencoder import decoder_shape
+from condensery.models.pooling import head_of
 from condensery.models.sentence_transformers import write_modules
-from condensery.models.vectors import VectorSettings
+from condensery.models.vectors import DenseShape, VectorSettings
 
 NAME = "somebody/model"
 
@@ -154,3 +156,15 @@ def test_the_decoder_that_cot_mae_keeps_among_the_weights_is_loaded_and_retrieva
     assert "goes on with the decoder of 2 layers" in capsys.readouterr().out
     load_biencoder(NAME)
     load_cross_encoder(NAME)
+
+
+def test_layers_behind_pooling_are_fetched_however_their_weights_were_saved(hub: Path) -> None:
+    layers = [DenseShape(16, 8), DenseShape(8, 4, bias=False)]
+    first, second = write_modules(hub, 16, 24, head=layers)
+    weights = [layer.state_dict() for layer in head_of(layers)]
+    torch.save(weights[0], first / "pytorch_model.bin")
+    save_file(weights[1], second / "model.safetensors")
+    found = load_any_retriever(NAME)[0]
+    assert found.hidden_size == 4
+    for layer, wanted in zip(found.passage.head, weights, strict=True):
+        assert all(torch.equal(value, wanted[name]) for name, value in layer.state_dict().items())

@@ -12,6 +12,7 @@ from condensery.models.condenser import Condenser, CondenserShape
 from condensery.models.masked_autoencoder import MaskedAutoEncoder, decoder_shape
 from condensery.models.pretraining import PretrainingModel
 from condensery.models.varlen import KERNELS, Segments, best_kernel, one_row_after_the_other
+from condensery.models.vectors import VectorSettings
 
 LENGTHS, CONTEXTS = [12, 6, 9, 4, 12], [7, 11, 4, 12, 5]
 
@@ -80,11 +81,11 @@ def test_rows_of_one_length_need_no_segments(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_local_attention_by_a_kernel_is_that_of_padded_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = encoder.Encoder(textbook.language_model("modernbert").base_model).eval()
+    model = encoder.Encoder(textbook.language_model("modernbert").base_model, VectorSettings("mean")).eval()
     (chunk,) = textbook.rows(LENGTHS).cut([len(LENGTHS)])
-    padded = model.mean(chunk)
+    padded = model.vectors(chunk)
     calls = use_a_kernel(monkeypatch)
-    torch.testing.assert_close(model.mean(chunk), padded, rtol=0, atol=1e-11)
+    torch.testing.assert_close(model.vectors(chunk), padded, rtol=0, atol=1e-11)
     assert calls == [sum(LENGTHS)] * 3, "all layers, the local ones too"
 
 

@@ -14,7 +14,7 @@ from condensery.text.writer import CollectionWriter
 from condensery.tokens.tokenizer import train_wordpiece
 
 TEXT = some_text(documents=8)
-VECTORS = ("revision", "pooling", "normalise", "query_prefix", "passage_prefix")
+VECTORS = ("revision", "pooling", "normalise", "truncate_dim", "query_prefix", "passage_prefix")
 GENERAL = {"seed": 1, "precision": "fp32", "callbacks": {}, **dict.fromkeys(VECTORS)}
 
 

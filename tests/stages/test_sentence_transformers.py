@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from error_lines import names
+from released import SEVERAL, released
 from single_stage import run_stage
 from small_runs import metrics_of, run_command, some_text, splits_of, write_beir
 
@@ -111,6 +112,98 @@ def test_fine_tuning_keeps_how_vectors_are_made_and_sentence_transformers_reads_
     theirs.max_seq_length = 40
     np.testing.assert_allclose(ours.encode_passages(passages), theirs.encode_document(passages), atol=1e-6)
     assert not np.allclose(ours.encode_passages(passages), before.encode_passages(passages), atol=1e-3), "not trained"
+
+
+@pytest.fixture(scope="module")
+def small_half(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint in fp16 without LM head: weighted mean, two ``Dense``, and 6 numbers of a vector are kept."""
+    import torch
+
+    from condensery.tokens.tokenizer import train_wordpiece
+
+    folder = tmp_path_factory.mktemp("small_half")
+    train_wordpiece([*(words for _, _, words, _ in TEXT.passages), *PROMPTS.values()], 400, folder / "words")
+    kind: dict[str, Any] = {"pooling": "weightedmean", "behind": SEVERAL, "truncate_dim": 6, "similarity": "cosine"}
+    return released(folder, folder / "words", **kind, dtype=torch.float16, prompts=PROMPTS, length=40)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8", "binary"])
+def test_from_the_command_line_to_its_table_goes_a_checkpoint_in_fp16_with_dense_and_a_cut(
+    dtype: str, small_half: Path, tmp_path: Path
+) -> None:
+    import torch
+
+    library = pytest.importorskip("sentence_transformers")
+    evaluation = pytest.importorskip("sentence_transformers.evaluation")
+    done = run_command(
+        "experiment=released_queries",
+        "data=beir",
+        f"data.root={write_beir(tmp_path / 'beir', TEXT)}",
+        f"backbone.name={small_half}",
+        "stage.tokens.titles=false",
+        f"stage.encode.dtype={dtype}",
+        "table.metrics=[MRR@10,NDCG@10]",
+        "trainer=cpu",
+        "trainer.precision=fp32",
+        f"output_root={tmp_path / 'out'}",
+    ).sound()
+    ours = metrics_of(done.folder)["as it is"]
+    if dtype != "float32":
+        assert f"{dtype}: " in done.out
+        assert "of its 10 best" in done.out
+        (made,) = (tmp_path / "out" / "artifacts" / "encode").glob("*/manifest.json")
+        values = read_json(made)["metrics"]
+        assert values["dim"] == 6
+        assert 0 < values["recall_10"] <= 1
+        assert values["bytes"] == {"int8": 6, "binary": 1}[dtype] * values["passages"]
+        return
+    evaluator = evaluation.InformationRetrievalEvaluator(
+        {name: words for name, words, _ in splits_of(TEXT)["test"]},
+        {name: words for name, _, words, _ in TEXT.passages},
+        {name: {passage} for name, _, passage in splits_of(TEXT)["test"]},
+        write_csv=False,
+    )
+    whole = {"dtype": torch.float32}
+    theirs = evaluator(library.SentenceTransformer(str(small_half), device="cpu", model_kwargs=whole).float())
+    for name in ("MRR@10", "NDCG@10"):
+        assert ours[name] == pytest.approx(theirs[f"cosine_{name.lower()}"], abs=1e-6), name
+    assert 0 < ours["MRR@10"] < 1
+
+
+def test_nested_vectors_are_trained_with_the_layers_behind_them_and_open_there_cut(
+    small_half: Path, tmp_path: Path
+) -> None:
+    import pytorch_lightning as pl
+
+    from condensery.models.checkpoint import load_biencoder
+
+    library = pytest.importorskip("sentence_transformers")
+    prefixes = {"query_prefix": PROMPTS["query"], "passage_prefix": PROMPTS["document"]}
+    data = TripleDataModule(
+        write_beir(tmp_path / "beir", TEXT),
+        tokenizer=small_half,
+        query_length=24,
+        passage_length=40,
+        titles=False,
+        **prefixes,
+    )
+    loss = {"name": "matryoshka", "dims": [6, 3], "weights": [1, 0.5], "loss": {"name": "info_nce", "temperature": 0.1}}
+    module = BiEncoderModule(small_half, loss=loss, learning_rate=1e-2, towers="separate")
+    quiet: Any = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    pl.Trainer(max_steps=2, accelerator="cpu", enable_model_summary=False, num_sanity_val_steps=0, **quiet).fit(
+        module, data
+    )
+    module.save_pretrained(tmp_path / "tuned")
+    trained, before = load_biencoder(tmp_path / "tuned"), load_biencoder(small_half)
+    assert trained.settings == before.settings
+    for tower in (trained.query, trained.passage):
+        assert not np.allclose(tower.head[0].linear.weight.detach(), before.passage.head[0].linear.weight.detach())
+    ours = Retriever(tmp_path / "tuned", vectors={"truncate_dim": 3})
+    passages = [words for _, _, words, _ in TEXT.passages]
+    theirs = library.SentenceTransformer(str(tmp_path / "tuned"), device="cpu", truncate_dim=3)
+    found = theirs.encode_document(passages, normalize_embeddings=True)
+    np.testing.assert_allclose(ours.encode_passages(passages), found, atol=1e-6)
+    assert found.shape[1] == 3
 
 
 def test_what_a_recipe_sets_goes_before_what_the_folder_says(saved: Path, tmp_path: Path) -> None:

@@ -310,10 +310,13 @@ class Learned(RetrievalLoss):
         return nn.functional.cross_entropy(scores * (1 + self.head.weight.mean()), positive)
 
 
-LOSSES = [("info_nce", False), ("learning_to_rank", True), (Learned(), False)]
+NESTED = {"name": "matryoshka", "dims": [16, 5, 2], "weights": [1, 0.5, 2], "loss": {"name": "learning_to_rank"}}
+LOSSES = [("info_nce", False), ("learning_to_rank", True), (Learned(), False), (NESTED, False)]
 
 
-@pytest.mark.parametrize(("loss", "shared"), LOSSES, ids=["info_nce", "learning_to_rank", "weights in forward"])
+@pytest.mark.parametrize(
+    ("loss", "shared"), LOSSES, ids=["info_nce", "learning_to_rank", "weights in forward", "nested"]
+)
 def test_all_losses_pass_in_two_processes_with_one_tower_and_two(loss: Any, shared: bool, tmp_path: Path) -> None:
     towers = [Encoder(textbook.language_model(dropout=0.1).float().base_model) for _ in range(1 if shared else 2)]
     module: TrainingModule = BiEncoderModule(BiEncoder(*towers), loss=loss, **trainings.optimiser()).train()

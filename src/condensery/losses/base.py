@@ -16,7 +16,12 @@ class RetrievalLoss(nn.Module):
 
     Where a model is cast to bf16 or fp16, its loss stays in fp32: what it reads is, and a step of a learned temperature
     would be lost in rounding.
+
+    Attributes:
+        normalised: the encoder divides its vectors by their lengths; set by the module before ``prepare``.
     """
+
+    normalised: bool = False
 
     def prepare(self, hidden_size: int, seed: int) -> None:
         """Make the weights of the loss, if it has any. ``hidden_size``: dimensions d of a vector."""

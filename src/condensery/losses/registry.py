@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 Maker = TypeVar("Maker", bound="Callable[..., RetrievalLoss]")
 Named = str | Mapping[str, Any]
 _LOSSES: "dict[str, Callable[..., RetrievalLoss]]" = {}
-_OURS = {"info_nce": "info_nce", "learning_to_rank": "learning_to_rank"}  # name -> the file in this folder
+_OURS = {name: name for name in ("info_nce", "learning_to_rank", "matryoshka")}  # name -> the file in this folder
 
 
 def register(name: str) -> Callable[[Maker], Maker]:
@@ -54,6 +54,8 @@ def check_loss(loss: Named) -> str:
         unknown = [str(option) for option in options if option not in known]
         if unknown and not any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
             raise ValueError(f"{name} has no option {shown(unknown[0])!r}{close_to(unknown[0], known)}")
+        if isinstance(inner := options.get("loss"), str | Mapping):  # of a loss that is made of another one
+            check_loss(inner)
     return name
 
 

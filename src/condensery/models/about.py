@@ -5,20 +5,20 @@ from pathlib import Path
 from typing import Any
 
 from condensery.errors import UserError
-from condensery.models.sentence_transformers import MODULES, longest_input, read_modules
-from condensery.models.vectors import NAMES, VectorSettings
+from condensery.models.sentence_transformers import MODULES, SavedDense, longest_input, read_modules
+from condensery.models.vectors import NAMES, POOLED, VectorSettings
 from condensery.system.files import read_json
 
 ABOUT = "condensery.json"
 QUERY_ENCODER = "query_encoder"  # the folder of the second tower, where the towers are separate
 _LONGEST = 1 << 20  # tokens; far more than any model reads
 _TOWERS = ("shared", "separate")
-_NEEDED = {"pooling": "cls or mean", "normalise": "true or false", "query_prefix": "a text", "passage_prefix": "a text"}
-_SETTINGS: dict[str, Callable[[Any], bool]] = {
-    "pooling": lambda value: value in ("cls", "mean"),
-    "normalise": lambda value: isinstance(value, bool),
-    "query_prefix": lambda value: isinstance(value, str),
-    "passage_prefix": lambda value: isinstance(value, str),
+_SETTINGS: dict[str, tuple[Callable[[Any], bool], str]] = {  # name -> whether a value may be, and what it must be
+    "pooling": (lambda value: value in tuple(POOLED), f"one of {', '.join(POOLED)}"),
+    "normalise": (lambda value: isinstance(value, bool), "true or false"),
+    "query_prefix": (lambda value: isinstance(value, str), "a text"),
+    "passage_prefix": (lambda value: isinstance(value, str), "a text"),
+    "truncate_dim": (lambda value: type(value) is int and value >= 1, "a whole number of 1 or more"),
 }
 
 
@@ -41,8 +41,9 @@ def read_about(folder: Path, *numbers: str) -> dict[str, Any]:
     if about.get("towers", "shared") not in _TOWERS:
         raise UserError(f"{path}: towers is {str(about['towers'])[:40]!r}; it must be shared or separate")
     for name in NAMES:
-        if name in about and not _SETTINGS[name](about[name]):
-            raise UserError(f"{path}: {name} is {str(about[name])[:40]!r}; it must be {_NEEDED[name]}")
+        may_be, needed = _SETTINGS[name]
+        if name in about and not may_be(about[name]):
+            raise UserError(f"{path}: {name} is {str(about[name])[:40]!r}; it must be {needed}")
     if not isinstance(about.get("shape", {}), dict):
         raise UserError(f"{path}: shape is {str(about['shape'])[:40]!r}; it must be an object")
     return about
@@ -57,7 +58,14 @@ def vector_settings(folder: Path) -> VectorSettings:
     if (folder / ABOUT).exists():
         about = read_about(folder)
         return VectorSettings(**{name: about[name] for name in NAMES if name in about})
-    return read_modules(folder) if (folder / MODULES).exists() else VectorSettings()
+    return read_modules(folder).settings if (folder / MODULES).exists() else VectorSettings()
+
+
+def layers_behind(folder: Path) -> tuple[SavedDense | None, ...]:
+    """What the vectors of a checkpoint go through behind pooling, before they are cut and normalised; None = they are
+    normalised there already. Errors as above."""
+    head = read_modules(folder).head if (folder / MODULES).exists() else ()
+    return head[:-1] if head[-1:] == (None,) and vector_settings(folder).normalise else head
 
 
 def longest_inputs(folder: Path) -> tuple[int, int] | None:
@@ -74,14 +82,13 @@ def made_for_search(folder: Path) -> str | None:
 
     One that this project trained says so in ``condensery.json``, and counts where it pools or compares as one of others.
     """
-    settings = vector_settings(folder)
-    if (
-        settings.pooling == "cls"
-        and not settings.normalise
-        and ((folder / ABOUT).exists() or not (folder / MODULES).exists())
-    ):
+    settings, layers = vector_settings(folder), layers_behind(folder)
+    if settings.plain and not layers and ((folder / ABOUT).exists() or not (folder / MODULES).exists()):
         return None
-    return f"{'mean pooling' if settings.pooling == 'mean' else 'CLS'}, {'cosine' if settings.normalise else 'inner product'}"
+    pooled = "CLS" if settings.pooling == "cls" else f"{settings.pooling} pooling"
+    dense = [f"{sum(layer is not None for layer in layers)} Dense"] if any(layers) else []
+    cut = [f"cut to {settings.truncate_dim}"] if settings.truncate_dim else []
+    return ", ".join([pooled, *dense, *cut, "cosine" if settings.normalise else "inner product"])
 
 
 def two_towers(folder: Path) -> bool:

@@ -43,7 +43,7 @@ class BiEncoder(nn.Module):
     @property
     def hidden_size(self) -> int:
         """Dimensions d of a vector."""
-        return int(self.passage.model.config.hidden_size)
+        return self.passage.dimensions
 
     def vectors(self, chunk: Chunk) -> Tensor:
         """Vectors (b, d) by the tower of the chunk."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from condensery.models.vectors import VectorSettings
+from condensery.models.vectors import POOLED, VectorSettings
 from condensery.system.files import atomic
 
 CARD = "README.md"
@@ -104,8 +104,9 @@ def write_card(folder: Path, text: str) -> None:
 
 
 def _use(name: str, settings: VectorSettings, lengths: tuple[int, int]) -> str:
-    pooled = "the state of [CLS]" if settings.pooling == "cls" else "the mean of all states"
-    said = [f"A vector is {pooled} after the last layer" + (", divided by its length." if settings.normalise else ".")]
+    cut = f", cut to its first {settings.truncate_dim} numbers" if settings.truncate_dim else ""
+    length = ", divided by its length" if settings.normalise else ""
+    said = [f"A vector is {POOLED[settings.pooling]} after the last layer{cut}{length}."]
     if settings.query_prefix or settings.passage_prefix:
         said.append(f"Put {settings.query_prefix!r} before a query and {settings.passage_prefix!r} before a passage.")
     said.append(f"It was trained with queries of {lengths[0]} tokens and passages of {lengths[1]}.")

@@ -6,7 +6,7 @@
 itself holds the passage encoder). ``condensery.json`` says what the folder is.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -32,9 +32,11 @@ from condensery.models.condenser import Condenser, condenser_shape
 from condensery.models.config import BackboneConfig
 from condensery.models.encoder import Encoder
 from condensery.models.families import FAMILIES
+from condensery.models.head import check_cut, load_head, save_head
 from condensery.models.hub import checkpoint_folder
 from condensery.models.loading import Allowed, load_weights, quiet, readable
 from condensery.models.masked_autoencoder import DecoderShape, Init, MaskedAutoEncoder
+from condensery.models.pooling import shapes_of
 from condensery.models.sentence_transformers import write_modules
 from condensery.models.vectors import VectorOptions, VectorSettings
 from condensery.system.files import check_file, write_json
@@ -132,9 +134,9 @@ def save_retriever(retriever: SavedRetriever, folder: Path, tokenizer: Path | st
     """Save a retriever; with separate towers the folder is the passage encoder and ``query_encoder/`` the other."""
     model = retriever.model
     settings = model.settings
-    _save_model(model.passage.model, folder, tokenizer, retriever.passage_length, settings)
+    _save_encoder(model.passage, folder, tokenizer, retriever.passage_length)
     if not model.shared:
-        _save_model(model.query.model, folder / QUERY_ENCODER, tokenizer, retriever.query_length, settings)
+        _save_encoder(model.query, folder / QUERY_ENCODER, tokenizer, retriever.query_length)
     about = {
         "towers": "shared" if model.shared else "separate",
         "query_length": retriever.query_length,
@@ -170,12 +172,21 @@ def load_biencoder(
     """
     folder = checkpoint_folder(source, revision)
     settings, two = vector_settings(folder).replaced(options or {}), two_towers(folder)
-    passage_encoder = load_encoder(folder, dropout, settings=settings)
+
+    def tower(own: Path) -> Encoder:
+        encoder = load_encoder(own, dropout, settings=settings)
+        encoder.head = load_head(own, encoder.model.config.hidden_size)
+        check_cut(encoder, (options or {}).get("truncate_dim"), own)
+        return encoder
+
+    passage_encoder = tower(folder)
     if not (two if separate is None else separate):
         return BiEncoder(passage_encoder)
-    return BiEncoder(
-        load_encoder(folder / QUERY_ENCODER if two else folder, dropout, settings=settings), passage_encoder
-    )
+    query_encoder = tower(folder / QUERY_ENCODER if two else folder)
+    if query_encoder.dimensions != passage_encoder.dimensions:
+        sizes = f"{query_encoder.dimensions} numbers, those of passages {passage_encoder.dimensions}"
+        raise UserError(f"{folder}: vectors of queries have {sizes}; they cannot be compared")
+    return BiEncoder(query_encoder, passage_encoder)
 
 
 def load_any_retriever(
@@ -203,6 +214,7 @@ def backbone_towers(config: BackboneConfig, vocabulary: Vocabulary, seed: int, s
     if config.name is None:
         language_model: Any = masked_language_model(config, vocabulary, seed)
         encoder = Encoder(language_model.base_model, VectorSettings().replaced(options))
+        check_cut(encoder, options.get("truncate_dim"), "backbone")
         return BiEncoder.from_encoder(encoder, separate)
     model = load_biencoder(config.name, separate, config.dropout, options, config.revision)
     check_words(model.passage.model, config.name, vocabulary)
@@ -215,7 +227,7 @@ def load_encoder(
     revision: str | None = None,
     settings: VectorSettings | None = None,
 ) -> Encoder:
-    """The backbone of a checkpoint, a folder or a hub name, in fp32, without its pooling layer.
+    """The backbone of a checkpoint, a folder or a hub name, in fp32, without its pooling layer and what stands behind it.
 
     Raises ``UserError`` where no checkpoint can be loaded, or its tensors are not those of its config.
     """
@@ -318,11 +330,21 @@ def _depth(weights: Mapping[str, Tensor]) -> int:
     return len({name.partition(".")[0] for name in weights})
 
 
+def _save_encoder(encoder: Encoder, folder: Path, tokenizer: Path | str, max_length: int) -> None:
+    _save_model(encoder.model, folder, tokenizer, max_length, encoder.settings, encoder.head)
+
+
 def _save_model(
-    model: PreTrainedModel, folder: Path, tokenizer: Path | str, max_length: int, settings: VectorSettings | None = None
+    model: PreTrainedModel,
+    folder: Path,
+    tokenizer: Path | str,
+    max_length: int,
+    settings: VectorSettings | None = None,
+    head: Iterable[nn.Module] = (),
 ) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with quiet():
         model.save_pretrained(folder)
     load_tokenizer(tokenizer).save_pretrained(folder)
-    write_modules(folder, model.config.hidden_size, max_length, settings)
+    layers = list(head)
+    save_head(layers, write_modules(folder, model.config.hidden_size, max_length, settings, shapes_of(layers)))

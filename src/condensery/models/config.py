@@ -1,11 +1,12 @@
 """The composed config of a backbone: what it is and where its weights come from. Imports no torch."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from condensery.models.about import vector_settings
+from condensery.models.about import QUERY_ENCODER, layers_behind, vector_settings
+from condensery.models.sentence_transformers import dense_weights
 from condensery.models.vectors import VectorConfig
 from condensery.system.files import content_hash
 
@@ -44,9 +45,22 @@ class BackboneConfig(VectorConfig):
             if folder is not None and folder.is_dir():
                 files = sorted(path for path in folder.iterdir() if path.suffix in WEIGHTS_AND_WORDS)
                 fields[key] = [(path.name, content_hash(path)) for path in files]
-                if key == "name" and (own := vector_settings(folder).own()):  # it may stand in folders below
-                    fields["vectors"] = sorted(own.items())
+                if key == "name":  # the rest may stand in folders below
+                    fields |= _below(folder)
         if fields["name"]:  # the sizes are the checkpoint's own then
             for key in ("family", "layers", "hidden", "heads", "intermediate", "max_positions", "initializer_range"):
                 del fields[key]
         return repr(sorted(fields.items()))
+
+
+def _below(folder: Path) -> dict[str, Any]:
+    """What the folders of a checkpoint below its own make of its vectors; nothing where they have no part in them."""
+    own, layers = vector_settings(folder).own(), layers_behind(folder)
+    said: dict[str, Any] = {"vectors": sorted(own.items())} if own else {}
+    if layers:
+        said["behind"] = [(repr(one.shape), content_hash(dense_weights(one.folder))) if one else None for one in layers]
+    if (folder / QUERY_ENCODER).is_dir():
+        tower = folder / QUERY_ENCODER
+        files = sorted(path for path in tower.iterdir() if path.suffix in WEIGHTS_AND_WORDS)
+        said[QUERY_ENCODER] = [*((path.name, content_hash(path)) for path in files), *_below(tower).items()]
+    return said

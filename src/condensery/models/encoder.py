@@ -21,6 +21,7 @@ from condensery.errors import UserError
 from condensery.models.dropout import dropout, use_cheap_dropout
 from condensery.models.families import FAMILIES, Bert, family_of
 from condensery.models.packing import LayerStates, PackedLayout, Packing
+from condensery.models.pooling import dimensions, pool
 from condensery.models.varlen import kernel_of
 from condensery.models.vectors import VectorSettings
 from condensery.tokens.batches import Chunk
@@ -180,19 +181,28 @@ class Encoder(nn.Module):
 
     Attributes:
         settings: how a vector is made of the states.
+        head: what the pooled states go through before they are cut and normalised; empty in most retrievers.
         longest: tokens of the longest row that it can read.
     """
 
     model: Any  # its parts are reached by name
 
-    def __init__(self, model: "PreTrainedModel", settings: VectorSettings | None = None) -> None:
+    def __init__(
+        self, model: "PreTrainedModel", settings: VectorSettings | None = None, head: nn.Sequential | None = None
+    ) -> None:
         super().__init__()
         self.model = model
         self.settings = settings or VectorSettings()
+        self.head = nn.Sequential() if head is None else head
         use_cheap_dropout(model)
         config: Any = model.config
         self.family = FAMILIES[config.model_type]
         self.longest = int(config.max_position_embeddings) - self.family.offset(config)
+
+    @property
+    def dimensions(self) -> int:
+        """Numbers d of a vector."""
+        return dimensions(int(self.model.config.hidden_size), self.head, self.settings)
 
     @property
     def layers(self) -> nn.ModuleList:
@@ -250,13 +260,17 @@ class Encoder(nn.Module):
         return self(layout, layout.cls)[0]
 
     def vectors(self, chunk: Chunk) -> Tensor:
-        """The vector of each row as ``settings`` has it, (b, d)."""
-        pooled = self.mean(chunk) if self.settings.pooling == "mean" else self.cls(chunk)
-        return nn.functional.normalize(pooled, dim=-1) if self.settings.normalise else pooled
+        """The vector of each row as ``settings`` has it, behind the layers of ``head``, (b, d)."""
+        vectors = self.head(self.pooled(chunk))[:, : self.settings.truncate_dim]
+        return nn.functional.normalize(vectors, dim=-1) if self.settings.normalise else vectors
 
-    def mean(self, chunk: Chunk) -> Tensor:
-        """The mean of the states of each row's tokens after the last layer, (b, d); padding has no part in it."""
+    def pooled(self, chunk: Chunk) -> Tensor:
+        """What ``settings`` takes of the states of each row's tokens after the last layer, (b, d); padding has no part in
+        it."""
+        if self.settings.pooling == "cls":
+            return self.cls(chunk)
         layout = PackedLayout(chunk)
+        if self.settings.pooling == "last":
+            return self(layout, layout.at(chunk.lengths - 1))[0]
         states = layout.tokens.pad(self(layout)[0])  # (b, t, d); also of some padding, see PackedLayout
-        total = torch.where(chunk.attention_mask[..., None], states, states.new_zeros(())).sum(dim=1)
-        return total / chunk.lengths[:, None]
+        return pool(states, chunk.attention_mask, chunk.lengths, self.settings.pooling)

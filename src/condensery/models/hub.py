@@ -7,7 +7,8 @@ from condensery.errors import UserError
 from condensery.models.loading import readable
 from condensery.system.files import expanded, is_hub_name
 
-_SMALL = ("*.json", "*.txt", "*.model")  # config, tokenizer, what sentence-transformers and this project write
+# config, tokenizer, what sentence-transformers and this project write; the weights of its layers behind pooling
+_SMALL = ("*.json", "*.txt", "*.model", "*_Dense/pytorch_model.bin")
 _OTHER = ("onnx/*", "openvino/*", "*/onnx/*", "coreml/*")  # the same weights for other programs
 _SAFE, _PICKLED = "*.safetensors", "pytorch_model*.bin"
 

@@ -123,12 +123,8 @@ class PackedLayout:
             row = torch.div(every, t, rounding_mode="floor")
             self.types = (self.positions >= chunk.second[row]).long()
 
-        def packed(flat: Tensor) -> Tensor:
-            return flat if places is None else torch.searchsorted(places, flat)
-
-        one = _segments(torch.ones_like(chunk.lengths), 1) if kernels else None
-        first = Packing(b, 1, chunk.lengths.new_zeros(b), segments=one)
-        self.cls = LayerStates(packed(torch.arange(b, device=device) * t), first)
+        self._one_each = _segments(torch.ones_like(chunk.lengths), 1) if kernels else None
+        self.cls = self.at(chunk.lengths.new_zeros(b))
         self.masked = None
         if chunk.masked is not None:
             rows = torch.div(chunk.masked, t, rounding_mode="floor")  # ascending
@@ -137,7 +133,17 @@ class PackedLayout:
             fewest, width = torch.stack(counts.aminmax()).tolist()
             asking = _segments(counts, width) if kernels and fewest else None
             masked = Packing(b, width, chunk.masked - rows * t, rows * width + column, segments=asking)
-            self.masked = LayerStates(packed(chunk.masked), masked)
+            self.masked = LayerStates(self._packed(chunk.masked), masked)
+
+    def at(self, positions: Tensor) -> LayerStates:
+        """The token at a position (b,) of each row, to be read."""
+        b, t = self.tokens.rows, self.tokens.width
+        flat = torch.arange(b, device=positions.device) * t + positions
+        return LayerStates(self._packed(flat), Packing(b, 1, positions, segments=self._one_each))
+
+    def _packed(self, flat: Tensor) -> Tensor:
+        """Where positions of the flattened (b * t) stand among the packed tokens."""
+        return flat if self.tokens.places is None else torch.searchsorted(self.tokens.places, flat)
 
 
 def _segments(lengths: Tensor, longest: int) -> Segments:

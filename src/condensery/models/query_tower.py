@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from condensery.errors import UserError
-from condensery.models.about import QUERY_ENCODER, read_about, two_towers, vector_settings
+from condensery.models.about import QUERY_ENCODER, layers_behind, read_about, two_towers, vector_settings
 from condensery.system.files import read_json
 
 WEIGHTS = "model.safetensors"
@@ -39,9 +39,8 @@ def load_query_tower(folder: Path) -> tuple[Encode, int]:
     Raises ``UserError`` where the folder is no checkpoint of a retriever.
     """
     length = int(read_about(folder, "query_length")["query_length"])
-    settings = vector_settings(folder)
-    plain = settings.pooling == "cls" and not settings.normalise
-    tower = load_tower(folder / QUERY_ENCODER if two_towers(folder) else folder, length) if plain else None
+    own = folder / QUERY_ENCODER if two_towers(folder) else folder
+    tower = load_tower(own, length) if vector_settings(folder).plain and not layers_behind(own) else None
     return tower.cls if tower else _by_library(folder), length
 
 

@@ -1,76 +1,154 @@
 """The files by which sentence-transformers knows a retriever: written beside ours, read in those of others."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from condensery.errors import UserError
-from condensery.models.vectors import Pooling, VectorSettings
+from condensery.errors import UserError, shown
+from condensery.models.vectors import ACTIVATIONS, DenseShape, Pooling, VectorSettings
 from condensery.system.files import read_json, write_json
 
 MODULES = "modules.json"
 POOLING = "1_Pooling"
-NORMALIZE = "2_Normalize"
 TRANSFORMER = "sentence_bert_config.json"
 ABOUT = "config_sentence_transformers.json"
-_POOLINGS: dict[str, Pooling] = {"cls": "cls", "cls_token": "cls", "mean": "mean", "mean_tokens": "mean"}
+_LIBRARY = "sentence_transformers."
 _FLAG = "pooling_mode_"
+_FLAGS: dict[Pooling, str] = {  # ours -> what its config calls it, behind ``_FLAG``
+    "cls": "cls_token",
+    "mean": "mean_tokens",
+    "max": "max_tokens",
+    "last": "lasttoken",
+    "weighted_mean": "weightedmean_tokens",
+    "mean_sqrt_len": "mean_sqrt_len_tokens",
+}
+_POOLINGS: dict[str, Pooling] = {
+    "cls": "cls",
+    "mean": "mean",
+    "max": "max",
+    "weightedmean": "weighted_mean",
+    **{theirs: ours for ours, theirs in _FLAGS.items()},
+}
+_COSINE = ("cosine", "cos_sim")
 # names of prompts, of which the first that is not empty counts; the library writes an empty "document" beside the others
 _QUERY_PROMPTS, _PASSAGE_PROMPTS = ("query",), ("document", "passage", "corpus")
 
 
-def write_modules(folder: Path, dim: int, max_length: int, settings: VectorSettings | None = None) -> None:
-    """The small files from which sentence-transformers builds encoder, pooling and normalisation, with the prefixes as
-    prompts; vectors are compared by inner product.
+@dataclass(frozen=True)
+class SavedDense:
+    """A module ``Dense``: its shape, and the folder that holds its weights."""
+
+    folder: Path
+    shape: DenseShape
+
+
+@dataclass(frozen=True)
+class SavedModules:
+    """How sentence-transformers makes the vectors of a folder.
+
+    Attributes:
+        settings: as ours.
+        head: what stands behind pooling, in its order; None = ``Normalize``. One at the end that ``settings`` tell of is
+            among them.
+    """
+
+    settings: VectorSettings
+    head: tuple[SavedDense | None, ...]
+
+
+def write_modules(
+    folder: Path,
+    size: int,
+    max_length: int,
+    settings: VectorSettings | None = None,
+    head: Sequence[DenseShape | None] = (),
+) -> list[Path]:
+    """The small files from which sentence-transformers builds encoder, pooling, what stands behind it, and normalisation,
+    with the prefixes as prompts.
+
+    Vectors are compared by inner product; by cosine where they are cut and then normalised, since that library cuts last.
 
     Args:
         folder: of the checkpoint.
-        dim: of a vector.
+        size: of a state.
         max_length: longest input in tokens.
         settings: how vectors are made; None = CLS vectors as they are.
+        head: what stands behind pooling; None = a normalisation.
+
+    Returns:
+        the folders of the layers of ``head``, into which their weights belong.
     """
     settings = settings or VectorSettings()
-    kinds = [("", "Transformer"), (POOLING, "Pooling"), *([(NORMALIZE, "Normalize")] if settings.normalise else [])]
+    layers = [*head, *([None] if settings.normalise else [])]
+    behind = [("Normalize" if shape is None else "Dense") for shape in layers]
+    paths = [f"{place}_{kind}" for place, kind in enumerate(behind, start=2)]
     modules = [
         {"idx": place, "name": str(place), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for place, (path, kind) in enumerate(kinds)
+        for place, (path, kind) in enumerate(
+            [("", "Transformer"), (POOLING, "Pooling"), *zip(paths, behind, strict=True)]
+        )
     ]
     prompts = {"query": settings.query_prefix, "document": settings.passage_prefix}
+    cut = settings.truncate_dim
+    about: dict[str, Any] = {"similarity_fn_name": "cosine" if cut and settings.normalise else "dot"}
+    about |= {"prompts": prompts if any(prompts.values()) else {}, **({"truncate_dim": cut} if cut else {})}
+    flags: tuple[Pooling, ...] = ("cls", "mean", settings.pooling)
     write_json(folder / MODULES, modules)
     write_json(folder / TRANSFORMER, {"max_seq_length": max_length, "do_lower_case": False})
-    write_json(folder / ABOUT, {"similarity_fn_name": "dot", "prompts": prompts if any(prompts.values()) else {}})
-    mean = settings.pooling == "mean"
+    write_json(folder / ABOUT, about)
     write_json(
         folder / POOLING / "config.json",
-        {"word_embedding_dimension": dim, f"{_FLAG}cls_token": not mean, f"{_FLAG}mean_tokens": mean},
+        {"word_embedding_dimension": size, **{_FLAG + _FLAGS[one]: one == settings.pooling for one in flags}},
     )
-    if settings.normalise:
-        write_json(folder / NORMALIZE / "config.json", {})
+    for path, shape in zip(paths, layers, strict=True):
+        write_json(folder / path / "config.json", {} if shape is None else _described(shape))
+    return [folder / path for path in paths[: len(head)]]
 
 
-def read_modules(folder: Path) -> VectorSettings:
+def _described(shape: DenseShape) -> dict[str, Any]:
+    activation = f"{ACTIVATIONS[shape.activation]}.{shape.activation}"
+    sizes = {"in_features": shape.inputs, "out_features": shape.outputs}
+    return {**sizes, "bias": shape.bias, "activation_function": activation}
+
+
+def read_modules(folder: Path) -> SavedModules:
     """How sentence-transformers makes the vectors of a folder, and compares them.
 
     Vectors that it compares by cosine are normalised, which gives the same ranking.
 
     Raises ``UserError`` where it makes or compares them in a way that this project does not know.
     """
-    pooling, normalise = None, False
-    for module in _expected(folder / MODULES, list):
-        kind = str(module.get("type", "")).rpartition(".")[2] if isinstance(module, dict) else "a bare value"
-        if kind == "Pooling" and pooling is None:
-            pooling = _pooling(folder / str(module.get("path", POOLING)) / "config.json")
-        elif kind == "Normalize" and pooling is not None:
-            normalise = True
-        elif kind != "Transformer":
-            raise _other(folder / MODULES, f"a module {kind[:40]!r} changes the vectors")
     about = _expected(folder / ABOUT, dict) if (folder / ABOUT).exists() else {}
-    similarity = about.get("similarity_fn_name")
-    if similarity not in (None, "dot", "dot_score", "cosine", "cos_sim"):
-        raise _other(folder / ABOUT, f"compares vectors by {str(similarity)[:40]!r}")
-    if about.get("truncate_dim") is not None:
-        raise _other(folder / ABOUT, f"truncate_dim {str(about['truncate_dim'])[:40]} shortens the vectors")
     query, passage = (_prompt(about, names, folder / ABOUT) for names in (_QUERY_PROMPTS, _PASSAGE_PROMPTS))
-    return VectorSettings(pooling or "cls", normalise or similarity in ("cosine", "cos_sim"), query, passage)
+    pooling: Pooling | None = None
+    head: list[SavedDense | None] = []
+    for module in _expected(folder / MODULES, list):
+        kind = _kind(module)
+        path = folder / str(module.get("path", "")) if isinstance(module, dict) else folder
+        if kind == "Pooling" and pooling is None:
+            pooling = _pooling(path / "config.json", prompted=bool(query or passage))
+        elif kind == "Normalize" and pooling is not None:
+            head.append(None)
+        elif kind == "Dense" and pooling is not None:
+            head.append(SavedDense(path, _dense(path / "config.json")))
+        elif kind != "Transformer" or pooling is not None:
+            raise _other(folder / MODULES, f"a module {kind[:40]!r} changes the vectors here")
+    cosine, cut = _by_cosine(about, folder / ABOUT), _cut(about, folder / ABOUT)
+    # the library cuts last; a vector that is normalised before it is cut, and then compared as it is, keeps that layer
+    normalise = cosine or (head[-1:] == [None] and cut is None)
+    return SavedModules(VectorSettings(pooling or "cls", normalise, query, passage, cut), tuple(head))
+
+
+def dense_weights(folder: Path) -> Path:
+    """The file with the weights of a module ``Dense``: safetensors, or what torch pickled.
+
+    Raises ``UserError`` where there is none.
+    """
+    for name in ("model.safetensors", "pytorch_model.bin"):
+        if (folder / name).is_file():
+            return folder / name
+    raise UserError(f"{folder}: neither model.safetensors nor pytorch_model.bin; this module Dense has no weights")
 
 
 def longest_input(folder: Path) -> int | None:
@@ -84,7 +162,15 @@ def longest_input(folder: Path) -> int | None:
     return None
 
 
-def _pooling(file: Path) -> Pooling:
+def _kind(module: Any) -> str:
+    """What a module is, by the class in the library; its whole type where it is somebody else's."""
+    if not isinstance(module, dict):
+        return "a bare value"
+    kind = str(module.get("type", ""))
+    return kind.rpartition(".")[2] if kind.startswith(_LIBRARY) else kind
+
+
+def _pooling(file: Path, prompted: bool) -> Pooling:
     about = _expected(file, dict)
     by = {name.removeprefix(_FLAG) for name, on in about.items() if name.startswith(_FLAG) and on is True}
     if "pooling_mode" in about:  # as newer releases write it
@@ -93,9 +179,43 @@ def _pooling(file: Path) -> Pooling:
     pooling = _POOLINGS.get(next(iter(by or {"mean"}))) if len(by) <= 1 else None  # mean is the library's default
     if pooling is None:
         raise _other(file, f"pools by {', '.join(sorted(by))[:60]}")
-    if pooling == "mean" and about.get("include_prompt") is False:
-        raise _other(file, "leaves the prompt out of the mean (include_prompt)")
+    if pooling != "last" and prompted and about.get("include_prompt") is False:
+        raise _other(file, "leaves the prompt out of what is pooled (include_prompt)")
     return pooling
+
+
+def _dense(file: Path) -> DenseShape:
+    about = _expected(file, dict)
+    inputs, outputs = (about.get(key) for key in ("in_features", "out_features"))
+    for key, value in (("in_features", inputs), ("out_features", outputs)):
+        if type(value) is not int or value < 1:
+            raise UserError(f"{file}: {key} is {str(value)[:40]!r}; it must be a whole number of 1 or more")
+    bias, named = about.get("bias", True), about.get("activation_function", "torch.nn.modules.activation.Tanh")
+    if not isinstance(bias, bool):
+        raise UserError(f"{file}: bias is {str(bias)[:40]!r}; it must be true or false")
+    place, _, activation = str(named or "torch.nn.modules.linear.Identity").rpartition(".")
+    if activation not in ACTIVATIONS or place not in ("torch.nn", ACTIVATIONS[activation]):
+        raise _other(file, f"activation_function is {shown(str(named))!r}, none of {', '.join(ACTIVATIONS)}")
+    for key in ("module_input_name", "module_output_name"):
+        if about.get(key) not in (None, "sentence_embedding"):
+            raise _other(file, f"{key} is {shown(str(about[key]))!r}")
+    if about.get("use_residual"):
+        raise _other(file, "adds its input to its output (use_residual)")
+    return DenseShape(inputs, outputs, bias, activation)
+
+
+def _by_cosine(about: dict[str, Any], file: Path) -> bool:
+    similarity = about.get("similarity_fn_name")
+    if similarity not in (None, "dot", "dot_score", *_COSINE):
+        raise _other(file, f"compares vectors by {str(similarity)[:40]!r}")
+    return similarity in _COSINE
+
+
+def _cut(about: dict[str, Any], file: Path) -> int | None:
+    cut = about.get("truncate_dim")
+    if cut is not None and (type(cut) is not int or cut < 1):
+        raise UserError(f"{file}: truncate_dim is {str(cut)[:40]!r}; it must be a whole number of 1 or more")
+    return cut
 
 
 def _prompt(about: dict[str, Any], names: tuple[str, ...], file: Path) -> str:
@@ -118,5 +238,6 @@ def _expected(file: Path, kind: type) -> Any:
 
 def _other(file: Path, what: str) -> UserError:
     return UserError(
-        f"{file}: {what}; this project pools the CLS vector or the mean, normalises it or not, and compares by inner product"
+        f"{file}: {what}; this project pools by one of {', '.join(_FLAGS)}, knows Dense and Normalize behind that in any"
+        " order, and compares by inner product or cosine"
     )

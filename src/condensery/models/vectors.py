@@ -7,9 +7,17 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, Self, TypedDict
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
-Pooling = Literal["cls", "mean"]
+Pooling = Literal["cls", "mean", "max", "last", "weighted_mean", "mean_sqrt_len"]
+POOLED: dict[str, str] = {  # how cards and messages say it
+    "cls": "the state of [CLS]",
+    "mean": "the mean of all states",
+    "max": "the largest of all states, number by number",
+    "last": "the state of the last token",
+    "weighted_mean": "the mean of all states, weighted by their places",
+    "mean_sqrt_len": "the sum of all states over the root of their number",
+}
 
 
 class VectorOptions(TypedDict, total=False):
@@ -17,6 +25,7 @@ class VectorOptions(TypedDict, total=False):
 
     pooling: Pooling | None
     normalise: bool | None
+    truncate_dim: int | None
     query_prefix: str | None
     passage_prefix: str | None
 
@@ -26,9 +35,13 @@ class VectorSettings:
     """How the vectors of a bi-encoder are made. The defaults are those of the papers' retrievers.
 
     Attributes:
-        pooling: ``cls``: the state of [CLS] after the last layer. ``mean``: the mean of the states of all tokens of the
-            row, [CLS], [SEP] and the prefix included, padding left out.
+        pooling: what is taken of the states after the last layer. ``cls``: that of [CLS]. ``mean``: the mean of those of
+            all tokens of the row, [CLS], [SEP] and the prefix included, padding left out. ``max``: the largest of them,
+            number by number. ``last``: that of the last token. ``weighted_mean``: their mean with the weights 1, 2, 3, ...
+            from the first token on (SGPT, Muennighoff 2022). ``mean_sqrt_len``: their sum over the root of their number.
         normalise: divide the vector by its length, so that inner products are cosines.
+        truncate_dim: how many of its first numbers a vector keeps, before it is normalised (Matryoshka, Kusupati et al.
+            2022); None = all.
         query_prefix: put before the text of a query, as E5's "query: ".
         passage_prefix: put before a passage, and before its title where it has one.
     """
@@ -37,16 +50,42 @@ class VectorSettings:
     normalise: bool = False
     query_prefix: str = ""
     passage_prefix: str = ""
+    truncate_dim: int | None = None
 
     def replaced(self, options: VectorOptions | Mapping[str, Any]) -> Self:
         """The same with those of ``options`` that are not None."""
         given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         return replace(self, **given)
 
+    @property
+    def plain(self) -> bool:
+        """Whether a vector is the state of [CLS] as it is."""
+        return self.pooling == "cls" and not self.normalise and self.truncate_dim is None
+
     def own(self) -> dict[str, Any]:
         """The entries that differ from the defaults, as ``condensery.json`` holds them."""
         return {name: value for name, value in asdict(self).items() if value != getattr(VectorSettings, name)}
 
+
+@dataclass(frozen=True)
+class DenseShape:
+    """A linear layer behind the pooled states, from ``inputs`` numbers to ``outputs``, and its activation: a class in
+    ``torch.nn``, see ``ACTIVATIONS``."""
+
+    inputs: int
+    outputs: int
+    bias: bool = True
+    activation: str = "Tanh"
+
+
+# classes of torch.nn without arguments, and where torch keeps them
+ACTIVATIONS: dict[str, str] = {
+    "Identity": "torch.nn.modules.linear",
+    **dict.fromkeys(
+        ("Tanh", "ReLU", "GELU", "SiLU", "Sigmoid", "ELU", "LeakyReLU", "Mish", "Softplus", "Softsign", "SELU"),
+        "torch.nn.modules.activation",
+    ),
+}
 
 NAMES = tuple(field.name for field in fields(VectorSettings))
 
@@ -59,6 +98,7 @@ class VectorConfig(BaseModel):
 
     pooling: Pooling | None = None
     normalise: bool | None = None
+    truncate_dim: int | None = Field(default=None, ge=1)
     query_prefix: str | None = None
     passage_prefix: str | None = None
 
@@ -67,6 +107,7 @@ class VectorConfig(BaseModel):
         return VectorOptions(
             pooling=self.pooling,
             normalise=self.normalise,
+            truncate_dim=self.truncate_dim,
             query_prefix=self.query_prefix,
             passage_prefix=self.passage_prefix,
         )

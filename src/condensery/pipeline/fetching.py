@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from condensery.pipeline.graph import Graph
 from condensery.stages.corpus.corpus import CorpusConfig
-from condensery.stages.retrieval.encode import EncodeConfig
+from condensery.stages.retrieval.encode import BYTES, EncodeConfig
 from condensery.system.downloads import as_bytes
 from condensery.text.source import DataConfig, WantedFile
 
@@ -45,7 +45,7 @@ def _print_disk(graph: Graph, data: DataConfig, files: Sequence[WantedFile]) -> 
     parts = [f"collection and tokens about {as_bytes(packed * (TEXT + TOKENS))}"]
     dtypes = [node.config.dtype for node in graph.nodes.values() if isinstance(node.config, EncodeConfig)]
     if dtypes and (passages := data.expected().get("passages")):
-        each = [passages * int(graph.root.backbone["hidden"]) * (4 if dtype == "float32" else 2) for dtype in dtypes]
+        each = [passages * int(graph.root.backbone["hidden"]) * BYTES[dtype] for dtype in dtypes]
         parts.append(f"{len(each)} indexes {as_bytes(sum(each))}")
         if "float32" in dtypes:
             parts[-1] += " (stage.encode.dtype=float16 halves them)"

@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from condensery.errors import UserError
 from condensery.retrieval.finite import check_finite
+from condensery.retrieval.quantiser import FILE as QUANTISER
+from condensery.retrieval.quantiser import QUANTISED, Decoded, Quantiser
 from condensery.retrieval.ranking import EMPTY, LAST_ROW, SIGN_FLIP, Keys, Ranking, pack, top, unpack
 from condensery.retrieval.retriever import MEMORY
 from condensery.retrieval.windows import FILE as WINDOWS
@@ -50,6 +53,7 @@ class DenseIndex:
         self.folder, self.dim, self.passages = folder, int(about["dim"]), int(about["passages"])
         self.shards: list[tuple[int, int]] = [(first, stop) for first, stop in about["shards"]]
         self.starts = load_array(folder / WINDOWS) if "windows" in about else None  # (P + 1,) of the texts' windows
+        self.quantiser = Quantiser.load(folder) if about.get("dtype") in QUANTISED else None
         self.threads, self.memory = max(1, threads), memory
         self.device = device_of_search(device)
 
@@ -68,7 +72,7 @@ class DenseIndex:
         for number, (first, stop) in enumerate(self.shards):
             here = np.flatnonzero((rows >= first) & (rows < stop))
             if len(here):
-                vectors[here] = load_array(shard_path(self.folder, number), mapped=True)[rows[here] - first]
+                vectors[here] = self.shard(number)[rows[here] - first]
         check_finite(vectors, f"{self.folder}: the vector of row", rows, RECOMPUTE)
         return vectors
 
@@ -116,7 +120,7 @@ class DenseIndex:
         """Inner products of queries (n,) with some vectors of each (n, c); 0 for row -1."""
         queries, products = self.query_vectors(query_rows), np.zeros(rows.shape, np.float32)
         for number, (first, stop) in enumerate(self.shards):
-            shard = load_array(shard_path(self.folder, number), mapped=True)
+            shard = self.shard(number)
             places = np.argwhere((rows >= first) & (rows < stop))
             for at in range(0, len(places), BLOCK):
                 query, column = places[at : at + BLOCK].T
@@ -133,11 +137,21 @@ class DenseIndex:
             return faiss_search(queries, blocks, k, self.threads)
         return torch_search(queries, blocks, k, self.device, self.memory)
 
+    def shard(self, number: int) -> "NDArray[np.floating] | Decoded":
+        """The vectors of a shard, (m, d), read from the disk where they are looked at."""
+        path = shard_path(self.folder, number)
+        stored = load_array(path, mapped=True)
+        if self.quantiser is None:
+            return stored
+        if stored.shape[1:] != (self.quantiser.width,):
+            raise UserError(f"{path}: other codes than {QUANTISER} beside it is for; {RECOMPUTE}")
+        return Decoded(stored, self.quantiser)
+
     def blocks(self, size: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
         """All passages in order: the first row of a block and its vectors (at most ``size``, d)."""
         for number, (first, stop) in enumerate(self.shards):
             path = shard_path(self.folder, number)
-            shard = load_array(path, mapped=True)
+            shard = self.shard(number)
             for start in range(0, stop - first, size):
                 block = np.array(shard[start : start + size], dtype=np.float32)
                 check_finite(block, f"{path}: the vector of row", range(start, start + len(block)), RECOMPUTE)

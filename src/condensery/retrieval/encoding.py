@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,9 @@ from torch import Tensor
 from condensery.errors import UserError
 from condensery.retrieval.dense import shard_path
 from condensery.retrieval.finite import check_finite
+from condensery.retrieval.quantiser import FILE as LEVELS
+from condensery.retrieval.quantiser import QUANTISED, Quantiser
+from condensery.retrieval.quantising import EXACT, RECALL, SAMPLE, Dtype, Quantising, sample_of
 from condensery.retrieval.windows import FILE as WINDOWS
 from condensery.retrieval.windows import Windows, cut
 from condensery.sharing import SINGLE_PROCESS, ProcessGroup
@@ -31,7 +34,6 @@ from condensery.tokens.store import TokenStore
 from condensery.tokens.vocabulary import Vocabulary
 
 Encode = Callable[[Chunk], Tensor]  # token ids of b texts -> their vectors (b, d)
-Dtype = Literal["float32", "float16"]
 
 
 @dataclass(frozen=True)
@@ -64,9 +66,13 @@ class EncoderInput:
 
     def chunks(self, first: int, stop: int, budget: int) -> list[Chunk]:
         """The rows ``first`` to ``stop`` in chunks of ``budget`` padded tokens; they count from ``first``."""
-        rows, hidden = np.arange(first, stop), None
+        return self.chunks_of(np.arange(first, stop), budget)
+
+    def chunks_of(self, rows: NDArray[np.int64], budget: int) -> list[Chunk]:
+        """The same of any rows (n,), which count from 0."""
+        hidden = None
         if self.windows > 1:
-            rows, skipped = self.cut.texts[first:stop], self.cut.skipped[first:stop]
+            rows, skipped = self.cut.texts[rows], self.cut.skipped[rows]
             hidden = np.stack([self.texts.starts[rows], skipped], axis=1)
         read = (self.vocabulary, self.max_length, self.titles)
         flat, starts = text_rows(self.texts, rows, *read, hidden=hidden, prefix=self.prefix)
@@ -89,55 +95,75 @@ def encode_store(
     group: ProcessGroup = SINGLE_PROCESS,
     label: str = "encode",
     encoder: str = "",
-) -> None:
+) -> Quantising | None:
     """Encode all rows of ``source`` into ``folder``/passages/00000.npy, ...; whole shards that exist are kept.
 
     ``encode`` gets chunks on the CPU. Shards of another layout (shard size, number of texts, dtype) are removed first.
-    ``write_dense_index`` finishes. Raises ``UserError`` when a vector is not finite, with ``label`` and the name of the
-    ``encoder``.
+    ``write_dense_index`` finishes. In fewer bits (int8, binary) the queries in ``folder`` judge what that loses, so they are
+    encoded before, and what measures it is returned.
+
+    Raises ``UserError`` when a vector is not finite, with ``label`` and the name of the ``encoder``.
     """
     plan = shard_ranges(len(source), shard_size)
     layout: dict[str, Any] = {"texts": len(source), "shard_size": shard_size, "dtype": dtype}
+
+    def encoded(chosen: NDArray[np.int64], task: ProgressTask | None) -> NDArray[np.floating]:
+        kept: Dtype = "float32" if dtype in QUANTISED else dtype
+        return _encode_rows(encode, source, chosen, budget, kept, task, label, encoder)
+
+    def prepared() -> Quantising:
+        missing(folder, layout, len(plan))
+        drawn = sample_of(len(source), SAMPLE)
+        return Quantising.of(folder, dtype, encoded(drawn, None).astype(np.float32), drawn)
+
+    quantising = group.from_rank_zero(prepared) if dtype in QUANTISED and plan else None
     with group.shards(lambda: missing(folder, layout, len(plan))) as mine:
         rows = {number: plan[number] for number in mine}
         with progress(label, sum(stop - first for first, stop in rows.values()), "texts") as task:
             for number in mine:
-                vectors = _encode_range(encode, source, rows[number], budget, dtype, task, label, encoder)
+                vectors: NDArray[Any] = encoded(np.arange(*rows[number]), task)
+                if quantising is not None:
+                    vectors = quantising.stored(folder, number, rows[number][0], vectors)
                 with atomic(shard_path(folder, number)) as temporary, open(temporary, "wb") as stream:
                     np.save(stream, vectors)
+    return quantising
 
 
 def missing(folder: Path, layout: dict[str, Any], shards: int) -> list[int]:
     """The shards of this layout that ``folder`` does not hold yet; those of another layout are removed from it."""
     path = folder / "layout.json"
     if not path.exists() or read_json(path) != layout:
-        shutil.rmtree(folder / "passages", ignore_errors=True)
+        for made in ("passages", EXACT):
+            shutil.rmtree(folder / made, ignore_errors=True)
+        for made in (LEVELS, RECALL):
+            (folder / made).unlink(missing_ok=True)
         folder.mkdir(parents=True, exist_ok=True)
         write_json(path, layout)
     return [number for number in range(shards) if not shard_path(folder, number).exists()]
 
 
-def _encode_range(
+def _encode_rows(
     encode: Encode,
     source: EncoderInput,
-    rows: tuple[int, int],
+    rows: NDArray[np.int64],
     budget: int,
     dtype: Dtype,
-    task: ProgressTask,
+    task: ProgressTask | None,
     label: str,
     encoder: str,
 ) -> NDArray[np.floating]:
-    """The vectors (rows, d) of a range of texts."""
+    """The vectors (n, d) of some rows (n,)."""
     vectors: NDArray[np.floating] | None = None
-    for chunk in source.chunks(*rows, budget):
+    for chunk in source.chunks_of(rows, budget):
         encoded = encode(chunk).detach().float().cpu().numpy()
         if vectors is None:
-            vectors = np.empty((rows[1] - rows[0], encoded.shape[1]), dtype)
+            vectors = np.empty((len(rows), encoded.shape[1]), dtype)
         vectors[chunk.rows.numpy()] = encoded
-        task.advance(len(encoded))
+        if task:
+            task.advance(len(encoded))
     assert vectors is not None, "a shard holds at least one text"
     remedy = f"its encoder {encoder}".rstrip() + " diverged in training, or needs precision fp32 or dtype float32"
-    check_finite(vectors, f"{label}: in {dtype}, the vector of text", range(*rows), remedy)
+    check_finite(vectors, f"{label}: in {dtype}, the vector of text", rows, remedy)
     return vectors
 
 
@@ -153,7 +179,10 @@ def encode_queries(
     label: str = "encode",
     encoder: str = "",
 ) -> None:
-    """Encode all queries of a collection into ``folder``/queries.npy (queries, d), in row order; as ``encode_store``."""
+    """Encode all queries of a collection into ``folder``/queries.npy (queries, d), in row order; as ``encode_store``.
+
+    They stay whole in an index of fewer bits.
+    """
     path, parts = folder / "queries.npy", folder / "queries.tmp"
 
     def join() -> None:
@@ -162,7 +191,8 @@ def encode_queries(
         shutil.rmtree(parts)
 
     if not group.from_rank_zero(path.exists):
-        settings: dict[str, Any] = {"shard_size": shard_size, "budget": budget, "dtype": dtype}
+        kept: Dtype = "float32" if dtype in QUANTISED else dtype
+        settings: dict[str, Any] = {"shard_size": shard_size, "budget": budget, "dtype": kept}
         encode_store(encode, source, parts, group=group, label=f"{label} queries", encoder=encoder, **settings)
         group.from_rank_zero(join)
 
@@ -180,11 +210,14 @@ def join_shards(folder: Path, plan: list[tuple[int, int]], path: Path) -> None:
     joined.flush()
 
 
-def write_dense_index(folder: Path, windows: Windows | None = None) -> dict[str, Any]:
-    """Write ``index.json`` once all shards and queries.npy are there; returns what it says.
+def write_dense_index(
+    folder: Path, windows: Windows | None = None, quantising: Quantising | None = None
+) -> dict[str, Any]:
+    """Write ``index.json`` once all shards and queries.npy are there; returns what it says, and what was lost in fewer bits.
 
-    ``windows``: of the texts, where one may have several vectors. Raises ``UserError`` when a shard is missing or has another
-    shape than the layout says.
+    ``windows``: of the texts, where one may have several vectors; ``quantising``: from ``encode_store``.
+
+    Raises ``UserError`` when a shard is missing or has another shape than the layout says.
     """
     layout = read_json(folder / "layout.json")
     plan = shard_ranges(layout["texts"], layout["shard_size"])
@@ -201,12 +234,15 @@ def write_dense_index(folder: Path, windows: Windows | None = None) -> dict[str,
         raise UserError(
             f"{folder / 'passages'}: vectors of {len(dims)} sizes; remove the folder and run the stage again"
         )
+    dim = dims.pop()
+    if layout["dtype"] in QUANTISED:
+        dim = Quantiser.load(folder).dim
     queries = len(load_array(folder / "queries.npy", mapped=True)) if (folder / "queries.npy").exists() else 0
-    about = {"method": "dense", "passages": layout["texts"], "queries": queries, "dim": dims.pop()}
+    about = {"method": "dense", "passages": layout["texts"], "queries": queries, "dim": dim}
     about |= {"dtype": layout["dtype"], "shards": plan}
     if windows is not None:
         about |= {"passages": len(windows.starts) - 1, "windows": layout["texts"]}
         with atomic(folder / WINDOWS) as temporary, open(temporary, "wb") as stream:
             np.save(stream, windows.starts)
     write_json(folder / "index.json", about)
-    return about
+    return about if quantising is None else {**about, **quantising.write_recall(folder, len(plan))}

@@ -196,8 +196,8 @@ class Retriever(Searcher):
         passage_length: longest passage in tokens, as ``query_length``.
         tokenizer: folder or hub name; None = that of ``source``.
         device: "cpu", "cuda", ...; None = the GPU where there is one.
-        vectors: ``pooling``, ``normalise``, ``query_prefix``, ``passage_prefix``, in place of what ``source`` says, where
-            that is a folder or a name; see ``VectorSettings``.
+        vectors: ``pooling``, ``normalise``, ``truncate_dim``, ``query_prefix``, ``passage_prefix``, in place of what
+            ``source`` says, where that is a folder or a name; see ``VectorSettings``.
         windows: stretches of a passage that are indexed at most, each of ``passage_length`` tokens with the title before
             it; a passage ranks by its best. 1 = what is longer is cut.
 
@@ -272,6 +272,8 @@ class Retriever(Searcher):
     def identity(self) -> str:
         """See ``Searcher``: its weights, its tokenizer, its lengths."""
         digest = hashlib.blake2b(self._tokenizer.backend_tokenizer.to_str().encode(), digest_size=16)
+        if len(self.model.passage.head):  # of activations and normalisations there are no weights
+            digest.update(repr(self.model.passage.head).encode())
         for name, weight in self.model.state_dict().items():
             digest.update(name.encode() + weight.cpu().numpy().tobytes())
         own, windows = self.model.settings.own(), f" windows {self.windows}" if self.windows > 1 else ""

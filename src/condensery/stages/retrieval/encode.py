@@ -9,13 +9,16 @@ from condensery.errors import UserError
 from condensery.models.flops import Step
 from condensery.stages.base import Context, Input, Operational, StageConfig, stage
 from condensery.stages.work import QUESTION, Read, Work, known
+from condensery.system.downloads import as_bytes
+
+BYTES = {"float32": 4.0, "float16": 2.0, "int8": 1.0, "binary": 0.125}  # of a number on disk
 
 
 class EncodeConfig(StageConfig):
     """``model`` is the retriever's checkpoint; lengths are those that it was trained with.
 
+    ``dtype``: of the vectors on disk; in int8 and binary of those of passages (``retrieval.quantising``).
     ``passages``: an index whose passage vectors are taken, where only the tower of the queries has changed since.
-
     ``windows``: stretches of a long passage that are encoded at most; it is ranked by its best (``retrieval.windows``).
     """
 
@@ -23,7 +26,7 @@ class EncodeConfig(StageConfig):
     passages: Annotated[str | None, Input("index")]
     tokens: Annotated[str, Input("tokens")]
     precision: Literal["fp32", "bf16", "fp16"]
-    dtype: Literal["float32", "float16"]
+    dtype: Literal["float32", "float16", "int8", "binary"]
     chunk_tokens: Annotated[int, Field(gt=0)]
     shard_size: Annotated[int, Field(gt=0), Operational()]
     windows: Annotated[int, Field(ge=1)]
@@ -37,7 +40,7 @@ class EncodeConfig(StageConfig):
         return [f"windows {self.windows}"] if self.windows > 1 else []
 
     def work(self, read: Read) -> Work:
-        """Every passage and every query once. A vector takes four bytes a dimension, or two."""
+        """Every passage and every query once. A vector takes four bytes a dimension, two, one, or an eighth."""
         sizes = known(read)
         texts, size, longest = sizes.collection, sizes.encoder, sizes.passage_length or 128
         if size is None or texts.passages is None or texts.passage_tokens is None:
@@ -48,7 +51,8 @@ class EncodeConfig(StageConfig):
         rows = passages + queries
         length = (passages * min(texts.passage_tokens / of_each + 2, longest) + queries * QUESTION) / rows
         step = Step(size, rows, length, self.chunk_tokens, trained=False, precision=self.precision)
-        disk = rows * size.hidden * (4 if self.dtype == "float32" else 2)
+        of_query = 2 if self.dtype == "float16" else 4  # in an index of fewer bits they stay whole
+        disk = size.hidden * (passages * BYTES[self.dtype] + queries * of_query)
         return Work(replace(sizes, dimensions=size.hidden), 1, step, seconds=0.0, disk=disk)
 
 
@@ -102,14 +106,30 @@ def encode(config: EncodeConfig, context: Context) -> dict[str, Any]:
         "label": context.stage_name,
         "encoder": "{0.kind}/{0.id}".format(context.artifact("model")),
     }
+    encode_queries(queries, questions, context.folder, **settings)  # they judge what fewer bits lose
+    quantising = None
     if config.passages is None:
-        encode_store(vectors, passages, context.folder, **settings)
+        quantising = encode_store(vectors, passages, context.folder, **settings)
     elif group.rank == 0:
         _take_passages(config, context, len(passages))
-    encode_queries(queries, questions, context.folder, **settings)
     group.leave_unless_rank_zero()
-    about = write_dense_index(context.folder, passages.cut if config.windows > 1 else None)
-    return {key: about[key] for key in ("passages", "windows", "queries", "dim") if key in about}
+    about = write_dense_index(context.folder, passages.cut if config.windows > 1 else None, quantising)
+    values: dict[str, Any] = {key: about[key] for key in ("passages", "windows", "queries", "dim") if key in about}
+    return values if quantising is None else {**values, **_lost(about, config.dtype, context.stage_name)}
+
+
+def _lost(about: dict[str, Any], dtype: str, stage: str) -> dict[str, Any]:
+    """What fewer bits save and lose, for the manifest; a line says it."""
+    whole = about.get("windows", about["passages"]) * about["dim"] * 4
+    kept = int(whole / 4 * BYTES[dtype])
+    found = {key: value for key, value in about.items() if key.startswith("recall_")}
+    said = ", ".join(f"{100 * value:.1f} % of its {key.removeprefix('recall_')} best" for key, value in found.items())
+    print(
+        f"[{stage}] {dtype}: {as_bytes(kept)} of passage vectors instead of {as_bytes(whole)}; of what float32 finds it finds"
+        f" {said} ({about['compared']:,} queries)",
+        flush=True,
+    )
+    return {"bytes": kept, "compared": about["compared"], **found}
 
 
 def _take_passages(config: EncodeConfig, context: Context, texts: int) -> None:
@@ -134,6 +154,8 @@ def _take_passages(config: EncodeConfig, context: Context, texts: int) -> None:
     for name in ("precision", "dtype", "windows"):
         if theirs.get(name) != getattr(config, name):
             raise UserError(f"{key}: {name} of {config.passages} is {theirs.get(name)}, here {getattr(config, name)}")
+    if config.dtype in ("int8", "binary"):
+        raise UserError(f"{key}: vectors in {config.dtype} are not taken over; set it to null")
     if read_json(index.path / "layout.json")["texts"] != texts:
         raise UserError(f"{key}: {config.passages} has other passages than this stage's tokens")
     shutil.rmtree(context.folder / "passages", ignore_errors=True)

@@ -31,8 +31,8 @@ class BiEncoderModule(TowersModule):
 
     Args:
         model: see ``TowersModule``.
-        loss: the name of a loss (info_nce, learning_to_rank, or one that was registered), a mapping with ``name`` and
-            its options, or a ``RetrievalLoss``.
+        loss: the name of a loss (info_nce, learning_to_rank, matryoshka, or one that was registered), a mapping with
+            ``name`` and its options, or a ``RetrievalLoss``.
         mask_known_positives: leave out passages of the batch that are relevant to the query, by judgement or by their text,
             but are not the drawn positive. The papers' code counts them as negatives.
         temperature: an option of the loss, unless it was given as an object.
@@ -57,6 +57,7 @@ class BiEncoderModule(TowersModule):
         super().__init__(model, **others)
         self.mask_known_positives = mask_known_positives
         self.loss = loss if isinstance(loss, RetrievalLoss) else make_loss(loss, temperature=temperature)
+        self.loss.normalised = self.model.settings.normalise
         self.loss.prepare(self.model.hidden_size, self.seed)
         self._remember(model=model, loss=loss)
 

@@ -124,8 +124,8 @@ class TowersModule(EncoderModule):
         towers: shared, or separate: queries and passages each have their own weights. Not read where ``model`` is a
             ``BiEncoder``.
         dropout: of hidden states and attention; None = as the checkpoint says.
-        vectors: ``pooling``, ``normalise``, ``query_prefix``, ``passage_prefix``, in place of what the checkpoint says; see
-            ``VectorSettings``. Not read where ``model`` is a ``BiEncoder``.
+        vectors: ``pooling``, ``normalise``, ``truncate_dim``, ``query_prefix``, ``passage_prefix``, in place of what the
+            checkpoint says; see ``VectorSettings``. Not read where ``model`` is a ``BiEncoder``.
         optimiser: see ``TrainingModule``.
     """
 

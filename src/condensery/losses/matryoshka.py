@@ -1,0 +1,127 @@
+"""A loss of vectors cut to several sizes (Matryoshka Representation Learning, Kusupati et al. 2022, eq. 1).
+
+The first d numbers of a vector then serve as a vector of their own: ``truncate_dim`` keeps these.
+
+Letters: q queries and p passages of a batch, d dimensions of a vector, b rows of a chunk, n sizes.
+"""
+
+import copy
+import inspect
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from condensery.errors import UserError
+from condensery.losses.base import RetrievalLoss
+from condensery.losses.registry import Named, make_loss, register
+from condensery.models.biencoder import PASSAGE
+
+
+@register("matryoshka")
+class Matryoshka(RetrievalLoss):
+    """sum_i w_i L(the first dims_i numbers of each vector), of another loss L.
+
+    What is cut is normalised anew where the encoder normalises its vectors. A loss with weights has its own for each size.
+
+    Args:
+        dims: the sizes, each once and none above that of the vectors; the whole vector is trained where it is among them.
+        loss: L: the name of a loss, a mapping with ``name`` and its options, or a ``RetrievalLoss``.
+        weights: w, one for each size; None = 1 for each.
+        temperature: an option of L.
+
+    Raises:
+        UserError: sizes or weights are no such numbers, or there is no such loss.
+    """
+
+    def __init__(
+        self,
+        dims: Sequence[int],
+        loss: Named | RetrievalLoss = "info_nce",
+        weights: Sequence[float] | None = None,
+        temperature: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.dims, self.weights = _sizes(dims), _weights(weights, dims)
+        inner = loss if isinstance(loss, RetrievalLoss) else make_loss(loss, temperature=temperature)
+        self.losses = nn.ModuleList(copy.deepcopy(inner) for _ in self.dims)
+        self.needs_teacher = getattr(inner, "needs_teacher", False)
+        self._own_features = type(inner).features is not RetrievalLoss.features
+        self._widths = list(self.dims)
+
+    def prepare(self, hidden_size: int, seed: int) -> None:
+        """The weights of the loss of each size, if it has any. Raises ``UserError`` where vectors have fewer numbers."""
+        if max(self.dims) > hidden_size:
+            raise UserError(f"loss: matryoshka: dims has {max(self.dims)}; vectors have {hidden_size} numbers")
+        for size, loss in zip(self.dims, self._each(), strict=True):
+            loss.normalised = self.normalised
+            loss.prepare(size, seed)
+        if self._own_features:
+            self._widths = [part.shape[1] for part in self._features(torch.zeros(1, hidden_size), PASSAGE)]
+
+    def features(self, vectors: Tensor, tower: int) -> Tensor:
+        """The vectors (b, d); or, of a loss with features of its own, those of each size behind each other."""
+        return torch.cat(self._features(vectors, tower), dim=1) if self._own_features else vectors
+
+    def forward(
+        self,
+        queries: Tensor,
+        passages: Tensor,
+        positive: Tensor,
+        known: Tensor | None = None,
+        teacher: Tensor | None = None,
+    ) -> Tensor:
+        """See ``RetrievalLoss``."""
+        taught = {} if teacher is None else {"teacher": teacher}
+        if taught and "teacher" not in inspect.signature(self._each()[0].forward).parameters:
+            raise UserError(f"loss: matryoshka: {type(self._each()[0]).__name__} takes no teacher's scores")
+        total = queries.new_zeros(())
+        for size, (weight, loss) in enumerate(zip(self.weights, self._each(), strict=True)):
+            of_size: Tensor = loss(self._part(queries, size), self._part(passages, size), positive, known, **taught)
+            total = total + weight * of_size
+        return total
+
+    def _each(self) -> list[Any]:
+        return list(self.losses)
+
+    def _features(self, vectors: Tensor, tower: int) -> list[Tensor]:
+        return [
+            loss.features(self._cut(vectors, dim), tower) for dim, loss in zip(self.dims, self._each(), strict=True)
+        ]
+
+    def _part(self, features: Tensor, size: int) -> Tensor:
+        """What the loss of a size reads of the features."""
+        if self._own_features:
+            return features.split(self._widths, dim=1)[size]
+        return self._cut(features, self.dims[size])
+
+    def _cut(self, vectors: Tensor, dim: int) -> Tensor:
+        cut = vectors[:, :dim]
+        return nn.functional.normalize(cut, dim=-1) if self.normalised else cut
+
+
+def _sizes(dims: Any) -> list[int]:
+    right = isinstance(dims, Sequence) and not isinstance(dims, str) and len(dims) > 0
+    if not right or any(type(dim) is not int or dim < 1 for dim in dims) or len(set(dims)) < len(dims):
+        raise UserError(
+            f"loss: matryoshka: dims is {str(dims)[:60]}; it must be whole numbers of 1 or more, none twice"
+        )
+    return list(dims)
+
+
+def _weights(weights: Any, dims: Sequence[int]) -> list[float]:
+    if weights is None:
+        return [1.0] * len(dims)
+    right = isinstance(weights, Sequence) and not isinstance(weights, str) and len(weights) == len(dims)
+    if not right or not all(_is_weight(one) for one in weights) or not any(weights):
+        raise UserError(
+            f"loss: matryoshka: weights is {str(weights)[:60]}; it must be a number of 0 or more for each of the {len(dims)}"
+            " dims, not all 0"
+        )
+    return [float(one) for one in weights]
+
+
+def _is_weight(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0

@@ -1,0 +1,65 @@
+"""The weights of what stands behind pooling, read from and written into the folders of sentence-transformers' modules."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from condensery.errors import UserError
+from condensery.models.about import layers_behind
+from condensery.models.encoder import Encoder
+from condensery.models.loading import readable
+from condensery.models.pooling import Dense, head_of
+from condensery.models.sentence_transformers import SavedDense, dense_weights
+from condensery.system.files import check_file
+
+
+def load_head(folder: Path, size: int) -> nn.Sequential:
+    """The layers behind pooling of a checkpoint whose states have ``size`` numbers, in fp32; empty where it has none.
+
+    Raises ``UserError`` where weights are missing, or of other shapes than the files beside them say.
+    """
+    saved = layers_behind(folder)
+    head = head_of([one.shape if one else None for one in saved])
+    for layer, one in zip(head, saved, strict=True):
+        if one is not None:
+            _load(layer, one, size)
+            size = one.shape.outputs
+    return head
+
+
+def _load(layer: nn.Module, saved: SavedDense, size: int) -> None:
+    where = saved.folder / "config.json"
+    if saved.shape.inputs != size:
+        raise UserError(
+            f"{where}: in_features is {saved.shape.inputs}, but the vectors that it gets have {size} numbers"
+        )
+    weights = _weights(dense_weights(saved.folder))
+    wanted = {name: tuple(value.shape) for name, value in layer.state_dict().items()}
+    if (found := {name: tuple(value.shape) for name, value in weights.items()}) != wanted:
+        raise UserError(f"{dense_weights(saved.folder)}: tensors {found}; {where.name} beside it describes {wanted}")
+    layer.load_state_dict({name: value.float() for name, value in weights.items()})
+
+
+def _weights(file: Path) -> dict[str, Tensor]:
+    check_file(file)
+    with readable(file):
+        if file.suffix == ".safetensors":
+            return load_file(file)
+        return dict(torch.load(file, map_location="cpu", weights_only=True))
+
+
+def save_head(head: Iterable[nn.Module], folders: Sequence[Path]) -> None:
+    """Write the weights of such layers into their folders."""
+    for layer, folder in zip(head, folders, strict=True):
+        if isinstance(layer, Dense):
+            weights = {name: value.detach().contiguous() for name, value in layer.state_dict().items()}
+            save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def check_cut(encoder: Encoder, asked: int | None, where: Path | str) -> None:
+    """Raise ``UserError`` where a vector shall be cut to more numbers than it has."""
+    if asked is not None and asked > encoder.dimensions:
+        raise UserError(f"truncate_dim: {asked} is more than the {encoder.dimensions} numbers of a vector of {where}")

@@ -1,0 +1,231 @@
+"""Retrievers that others release load as sentence-transformers makes them, and open there again with equal scores."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import released
+import torch
+from error_lines import names
+from released import KINDS, SEVERAL, library_scores
+
+from condensery.errors import UserError
+from condensery.models.about import made_for_search, vector_settings
+from condensery.models.checkpoint import (
+    SavedRetriever,
+    load_any_retriever,
+    load_biencoder,
+    load_retriever,
+    save_retriever,
+)
+from condensery.models.config import BackboneConfig
+from condensery.models.sentence_transformers import write_modules
+from condensery.models.vectors import POOLED, DenseShape, VectorSettings
+from condensery.retrieval.searchers import Retriever
+
+QUESTIONS = ["what does a river carry", "stones", "who reads passages and queries at sea, and why would anybody"]
+
+
+def our_scores(folder: Path, queries: list[str], passages: list[str]) -> torch.Tensor:
+    """(n, m) in float64, as searching has them."""
+    retriever = Retriever(folder, device="cpu")
+    retriever.model.double()
+    kept: list[Any] = []
+    model: Any = retriever.model
+    vectors = model.vectors
+    model.vectors = lambda chunk: kept.append((chunk, vectors(chunk))) or kept[-1][1]
+    retriever.encode_queries(queries)
+    asked, kept[:] = kept[:], []
+    retriever.encode_passages(passages)
+
+    def in_order(parts: list[Any]) -> torch.Tensor:
+        rows = torch.cat([chunk.rows for chunk, _ in parts])
+        return torch.cat([made for _, made in parts])[rows.argsort()]
+
+    return in_order(asked) @ in_order(kept).T
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_released_kind_has_the_scores_of_sentence_transformers_and_keeps_them_when_it_is_saved(
+    kind: str, wordpiece: Path, texts: list[str], tmp_path: Path
+) -> None:
+    folder = released.released(tmp_path, wordpiece, **KINDS[kind])
+    wanted = library_scores(folder, QUESTIONS, texts)
+    torch.testing.assert_close(our_scores(folder, QUESTIONS, texts), wanted, rtol=1e-6, atol=1e-6)
+    for separate in (False, True):
+        model, _ = load_any_retriever(folder)
+        if separate:
+            model = load_biencoder(folder, separate=True)
+        ours = tmp_path / f"ours {separate}"
+        save_retriever(SavedRetriever(model, 14, 14), ours, folder)
+        torch.testing.assert_close(our_scores(ours, QUESTIONS, texts), wanted, rtol=1e-6, atol=1e-6)
+        if not separate:
+            torch.testing.assert_close(library_scores(ours, QUESTIONS, texts), wanted, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("language_model", [False, True])
+def test_half_precision_with_and_without_a_language_models_head(
+    language_model: bool, dtype: torch.dtype, wordpiece: Path, texts: list[str], tmp_path: Path
+) -> None:
+    folder = released.released(tmp_path, wordpiece, dtype=dtype, language_model=language_model, behind=SEVERAL)
+    assert all(weight.dtype == torch.float32 for weight in load_biencoder(folder).parameters())
+    torch.testing.assert_close(
+        our_scores(folder, QUESTIONS, texts), library_scores(folder, QUESTIONS, texts), rtol=1e-6, atol=1e-6
+    )
+
+
+def test_weights_that_torch_pickled_and_flags_of_older_releases_are_read(
+    wordpiece: Path, texts: list[str], tmp_path: Path
+) -> None:
+    folder = released.released(tmp_path, wordpiece, pooling="weightedmean", behind=SEVERAL)
+    wanted = our_scores(folder, QUESTIONS, texts)
+    from safetensors.torch import load_file
+
+    for dense in ("2_Dense", "3_Dense"):
+        torch.save(load_file(folder / dense / "model.safetensors"), folder / dense / "pytorch_model.bin")
+        (folder / dense / "model.safetensors").unlink()
+    flags = {"word_embedding_dimension": 16, "pooling_mode_cls_token": False, "pooling_mode_weightedmean_tokens": True}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(flags))
+    assert torch.equal(our_scores(folder, QUESTIONS, texts), wanted)
+
+
+def test_padding_on_the_left_and_a_tokenizer_that_says_so_make_no_difference(
+    wordpiece: Path, texts: list[str], tmp_path: Path
+) -> None:
+    folder = released.released(tmp_path, wordpiece, pooling="lasttoken")
+    wanted = our_scores(folder, QUESTIONS, texts)
+    said = folder / "tokenizer_config.json"
+    said.write_text(json.dumps({**json.loads(said.read_text()), "padding_side": "left"}))
+    assert torch.equal(our_scores(folder, QUESTIONS, texts), wanted)
+
+
+def test_what_is_set_goes_before_what_the_folder_says(wordpiece: Path, tmp_path: Path) -> None:
+    folder = released.released(tmp_path, wordpiece, behind=[*SEVERAL, ("Normalize", {})], truncate_dim=6)
+    assert vector_settings(folder) == VectorSettings("mean", False, *released.PROMPTS.values(), truncate_dim=6)
+    found = load_biencoder(folder, options={"pooling": "max", "normalise": True, "truncate_dim": 4})
+    assert (found.settings.pooling, found.settings.normalise, found.hidden_size) == ("max", True, 4)
+    assert load_biencoder(folder).hidden_size == 6
+    with pytest.raises(UserError) as raised:
+        load_biencoder(folder, options={"truncate_dim": 11})
+    names(str(raised.value), "truncate_dim", "11", "10", str(folder))
+
+
+def test_cards_and_messages_know_a_retriever_with_layers_behind_its_vectors(wordpiece: Path, tmp_path: Path) -> None:
+    folder = released.released(tmp_path, wordpiece, pooling="cls", behind=SEVERAL, truncate_dim=6)
+    assert made_for_search(folder) == "CLS, 2 Dense, cut to 6, inner product"
+    save_retriever(SavedRetriever(load_biencoder(folder), 14, 14), tmp_path / "ours", folder)
+    assert made_for_search(tmp_path / "ours") == made_for_search(folder), "pre-training would lose them"
+    assert load_retriever(tmp_path / "ours").model.hidden_size == 6
+
+
+def test_other_weights_of_a_layer_in_a_folder_below_are_another_backbone(wordpiece: Path, tmp_path: Path) -> None:
+    folder = released.released(tmp_path, wordpiece, behind=SEVERAL)
+
+    def fingerprint() -> str:
+        sizes = {"layers": 1, "hidden": 16, "heads": 1, "intermediate": 8, "max_positions": 40, "vocab_size": 100}
+        own = {"name": str(folder), "revision": None, "tokenizer": None, "family": "bert", "dropout": None}
+        return BackboneConfig.model_validate({**own, **sizes, "initializer_range": 0.02}).fingerprint()
+
+    before = fingerprint()
+    weights = folder / "3_Dense" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    assert fingerprint() != before
+
+
+def changed(folder: Path, file: str, **values: Any) -> None:
+    """Other entries in a JSON file; None = none."""
+    about = json.loads((folder / file).read_text())
+    (folder / file).write_text(json.dumps({key: value for key, value in {**about, **values}.items() if value != ()}))
+
+
+BEHIND = "2_Dense/config.json"
+FAULTS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
+    "an unknown activation": (BEHIND, {"activation_function": "mine.Swish"}, ["activation_function", "mine.Swish", "GELU"]),
+    "an activation that is no class of torch.nn": (
+        BEHIND, {"activation_function": "os.Tanh"}, ["activation_function", "os.Tanh"],
+    ),
+    "other sizes": (BEHIND, {"in_features": 12}, ["in_features", "12", "16"]),
+    "sizes that are none": (BEHIND, {"out_features": "many"}, ["out_features", "many", "whole number"]),
+    "a bias that is none": (BEHIND, {"bias": "yes"}, ["bias", "yes"]),
+    "weights of other sizes": (BEHIND, {"bias": False}, ["2_Dense/model.safetensors", "linear.bias"]),
+    "layers of tokens": (BEHIND, {"module_input_name": "token_embeddings"}, ["module_input_name", "token_embeddings"]),
+    "residual layers": (BEHIND, {"use_residual": True}, ["use_residual"]),
+    "a cut that is none": ("config_sentence_transformers.json", {"truncate_dim": 0}, ["truncate_dim", "whole number"]),
+    "a cut that is no number": ("config_sentence_transformers.json", {"truncate_dim": True}, ["truncate_dim", "True"]),
+    "pooling without the prompt": ("1_Pooling/config.json", {"include_prompt": False}, ["include_prompt"]),
+    "two poolings": ("1_Pooling/config.json", {"pooling_mode": ["cls", "max"]}, ["cls, max"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_is_not_known_or_does_not_fit_is_one_line(fault: str, wordpiece: Path, tmp_path: Path) -> None:
+    folder = released.released(tmp_path, wordpiece, pooling="cls", behind=SEVERAL)
+    file, values, words = FAULTS[fault]
+    changed(folder, file, **values)
+    with pytest.raises(UserError) as raised:
+        load_biencoder(folder)
+    names(str(raised.value), str(folder), *words)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "said"),
+    [
+        (["Transformer", "Dense", "Pooling"], "'Dense'"),
+        (["Transformer", "Normalize", "Pooling"], "'Normalize'"),
+        (["Transformer", "Pooling", "Pooling"], "'Pooling'"),
+        (["Transformer", "Pooling", "LayerNorm"], "'LayerNorm'"),
+        (["Transformer", "Pooling", "Transformer"], "'Transformer'"),
+    ],
+)
+def test_an_order_that_is_not_known_is_one_line(kinds: list[str], said: str, wordpiece: Path, tmp_path: Path) -> None:
+    folder = released.released(tmp_path, wordpiece, behind=SEVERAL)
+    paths = {"Transformer": "", "Pooling": "1_Pooling", "Dense": "2_Dense"}
+    about = [{"type": f"sentence_transformers.models.{kind}", "path": paths.get(kind, kind)} for kind in kinds]
+    (folder / "modules.json").write_text(json.dumps(about))
+    with pytest.raises(UserError) as raised:
+        load_biencoder(folder)
+    names(str(raised.value), "modules.json", said)
+
+
+def test_a_module_of_somebody_elses_and_missing_weights_are_one_line(wordpiece: Path, tmp_path: Path) -> None:
+    folder = released.released(tmp_path, wordpiece, behind=SEVERAL)
+    (folder / "2_Dense" / "model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"2_Dense: neither model\.safetensors nor pytorch_model\.bin"):
+        load_biencoder(folder)
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[2]["type"] = "their_code.Dense"
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(UserError, match=r"modules\.json: a module 'their_code\.Dense'"):
+        load_biencoder(folder)
+
+
+def test_no_prompt_is_left_out_where_there_is_none(wordpiece: Path, tmp_path: Path) -> None:
+    folder = released.released(tmp_path, wordpiece, prompts={})
+    changed(folder, "1_Pooling/config.json", include_prompt=False)
+    assert load_biencoder(folder).settings.pooling == "mean"
+
+
+def test_towers_whose_vectors_cannot_be_compared_are_one_line(wordpiece: Path, tmp_path: Path) -> None:
+    folder = released.released(tmp_path, wordpiece, behind=SEVERAL)
+    save_retriever(SavedRetriever(load_biencoder(folder, separate=True), 14, 14), tmp_path / "two", folder)
+    other = released.released(tmp_path / "other", wordpiece, behind=SEVERAL[:1])
+    shutil.rmtree(tmp_path / "two" / "query_encoder")
+    save_retriever(SavedRetriever(load_biencoder(other), 14, 14), tmp_path / "two" / "query_encoder", folder)
+    with pytest.raises(UserError) as raised:
+        load_retriever(tmp_path / "two")
+    names(str(raised.value), "24", "10", "cannot be compared")
+
+
+def test_files_say_what_was_given(tmp_path: Path) -> None:
+    from condensery.models.sentence_transformers import read_modules
+
+    for pooling in POOLED:
+        settings = VectorSettings(pooling, True, "q ", "p ", 4)  # type: ignore[arg-type]
+        (dense,) = write_modules(tmp_path, 16, 9, settings, [DenseShape(16, 8, False, "Mish")])
+        found = read_modules(tmp_path)
+        assert found.settings == settings
+        assert found.head[0] is not None
+        assert (found.head[0].folder, found.head[0].shape) == (dense, DenseShape(16, 8, False, "Mish"))
