@@ -5,7 +5,6 @@ as a run file of TREC (``retrieval.runs``), is checked line by line.
 """
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -211,7 +210,7 @@ def _again(values: Ids) -> list[int]:
 
 def _score(value: Any, place: str) -> float:
     number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or abs(value) > HIGHEST:
+    if not number or not abs(value) <= HIGHEST:  # NaN is not
         raise UserError(
             f"{place}: a score must be a finite number of 32 bits, not {shown(json.dumps(value, default=str))}"
         )

@@ -4,7 +4,9 @@ Shapes: n queries, k passages of each.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,18 +14,28 @@ from numpy.typing import NDArray
 from condensery.errors import UserError, shown
 from condensery.retrieval.fusion import min_max
 from condensery.retrieval.negatives import Negatives
-from condensery.retrieval.pair_scores import PairScores
+from condensery.retrieval.pair_scores import PairScores, open_pair_scores, read_pair_scores, save_pair_scores
 from condensery.retrieval.pool import NegativePool, without_repeats
 from condensery.retrieval.reranking import Score
 from condensery.retrieval.retriever import Scorer
-from condensery.system.progress import ProgressTask
+from condensery.retrieval.searchers import Searcher, SearcherIndex
+from condensery.system.cache import cached
+from condensery.system.progress import ProgressTask, progress
 from condensery.text.collection import Collection
 
 Rows = NDArray[np.integer]
 Ids = NDArray[np.int64]
 Scores = NDArray[np.float32]
 Scaling = Literal["none", "min_max"]
+Predict = Callable[[list[tuple[str, str]]], Any]  # pairs of a query and a passage -> a number for each
 PAIRS = 65_536  # pairs of texts that a function is given at a time
+
+
+class Predicting(Protocol):
+    """An object that scores pairs of texts, such as ``CrossEncoder`` of sentence-transformers."""
+
+    def predict(self, pairs: list[tuple[str, str]], /) -> Any:
+        """A number for each pair of a query and a passage."""
 
 
 def pool_to_score(
@@ -54,7 +66,7 @@ def by_retriever(retriever: Scorer) -> Score:
     return score
 
 
-def by_texts(predict: Callable[[list[tuple[str, str]]], Any], collection: Collection, label: str) -> Score:
+def by_texts(predict: Predict, collection: Collection, label: str) -> Score:
     """The scores that a function gives pairs of texts, such as ``CrossEncoder.predict`` of sentence-transformers.
 
     A passage is its title and its text, as for BM25. Raises ``UserError`` where it gives other than a finite number a pair.
@@ -124,6 +136,55 @@ def together(scorers: Sequence[Score], weights: Sequence[float] | None = None, s
 def _scaled(scores: NDArray[np.floating], candidates: Rows) -> NDArray[np.float64]:
     missing = np.isnan(scores)
     return np.where(missing, np.nan, min_max((np.where(missing, 0, scores), np.where(missing, -1, candidates))))
+
+
+def taught_by(
+    teacher: Any, collection: Collection, positives: Mapping[int, Rows], negatives: Sequence[Negatives]
+) -> PairScores:
+    """The scores of a teacher for what is drawn in training, ``pool_to_score``.
+
+    Args:
+        teacher: scores that are there, as ``PairScores``, as query id -> passage id -> score, or in a file or folder; or who
+            scores: a ``Searcher`` or its class, an object with ``predict``, or a function, of pairs of texts. What a searcher
+            says is kept (see ``condensery.system.cache``).
+        collection: of queries and passages.
+        positives, negatives: see ``pool_to_score``.
+
+    Raises:
+        UserError: it is nothing of these, or its scores are not finite; see ``read_pair_scores``, too.
+    """
+    if isinstance(teacher, PairScores):
+        return teacher
+    if isinstance(teacher, Mapping):
+        return PairScores.of(teacher, collection)
+    if isinstance(teacher, str | Path):
+        path = Path(teacher)
+        return open_pair_scores(path) if path.is_dir() else read_pair_scores(path, collection)
+    queries, candidates = pool_to_score(positives, negatives)
+    teacher = teacher() if isinstance(teacher, type) else teacher
+    if isinstance(teacher, Searcher):
+        return _by_searcher(teacher, collection, queries, candidates)
+    predict = getattr(teacher, "predict", None if hasattr(teacher, "parameters") else teacher)
+    if not callable(predict):
+        raise UserError(
+            "teacher: BM25 or a Retriever, an object with predict(pairs of texts), a function of these, a file, scores by"
+            f" id, or PairScores is expected, not a {type(teacher).__name__}"
+        )
+    with progress("teacher", int((candidates >= 0).sum()), "pairs") as task:
+        scores = together([by_texts(predict, collection, "teacher")])(queries, candidates, task)
+    return PairScores(queries, candidates, scores)
+
+
+def _by_searcher(searcher: Searcher, collection: Collection, queries: Ids, candidates: NDArray[np.int32]) -> PairScores:
+    asked = blake2b(queries.tobytes() + candidates.tobytes(), digest_size=16).hexdigest()
+
+    def make(folder: Path) -> None:
+        index = SearcherIndex(searcher, collection)
+        with progress("teacher", int((candidates >= 0).sum()), "pairs") as task:
+            scores = together([by_retriever(index)])(queries, candidates, task)
+        save_pair_scores(folder, PairScores(queries, candidates, scores), collection)
+
+    return open_pair_scores(cached("pair_scores", f"{collection.content_hash} {searcher.identity()} {asked}", make))
 
 
 def counts(pairs: PairScores, positives: Mapping[int, Rows]) -> dict[str, int]:
