@@ -32,7 +32,9 @@ LOSSES: dict[str, dict[str, Any]] = {
 }
 
 
-def by_definition(loss: dict[str, Any], q: Tensor, p: Tensor, positive: Tensor, known: Tensor, teacher: Tensor) -> Tensor:
+def by_definition(
+    loss: dict[str, Any], q: Tensor, p: Tensor, positive: Tensor, known: Tensor, teacher: Tensor
+) -> Tensor:
     """Query by query and passage by passage."""
     student, taught = OPTIONS["temperature"], OPTIONS["teacher_temperature"]
     terms = []
@@ -111,7 +113,9 @@ def test_a_batch_without_a_score_teaches_nothing_and_is_no_nan(name: str) -> Non
     queries, passages, loss = texts(5, 2).requires_grad_(), texts(9, 3).requires_grad_(), make_loss(LOSSES[name])
     found = loss(queries, passages, **given)
     found.backward()
-    contrast = 0.3 * info_nce(queries, passages, given["positive"], given["known"], 0.4).item() if "and" in name else 0.0
+    contrast = (
+        0.3 * info_nce(queries, passages, given["positive"], given["known"], 0.4).item() if "and" in name else 0.0
+    )
     assert found.item() == pytest.approx(contrast)
     assert queries.grad is not None
     assert queries.grad.isfinite().all()

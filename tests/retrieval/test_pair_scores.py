@@ -41,7 +41,11 @@ def test_a_run_file_and_jsonl_are_read_alike(tmp_path: Path, collection: Collect
     lines.write_bytes(gzip.compress("".join(f"{json.dumps(one)}\n" for one in records).encode()))
     wanted = {(1, 5): 2.5, (1, 7): -1e3, (0, 9): float(np.float32(0.1))}
     ids = {"q1": {"p5": 2.5, "p7": np.float64(-1e3)}, "q0": {"p9": 0.1}}
-    for read in (read_pair_scores(run, collection), read_pair_scores(lines, collection), PairScores.of(ids, collection)):
+    for read in (
+        read_pair_scores(run, collection),
+        read_pair_scores(lines, collection),
+        PairScores.of(ids, collection),
+    ):
         assert by_pair(read) == wanted
         assert read.query_rows.tolist() == [0, 1]
         assert np.isnan(read.scores[read.passage_rows < 0]).all()
@@ -86,9 +90,7 @@ def test_a_fault_of_a_foreign_run_is_one_line(line: str, said: str, tmp_path: Pa
         ({"passage_ids": ["p1", 2]}, "a.jsonl:2: passage_ids must be a list of strings"),
     ],
 )
-def test_a_fault_of_a_line_is_named(
-    changes: dict[str, Any], said: str, tmp_path: Path, collection: Collection
-) -> None:
+def test_a_fault_of_a_line_is_named(changes: dict[str, Any], said: str, tmp_path: Path, collection: Collection) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(f"{json.dumps(GOOD)}\n{json.dumps({**GOOD, 'query_id': 'q2', **changes})}\n")
     with pytest.raises(UserError) as failed:

@@ -135,7 +135,7 @@ def test_a_teacher_is_a_searcher_a_predictor_or_scores_that_are_there(
     run.write_text("q0 Q0 p1 1 2.0 x\n")
     for teacher in (run, str(run), {"q0": {"p1": 2.0}}, PairScores.of({"q0": {"p1": 2.0}}, collection)):
         assert taught_by(teacher, collection, positives, negatives).scores.tolist() == [[2.0]]
-    with pytest.raises(UserError, match="teacher: BM25 or a Retriever, .* is expected, not a int"):
+    with pytest.raises(UserError, match=r"teacher: BM25 or a Retriever, .* is expected, not a int"):
         taught_by(3, collection, positives, negatives)
 
 

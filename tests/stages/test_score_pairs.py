@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
@@ -16,7 +16,8 @@ from condensery.retrieval import teachers
 from condensery.retrieval.bm25 import BM25Index
 from condensery.retrieval.negatives import open_negatives
 from condensery.retrieval.pair_scores import open_pair_scores
-from condensery.stages.base import registry
+from condensery.stages.base import Input, StageConfig, registry
+from condensery.stages.finetuning.finetune import FinetuneConfig
 from condensery.text.collection import Collection
 
 SCORED = ("queries.npy", "passages.npy", "scores.npy", "pair_scores.jsonl")
@@ -33,23 +34,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def score(folder: Path, made: dict[str, Path], **changes: Any) -> dict[str, Any]:
-    """Run the stage; of ``made`` it reads what it is told to."""
-    empty = {"cross_encoders": (), "retrievers": (), "negatives": (), "labels": ()}
-    named = {name: [name] for name in made if name in empty}
-    read = {"corpus": made["corpus"], **{name: made[name] for name in named}}
-
-    class Read(dict[str, Any]):
-        def __missing__(self, name: str) -> Any:
-            return ()
-
-    from unittest.mock import patch
-
-    from condensery.stages import base
-
-    with patch.object(base.Context, "artifacts", lambda self, name: list(Read(self.made_from)[name])), patch.object(
-        base.Context, "inputs", lambda self, name: [one.path for one in Read(self.made_from)[name]]
-    ):
-        return run_stage("score_pairs", folder, read, **{**named, "shard_size": 3, **changes})
+    """Run the stage on what is made."""
+    named = {name: [name] for name in made if name != "corpus"}
+    return run_stage("score_pairs", folder, made, **{**named, "shard_size": 3, **changes})
 
 
 def test_positives_and_negatives_have_the_scores_of_the_retriever(tmp_path: Path, made: dict[str, Path]) -> None:
@@ -159,25 +146,26 @@ def test_a_fault_of_the_recipe_is_found_before_any_work(name: str, on_beir: list
     assert not failed.computed
 
 
+class Before(StageConfig):
+    negatives: Annotated[list[str], Input("negatives")]
+
+
+class After(Before):
+    """With a key that came later, as ``finetune`` has it."""
+
+    teacher: Annotated[list[str], Input("pair_scores")]
+
+    def by_content(self) -> set[str]:
+        return set() if self.teacher else {"teacher"}
+
+
 def test_a_fine_tuning_without_a_teacher_keeps_its_id() -> None:
-    stage = registry()["finetune"]
-    fields = {"init": ("mlm",), "tokens": ("tokens",), "negatives": ()}
-    made_from = {"init": ("pretrain_mlm/1",), "tokens": ("tokens/2",), "negatives": ()}
+    def identity(config: StageConfig, **made_from: tuple[str, ...]) -> str:
+        inputs = {name: tuple(getattr(config, name)) for name in made_from}
+        return graph.artifact_id(graph.Node("x", "finetune", config, inputs, made_from, ""), 4)
 
-    def identity(with_key: bool, teacher: tuple[str, ...] = ()) -> str:
-        class Config:
-            model_fields = stage.config.model_fields
-
-            def by_content(self) -> set[str]:
-                return set() if teacher or not with_key else {"teacher"}
-
-        key = {"teacher": teacher} if with_key else {}
-        node: Any = graph.Node("x", "finetune", Config(), {**fields, **key}, {**made_from, **key}, "")  # type: ignore[arg-type]
-        return graph.artifact_id(node, 4)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(graph, "_identity", lambda config: {"epochs": 1})
-        patch.setattr(graph, "_words", lambda value: [])
-        patch.setattr("condensery.pipeline.graph.references", lambda kind: {})
-        patch.setattr("condensery.pipeline.graph.getattr", lambda *_: (), raising=False)
-        assert identity(False) == identity(True) != identity(True, ("score_pairs/3",))
+    before = identity(Before(negatives=["mined"]), negatives=("mine/1",))
+    assert identity(After(negatives=["mined"], teacher=[]), negatives=("mine/1",), teacher=()) == before
+    taught = identity(After(negatives=["mined"], teacher=["a"]), negatives=("mine/1",), teacher=("score_pairs/1",))
+    other = identity(After(negatives=["mined"], teacher=["a"]), negatives=("mine/1",), teacher=("score_pairs/2",))
+    assert len({before, taught, other}) == 3
