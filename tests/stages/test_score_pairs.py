@@ -169,3 +169,5 @@ def test_a_fine_tuning_without_a_teacher_keeps_its_id() -> None:
     taught = identity(After(negatives=["mined"], teacher=["a"]), negatives=("mine/1",), teacher=("score_pairs/1",))
     other = identity(After(negatives=["mined"], teacher=["a"]), negatives=("mine/1",), teacher=("score_pairs/2",))
     assert len({before, taught, other}) == 3
+    for teacher, apart in (([], True), (["a"], False)):
+        assert ("teacher" in FinetuneConfig.model_construct(teacher=teacher).by_content()) == apart
