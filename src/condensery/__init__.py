@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from condensery.losses.registry import register
     from condensery.results import run
     from condensery.retrieval.hits import Hit
+    from condensery.retrieval.pair_scores import PairScores
     from condensery.retrieval.searchers import BM25, Retriever
     from condensery.training.batches.spans import ContextMasking
     from condensery.training.datamodules.passage_queries import PassageQueryDataModule
@@ -44,6 +45,7 @@ __all__ = [
     "Hit",
     "InverseClozeModule",
     "MaskedAutoEncoderModule",
+    "PairScores",
     "PassageQueryDataModule",
     "QueryAsContextModule",
     "RetrievalLoss",
@@ -69,6 +71,7 @@ _MODULES = {
     "Hit": "retrieval.hits",
     "InverseClozeModule": "training.modules.pretraining",
     "MaskedAutoEncoderModule": "training.modules.pretraining",
+    "PairScores": "retrieval.pair_scores",
     "PassageQueryDataModule": "training.datamodules.passage_queries",
     "QueryAsContextModule": "training.modules.pretraining",
     "RetrievalLoss": "losses.base",

@@ -86,12 +86,20 @@ def check_numbers(owner: str, given: Mapping[str, Any]) -> None:
         owner: the class or function that they were given to.
         given: by name; a mapping among them, such as keywords that are passed on, is looked through as well.
     """
-    for name, value in given.items():
+    for value in given.values():
         if isinstance(value, Mapping):
             check_numbers(owner, value)
+    if wrong := fault(given):
+        raise UserError(f"{owner}: {wrong}")
+
+
+def fault(given: Mapping[str, Any]) -> str | None:
+    """What the first number of ``given`` must be that is not in its range; None where all are."""
+    for name, value in given.items():
         wanted = RANGES[name].fault(value) if name in RANGES and value is not None else None
         if wanted:
-            raise UserError(f"{owner}: {name} must be a {wanted}, not {shown(repr(value))}")
+            return f"{name} must be a {wanted}, not {shown(repr(value))}"
+    return None
 
 
 def no_room(query_length: int, length: int, key: str = "length") -> str | None:

@@ -33,6 +33,7 @@ def test_what_was_trained_opens_elsewhere(ran: dict[str, str], world: Path) -> N
 
 def test_what_they_print(ran: dict[str, str]) -> None:
     assert re.search(r"^(rain falls|iron rusts).*\n\{'NDCG@10': [01]\.\d+\}$", ran["finetune"], re.M)
+    assert re.search(r"^\{'NDCG@10': [01]\.\d+\}$", ran["distillation"], re.M)
     assert re.search(r"^loss \d+\.\d{3}$", ran["gradient_cache"], re.M)
     assert re.search(
         r"^probably: weights .* \(log_scale\).*\nprobably: dropout is not replayed", ran["check_gradients"], re.M

@@ -7,7 +7,7 @@ from typing import Any
 from small_runs import Text, some_text
 from stage_defaults import defaults_of
 
-from condensery.stages.base import Artifact, Context, Runtime, Wandb, registry
+from condensery.stages.base import Artifact, Context, Runtime, Wandb, references, registry
 from condensery.text.collection import Collection
 from condensery.text.records import Passage, Query
 from condensery.text.writer import CollectionWriter
@@ -41,7 +41,8 @@ def run_stage(
         for key, value in defaults_of(kind).items()
     }
     config = stage.config.model_validate({**given, **changes})
-    read = {name: (Artifact(path),) for name, path in made.items()}
+    read: dict[str, tuple[Artifact, ...]] = dict.fromkeys(references(stage.config), ())
+    read |= {name: (Artifact(path),) for name, path in made.items()}
     runtime = Runtime("cpu", 1, 1, data_workers, Wandb("x", None, False), "x", folder.parent)
     folder.mkdir(parents=True, exist_ok=True)
     return dict(stage.function(config, Context(kind, folder, runtime, read)) or {})

@@ -17,10 +17,14 @@ class RetrievalLoss(nn.Module):
     Where a model is cast to bf16 or fp16, its loss stays in fp32: what it reads is, and a step of a learned temperature
     would be lost in rounding.
 
+    A loss that learns from a teacher takes ``teacher`` in ``forward``; one that takes four arguments is trained without.
+
     Attributes:
+        needs_teacher: it cannot be computed without a teacher's scores, which is said before any work is begun.
         normalised: the encoder divides its vectors by their lengths; set by the module before ``prepare``.
     """
 
+    needs_teacher: bool = False
     normalised: bool = False
 
     def prepare(self, hidden_size: int, seed: int) -> None:
@@ -30,7 +34,14 @@ class RetrievalLoss(nn.Module):
         """What ``forward`` takes of a chunk: by default its vectors (b, d). ``tower``: QUERY or PASSAGE."""
         return vectors
 
-    def forward(self, queries: Tensor, passages: Tensor, positive: Tensor, known: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        queries: Tensor,
+        passages: Tensor,
+        positive: Tensor,
+        known: Tensor | None = None,
+        teacher: Tensor | None = None,
+    ) -> Tensor:
         """The mean over the queries, a scalar.
 
         Args:
@@ -38,6 +49,8 @@ class RetrievalLoss(nn.Module):
             passages: (p, d), positives and hard negatives of all queries.
             positive: (q,) the row in ``passages`` of each query's positive.
             known: (q, p) True where a passage is known to be relevant to the query; None = that is not to be looked at.
+            teacher: (q, p) fp32, how a teacher scores the pair; NaN where it has not; None = there is no teacher. It is given
+                only where there is one.
         """
         raise NotImplementedError
 

@@ -36,8 +36,27 @@ def known_positives(judged: Tensor, passages: Tensor, queries: int) -> Tensor:
         judged: (j, 2) query, from 0, and row in the collection of a passage judged relevant to it.
         passages: (p,) the rows in the collection of the batch's passages, ascending.
     """
-    column = torch.searchsorted(passages, judged[:, 1].contiguous()).clamp(max=len(passages) - 1)
-    here = passages[column] == judged[:, 1]
+    column, here = _columns(judged, passages)
     known = torch.zeros(queries, len(passages), dtype=torch.bool, device=passages.device)
     known[judged[here, 0], column[here]] = True
     return known
+
+
+def teacher_scores(scored: Tensor, scores: Tensor, passages: Tensor, queries: int) -> Tensor:
+    """How a teacher scores the pairs of a batch: (q, p) fp32, NaN where it has not.
+
+    Args:
+        scored: (s, 2) query, from 0, and row in the collection of a passage that is scored for it; no pair twice.
+        scores: (s,) fp32.
+        passages: (p,) as in ``known_positives``; ``queries`` are as many.
+    """
+    column, here = _columns(scored, passages)
+    teacher = torch.full((queries, len(passages)), torch.nan, dtype=scores.dtype, device=passages.device)
+    teacher[scored[here, 0], column[here]] = scores[here]
+    return teacher
+
+
+def _columns(pairs: Tensor, passages: Tensor) -> tuple[Tensor, Tensor]:
+    """Where the passage of each pair (n, 2) stands among ``passages`` (p,), ascending, and whether it is there: (n,) each."""
+    column = torch.searchsorted(passages, pairs[:, 1].contiguous()).clamp(max=len(passages) - 1)
+    return column, passages[column] == pairs[:, 1]

@@ -13,7 +13,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, distributed, nn
 
-from condensery.losses.contrast import Contrast, known_positives
+from condensery.losses.contrast import Contrast, known_positives, teacher_scores
 
 Value = TypeVar("Value")
 _replicated: list[bool] = []  # of the blocks ``replicated`` that we are in, the innermost last
@@ -157,7 +157,27 @@ def joined_passages(passages: Tensor, names: Tensor, positive: Tensor, judged: T
     order = torch.arange(len(place), device=place.device)
     first = order.new_full((len(distinct),), len(place)).scatter_reduce(0, place, order, "amin")
     positives = torch.searchsorted(distinct, gathered(names[positive]))
-    before = gathered(torch.tensor([len(positive)], device=place.device)).cumsum(0) - len(positive)
-    offset = before[distributed.get_rank() if processes() > 1 else 0]
-    pairs = gathered(torch.stack([judged[:, 0] + offset, judged[:, 1]], dim=1))
+    pairs = gathered(_of_all_queries(judged, len(positive)))
     return gathered(passages)[first], positives, known_positives(pairs, distinct, len(positives))
+
+
+def joined_teacher(names: Tensor, queries: int, scored: Tensor, scores: Tensor) -> Tensor:
+    """How a teacher scores the queries and passages of all processes, as ``joined_passages`` orders them: (Q, P).
+
+    Args:
+        names: (p,) the rows in the collection of this process's passages.
+        queries: how many this process has.
+        scored: (s, 2) query of this process, from 0, and row in the collection of a passage that is scored for it.
+        scores: (s,).
+    """
+    distinct = torch.unique(gathered(names))
+    here = torch.isin(scored[:, 1], distinct)  # most of what is scored for a query is in nobody's batch
+    pairs = gathered(_of_all_queries(scored[here], queries))
+    return teacher_scores(pairs, gathered(scores[here]), distinct, sum_of(queries))
+
+
+def _of_all_queries(pairs: Tensor, queries: int) -> Tensor:
+    """Pairs (n, 2) of a query and a passage, the queries numbered through all processes; this one has so many."""
+    numbers = gathered(torch.tensor([queries], device=pairs.device))
+    before = numbers[: distributed.get_rank() if processes() > 1 else 0].sum()
+    return torch.stack([pairs[:, 0] + before, pairs[:, 1]], dim=1)

@@ -19,7 +19,9 @@ class InfoNCE(RetrievalLoss):
         super().__init__()
         self.temperature = temperature
 
-    def forward(self, queries: Tensor, passages: Tensor, positive: Tensor, known: Tensor | None = None) -> Tensor:
+    def forward(  # type: ignore[override]  # without a teacher
+        self, queries: Tensor, passages: Tensor, positive: Tensor, known: Tensor | None = None
+    ) -> Tensor:
         """See ``RetrievalLoss``."""
         return info_nce(queries, passages, positive, known, self.temperature)
 

@@ -45,7 +45,9 @@ class LearningToRank(RetrievalLoss):
         numbers = (vectors * self.weight[1 if tower == QUERY else 0]).sum(dim=-1, keepdim=True)
         return numbers + self.bias if tower == QUERY else numbers
 
-    def forward(self, queries: Tensor, passages: Tensor, positive: Tensor, known: Tensor | None = None) -> Tensor:
+    def forward(  # type: ignore[override]  # without a teacher
+        self, queries: Tensor, passages: Tensor, positive: Tensor, known: Tensor | None = None
+    ) -> Tensor:
         """``queries`` (q, 1) and ``passages`` (p, 1) are those of ``features``; the rest is as in ``RetrievalLoss``."""
         scores = torch.sigmoid(queries + passages.T)  # (q, p)
         units = torch.eye(len(passages), dtype=scores.dtype, device=scores.device)  # products with them are the scores

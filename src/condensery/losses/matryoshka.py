@@ -6,7 +6,6 @@ Letters: q queries and p passages of a batch, d dimensions of a vector, b rows o
 """
 
 import copy
-import inspect
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 
 from condensery.errors import UserError
 from condensery.losses.base import RetrievalLoss
-from condensery.losses.registry import Named, make_loss, register
+from condensery.losses.registry import Named, make_loss, register, takes_teacher
 from condensery.models.biencoder import PASSAGE
 
 
@@ -47,7 +46,7 @@ class Matryoshka(RetrievalLoss):
         self.dims, self.weights = _sizes(dims), _weights(weights, dims)
         inner = loss if isinstance(loss, RetrievalLoss) else make_loss(loss, temperature=temperature)
         self.losses = nn.ModuleList(copy.deepcopy(inner) for _ in self.dims)
-        self.needs_teacher = getattr(inner, "needs_teacher", False)
+        self.needs_teacher = inner.needs_teacher
         self._own_features = type(inner).features is not RetrievalLoss.features
         self._widths = list(self.dims)
 
@@ -75,7 +74,7 @@ class Matryoshka(RetrievalLoss):
     ) -> Tensor:
         """See ``RetrievalLoss``."""
         taught = {} if teacher is None else {"teacher": teacher}
-        if taught and "teacher" not in inspect.signature(self._each()[0].forward).parameters:
+        if taught and not takes_teacher(self._each()[0]):
             raise UserError(f"loss: matryoshka: {type(self._each()[0]).__name__} takes no teacher's scores")
         total = queries.new_zeros(())
         for size, (weight, loss) in enumerate(zip(self.weights, self._each(), strict=True)):

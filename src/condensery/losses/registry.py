@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from condensery.arguments import fault
 from condensery.errors import UserError, close_to, shown
 
 if TYPE_CHECKING:
@@ -13,7 +14,13 @@ if TYPE_CHECKING:
 Maker = TypeVar("Maker", bound="Callable[..., RetrievalLoss]")
 Named = str | Mapping[str, Any]
 _LOSSES: "dict[str, Callable[..., RetrievalLoss]]" = {}
-_OURS = {name: name for name in ("info_nce", "learning_to_rank", "matryoshka")}  # name -> the file in this folder
+_OURS = {  # name -> the file in this folder
+    "info_nce": "info_nce",
+    "kl": "distillation",
+    "learning_to_rank": "learning_to_rank",
+    "margin_mse": "distillation",
+    "matryoshka": "matryoshka",
+}
 
 
 def register(name: str) -> Callable[[Maker], Maker]:
@@ -47,7 +54,10 @@ def check_name(loss: Named) -> str:
 
 
 def check_loss(loss: Named) -> str:
-    """The same; the options beside the name must be those of the loss, whose file is imported only where there are any."""
+    """The same; the options beside the name must be those of the loss, whose file is imported only where there are any.
+
+    The numbers among those of our losses must be in their ranges.
+    """
     name, options = check_name(loss), _options(loss)
     if options:
         known = inspect.signature(_made_by(name)).parameters
@@ -56,7 +66,33 @@ def check_loss(loss: Named) -> str:
             raise ValueError(f"{name} has no option {shown(unknown[0])!r}{close_to(unknown[0], known)}")
         if isinstance(inner := options.get("loss"), str | Mapping):  # of a loss that is made of another one
             check_loss(inner)
+        if name in _OURS and (wrong := fault(options)):
+            raise ValueError(f"{name}: {wrong}")
     return name
+
+
+def teaching(loss: Named) -> tuple[bool, bool]:
+    """Whether a loss takes a teacher's scores, and whether it needs them.
+
+    Of what a registered function makes nothing is known before: it is taken to take them, and ``BiEncoderModule`` looks at
+    what it made. Of ours no file is imported.
+    """
+    name, inner = check_name(loss), _options(loss).get("loss")
+    if name in _OURS and isinstance(inner, str | Mapping):  # a loss that is made of another one
+        return teaching(inner)
+    if name in _OURS:
+        return (_OURS[name] == "distillation",) * 2
+    made = _LOSSES[name]
+    return takes_teacher(made), bool(getattr(made, "needs_teacher", False))
+
+
+def takes_teacher(loss: Any) -> bool:
+    """Whether the ``forward`` of a loss, or of its class, has an argument ``teacher``; of a function nothing is known."""
+    forward = getattr(loss, "forward", None)
+    if forward is None:
+        return True
+    known = inspect.signature(forward).parameters
+    return "teacher" in known or any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
 
 
 def _options(loss: Named) -> dict[str, Any]:

@@ -194,6 +194,10 @@ class BM25Index:
 
     def scores(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
         """The scores of some passages (n, c) of queries (n,) of the collection; 0 where no term is shared."""
+        return self.text_scores(self._texts(query_rows), passage_rows)
+
+    def text_scores(self, texts: Sequence[str], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
+        """The same of any texts (n,)."""
         values = np.zeros(passage_rows.shape, np.float32)
 
         def keep(i: int, scores: NDArray[np.float32], rows: NDArray[np.int32]) -> None:
@@ -202,7 +206,7 @@ class BM25Index:
                 place = order[np.minimum(np.searchsorted(rows, passage_rows[i], sorter=order), len(rows) - 1)]
                 values[i] = np.where(rows[place] == passage_rows[i], scores[place], 0.0)
 
-        self._score(self._texts(query_rows), keep, None)
+        self._score(texts, keep, None)
         return values
 
     def neighbours(self, texts: Sequence[str], k: int, progress: ProgressTask | None = None) -> tuple[Ranking, Ranking]:

@@ -29,7 +29,7 @@ class NegativePool:
         depths: Sequence[int | None] | None = None,
     ) -> None:
         self.sources = sources
-        self.places = [_places(source.query_rows, query_rows) for source in sources]
+        self.places = [places_of(source.query_rows, query_rows) for source in sources]
         self.depths = list(depths or [None] * len(sources))
         widths = [
             len(range(source.passage_rows.shape[1])[:end]) for source, end in zip(sources, self.depths, strict=True)
@@ -84,7 +84,7 @@ def _added_up(pool: NDArray[np.int32], weights: NDArray[np.float64]) -> NDArray[
     return total
 
 
-def _places(here: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int64]:
+def places_of(here: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int64]:
     """Where each of ``wanted`` stands in ``here``, -1 where it does not."""
     order = np.argsort(here, kind="stable")
     at = np.minimum(np.searchsorted(here, wanted, sorter=order), len(here) - 1)

@@ -53,6 +53,22 @@ def top(keys: Keys, k: int) -> Keys:
     return np.pad(keys, [(0, 0)] * (keys.ndim - 1) + [(0, missing)], constant_values=EMPTY) if missing else keys
 
 
+def looked_up(
+    values: NDArray[np.floating], rows: NDArray[np.integer], wanted: NDArray[np.integer], otherwise: float
+) -> NDArray[np.floating]:
+    """The values of some passages (n, c) among those of candidates (n, m), and ``otherwise`` where one is no candidate.
+
+    ``rows`` (n, m) are the candidates', each once and padded with -1, in any order.
+    """
+    query, at = np.nonzero(rows >= 0)
+    keys = (query << 32) + rows[query, at]
+    order = np.argsort(keys)
+    keys, own = np.append(keys[order], -1), np.append(values[query, at][order], values.dtype.type(0))
+    asked = (np.arange(len(wanted))[:, None] << 32) + wanted.astype(np.int64)
+    place = np.searchsorted(keys[:-1], asked)
+    return np.where((keys[place] == asked) & (wanted >= 0), own[place], np.asarray(otherwise, values.dtype))
+
+
 def strictly_falling(scores: NDArray[np.float32]) -> NDArray[np.float32]:
     """Scores (..., k), best first, of which no two are equal: whoever sorts by them alone finds this very order.
 

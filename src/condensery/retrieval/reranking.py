@@ -21,7 +21,7 @@ from condensery.errors import UserError, shown
 from condensery.retrieval.dense import shard_path
 from condensery.retrieval.encoding import join_shards, missing, shard_ranges
 from condensery.retrieval.finite import check_finite
-from condensery.retrieval.ranking import EMPTY, Ranking, pack, top, unpack
+from condensery.retrieval.ranking import EMPTY, Ranking, looked_up, pack, top, unpack
 from condensery.retrieval.retriever import CollectionRetriever
 from condensery.retrieval.shards import rank_in_shards
 from condensery.sharing import SINGLE_PROCESS, ProcessGroup
@@ -33,6 +33,8 @@ from condensery.tokens.pairs import PairReader
 
 Rows = NDArray[np.integer]
 Scores = NDArray[np.float32]
+# query rows (b,), candidates (b, k) -> scores (b, k); it advances the task by pairs
+Score = Callable[[Rows, Rows, ProgressTask], Scores]
 
 
 @dataclass(frozen=True)
@@ -80,18 +82,38 @@ def score_candidates(
 ) -> Scores:
     """The scores (n, k) of candidates (n, k): the mean of the logits of all ``scorers``; -inf where there is none (-1).
 
-    They are kept in ``path``, memory-mapped. Whole shards of ``shard_size`` queries that an interrupted call has left
-    are taken as they are. Of several processes the first alone gets the scores; the others leave the stage here. Raises
-    ``UserError`` where a score is not finite.
+    See ``score_in_shards``. Raises ``UserError`` where a score is not finite.
+    """
+    score = logits(scorers, budget, label)
+    return score_in_shards(
+        score, query_rows, candidates, path, shard_size=shard_size, label=label, group=group, each=len(scorers)
+    )
+
+
+def score_in_shards(
+    score: Score,
+    query_rows: Rows,
+    candidates: Rows,
+    path: Path,
+    *,
+    shard_size: int,
+    label: str,
+    group: ProcessGroup = SINGLE_PROCESS,
+    each: int = 1,
+) -> Scores:
+    """The scores (n, k) of candidates (n, k), kept in ``path``, memory-mapped.
+
+    Whole shards of ``shard_size`` queries that an interrupted call has left are taken as they are. Of several processes the
+    first alone gets the scores; the others leave the stage here. ``each``: how often ``score`` looks at a pair.
     """
     parts, plan = path.with_suffix(".parts"), shard_ranges(len(query_rows), shard_size)
     layout = {"queries": len(query_rows), "candidates": candidates.shape[1], "shard_size": shard_size}
     with group.shards(lambda: [] if path.exists() else missing(parts, layout, len(plan))) as mine:
         rows = {number: slice(*plan[number]) for number in mine}
         pairs = sum(int((candidates[those] >= 0).sum()) for those in rows.values())
-        with progress(label, pairs * len(scorers), "pairs") as task:
+        with progress(label, pairs * each, "pairs") as task:
             for number, those in rows.items():
-                scores = _score(scorers, query_rows[those], np.asarray(candidates[those]), budget, task, label)
+                scores = score(query_rows[those], np.asarray(candidates[those]), task)
                 with atomic(shard_path(parts, number)) as temporary, open(temporary, "wb") as stream:
                     np.save(stream, scores)
     group.leave_unless_rank_zero()
@@ -100,6 +122,14 @@ def score_candidates(
             join_shards(parts, plan, temporary)
     shutil.rmtree(parts, ignore_errors=True)
     return load_array(path, mapped=True)
+
+
+def logits(scorers: Sequence[PairScorer], budget: int, label: str) -> Score:
+    """The mean logits of cross-encoders, -inf where there is no candidate.
+
+    ``budget``: padded tokens of a chunk; ``label`` begins what is said of scores that are not finite.
+    """
+    return lambda query_rows, candidates, task: _score(scorers, query_rows, candidates, budget, task, label)
 
 
 def _score(
@@ -129,13 +159,24 @@ class RerankedIndex:
         self.about: dict[str, Any] = read_json(folder / "index.json")
         self.query_rows = load_array(folder / "queries.npy")
         self.candidates = load_array(folder / "candidates.npy", mapped=True)
-        self.scores = load_array(folder / "scores.npy", mapped=True)
+        self.values = load_array(folder / "scores.npy", mapped=True)
 
     def __len__(self) -> int:
         return int(self.about["passages"])
 
     def search(self, query_rows: Rows, k: int, progress: ProgressTask | None = None) -> Ranking:
         """As ``CollectionRetriever.search``; no more than the candidates are found. ``UserError`` for a query without any."""
+        place = self._places(query_rows)
+        if progress:
+            progress.advance(len(place))
+        return ordered(self.values[place], self.candidates[place], k)
+
+    def scores(self, query_rows: Rows, passage_rows: Rows) -> Scores:
+        """As ``Scorer.scores``: a passage that is no candidate of the query has none."""
+        place = self._places(query_rows)
+        return looked_up(self.values[place], self.candidates[place], passage_rows, np.nan)
+
+    def _places(self, query_rows: Rows) -> Rows:
         place = np.minimum(np.searchsorted(self.query_rows, query_rows), len(self.query_rows) - 1)
         strange = np.flatnonzero(self.query_rows[place] != query_rows)
         if len(strange):
@@ -144,9 +185,7 @@ class RerankedIndex:
                 f"{self.folder}: query {shown(name)!r} was not reranked (those of the split {self.about['split']!r} were);"
                 " set the key split of the stage that reranks"
             )
-        if progress:
-            progress.advance(len(place))
-        return ordered(self.scores[place], self.candidates[place], k)
+        return place
 
 
 def ordered(scores: Scores, candidates: Rows, k: int) -> Ranking:

@@ -27,6 +27,13 @@ class CollectionRetriever(Protocol):
         """
 
 
+class Scorer(CollectionRetriever, Protocol):
+    """A retriever that can be asked for the score of any passage."""
+
+    def scores(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
+        """The scores of passages (n, c) of queries (n,), NaN where it has none; those of row -1 say nothing."""
+
+
 def recall_of(retriever: CollectionRetriever, label: str) -> dict[str, float]:
     """What an approximate retriever found of the exact results so far: printed, and for a manifest; of another nothing.
 

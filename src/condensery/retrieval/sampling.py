@@ -6,22 +6,14 @@ Letters: n queries, k results, c candidates of a query.
 """
 
 from collections.abc import Mapping
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from condensery.randomness import uniforms
 from condensery.retrieval.ranking import EMPTY, Ranking, pack, top, unpack
-from condensery.retrieval.retriever import CollectionRetriever
+from condensery.retrieval.retriever import CollectionRetriever, Scorer
 from condensery.system.progress import ProgressTask
-
-
-class Scorer(CollectionRetriever, Protocol):
-    """A retriever that can be asked for the score of any passage."""
-
-    def scores(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """The scores of passages (n, c) of queries (n,); those of row -1 say nothing."""
 
 
 class SampledCandidates:

@@ -132,6 +132,10 @@ class Searcher(ABC):
     @abstractmethod
     def _rank(self, queries: list[str], k: int) -> Ranking: ...
 
+    def _scores(self, queries: list[str], places: NDArray[np.integer]) -> NDArray[np.float32]:
+        """The scores of some passages (n, c) of queries (n,), by their places; those of place -1 say nothing."""
+        raise UserError(f"{type(self).__name__} is no teacher: it cannot say the score of a given passage")
+
 
 class BM25(Searcher):
     """BM25 (Robertson and Zaragoza 2009) with Lucene's formula over titles and texts; see ``condensery.retrieval.bm25``.
@@ -179,6 +183,9 @@ class BM25(Searcher):
 
     def _rank(self, queries: list[str], k: int) -> Ranking:
         return self._index.search_texts(queries, k) if queries else _nothing(k)
+
+    def _scores(self, queries: list[str], places: NDArray[np.integer]) -> NDArray[np.float32]:
+        return self._index.text_scores(queries, places)
 
     def without_terms(self, queries: Sequence[str]) -> int:
         """How many of some queries share no term with any passage, so that nothing is found for them."""
@@ -303,6 +310,19 @@ class Retriever(Searcher):
             return search(k=k)
         return unpack(best_of_windows(lambda number: pack(*search(k=number)), self._starts, k))
 
+    def _scores(self, queries: list[str], places: NDArray[np.integer]) -> NDArray[np.float32]:
+        from condensery.tokens.ranges import ranges
+
+        starts = np.arange(len(self) + 1) if self.windows == 1 else self._starts
+        scores = np.zeros(places.shape, np.float32)
+        for query, own, found in zip(self.encode_queries(queries), places, scores, strict=True):
+            passages = own[own >= 0]
+            if len(passages):
+                numbers = starts[passages + 1] - starts[passages]
+                products = self._vectors[ranges(starts[passages], numbers)] @ query
+                found[own >= 0] = np.maximum.reduceat(products, np.cumsum(numbers) - numbers)
+        return scores
+
     def _windows_of(self, text: str, title: str) -> list[NDArray[np.int64]]:
         from condensery.retrieval.windows import cut
         from condensery.tokens.vocabulary import with_special
@@ -365,6 +385,10 @@ class SearcherIndex:
     def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
         """See ``condensery.retrieval.index.Retriever``."""
         return self.searcher.rank(self.queries.take(query_rows), k)
+
+    def scores(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
+        """See ``condensery.retrieval.retriever.Scorer``."""
+        return self.searcher._scores(self.queries.take(query_rows), passage_rows)
 
     def without_terms(self, query_rows: NDArray[np.integer]) -> int:
         """See ``condensery.retrieval.retriever.unmatched_queries``."""

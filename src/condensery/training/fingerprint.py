@@ -19,7 +19,7 @@ Plain = bool | int | float | str | None
 Fingerprint = dict[str, Plain]
 
 _OF_THE_MACHINE = {"workers", "chunk_tokens", "budget", "threads", "device"}  # no batch and no loss depends on them
-_PLACES = {"data", "tokenizer"}  # folders and names, which are known by what is in them
+_PLACES = {"data", "teacher", "tokenizer"}  # folders and names, which are known by what is in them
 _WHOLE = 1 << 28  # bytes of an array that are all hashed; of a larger one as many blocks as come to a quarter of that
 _BLOCK = 1 << 14
 

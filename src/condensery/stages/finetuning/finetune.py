@@ -1,15 +1,16 @@
 """Stage ``finetune``: the bi-encoder on judged queries (Karpukhin et al. 2020), with hard negatives of any sources."""
 
 import shutil
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from condensery.losses.registry import check_loss
-from condensery.stages.base import Context, StageConfig, stage
+from condensery.losses.registry import check_loss, check_name, teaching
+from condensery.stages.base import Context, Input, StageConfig, stage
 from condensery.stages.card import card_of, name_of_data
-from condensery.stages.finetuning.training_queries import QueriesConfig, training_queries, training_work
+from condensery.stages.finetuning.training_queries import QueriesConfig, training_queries, training_work, with_teacher
 from condensery.stages.training import (
     EncoderStageConfig,
     ValidatedConfig,
@@ -36,8 +37,12 @@ class AdaptiveConfig(StageConfig):
 
 
 class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
-    """``batch_size`` counts queries; each brings one positive and ``negatives_per_query`` hard negatives."""
+    """``batch_size`` counts queries; each brings one positive and ``negatives_per_query`` hard negatives.
 
+    ``teacher``: of a pair that several of these stages have scored the first counts.
+    """
+
+    teacher: Annotated[list[str], Input("pair_scores")]
     towers: Literal["shared", "separate"]
     query_length: Annotated[int, Field(ge=4)]
     passage_length: Annotated[int, Field(ge=4)]
@@ -52,6 +57,23 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
         sizes = with_encoder(known(read, "tokens", "tokenizer", "init"), self.backbone, self.passage_length)
         each = 1 + (self.negatives_per_query if self.negatives or self.labels else 0)
         return training_work(self, sizes, each, self.passage_length, contrast=True)
+
+    def by_content(self) -> set[str]:
+        """A key that came later: where it names nothing the ids are those of before."""
+        return super().by_content() | (set() if self.teacher else {"teacher"})
+
+    def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
+        """Also a loss that needs a teacher and has none, or has one that it cannot take."""
+        takes, needs = teaching(self.loss)
+        if needs and not self.teacher:
+            advice = "set teacher to the stages that made them (score_pairs)"
+            return "loss", f"{check_name(self.loss)} learns from a teacher's scores, and there are none; {advice}"
+        if self.teacher and not takes:
+            return (
+                "teacher",
+                f"the loss {check_name(self.loss)} takes no teacher's scores; set loss to margin_mse or kl",
+            )
+        return super().input_error(inputs)
 
     @field_validator("loss")
     @classmethod
@@ -73,7 +95,7 @@ def finetune(config: FinetuneConfig, context: Context) -> dict[str, Any]:
     from condensery.training.modules.biencoder import BiEncoderModule
 
     collection, tokens = Collection(context.input("corpus")), Tokens(context.input("tokens"))
-    training = training_queries(config, context, collection)
+    training = with_teacher(training_queries(config, context, collection), context)
     by_text = left_out_by_text(training.by_text, context.stage_name)
     towers = initial_towers(config, context, tokens.vocabulary, config.towers == "separate")
     data = TripleDataModule(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from condensery.retrieval.pool import NegativePool, NegativeWeights
     from condensery.stages.finetuning.finetune import FinetuneConfig
     from condensery.stages.finetuning.train_cross_encoder import TrainCrossEncoderConfig
+    from condensery.stages.retrieval.score_pairs import ScorePairsConfig
     from condensery.text.collection import Collection
     from condensery.training.batches.triples import TrainingQueries
 
@@ -78,14 +79,53 @@ def training_queries(config: QueriesConfig, context: Context, collection: "Colle
     import numpy as np
 
     from condensery.retrieval.no_negatives import NoNegatives
-    from condensery.training.batches.triples import TrainingQueries, judged_queries
+    from condensery.training.batches.triples import TrainingQueries
+
+    relevant = relevant_passages(config, context, collection)
+    pool, weights = _pooled(config, context, collection, np.fromiter(relevant, np.int64), _labels(context))
+    return TrainingQueries.of(relevant, pool, weights, NoNegatives.of(collection, relevant))
+
+
+def with_teacher(training: "TrainingQueries", context: Context) -> "TrainingQueries":
+    """The same with the scores that the stages ``teacher`` have made; a line says how many passages have one.
+
+    Raises ``UserError`` where none has.
+    """
+    from dataclasses import replace
+
+    from condensery.retrieval.pair_scores import TeacherScores, open_pair_scores
+    from condensery.training.batches.teaching import coverage
+
+    folders = [artifact.path for artifact in context.made_from.get("teacher", ())]
+    if not folders:
+        return training
+    teacher = TeacherScores([open_pair_scores(folder) for folder in folders], training.rows)
+    training = replace(training, teacher=teacher)
+    scored, total = coverage(training)
+    if not scored:
+        raise UserError(
+            f"stages.{context.stage_name}.teacher: no passage that is trained on has a score; give score_pairs the queries"
+            " (split, train_queries, labels) and the negatives of this stage"
+        )
+    share = 100 * scored / total
+    print(
+        f"[{context.stage_name}] {share:.1f} % of the positives and hard negatives have a teacher's score", flush=True
+    )
+    return training
+
+
+def relevant_passages(
+    config: "QueriesConfig | ScorePairsConfig", context: Context, collection: "Collection"
+) -> "dict[int, np.ndarray]":
+    """The relevant passages of the judged queries of a split, or a subset of them, and of those that ``labels`` adds.
+
+    By query row, ascending. Raises ``UserError`` as ``training_queries``.
+    """
+    from condensery.training.batches.triples import judged_queries
 
     key = f"stages.{context.stage_name}.train_queries"
     judged = judged_queries(collection, config.split, config.train_queries, config.seed, key)
-    labels = _labels(context)
-    relevant = dict(sorted((_labelled(labels, collection) | judged).items()))
-    pool, weights = _pooled(config, context, collection, np.fromiter(relevant, np.int64), labels)
-    return TrainingQueries.of(relevant, pool, weights, NoNegatives.of(collection, relevant))
+    return dict(sorted((_labelled(_labels(context), collection) | judged).items()))
 
 
 def _labels(context: Context) -> list[Path]:

@@ -1,4 +1,4 @@
-"""What the stages rerank, denoise and pseudo_label share: candidates of queries are scored by cross-encoders."""
+"""What the stages rerank, denoise, pseudo_label and score_pairs share: candidates of queries are scored by cross-encoders."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -98,7 +98,7 @@ def scored(
     from condensery.text.collection import Collection
 
     collection = Collection(context.input("corpus"))
-    scorers = [_scorer(artifact, collection, config, context) for artifact in context.artifacts("cross_encoders")]
+    scorers = [cross_encoder(artifact, collection, config, context) for artifact in context.artifacts("cross_encoders")]
     return score_candidates(
         scorers,
         query_rows,
@@ -111,7 +111,9 @@ def scored(
     )
 
 
-def _scorer(artifact: Artifact, collection: "Collection", config: ScoringStageConfig, context: Context) -> "PairScorer":
+def cross_encoder(
+    artifact: Artifact, collection: "Collection", config: ScoringStageConfig, context: Context
+) -> "PairScorer":
     """A cross-encoder on the tokens that it was trained with: those of an ensemble may have different tokenizers."""
     from condensery.models.cross_encoder import load_reranker
     from condensery.retrieval.reranking import PairScorer

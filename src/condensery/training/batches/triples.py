@@ -16,6 +16,7 @@ from condensery.losses.contrast import known_positives
 from condensery.models.biencoder import PASSAGE, QUERY
 from condensery.randomness import check_subset, nested_subset, uniforms
 from condensery.retrieval.no_negatives import NoNegatives
+from condensery.retrieval.pair_scores import Teacher
 from condensery.retrieval.pool import without_repeats
 from condensery.text.collection import Collection
 from condensery.tokens.batches import chunks, text_rows
@@ -25,6 +26,7 @@ from condensery.tokens.store import TokenStore
 from condensery.tokens.vocabulary import Vocabulary
 from condensery.training.batches.base import ALL, Batch, Ids, Order, Share, items_of_step
 from condensery.training.batches.scheduling import drawn_positives
+from condensery.training.batches.teaching import taught_batch
 
 Value = TypeVar("Value", bound=np.generic, covariant=True)
 
@@ -40,12 +42,18 @@ class TripleBatch(Batch):
         known: (q, p) True where a passage is no negative of the query: relevant to it, or of a text that is.
         passages: (p,) the rows of the passages in the collection, ascending.
         judged: (j, 2) query of the batch, and row in the collection of a passage that is no negative of it.
+        teacher: (q, p) fp32, how a teacher scores the pair, NaN where it has not; None = there is no teacher.
+        scored: (s, 2) query of the batch, and row in the collection of a passage that the teacher has scored for it.
+        scores: (s,) fp32.
     """
 
     positive: Tensor
     known: Tensor
     passages: Tensor
     judged: Tensor
+    teacher: Tensor | None = None
+    scored: Tensor | None = None
+    scores: Tensor | None = None
 
 
 class Pool(Protocol[Value]):
@@ -66,6 +74,7 @@ class TrainingQueries:
         negatives: (q, m) hard negatives, padded with -1 anywhere; m may be 0.
         weights: (q, m) > 0, how likely each is drawn against the others of its query; None = all alike.
         known: what is no negative of them besides their positives; None = nothing.
+        teacher: what a teacher makes of their passages; None = there is none.
     """
 
     rows: Ids
@@ -74,6 +83,7 @@ class TrainingQueries:
     negatives: Pool[np.int32]
     weights: Pool[np.float64] | None = None
     known: NoNegatives | None = None
+    teacher: Teacher | None = None
 
     @classmethod
     def of(
@@ -82,6 +92,7 @@ class TrainingQueries:
         negatives: Pool[np.int32],
         weights: Pool[np.float64] | None = None,
         known: NoNegatives | None = None,
+        teacher: Teacher | None = None,
     ) -> "TrainingQueries":
         """From the relevant passages of each query row, in ascending order of the rows, and what ``known`` makes of them.
 
@@ -93,7 +104,7 @@ class TrainingQueries:
         known = known if known is not None and known.by_text(positives) else None
         if known is not None:
             flat = known.passages.first(flat)
-        return cls(np.fromiter(positives, np.int64), flat, starts, negatives, weights, known)
+        return cls(np.fromiter(positives, np.int64), flat, starts, negatives, weights, known, teacher)
 
     @property
     def by_text(self) -> int:
@@ -211,9 +222,10 @@ class TripleBatches:
         judged, names = torch.from_numpy(self._judged(chosen)), torch.from_numpy(passages)
         known = known_positives(judged, names, len(chosen))
         positive_places = torch.from_numpy(place[: len(chosen)])
-        return TripleBatch(
+        made = TripleBatch(
             chunks=parts, tokens=tokens, positive=positive_places, known=known, passages=names, judged=judged
         )
+        return made if self.training.teacher is None else taught_batch(made, self.training, chosen)
 
     def rows(self, tower: int, rows: Ids) -> tuple[Ids, Ids]:
         """Queries (QUERY) or passages (PASSAGE) by their rows (n,) as they are encoded: flat ids and starts (n + 1,)."""

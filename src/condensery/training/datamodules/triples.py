@@ -1,6 +1,7 @@
 """Judged queries with a positive and hard negatives each."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +12,23 @@ from condensery.errors import UserError
 from condensery.models.cross_encoder import pair_separators
 from condensery.retrieval.negatives import Negatives, open_negatives, read_negatives
 from condensery.retrieval.no_negatives import NoNegatives
+from condensery.retrieval.pair_scores import PairScores, TeacherScores
 from condensery.retrieval.pool import NegativePool
 from condensery.retrieval.searchers import BM25, Searcher, mined
+from condensery.retrieval.teachers import Predict, Predicting, taught_by
 from condensery.text.given import Given
 from condensery.tokens.artifacts import Tokens, pair_reader
 from condensery.tokens.prefixes import Prefixes
 from condensery.training.batches.base import Order
 from condensery.training.batches.lists import ListBatches
+from condensery.training.batches.teaching import coverage
 from condensery.training.batches.triples import TrainingQueries, TripleBatches, judged_queries
 from condensery.training.datamodules.base import TokenDataModule
 from condensery.training.validation import PairSample, ValidationSample, pair_sample
 
 Mined = Searcher | type[BM25] | str | Path | Negatives
+Scored = str | Path | PairScores | Mapping[str, Mapping[str, float]]
+Taught = Searcher | type[BM25] | Predicting | Predict | Scored
 
 
 class TripleDataModule(TokenDataModule):
@@ -49,6 +55,10 @@ class TripleDataModule(TokenDataModule):
         seed: of order, positives and negatives.
         workers: processes that make batches, and that tokenise; 0 = none besides the training. With more, the program
             stands below ``if __name__ == "__main__":``.
+        teacher: who scores the positives and hard negatives for distillation (the losses margin_mse and kl): ``BM25`` or a
+            ``Retriever``, an object with ``predict``, such as sentence-transformers' ``CrossEncoder``, or a function, that
+            gives a number for each of a list of pairs of texts, query and passage; or the scores themselves, in a file
+            (``read_pair_scores``), by query id and passage id, or as ``PairScores``. None = nobody.
         training: the queries, their positives and their negatives, in place of ``split`` and ``negatives``.
         order: which queries a step is of; None = all in random order, anew each epoch.
         query_prefix: put before each query, as E5's "query: "; the encoder must know of it, see ``TowersModule``. A row of
@@ -78,6 +88,7 @@ class TripleDataModule(TokenDataModule):
         chunk_tokens: int = 8192,
         seed: int = 42,
         workers: int = 0,
+        teacher: Taught | None = None,
         training: TrainingQueries | None = None,
         order: Order | None = None,
         query_prefix: str = "",
@@ -86,6 +97,9 @@ class TripleDataModule(TokenDataModule):
         check_numbers("TripleDataModule", locals())
         if pairs and (wrong := no_room(query_length, passage_length, "passage_length")):
             raise UserError(f"TripleDataModule: {wrong}")
+        if teacher is not None and (pairs or training is not None):
+            where = "a cross-encoder (pairs) learns from none" if pairs else "it belongs to `training`, which is given"
+            raise UserError(f"TripleDataModule: leave out `teacher`: {where}")
         super().__init__(data, tokenizer, titles, workers)
         one = isinstance(negatives, str | Path | Searcher | type | Negatives)
         self.negatives: list[Any] = [negatives] if one else list(negatives or [])  # type: ignore[arg-type]
@@ -93,7 +107,8 @@ class TripleDataModule(TokenDataModule):
         self.negatives_per_query = negatives_per_query if self.negatives or training else 0
         self.batch_size, self.query_length, self.passage_length = batch_size, query_length, passage_length
         self.pairs, self.chunk_tokens, self.seed = pairs, chunk_tokens, seed
-        self.training, self.order = training, order
+        self.training, self.order, self.teacher = training, order, teacher
+        self._taught: PairScores | None = None
         self.query_prefix, self.passage_prefix = query_prefix, passage_prefix
 
     @property
@@ -107,9 +122,12 @@ class TripleDataModule(TokenDataModule):
         return self.query_length, self.passage_length
 
     def prepare_data(self) -> None:
-        """Read, tokenise and mine what was not there before; in one process of a machine."""
+        """Read, tokenise, mine and score what was not there before; in one process of a machine."""
         super().prepare_data()
-        self._sources()
+        if self.teacher is None or self._collection is None:
+            self._sources()
+        else:
+            self._judged()
 
     def make_batches(self) -> TripleBatches | ListBatches:
         """See ``TokenDataModule``."""
@@ -148,8 +166,15 @@ class TripleDataModule(TokenDataModule):
             raise UserError("TripleDataModule: of tokens alone nobody knows the judgements; give `training`")
         positives = judged_queries(self._collection, self.split, self.train_queries, self.seed)
         rows = np.fromiter(positives, np.int64)
-        known = NoNegatives.of(self._collection, positives)
-        return TrainingQueries.of(positives, NegativePool(self._sources(), rows), known=known)
+        known, sources = NoNegatives.of(self._collection, positives), self._sources()
+        training = TrainingQueries.of(positives, NegativePool(sources, rows), known=known)
+        if self.teacher is None:
+            return training
+        self._taught = self._taught or taught_by(self.teacher, self._collection, positives, sources)
+        training = replace(training, teacher=TeacherScores([self._taught], rows))
+        if not coverage(training)[0]:
+            raise UserError("TripleDataModule: of no positive and no hard negative the teacher has a score")
+        return training
 
     def _sources(self) -> list[Negatives]:
         sources = []

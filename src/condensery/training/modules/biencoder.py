@@ -8,15 +8,12 @@ import torch
 from torch import Tensor
 
 from condensery.arguments import check_numbers
+from condensery.errors import UserError
 from condensery.losses.base import RetrievalLoss
 from condensery.losses.contrast import Contrast
-from condensery.losses.cross_batch import (
-    gathered,
-    joined_passages,
-    processes,
-)
+from condensery.losses.cross_batch import gathered, joined_passages, joined_teacher, processes
 from condensery.losses.gradient_cache import ChunkEncoder, wide
-from condensery.losses.registry import make_loss
+from condensery.losses.registry import make_loss, takes_teacher
 from condensery.models.biencoder import BiEncoder
 from condensery.tokens.batches import Chunk
 from condensery.training.batches.triples import TripleBatch
@@ -31,8 +28,9 @@ class BiEncoderModule(TowersModule):
 
     Args:
         model: see ``TowersModule``.
-        loss: the name of a loss (info_nce, learning_to_rank, matryoshka, or one that was registered), a mapping with
-            ``name`` and its options, or a ``RetrievalLoss``.
+        loss: the name of a loss (info_nce, learning_to_rank, margin_mse, kl, matryoshka, or one that was registered), a
+            mapping with ``name`` and its options, or a ``RetrievalLoss``. margin_mse and kl learn from the ``teacher`` of
+            the data.
         mask_known_positives: leave out passages of the batch that are relevant to the query, by judgement or by their text,
             but are not the drawn positive. The papers' code counts them as negatives.
         temperature: an option of the loss, unless it was given as an object.
@@ -64,17 +62,36 @@ class BiEncoderModule(TowersModule):
     def objective(self, batch: TripleBatch) -> tuple[ChunkEncoder, Contrast | None]:
         """The loss over the passages of the batch, of all processes."""
         number = len(batch.positive)
+        self._check_teacher(batch.teacher is not None)
 
         def contrast(vectors: Tensor) -> Tensor:
             queries, passages, positive, known = vectors[:number], vectors[number:], batch.positive, batch.known
+            teacher = {} if batch.teacher is None else {"teacher": batch.teacher}
             if processes() > 1:
+                if teacher:
+                    assert batch.scored is not None
+                    assert batch.scores is not None
+                    teacher = {"teacher": joined_teacher(batch.passages, number, batch.scored, batch.scores)}
                 queries = gathered(queries)
                 passages, positive, known = joined_passages(passages, batch.passages, positive, batch.judged)
             masked = known if self.mask_known_positives else None
-            loss: Tensor = self.loss(queries, passages, positive, masked)
+            loss: Tensor = self.loss(queries, passages, positive, masked, **teacher)
             return loss
 
         return Featured(self.model, self.loss), contrast
+
+    def _check_teacher(self, there: bool) -> None:
+        """Raise ``UserError`` where the loss needs a teacher's scores that are not there, or cannot take those that are."""
+        name = type(self.loss).__name__
+        if there and not takes_teacher(self.loss):
+            raise UserError(
+                f"the batch has a teacher's scores, which the loss {name} cannot take: its forward has no argument"
+                " `teacher`. Give the data no teacher, or another loss: margin_mse or kl"
+            )
+        if self.loss.needs_teacher and not there:
+            raise UserError(
+                f"the loss {name} learns from a teacher's scores, and the batch has none; give TripleDataModule a teacher"
+            )
 
 
 class Featured:

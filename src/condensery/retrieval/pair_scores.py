@@ -1,0 +1,217 @@
+"""How a teacher scores passages for queries: rows and scores in arrays on disk, memory-mapped for training, and JSONL.
+
+JSONL has one query a line: {"query_id": ..., "passage_ids": [...], "scores": [...]}. What others bring, in this format or
+as a run file of TREC (``retrieval.runs``), is checked line by line.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condensery.errors import UserError, shown
+from condensery.retrieval.lookup import rows_of
+from condensery.retrieval.pool import places_of
+from condensery.retrieval.runs import HIGHEST, read_run
+from condensery.system.files import atomic, load_array
+from condensery.text.collection import Collection
+from condensery.text.lines import field, read_objects
+from condensery.text.table import TextTable
+
+Ids = NDArray[np.int64]
+FILE = "pair_scores.jsonl"
+WRITTEN = 256  # lines written at a time
+
+
+@dataclass(frozen=True)
+class PairScores:
+    """The scores of passages for q queries, k of each at most.
+
+    Attributes:
+        query_rows: int64 (q,), rows of the queries in the collection, each once.
+        passage_rows: (q, k) rows of the passages, padded with -1 anywhere, each once for a query.
+        scores: float32 (q, k), NaN where nobody has scored the pair.
+    """
+
+    query_rows: NDArray[np.int64]
+    passage_rows: NDArray[np.integer]
+    scores: NDArray[np.float32]
+
+    @classmethod
+    def of(cls, scores: Mapping[str, Mapping[str, float]], collection: Collection) -> "PairScores":
+        """From query id -> passage id -> score, as evaluators in Python have a run.
+
+        Raises:
+            UserError: an id is unknown, a score is no finite number of 32 bits, or there is none.
+        """
+        found = [
+            (f"query {shown(str(query))!r}", str(query), list(map(str, own)), list(own.values()))
+            for query, own in scores.items()
+        ]
+        return _of_lists(found, collection, "the teacher's scores")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process maps the files anew instead of getting what they hold."""
+        if isinstance(self.scores, np.memmap) and self.scores.filename:
+            return open_pair_scores, (Path(self.scores.filename).parent,)
+        return PairScores, (self.query_rows, self.passage_rows, self.scores)
+
+    @property
+    def filled(self) -> NDArray[np.bool_]:
+        """Which pairs have a score (q, k)."""
+        return (np.asarray(self.passage_rows) >= 0) & ~np.isnan(self.scores)
+
+    def of_queries(self, query_rows: Ids) -> "PairScores":
+        """The same of those of some queries (n,) that are here, in the order of these."""
+        places = places_of(self.query_rows, query_rows)
+        places = places[places >= 0]
+        return PairScores(self.query_rows[places], self.passage_rows[places], self.scores[places])
+
+
+class Teacher(Protocol):
+    """Scores pairs of training queries, which are numbered from 0."""
+
+    def scored(self, chosen: Ids) -> tuple[Ids, Ids, NDArray[np.float32]]:
+        """The scored pairs of the queries ``chosen`` (b,): places in ``chosen``, rows of passages, scores, (s,) each."""
+
+
+class TeacherScores:
+    """The scores of several sources for the training queries, read as a batch asks for them. A ``Teacher``.
+
+    Args:
+        sources: of a pair that several have scored the first counts.
+        query_rows: (q,) rows of the training queries in the collection.
+    """
+
+    def __init__(self, sources: Sequence[PairScores], query_rows: Ids) -> None:
+        self.sources = sources
+        self.places = [places_of(source.query_rows, query_rows) for source in sources]
+
+    def scored(self, chosen: Ids) -> tuple[Ids, Ids, NDArray[np.float32]]:
+        """See ``Teacher``: the pairs of one source behind those of the other."""
+        found = [_nothing()]
+        for source, places in zip(self.sources, self.places, strict=True):
+            here = np.flatnonzero(places[chosen] >= 0)
+            own = places[chosen][here]
+            passages, scores = np.asarray(source.passage_rows[own]), np.asarray(source.scores[own])
+            filled = (passages >= 0) & ~np.isnan(scores)
+            found.append((here[np.nonzero(filled)[0]], passages[filled].astype(np.int64), scores[filled]))
+        places_, rows, values = (np.concatenate(part) for part in zip(*found, strict=True))
+        return places_, rows, values
+
+    def content(self) -> dict[str, Any]:
+        """What decides on the batches; see ``training.fingerprint``."""
+        parts = ((source.passage_rows, source.scores) for source in self.sources)
+        return {"places": self.places, "pairs": [part for both in parts for part in both]}
+
+
+def _nothing() -> tuple[Ids, Ids, NDArray[np.float32]]:
+    return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32)
+
+
+def save_pair_scores(folder: Path, pairs: PairScores, collection: Collection) -> None:
+    """Write an artifact: arrays (``queries.npy``, ``passages.npy``, ``scores.npy``) and JSONL of the pairs with a score.
+
+    Scores are written to the last bit. Arrays that are mapped from ``folder`` are there already.
+    """
+    arrays = {"queries": pairs.query_rows, "passages": pairs.passage_rows, "scores": pairs.scores}
+    for name, array in arrays.items():
+        if not isinstance(array, np.memmap):
+            with atomic(folder / f"{name}.npy") as temporary, open(temporary, "wb") as stream:
+                np.save(stream, array)
+    with atomic(folder / FILE) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as stream:
+        for first in range(0, len(pairs.query_rows), WRITTEN):
+            part = slice(first, first + WRITTEN)
+            own = PairScores(pairs.query_rows[part], np.asarray(pairs.passage_rows[part]), pairs.scores[part])
+            passages = iter(collection.passages.ids_at(own.passage_rows[own.filled]))
+            queries = collection.queries.ids_at(own.query_rows)
+            for query, filled, scores in zip(queries, own.filled, own.scores, strict=True):
+                # astype(str) of a float32 gives the shortest text that reads back as the same number
+                values = [float(text) for text in scores[filled].astype("U32")]
+                line = {"query_id": query, "passage_ids": list(islice(passages, len(values))), "scores": values}
+                stream.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+
+def open_pair_scores(folder: Path) -> PairScores:
+    """The artifact that ``save_pair_scores`` wrote, memory-mapped."""
+    passages, scores = (load_array(folder / f"{name}.npy", mapped=True) for name in ("passages", "scores"))
+    return PairScores(load_array(folder / "queries.npy"), passages, scores)
+
+
+def read_pair_scores(path: Path, collection: Collection) -> PairScores:
+    """Read a file of pairs with scores: JSONL where its name says so, otherwise a run file of TREC; plain or .gz.
+
+    Raises:
+        UserError: with the line number, for what is broken, an unknown id, a pair or a query twice, and a score that is
+            missing or no finite number of 32 bits.
+    """
+    if path.name.removesuffix(".gz").endswith(".jsonl"):
+        return _of_lists([_parsed(*line) for line in read_objects(path)], collection, str(path))
+    run = read_run(path, collection)
+    if not len(run.query_rows):
+        raise UserError(f"{path}: no scores, the file is empty")
+    return PairScores(run.query_rows, run.passage_rows, np.where(run.passage_rows >= 0, run.scores, np.float32(np.nan)))
+
+
+Line = tuple[str, str, list[str], list[Any]]  # where it stands, the query, its passages and their scores
+
+
+def _parsed(place: str, record: dict[str, Any]) -> Line:
+    query, ids, scores = (
+        field(record, "query_id", place, str),
+        field(record, "passage_ids", place, list),
+        field(record, "scores", place, list),
+    )
+    if not all(isinstance(one, str) for one in ids):
+        raise UserError(f"{place}: passage_ids must be a list of strings")
+    if len(ids) != len(scores):
+        raise UserError(f"{place}: {len(ids)} passage_ids, but {len(scores)} scores; each passage has one")
+    return place, query, ids, scores
+
+
+def _of_lists(lines: Sequence[Line], collection: Collection, where: str) -> PairScores:
+    flat = [one for _, _, ids, _ in lines for one in ids]
+    if not flat:
+        raise UserError(f"{where}: no scores, there is no pair")
+    counts = np.array([len(ids) for _, _, ids, _ in lines], np.int64)
+    of_line = np.repeat(np.arange(len(lines)), counts)
+    queries = rows_of(collection.queries, [query for _, query, _, _ in lines])
+    passages = rows_of(collection.passages, flat)
+    _check_ids(collection.queries, queries, [query for _, query, _, _ in lines], [line[0] for line in lines], "query")
+    _check_ids(collection.passages, passages, flat, [lines[at][0] for at in of_line.tolist()], "passage")
+    for at in _again(queries):
+        raise UserError(f"{lines[at][0]}: query {shown(lines[at][1])!r} has a line already")
+    for at in _again((of_line << 32) + passages):
+        raise UserError(f"{lines[int(of_line[at])][0]}: passage {shown(flat[at])!r} is there twice for its query")
+    values = [_score(score, place) for place, _, _, scores in lines for score in scores]
+    order = np.argsort(queries, kind="stable")
+    filled = np.arange(counts.max()) < counts[:, None]
+    rows, table = np.full(filled.shape, -1, np.int64), np.full(filled.shape, np.nan, np.float32)
+    rows[filled], table[filled] = passages, values
+    return PairScores(queries[order], rows[order], table[order])
+
+
+def _check_ids(table: TextTable, rows: Ids, ids: Sequence[str], places: Sequence[str], kind: str) -> None:
+    for at in np.flatnonzero(rows < 0).tolist():
+        raise UserError(f"{places[at]}: {kind} {shown(ids[at])!r} is unknown{table.unlike(ids[at])}")
+
+
+def _again(values: Ids) -> list[int]:
+    """Where a value stands that stood before, the first such place alone; empty where none does."""
+    order = np.argsort(values, kind="stable")
+    repeated = order[1:][values[order][1:] == values[order][:-1]]
+    return [int(repeated.min())] if len(repeated) else []
+
+
+def _score(value: Any, place: str) -> float:
+    number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    if not number or not abs(value) <= HIGHEST:  # NaN is not
+        raise UserError(
+            f"{place}: a score must be a finite number of 32 bits, not {shown(json.dumps(value, default=str))}"
+        )
+    return float(value)

@@ -1,0 +1,203 @@
+"""Who scores pairs for distillation: a retriever, a cross-encoder, a function of texts, or several of them together.
+
+Shapes: n queries, k passages of each.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condensery.errors import UserError, shown
+from condensery.retrieval.fusion import min_max
+from condensery.retrieval.negatives import Negatives
+from condensery.retrieval.pair_scores import PairScores, open_pair_scores, read_pair_scores, save_pair_scores
+from condensery.retrieval.pool import NegativePool, without_repeats
+from condensery.retrieval.reranking import Score
+from condensery.retrieval.retriever import Scorer
+from condensery.retrieval.searchers import Searcher, SearcherIndex
+from condensery.system.cache import cached
+from condensery.system.progress import ProgressTask, progress
+from condensery.text.collection import Collection
+
+Rows = NDArray[np.integer]
+Ids = NDArray[np.int64]
+Scores = NDArray[np.float32]
+Scaling = Literal["none", "min_max"]
+Predict = Callable[[list[tuple[str, str]]], Any]  # pairs of a query and a passage -> a number for each
+PAIRS = 65_536  # pairs of texts that a function is given at a time
+
+
+class Predicting(Protocol):
+    """An object that scores pairs of texts, such as ``CrossEncoder`` of sentence-transformers."""
+
+    def predict(self, pairs: list[tuple[str, str]], /) -> Any:
+        """A number for each pair of a query and a passage."""
+
+
+def pool_to_score(
+    positives: Mapping[int, Rows], negatives: Sequence[Negatives], depth: int | None = None
+) -> tuple[Ids, NDArray[np.int32]]:
+    """The queries (n,) of ``positives``, ascending, and what is drawn for them in training (n, k): each passage once.
+
+    A query's positives stand first, then the ``depth`` best negatives of each source; None = all. Padded with -1 at the end.
+    """
+    queries = np.array(sorted(positives), np.int64)
+    own = np.full((len(queries), max(map(len, positives.values()), default=0)), -1, np.int32)
+    for place, query in enumerate(queries.tolist()):
+        own[place, : len(positives[query])] = positives[query]
+    pool = NegativePool(negatives, queries, [depth] * len(negatives))
+    both = without_repeats(np.concatenate([own, pool[np.arange(len(queries))]], axis=1))
+    order = np.argsort(both < 0, axis=1, kind="stable")
+    width = int((both >= 0).sum(axis=1).max(initial=0))
+    return queries, np.take_along_axis(both, order, axis=1)[:, :width]
+
+
+def by_retriever(retriever: Scorer) -> Score:
+    """The scores that a retriever gives the passages."""
+
+    def score(query_rows: Rows, candidates: Rows, task: ProgressTask) -> Scores:
+        task.advance(int((candidates >= 0).sum()))
+        return retriever.scores(query_rows, candidates)
+
+    return score
+
+
+def by_texts(predict: Predict, collection: Collection, label: str) -> Score:
+    """The scores that a function gives pairs of texts, such as ``CrossEncoder.predict`` of sentence-transformers.
+
+    A passage is its title and its text, as for BM25. Raises ``UserError`` where it gives other than a finite number a pair.
+    """
+    queries, titles, texts = (
+        collection.queries.column("text"),
+        collection.passages.column("title"),
+        collection.passages.column("text"),
+    )
+
+    def score(query_rows: Rows, candidates: Rows, task: ProgressTask) -> Scores:
+        place, at = np.nonzero(candidates >= 0)
+        scores = np.full(candidates.shape, np.nan, np.float32)
+        for first in range(0, len(place), PAIRS):
+            part = slice(first, first + PAIRS)
+            rows = candidates[place[part], at[part]]
+            read = [
+                f"{title} {text}" if title else text
+                for title, text in zip(titles.take(rows), texts.take(rows), strict=True)
+            ]
+            pairs = list(zip(queries.take(query_rows[place[part]]), read, strict=True))
+            scores[place[part], at[part]] = _numbers(predict(pairs), len(pairs), label)
+            task.advance(len(pairs))
+        return scores
+
+    return score
+
+
+def _numbers(given: Any, pairs: int, label: str) -> Scores:
+    """What a function gave as one number a pair."""
+    given = given.detach().float().cpu().numpy() if hasattr(given, "detach") else given
+    try:
+        found = np.asarray(given, np.float32)
+    except (TypeError, ValueError):
+        raise UserError(f"{label}: it must give a number for each pair, not {shown(repr(given))}") from None
+    if found.shape not in ((pairs,), (pairs, 1)):
+        raise UserError(
+            f"{label}: of {pairs} pairs it gives numbers of shape {found.shape}; one for each pair is expected"
+        )
+    if not np.isfinite(found).all():
+        at = int(np.flatnonzero(~np.isfinite(found.reshape(-1)))[0])
+        raise UserError(f"{label}: the score of pair {at} is not finite")
+    return found.reshape(-1)
+
+
+def together(scorers: Sequence[Score], weights: Sequence[float] | None = None, scaling: Scaling = "none") -> Score:
+    """The weighted mean of what several say; NaN where one of them says nothing, and where there is no passage.
+
+    Args:
+        scorers: each looks at all pairs.
+        weights: one for each, not all 0; None = all alike.
+        scaling: min_max brings what a scorer gives a query's passages to [0, 1] first, as fusion does.
+    """
+    shares = np.ones(len(scorers)) if weights is None else np.asarray(weights, np.float64)
+    shares = shares / shares.sum()
+
+    def score(query_rows: Rows, candidates: Rows, task: ProgressTask) -> Scores:
+        total = np.zeros(candidates.shape)
+        for one, share in zip(scorers, shares.tolist(), strict=True):
+            given = np.where(candidates >= 0, one(query_rows, candidates, task), np.nan)
+            total += share * (_scaled(given, candidates) if scaling == "min_max" else given)
+        return total.astype(np.float32)
+
+    return score
+
+
+def _scaled(scores: NDArray[np.floating], candidates: Rows) -> NDArray[np.float64]:
+    missing = np.isnan(scores)
+    return np.where(missing, np.nan, min_max((np.where(missing, 0, scores), np.where(missing, -1, candidates))))
+
+
+def taught_by(
+    teacher: Any, collection: Collection, positives: Mapping[int, Rows], negatives: Sequence[Negatives]
+) -> PairScores:
+    """The scores of a teacher for what is drawn in training, ``pool_to_score``.
+
+    Args:
+        teacher: scores that are there, as ``PairScores``, as query id -> passage id -> score, or in a file or folder; or who
+            scores: a ``Searcher`` or its class, an object with ``predict``, or a function, of pairs of texts. What a searcher
+            says is kept (see ``condensery.system.cache``).
+        collection: of queries and passages.
+        positives, negatives: see ``pool_to_score``.
+
+    Raises:
+        UserError: it is nothing of these, or its scores are not finite; see ``read_pair_scores``, too.
+    """
+    if isinstance(teacher, PairScores):
+        return teacher
+    if isinstance(teacher, Mapping):
+        return PairScores.of(teacher, collection)
+    if isinstance(teacher, str | Path):
+        path = Path(teacher)
+        return open_pair_scores(path) if path.is_dir() else read_pair_scores(path, collection)
+    queries, candidates = pool_to_score(positives, negatives)
+    teacher = teacher() if isinstance(teacher, type) else teacher
+    if isinstance(teacher, Searcher):
+        return _by_searcher(teacher, collection, queries, candidates)
+    predict = getattr(teacher, "predict", None if hasattr(teacher, "parameters") else teacher)
+    if not callable(predict):
+        raise UserError(
+            "teacher: BM25 or a Retriever, an object with predict(pairs of texts), a function of these, a file, scores by"
+            f" id, or PairScores is expected, not a {type(teacher).__name__}"
+        )
+    with progress("teacher", int((candidates >= 0).sum()), "pairs") as task:
+        scores = together([by_texts(predict, collection, "teacher")])(queries, candidates, task)
+    return PairScores(queries, candidates, scores)
+
+
+def _by_searcher(searcher: Searcher, collection: Collection, queries: Ids, candidates: NDArray[np.int32]) -> PairScores:
+    asked = blake2b(queries.tobytes() + candidates.tobytes(), digest_size=16).hexdigest()
+
+    def make(folder: Path) -> None:
+        index = SearcherIndex(searcher, collection)
+        with progress("teacher", int((candidates >= 0).sum()), "pairs") as task:
+            scores = together([by_retriever(index)])(queries, candidates, task)
+        save_pair_scores(folder, PairScores(queries, candidates, scores), collection)
+
+    return open_pair_scores(cached("pair_scores", f"{collection.content_hash} {searcher.identity()} {asked}", make))
+
+
+def counts(pairs: PairScores, positives: Mapping[int, Rows]) -> dict[str, int]:
+    """For a manifest: queries, pairs with a score, and of how many queries nothing or no positive has one."""
+    filled = pairs.filled
+    with_positive = sum(
+        bool(np.isin(positives[query], passages[own]).any())
+        for query, passages, own in zip(pairs.query_rows.tolist(), pairs.passage_rows, filled, strict=True)
+    )
+    enough = filled.sum(axis=1) > 1
+    return {
+        "queries": len(positives),
+        "pairs": int(filled.sum()),
+        "queries_without_scores": len(positives) - int(enough.sum()),
+        "queries_without_positive": len(positives) - with_positive,
+    }
