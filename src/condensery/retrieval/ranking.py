@@ -65,3 +65,18 @@ def strictly_falling(scores: NDArray[np.float32]) -> NDArray[np.float32]:
     falling = np.minimum.accumulate(ordered + places, axis=-1) - places
     falling = np.maximum(falling, _ordered(np.asarray(LOWEST)) + 1 + places[::-1])
     return np.where(falling == ordered, scores, _scores(falling - (falling < 0)))
+
+
+def scores_in(ranking: Ranking, passages: NDArray[np.integer], otherwise: float) -> NDArray[np.float32]:
+    """The scores that a ranking (n, c), in any order, has of passages (n, k); ``otherwise`` where it has them not, NaN for
+    row -1."""
+    scores, rows = ranking
+    query, place = np.nonzero(rows >= 0)
+    known, values = (query << 32) + rows[query, place], scores[query, place]
+    order = np.argsort(known, kind="stable")
+    wanted = (np.arange(len(passages), dtype=np.int64)[:, None] << 32) + passages
+    found = np.full(passages.shape, otherwise, np.float32)
+    if len(known):
+        at = order[np.minimum(np.searchsorted(known, wanted, sorter=order), len(known) - 1)]
+        found = np.where(known[at] == wanted, values[at], np.float32(otherwise))
+    return np.where(passages < 0, np.float32(np.nan), found)

@@ -21,7 +21,7 @@ from condensery.errors import UserError, shown
 from condensery.retrieval.dense import shard_path
 from condensery.retrieval.encoding import join_shards, missing, shard_ranges
 from condensery.retrieval.finite import check_finite
-from condensery.retrieval.ranking import EMPTY, Ranking, pack, top, unpack
+from condensery.retrieval.ranking import EMPTY, Ranking, pack, scores_in, top, unpack
 from condensery.retrieval.retriever import CollectionRetriever
 from condensery.retrieval.shards import rank_in_shards
 from condensery.sharing import SINGLE_PROCESS, ProcessGroup
@@ -136,6 +136,18 @@ class RerankedIndex:
 
     def search(self, query_rows: Rows, k: int, progress: ProgressTask | None = None) -> Ranking:
         """As ``CollectionRetriever.search``; no more than the candidates are found. ``UserError`` for a query without any."""
+        place = self._places(query_rows)
+        if progress:
+            progress.advance(len(place))
+        return ordered(self.scores[place], self.candidates[place], k)
+
+    def score(self, query_rows: Rows, passage_rows: Rows) -> Scores:
+        """See ``CollectionRetriever``. ``UserError`` as of ``search``."""
+        place = self._places(query_rows)
+        return scores_in((self.scores[place], self.candidates[place]), passage_rows, otherwise=np.nan)
+
+    def _places(self, query_rows: Rows) -> NDArray[np.integer]:
+        """Where queries (n,) stand among those that were reranked."""
         place = np.minimum(np.searchsorted(self.query_rows, query_rows), len(self.query_rows) - 1)
         strange = np.flatnonzero(self.query_rows[place] != query_rows)
         if len(strange):
@@ -144,9 +156,7 @@ class RerankedIndex:
                 f"{self.folder}: query {shown(name)!r} was not reranked (those of the split {self.about['split']!r} were);"
                 " set the key split of the stage that reranks"
             )
-        if progress:
-            progress.advance(len(place))
-        return ordered(self.scores[place], self.candidates[place], k)
+        return place
 
 
 def ordered(scores: Scores, candidates: Rows, k: int) -> Ranking:

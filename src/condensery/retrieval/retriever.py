@@ -26,6 +26,14 @@ class CollectionRetriever(Protocol):
         found the row is -1 and the score -inf.
         """
 
+    def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
+        """The scores that queries (n,) of the collection give passages (n, k) of each, found by ``search`` or not.
+
+        Of BM25, 0 where no term is shared; of dense vectors, approximate search or not, the exact inner product, the best
+        window's; of a fused ranking, what its ``search`` gives, and 0 for what none of its members returns. NaN for row -1,
+        and for a passage that a reranker did not read.
+        """
+
 
 def recall_of(retriever: CollectionRetriever, label: str) -> dict[str, float]:
     """What an approximate retriever found of the exact results so far: printed, and for a manifest; of another nothing.

@@ -112,15 +112,26 @@ class Searcher(ABC):
     def rank(self, queries: Sequence[str], k: int) -> Ranking:
         """The same as arrays: scores (n, k) float32 and places of the passages (n, k) int64, -inf and -1 where there are
         fewer. Raises ``UserError`` where nothing is indexed."""
+        self._check(queries)
+        scores, rows = self._rank(list(queries), k)
+        check_scores(scores, rows, "search: a score of query", queries)
+        return scores, rows
+
+    def score(self, queries: Sequence[str], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
+        """The scores (n, k) of passages at some places (n, k) of each query; NaN for place -1.
+
+        See ``CollectionRetriever.score``. Raises ``UserError`` where nothing is indexed, or a score is not finite.
+        """
+        self._check(queries)
+        return self._score(list(queries), passage_rows)
+
+    def _check(self, queries: Sequence[str]) -> None:
         if not self._ids:
             raise UserError("search: nothing is indexed yet; call index(passages) first")
         for number, query in enumerate(queries):
             if not isinstance(query, str):
                 raise UserError(f"search: query {number} is no text but of {type(query).__name__}")
             check_whole(query, "text", f"search: query {number}")
-        scores, rows = self._rank(list(queries), k)
-        check_scores(scores, rows, "search: a score of query", queries)
-        return scores, rows
 
     def identity(self) -> str:
         """What its results depend on besides the passages: what is mined with it is found again by this."""
@@ -131,6 +142,9 @@ class Searcher(ABC):
 
     @abstractmethod
     def _rank(self, queries: list[str], k: int) -> Ranking: ...
+
+    @abstractmethod
+    def _score(self, queries: list[str], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]: ...
 
 
 class BM25(Searcher):
@@ -179,6 +193,9 @@ class BM25(Searcher):
 
     def _rank(self, queries: list[str], k: int) -> Ranking:
         return self._index.search_texts(queries, k) if queries else _nothing(k)
+
+    def _score(self, queries: list[str], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
+        return self._index.score_texts(queries, passage_rows)
 
     def without_terms(self, queries: Sequence[str]) -> int:
         """How many of some queries share no term with any passage, so that nothing is found for them."""
@@ -301,6 +318,20 @@ class Retriever(Searcher):
             return search(k=k)
         return unpack(best_of_windows(lambda number: pack(*search(k=number)), self._starts, k))
 
+    def _score(self, queries: list[str], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
+        from condensery.retrieval.dense import multiply
+        from condensery.retrieval.windows import scores_of_best_window
+
+        vectors = self.encode_queries(queries)
+
+        def products(rows: NDArray[np.integer]) -> NDArray[np.float32]:
+            found = np.zeros(rows.shape, np.float32)
+            multiply(vectors, self._vectors, rows, 0, len(self._vectors), found)
+            check_finite(found, "score: a score of query", queries)
+            return found
+
+        return scores_of_best_window(products, None if self.windows == 1 else self._starts, passage_rows)
+
     def _windows_of(self, text: str, title: str) -> list[NDArray[np.int64]]:
         from condensery.retrieval.windows import cut
         from condensery.tokens.vocabulary import with_special
@@ -363,6 +394,10 @@ class SearcherIndex:
     def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
         """See ``condensery.retrieval.index.Retriever``."""
         return self.searcher.rank(self.queries.take(query_rows), k)
+
+    def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
+        """See ``CollectionRetriever``."""
+        return self.searcher.score(self.queries.take(query_rows), passage_rows)
 
     def without_terms(self, query_rows: NDArray[np.integer]) -> int:
         """See ``condensery.retrieval.retriever.unmatched_queries``."""
