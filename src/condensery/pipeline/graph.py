@@ -275,15 +275,17 @@ class _Builder:
 
 def artifact_id(node: Node, version: int) -> str:
     """16 hexadecimal digits of (kind, version, what of the config can change the result, ids of the inputs)."""
-    config = node.config
-    apart = {*node.inputs, *config.by_content()}
+    config, by_content = node.config, node.config.by_content()
+    apart = {*node.inputs, *by_content}
     own = {field: value for field, value in _identity(config).items() if field not in apart}
     literal = {
         field: [word for word in _words(getattr(config, field)) if word in references(type(config))[field].literal]
         for field in node.inputs
+        if field not in by_content
     }
     extra = list(config.identity()) if hasattr(config, "identity") else []
-    return _digest([node.kind, version, own, literal, extra, {k: list(v) for k, v in node.made_from.items()}], 8)
+    made_from = {field: list(references) for field, references in node.made_from.items() if field not in by_content}
+    return _digest([node.kind, version, own, literal, extra, made_from], 8)
 
 
 def _needs_merging(value: Any, default: Any) -> bool:

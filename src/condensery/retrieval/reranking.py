@@ -91,7 +91,7 @@ def score_candidates(
         pairs = sum(int((candidates[those] >= 0).sum()) for those in rows.values())
         with progress(label, pairs * len(scorers), "pairs") as task:
             for number, those in rows.items():
-                scores = _score(scorers, query_rows[those], np.asarray(candidates[those]), budget, task, label)
+                scores = mean_scores(scorers, query_rows[those], np.asarray(candidates[those]), budget, label, task)
                 with atomic(shard_path(parts, number)) as temporary, open(temporary, "wb") as stream:
                     np.save(stream, scores)
     group.leave_unless_rank_zero()
@@ -102,17 +102,23 @@ def score_candidates(
     return load_array(path, mapped=True)
 
 
-def _score(
-    scorers: Sequence[PairScorer], query_rows: Rows, candidates: Rows, budget: int, task: ProgressTask, label: str
+def mean_scores(
+    scorers: Sequence[PairScorer],
+    query_rows: Rows,
+    candidates: Rows,
+    budget: int,
+    label: str,
+    task: ProgressTask | None = None,
 ) -> Scores:
-    """The mean scores of one shard."""
+    """As ``score_candidates``, in memory; the task advances by pairs."""
     filled = candidates >= 0
     queries, passages = np.repeat(query_rows, filled.sum(axis=1)), candidates[filled]
     total = np.zeros(len(passages), np.float32)
     for scorer in scorers:
         for chunk in scorer.reader.chunks(queries, passages, budget) if len(passages) else ():
             total[chunk.rows.numpy()] += scorer.score(chunk).detach().float().cpu().numpy()
-            task.advance(len(chunk))
+            if task:
+                task.advance(len(chunk))
     remedy = "the cross-encoder diverged in training, or needs precision fp32"
     pairs = np.stack([queries, passages], axis=1)
     check_finite(total, f"{label}: the score of the rows of query and passage", pairs, remedy)

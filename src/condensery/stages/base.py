@@ -80,7 +80,10 @@ class StageConfig(BaseModel):
         return no_bool_as_number(cls, value, info)
 
     def by_content(self) -> set[str]:
-        """Fields that do not enter the id as they stand, but by what ``identity`` says: of a file or folder its content."""
+        """Fields that do not enter the id as they stand, but by what ``identity`` says: of a file or folder its content.
+
+        A field that came later is among them as long as it changes nothing, and so are the stages that it names.
+        """
         return set()
 
     def input_error(self, inputs: Mapping[str, Sequence["StageConfig"]]) -> tuple[str, str] | None:

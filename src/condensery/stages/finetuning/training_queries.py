@@ -72,18 +72,23 @@ def training_work(
 def training_queries(config: QueriesConfig, context: Context, collection: "Collection") -> "TrainingQueries":
     """The judged queries of a split, or a subset of them, and those that ``labels`` adds; their positives and negatives.
 
+    What people relabelled as relevant, which the sources of negatives tell, is a positive too.
+
     Raises:
         UserError: a judged query has no positive, there are fewer queries than asked for, or a source has none of them.
     """
     import numpy as np
 
     from condensery.retrieval.no_negatives import NoNegatives
+    from condensery.retrieval.relabelled import open_relabelled
     from condensery.training.batches.triples import TrainingQueries, judged_queries
 
     key = f"stages.{context.stage_name}.train_queries"
     judged = judged_queries(collection, config.split, config.train_queries, config.seed, key)
     labels = _labels(context)
     relevant = dict(sorted((_labelled(labels, collection) | judged).items()))
+    for folder in context.inputs("negatives"):
+        relevant = open_relabelled(folder, collection).added_to(relevant)
     pool, weights = _pooled(config, context, collection, np.fromiter(relevant, np.int64), labels)
     return TrainingQueries.of(relevant, pool, weights, NoNegatives.of(collection, relevant))
 
