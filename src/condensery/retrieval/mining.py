@@ -56,12 +56,14 @@ def mine(
     Args:
         below: which scores a negative may have; what it leaves out stands in arrays of the artifact (``ARRAYS``).
         scorer: gives these scores; None = the retriever.
-        relabelled: passages that people found relevant, which are positives here, or not, which ``below`` never leaves out.
+        relabelled: passages that people found relevant, which are positives here, or not; what they or the split judge not
+            relevant ``below`` never leaves out.
 
     Raises:
         UserError: no query has a positive, or the collection has no answers and they are asked for.
     """
-    positives = relabelled.added_to(collection.qrels(split).positives())
+    qrels = collection.qrels(split)
+    positives = relabelled.added_to(qrels.positives())
     query_rows = np.array(sorted(positives), np.int64)
     if not len(query_rows):
         raise UserError(f"split '{split}' of collection '{collection.name}': no query has a positive, nothing to mine")
@@ -69,7 +71,7 @@ def mine(
         raise UserError(f"collection '{collection.name}' has no answers; set stage.mine.without_answers=false")
 
     known = NoNegatives.of(collection, positives)
-    judge = Judge(scorer or retriever, below, positives, relabelled.no) if below else None
+    judge = Judge(scorer or retriever, below, positives, relabelled.all_no(qrels)) if below else None
     miner = _Miner(retriever, known, judge)
 
     def rank(rows: Ids, task: ProgressTask) -> tuple[NDArray[Any], ...]:

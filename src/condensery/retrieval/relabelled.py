@@ -16,7 +16,7 @@ from condensery.errors import UserError, shown
 from condensery.retrieval.no_negatives import ROW, packed
 from condensery.system.cells import harmless
 from condensery.system.files import atomic
-from condensery.text.collection import Collection
+from condensery.text.collection import Collection, Qrels
 from condensery.text.sheets import bare, cell, sheet_rows
 from condensery.text.table import TextTable
 
@@ -47,6 +47,11 @@ class Relabelled:
                 own = self.yes[self.yes >> 32 == query] & ROW
                 more[query] = np.concatenate([more[query], own[~np.isin(own, more[query])]])
         return more
+
+    def all_no(self, qrels: Qrels) -> Ids:
+        """``no``, and what a split judges not relevant at all (grade 0 or less)."""
+        never = qrels.grades <= 0
+        return np.union1d(self.no, packed(qrels.query_rows[never], qrels.passage_rows[never]))
 
     def saved(self, folder: Path, collection: Collection, label: str) -> dict[str, int]:
         """Write them into an artifact of negatives and print how many they are; that, for a manifest. Of none nothing."""

@@ -87,8 +87,8 @@ def training_queries(config: QueriesConfig, context: Context, collection: "Colle
     judged = judged_queries(collection, config.split, config.train_queries, config.seed, key)
     labels = _labels(context)
     relevant = dict(sorted((_labelled(labels, collection) | judged).items()))
-    for folder in context.inputs("negatives"):
-        relevant = open_relabelled(folder, collection).added_to(relevant)
+    for artifact in context.made_from.get("negatives", ()):
+        relevant = open_relabelled(artifact.path, collection).added_to(relevant)
     pool, weights = _pooled(config, context, collection, np.fromiter(relevant, np.int64), labels)
     return TrainingQueries.of(relevant, pool, weights, NoNegatives.of(collection, relevant))
 

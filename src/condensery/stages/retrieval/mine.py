@@ -134,5 +134,7 @@ def _scorer(config: MineConfig, context: Context, collection: "Collection") -> "
 
     if config.cross_encoders:
         return CrossEncoderScorer(config, context, collection)
-    runtime, folders = context.runtime, context.inputs("scorer")
-    return open_index(folders[0], collection, runtime.threads, device=runtime.search_device) if folders else None
+    if config.scorer is None:
+        return None
+    runtime = context.runtime
+    return open_index(context.input("scorer"), collection, runtime.threads, device=runtime.search_device)
