@@ -22,7 +22,9 @@ from condensery.errors import UserError, shown
 from condensery.retrieval.finite import check_finite, check_scores
 from condensery.retrieval.hits import Hit
 from condensery.retrieval.negatives import Negatives, open_negatives
+from condensery.retrieval.positive_aware import Below
 from condensery.retrieval.ranking import Ranking
+from condensery.retrieval.relabelled import NOTHING, Relabelled
 from condensery.retrieval.retriever import unmatched_queries
 from condensery.system.cache import cached
 from condensery.system.progress import ProgressTask
@@ -410,9 +412,16 @@ class SearcherIndex:
             print(f"warning: {text}", flush=True)
 
 
-def mined(searcher: Searcher, collection: Collection, split: str, depth: int) -> Negatives:
+def mined(
+    searcher: Searcher,
+    collection: Collection,
+    split: str,
+    depth: int,
+    below: Below = Below(),  # noqa: B008
+    relabelled: Relabelled = NOTHING,
+) -> Negatives:
     """The ``depth`` best negatives of each judged query of ``split``: no passage that is relevant to it, or has the text of
-    such a one or of the query (see ``mine``).
+    such a one or of the query, or scores too high for ``below`` (see ``mine``).
 
     They are kept (see ``condensery.system.cache``). Raises ``UserError`` where the split is not there or no query has a
     positive.
@@ -420,11 +429,15 @@ def mined(searcher: Searcher, collection: Collection, split: str, depth: int) ->
     from condensery.retrieval.mining import mine
 
     content = f"{collection.content_hash} {split} {depth} {searcher.identity()} {RULE}"
+    if below:
+        content += f" {below}"
+    if relabelled is not NOTHING:
+        content += f" relabelled {relabelled.yes.tolist()} {relabelled.no.tolist()}"
 
     def make(target: Path) -> None:
         index = SearcherIndex(searcher, collection)
         index.warn(np.array(sorted(collection.qrels(split).positives()), np.int64))
-        mine(index, collection, split, depth, target)
+        mine(index, collection, split, depth, target, below=below, relabelled=relabelled)
 
     folder = cached("negatives", content, make)
     return open_negatives(folder, collection)
