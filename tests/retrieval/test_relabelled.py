@@ -9,8 +9,8 @@ import pytest
 
 from condensery.errors import UserError
 from condensery.retrieval.labelling import write_denoised
-from condensery.retrieval.negatives import from_triples
-from condensery.retrieval.relabelled import NOTHING, open_relabelled, read_relabelled
+from condensery.retrieval.negatives import from_triples, open_relabelled
+from condensery.retrieval.relabelled import NOTHING, read_relabelled
 from condensery.text.collection import Collection
 
 HEAD = ["query id", "passage id", "relevant"]

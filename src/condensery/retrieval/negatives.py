@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from condensery.errors import UserError, shown
 from condensery.retrieval.lookup import rows_of
 from condensery.retrieval.no_negatives import NoNegatives, packed
-from condensery.retrieval.relabelled import NOTHING, Relabelled
+from condensery.retrieval.relabelled import FILE, NOTHING, Relabelled
 from condensery.system.files import atomic, load_array, write_json
 from condensery.system.inputs import look
 from condensery.system.progress import progress
@@ -95,6 +95,18 @@ def open_negatives(folder: Path, collection: Collection) -> Negatives:
         if (folder / "passages.npy").exists()
         else read_negatives(folder / "negatives.jsonl", collection)
     )
+
+
+def open_relabelled(folder: Path, collection: Collection) -> Relabelled:
+    """What ``Relabelled.saved`` wrote into an artifact of negatives; of an artifact without it ``NOTHING``."""
+    path = folder / FILE
+    if not path.exists():
+        return NOTHING
+    pairs = []
+    for field in ("positive_ids", "negative_ids"):
+        read = read_negatives(path, collection, field)
+        pairs.append(np.unique(packed(read.query_rows[:, None], read.passage_rows)[read.passage_rows >= 0]))
+    return Relabelled(*pairs)
 
 
 def _mapped(folder: Path) -> Negatives:

@@ -112,21 +112,6 @@ def read_relabelled(paths: Sequence[Path], collection: Collection, split: str) -
     )
 
 
-def open_relabelled(folder: Path, collection: Collection) -> Relabelled:
-    """What ``Relabelled.saved`` wrote into an artifact of negatives; of an artifact without it ``NOTHING``."""
-    from condensery.retrieval.negatives import read_negatives
-
-    path = folder / FILE
-    if not path.exists():
-        return NOTHING
-    pairs = []
-    for field in ("positive_ids", "negative_ids"):
-        read = read_negatives(path, collection, field)
-        both = packed(read.query_rows[:, None], read.passage_rows)
-        pairs.append(np.unique(both[read.passage_rows >= 0]))
-    return Relabelled(*pairs)
-
-
 def _row(table: TextTable, name: str, text: str, where: str, collection: str) -> int:
     """The row of an id, which a spreadsheet may have put an apostrophe before."""
     name = name.strip()

@@ -79,8 +79,8 @@ def training_queries(config: QueriesConfig, context: Context, collection: "Colle
     """
     import numpy as np
 
+    from condensery.retrieval.negatives import open_relabelled
     from condensery.retrieval.no_negatives import NoNegatives
-    from condensery.retrieval.relabelled import open_relabelled
     from condensery.training.batches.triples import TrainingQueries, judged_queries
 
     key = f"stages.{context.stage_name}.train_queries"

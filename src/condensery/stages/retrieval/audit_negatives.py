@@ -64,9 +64,8 @@ def audit_negatives(config: AuditNegativesConfig, context: Context) -> dict[str,
 def _suspects(config: AuditNegativesConfig, context: Context, collection: "Collection") -> "tuple[Suspects, bool]":
     """The suspects, and whether they were left out of the negatives."""
     from condensery.retrieval.index import open_index
-    from condensery.retrieval.negatives import open_negatives
+    from condensery.retrieval.negatives import open_negatives, open_relabelled
     from condensery.retrieval.positive_aware import LEFT_OUT
-    from condensery.retrieval.relabelled import open_relabelled
     from condensery.retrieval.suspects import are_negatives, were_left_out
 
     mined, folder, runtime = context.artifact("negatives"), context.input("negatives"), context.runtime

@@ -37,8 +37,7 @@ def _several_shards(config: DenoiseConfig, context: Context) -> bool:
 def denoise(config: DenoiseConfig, context: Context) -> dict[str, Any]:
     """Write negatives.jsonl as ``mine`` does; the manifest names the negatives' artifact and the cross-encoders'."""
     from condensery.retrieval.labelling import write_denoised
-    from condensery.retrieval.negatives import open_negatives
-    from condensery.retrieval.relabelled import open_relabelled
+    from condensery.retrieval.negatives import open_negatives, open_relabelled
     from condensery.text.collection import Collection
 
     group, collection = process_group(context.runtime), Collection(context.input("corpus"))
