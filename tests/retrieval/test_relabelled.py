@@ -93,7 +93,7 @@ def test_two_sheets_that_disagree(tmp_path: Path, collection: Collection) -> Non
 
 def test_given_negatives_are_relabelled_too(tmp_path: Path, collection: Collection) -> None:
     triples = tmp_path / "triples.tsv"
-    triples.write_text("q3\tp3\tp9\nq3\tp3\tp10\nq4\tp4\tp9\n")
+    triples.write_text("q3\tp3\tp9\nq3\tp3\tp10\nq5\tp5\tp9\n")
     found = read_relabelled([sheet(tmp_path, ["q3", "p9", "yes"])], collection, "train")
     assert from_triples(triples, collection, 5)[0].passage_rows.tolist() == [[9, 10], [9, -1]]
     assert from_triples(triples, collection, 5, relabelled=found)[0].passage_rows.tolist() == [[10], [9]]

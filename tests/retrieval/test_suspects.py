@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import numpy as np
-from test_positive_aware import SCORES, Table, collection_of
+from known_scores import Table, collection_of
 
 from condensery.retrieval.mining import mine
 from condensery.retrieval.negatives import open_negatives
@@ -11,7 +11,11 @@ from condensery.retrieval.positive_aware import Below
 from condensery.retrieval.relabelled import Relabelled
 from condensery.retrieval.suspects import are_negatives, were_left_out
 
-TABLE = [SCORES[0], [0.1, 0.2, 0.3, 0.19, 0.15, 0.1, 0.05, 0.6], [-1.0, -2.0, -0.5, -3, -4, -5, -6, -7]]
+TABLE = [
+    [0.8, 0.9, 0.8, 0.76, 0.75, 0.5, 0.7, -0.1],
+    [0.1, 0.2, 0.3, 0.19, 0.15, 0.1, 0.05, 0.6],
+    [-1.0, -2.0, -0.5, -3, -4, -5, -6, -7],
+]
 
 
 def test_what_was_left_out_comes_in_the_order_of_how_far_it_is_above_the_positive(tmp_path: Path) -> None:
