@@ -32,10 +32,9 @@ class Range(NamedTuple):
         right = isinstance(value, kind) and not isinstance(value, bool) and math.isfinite(value)
         if right and self.least <= value <= self.most and not (self.above and value == self.least):
             return None
-        bounds = f"{'>' if self.above else '>='} {self.least:g}"
-        return f"{'whole number' if self.whole else 'number'} {bounds}" + (
-            f" and <= {self.most:g}" if self.most < math.inf else ""
-        )
+        bounds = [f"{'>' if self.above else '>='} {self.least:g}"] if self.least > -math.inf else []
+        bounds += [f"<= {self.most:g}"] if self.most < math.inf else []
+        return f"{'whole number' if self.whole else 'number'} {' and '.join(bounds)}".strip()
 
 
 _COUNT, _COUNT_OR_NONE, _SHARE = Range(1, whole=True), Range(0, whole=True), Range(0, 1)
@@ -44,6 +43,9 @@ _POSITIVE, _WEIGHT = Range(0, above=True), Range(0)
 RANGES = {
     "b": _SHARE,
     "batch_size": _COUNT,
+    "below_margin": _WEIGHT,
+    "below_score": Range(-math.inf),
+    "below_share": Range(0, 1, above=True),
     "candidates": _COUNT,
     "chunk_tokens": _COUNT,
     "contrast_weight": _WEIGHT,

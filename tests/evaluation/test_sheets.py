@@ -10,7 +10,8 @@ import pytest
 
 from condensery.errors import UserError
 from condensery.evaluation.pairs import NO_ROW, PASSAGES, QUERIES, Pair
-from condensery.evaluation.sheets import COLUMNS, Item, filled_sheets, items_of, read_sheets, write_sheets
+from condensery.evaluation.sheets import COLUMNS, Item, items_of, read_sheets, write_sheets
+from condensery.text.sheets import filled_sheets
 
 AWKWARD = [
     'a "quoted" word, and; more\tthere',

@@ -117,3 +117,23 @@ def test_a_recipe_without_a_table_has_no_examples(composed: Compose) -> None:
     assert finished.folder is not None
     assert not (finished.folder / "examples.json").exists()
     assert "Examples" not in (finished.folder / "index.html").read_text()
+
+
+def test_the_page_shows_suspected_false_negatives(tmp_path: Path, corpus: Collection) -> None:
+    folder = job(tmp_path, "study-00000000", [measured(tmp_path, corpus, "BM25", 6)])
+    page_of_run(folder, tmp_path, [], [])
+    assert "Suspected false negatives" not in (folder / "index.html").read_text()
+    item = {"ids": ["q1", "p2"], "numbers": ["0.9", "0.8", "1.125"], "query": "question <b>", "passage": "p & q"}
+    items = [{**item, "positive": "right"}, {**item, "numbers": ["1", "-2", ""], "positive": "other"}]
+    audit = tmp_path / "artifacts" / "audit_negatives" / "a0"
+    audit.mkdir(parents=True)
+    write_json(audit / "suspects.json", {"suspects": 1234, "left_out": True, "items": items})
+    node = {"kind": "audit_negatives", "id": "a0", "reads": {}}
+    write_json(folder / "graph.json", {"suspected": node, "again": node})
+    page_of_run(folder, tmp_path, [], [])
+    page = (folder / "index.html").read_text()
+    assert page.count("1,234 passages that mining left out") == 1, "an artifact is shown once"
+    assert '<section id="suspected-false-negatives">' in page
+    assert "<bdi>question &lt;b&gt;</bdi>" in page
+    assert "<bdi>p &amp; q</bdi>" in page
+    assert '<th scope="row">1.125</th><td>0.9</td><td>0.8</td>' in page

@@ -62,7 +62,7 @@ def test_more_effort_finds_more_and_only_exact_scores_are_equal(exact: DenseInde
     assert much.recall == 1.0
     scores, rows = much.search(np.arange(3), 5)
     np.testing.assert_allclose(scores, exact.search(np.arange(3), 5)[0], rtol=1e-5)
-    np.testing.assert_allclose(scores, much.scores(np.arange(3), rows), rtol=1e-5)
+    np.testing.assert_allclose(scores, much.score(np.arange(3), rows), rtol=1e-5)
 
 
 def test_a_passage_of_the_same_score_is_as_good_as_the_exact_one(write_dense: WriteDense, tmp_path: Path) -> None:

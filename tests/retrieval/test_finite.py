@@ -58,7 +58,7 @@ def test_a_vector_on_disk_that_is_not_finite_is_named_with_its_file(
     with pytest.raises(UserError, match=r"the vector of row 13 is not finite"):
         index.passage_vectors(np.array([2, 13]))
     with pytest.raises(UserError, match=r"a score of query row 0 is not finite; delete the folder"):
-        index.scores(np.arange(queries), np.array([[2, 13]] + [[2, 3]] * (queries - 1)))
+        index.score(np.arange(queries), np.array([[2, 13]] + [[2, 3]] * (queries - 1)))
 
 
 @pytest.mark.parametrize("bad", BAD)
@@ -67,7 +67,7 @@ def test_a_query_vector_that_is_not_finite_is_not_searched(bad: float, write_den
     with pytest.raises(UserError, match="the vector of query 1 is not finite"):
         index.search(np.arange(2), 3)
     with pytest.raises(UserError, match="a score of query row 1 is not finite"):
-        index.scores(np.arange(2), np.array([[0, -1], [1, 2]]))
+        index.score(np.arange(2), np.array([[0, -1], [1, 2]]))
 
 
 class Listed:

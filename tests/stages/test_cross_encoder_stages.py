@@ -117,7 +117,7 @@ def test_augmentation_labels_the_queries_whose_judgements_were_set_aside(done: D
 def test_a_rerank_that_was_interrupted_goes_on_and_ends_with_the_same_bits(
     done: Done, recipe: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root, score, shards = tmp_path / "out", reranking._score, 0
+    root, score, shards = tmp_path / "out", reranking.mean_scores, 0
     shutil.copytree(done.folder.parents[1], root, symlinks=True)
     for kind in ("rerank", "denoise", "pseudo_label"):
         shutil.rmtree(root / "artifacts" / kind)
@@ -129,7 +129,7 @@ def test_a_rerank_that_was_interrupted_goes_on_and_ends_with_the_same_bits(
             raise DiskError("stopped")  # what ends a run at once
         return score(*arguments)
 
-    monkeypatch.setattr(reranking, "_score", stopping)
+    monkeypatch.setattr(reranking, "mean_scores", stopping)
     arguments = [*recipe, f"output_root={root}"]
     for _ in range(2):
         assert run_command(*arguments).code != 0

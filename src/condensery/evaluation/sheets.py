@@ -4,10 +4,7 @@ A sheet does not say of what kind a pair is; the key is kept apart. Of several g
 share of the pairs, as in appendix A of query-as-context pre-training (Wu et al. 2023: two groups of three).
 """
 
-import csv
-import io
 import re
-import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,16 +15,10 @@ from condensery.errors import UserError, shown
 from condensery.evaluation.agreement import Votes
 from condensery.evaluation.pairs import Pair
 from condensery.randomness import generator
-from condensery.system.cells import FORMULA
-from condensery.system.files import atomic, expanded
-from condensery.system.inputs import fault
-from condensery.text.lines import csv_rows
+from condensery.text.sheets import bare, cell, sheet_rows, write_sheet
 
 COLUMNS = ("number", "first text", "second text", "judgement")
 JUDGEMENTS = {"high": True, "low": False}
-SEPARATORS = ",;\t"
-CELL = 30_000  # characters; spreadsheet programs cut a cell at 32,767
-CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True)
@@ -53,41 +44,8 @@ def write_sheets(items: Sequence[Item], folder: Path, annotators: int, groups: i
         own = [item for item in items if item.group == group]
         for annotator in range(annotators):
             paths.append(folder / f"sheet-{group * annotators + annotator + 1}.csv")
-            # With the mark that spreadsheet programs know UTF-8 by.
-            with atomic(paths[-1]) as temporary, open(temporary, "w", encoding="utf-8-sig", newline="") as stream:
-                writer = csv.writer(stream)
-                writer.writerow(COLUMNS)
-                writer.writerows([item.number, _shown(item.pair.text), _shown(item.pair.context), ""] for item in own)
-    return paths
-
-
-def _shown(text: str) -> str:
-    """A text as a cell: one line, without control characters, not longer than a cell and no formula."""
-    line = _plain(text)[:CELL].rstrip()
-    return f"'{line}" if line.startswith(FORMULA) else line  # numbers too: +5 would come back as 5
-
-
-def _plain(text: str) -> str:
-    """One line that UTF-8 can hold; a JSON file may give half a surrogate pair."""
-    held = unicodedata.normalize("NFC", text.encode(errors="replace").decode())
-    return " ".join(CONTROL.sub(" ", held).split())
-
-
-def filled_sheets(sheets: Path | Sequence[Path]) -> list[Path]:
-    """The files that the key ``sheets`` names: a list of files, or all ``*.csv`` of a folder. ``UserError``: none."""
-    if not isinstance(sheets, Path):
-        paths = [expanded(path) for path in sheets]
-    elif expanded(sheets).is_dir():
-        paths = sorted(path for path in expanded(sheets).glob("*.csv") if not path.name.startswith("."))
-        if not paths:
-            raise UserError(
-                f"{sheets}: no filled sheets (*.csv) in this folder; sheets names a folder or a list of files"
-            )
-    else:
-        paths = [expanded(sheets)]
-    for path in paths:
-        if why := fault(path):
-            raise UserError(f"{path}: {why}; sheets names the folder, or the list, of filled sheets")
+            rows = ([item.number, cell(item.pair.text), cell(item.pair.context), ""] for item in own)
+            write_sheet(paths[-1], COLUMNS, rows)
     return paths
 
 
@@ -132,7 +90,7 @@ def _read_sheet(path: Path, items: dict[int, Item]) -> tuple[int, dict[int, bool
                 f"{place}: the number {item.number} is of another group's sheet; judge one sheet in one file"
             )
         for text, original in ((first, item.pair.text), (second, item.pair.context)):
-            if _bare(text) != _bare(_shown(original)):
+            if bare(text) != bare(cell(original)):
                 raise UserError(
                     f"{place}: the texts are not those of pair {item.number}: they were edited, or the sheet is of"
                     " another audit (other passages, queries, seed or pairs); fill in the sheets of this one"
@@ -151,11 +109,6 @@ def _read_sheet(path: Path, items: dict[int, Item]) -> tuple[int, dict[int, bool
     return group, judged
 
 
-def _bare(text: str) -> str:
-    """A cell without what a spreadsheet program may add to it or take from it."""
-    return _plain(text).lstrip("'").strip()
-
-
 def _number(text: str, place: str) -> int:
     """A whole number; a spreadsheet program may have written 7 as 7.0 or 7,0."""
     if not re.fullmatch(r"\d{1,9}([.,]0+)?", text, re.ASCII):
@@ -165,46 +118,6 @@ def _number(text: str, place: str) -> int:
 
 def _rows(path: Path) -> Iterator[tuple[str, str, str, str, str]]:
     """(place, number, first text, second text, judgement) of every line that is not blank."""
-    text = _decoded(path)
-    heading = next((line for line in text.splitlines() if line.strip()), "")
-    separator = max(SEPARATORS, key=heading.count)  # the names of the columns hold none of them
-    reader = csv_rows(io.StringIO(text, newline=""), delimiter=separator, strict=True)
-    columns: list[int] = []
-    while True:
-        place = f"{path}:{reader.line_num + 1}"
-        try:
-            row = next(reader, None)
-        except csv.Error as error:
-            raise UserError(f"{place}: not valid CSV ({error})") from None
-        if row is None:
-            break
-        cells = [" ".join(cell.split()) for cell in row]
-        if not any(cells):
-            continue
-        if not columns:
-            columns = _columns(cells, place)
-            continue
-        number, first, second, judgement = (cells[at] if at < len(cells) else "" for at in columns)
+    for place, cells in sheet_rows(path, COLUMNS):
+        number, first, second, judgement = (" ".join(one.split()) for one in cells)
         yield place, number, first, second, judgement
-    if not columns:
-        raise UserError(f"{path}: empty; a sheet begins with the columns {', '.join(COLUMNS)}")
-
-
-def _columns(cells: list[str], place: str) -> list[int]:
-    names = [cell.casefold() for cell in cells]
-    for name in COLUMNS:
-        if names.count(name) != 1:
-            raise UserError(
-                f'{place}: the column "{name}" {"is missing" if name not in names else "comes twice"}; '
-                f"the first line of a sheet names the columns {', '.join(COLUMNS)}"
-            )
-    return [names.index(name) for name in COLUMNS]
-
-
-def _decoded(path: Path) -> str:
-    try:
-        return path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not valid UTF-8 (byte {error.start}); save the sheet as CSV in UTF-8") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None

@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 from markupsafe import Markup
 
+from condensery.reporting import suspects
 from condensery.reporting.curves import Curve
 from condensery.reporting.drawing import Figure
 from condensery.reporting.examples import Examples, by_kind
@@ -76,6 +78,7 @@ class Page:
         failed: (what, why) of jobs that left no run.
         machine: names and values, of hardware and libraries.
         examples: questions with what the rows found; none where the table is not of retrieval.
+        suspects: suspected false negatives by the stage that found them, as ``reporting.suspects.shown`` gives them.
     """
 
     name: str
@@ -88,6 +91,7 @@ class Page:
     failed: Sequence[tuple[str, str]] = ()
     machine: Mapping[str, str] = field(default_factory=dict)
     examples: Examples | None = None
+    suspects: Mapping[str, Any] = field(default_factory=dict)
 
 
 def write_page(page: Page, path: Path) -> None:
@@ -107,6 +111,7 @@ def html(page: Page) -> str:
         "Warnings": _faults(_warnings(page)),
         "Results": Markup().join(results_table(table, places) for table in page.tables),
         "Examples": page_macros.examples(page.examples, by_kind(page.examples.items)) if page.examples else "",
+        "Suspected false negatives": page_macros.suspects(_suspects(page)) if page.suspects else "",
         "Figures": Markup().join(page_macros.figure(one, _data(one), *_numbers(one)) for one in page.figures),
         "Training curves": page_macros.curves(_curves(page.jobs)),
         "Run it again": page_macros.commands(page.command, _each_command(page)),
@@ -222,6 +227,11 @@ def _curves(jobs: Sequence[JobSection]) -> list[tuple[str, list[Markup]]]:
 def _place_of_curves(job: JobSection, stage: str) -> str:
     """Where the page shows them: one place for an artifact, in whichever job."""
     return next((f"curves-{row.kind}-{row.id}" for row in job.artifacts if row.stage == stage), "")
+
+
+def _suspects(page: Page) -> list[tuple[str, str, list[list[Cell]]]]:
+    """The stage, what it found, and the lines of its table."""
+    return [(stage, suspects.about(found), suspects.lines(found)) for stage, found in page.suspects.items()]
 
 
 def _faults(items: list[tuple[str, str]]) -> str:

@@ -201,6 +201,6 @@ class ApproximateIndex:
                 self.recalled[which] += len(theirs) - len(missed) + stand_ins(query, missed, others)
                 self.wanted[which] += len(theirs)
 
-    def scores(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """As ``DenseIndex.scores``: exact."""
-        return self.exact.scores(query_rows, passage_rows)
+    def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
+        """As ``DenseIndex.score``: exact."""
+        return self.exact.score(query_rows, passage_rows)

@@ -192,12 +192,12 @@ class BM25Index:
         self._score(texts, count, progress)
         return ranks
 
-    def scores(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """The scores of some passages (n, c) of queries (n,) of the collection; 0 where no term is shared."""
-        return self.text_scores(self._texts(query_rows), passage_rows)
+    def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
+        """See ``CollectionRetriever``."""
+        return self.score_texts(self._texts(query_rows), passage_rows)
 
-    def text_scores(self, texts: Sequence[str], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """The same of any texts (n,)."""
+    def score_texts(self, texts: Sequence[str], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
+        """The scores of some passages (n, k) of any texts (n,); 0 where no term is shared, NaN for row -1."""
         values = np.zeros(passage_rows.shape, np.float32)
 
         def keep(i: int, scores: NDArray[np.float32], rows: NDArray[np.int32]) -> None:
@@ -207,6 +207,7 @@ class BM25Index:
                 values[i] = np.where(rows[place] == passage_rows[i], scores[place], 0.0)
 
         self._score(texts, keep, None)
+        values[passage_rows < 0] = np.nan
         return values
 
     def neighbours(self, texts: Sequence[str], k: int, progress: ProgressTask | None = None) -> tuple[Ranking, Ranking]:

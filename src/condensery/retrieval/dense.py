@@ -22,7 +22,7 @@ from condensery.retrieval.quantiser import QUANTISED, Decoded, Quantiser
 from condensery.retrieval.ranking import EMPTY, LAST_ROW, SIGN_FLIP, Keys, Ranking, pack, top, unpack
 from condensery.retrieval.retriever import MEMORY
 from condensery.retrieval.windows import FILE as WINDOWS
-from condensery.retrieval.windows import best_of_windows
+from condensery.retrieval.windows import best_of_windows, scores_of_best_window
 from condensery.system.files import RECOMPUTE, load_array, read_json
 from condensery.system.progress import ProgressTask
 
@@ -102,32 +102,18 @@ class DenseIndex:
                 progress.advance(len(queries))
         return unpack(np.concatenate(parts) if parts else np.empty((0, k), np.int64))
 
-    def scores(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """Inner products of queries (n,) with some passages of each (n, c), the best window's; 0 for row -1.
+    def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
+        """See ``CollectionRetriever``. Raises ``UserError`` where a score is not finite."""
+        queries = self.query_vectors(query_rows)
 
-        Raises ``UserError`` where one is not finite.
-        """
-        if self.starts is None:
-            return self._products(query_rows, passage_rows)
-        first = self.starts[passage_rows][..., None]  # (n, c, 1); of row -1 it does not matter
-        windows = first + np.arange(np.diff(self.starts).max(initial=1))  # (n, c, most of a passage)
-        windows[(windows >= self.starts[passage_rows + 1][..., None]) | (passage_rows[..., None] < 0)] = -1
-        products = self._products(query_rows, windows.reshape(len(windows), -1)).reshape(windows.shape)
-        best = np.where(windows < 0, np.float32(-np.inf), products).max(axis=2)
-        return np.where(passage_rows < 0, np.float32(0), best)
+        def products(rows: NDArray[np.integer]) -> NDArray[np.float32]:
+            found = np.zeros(rows.shape, np.float32)
+            for number, (first, stop) in enumerate(self.shards):
+                multiply(queries, self.shard(number), rows, first, stop, found)
+            check_finite(found, f"{self.folder}: a score of query row", query_rows, RECOMPUTE)
+            return found
 
-    def _products(self, query_rows: NDArray[np.integer], rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """Inner products of queries (n,) with some vectors of each (n, c); 0 for row -1."""
-        queries, products = self.query_vectors(query_rows), np.zeros(rows.shape, np.float32)
-        for number, (first, stop) in enumerate(self.shards):
-            shard = self.shard(number)
-            places = np.argwhere((rows >= first) & (rows < stop))
-            for at in range(0, len(places), BLOCK):
-                query, column = places[at : at + BLOCK].T
-                vectors = shard[rows[query, column] - first].astype(np.float32)
-                products[query, column] = np.einsum("id,id->i", queries[query], vectors)
-        check_finite(products, f"{self.folder}: a score of query row", query_rows, RECOMPUTE)
-        return products
+        return scores_of_best_window(products, self.starts, passage_rows)
 
     def _search_group(self, queries: NDArray[np.float32], k: int) -> Keys:
         blocks = self.blocks(min(BLOCK, max(1, self.memory // (4 * 4 * self.dim))))
@@ -161,6 +147,23 @@ class DenseIndex:
 def shard_path(folder: Path, number: int) -> Path:
     """Where the vectors of a shard of passages lie."""
     return folder / "passages" / f"{number:05d}.npy"
+
+
+def multiply(
+    queries: Vectors,
+    vectors: Vectors,
+    rows: NDArray[np.integer],
+    first: int,
+    stop: int,
+    products: NDArray[np.float32],
+) -> None:
+    """Put the inner products of queries (n, d) with those of ``rows`` (n, k) that are from ``first`` to ``stop``, which
+    ``vectors`` (m, d) are, into ``products`` (n, k)."""
+    places = np.argwhere((rows >= first) & (rows < stop))
+    for at in range(0, len(places), BLOCK):
+        query, column = places[at : at + BLOCK].T
+        chosen = vectors[rows[query, column] - first].astype(np.float32)
+        products[query, column] = np.einsum("id,id->i", queries[query], chosen)
 
 
 def search_array(

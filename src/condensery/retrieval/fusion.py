@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from condensery.errors import UserError, shown
 from condensery.retrieval.finite import check_scores
-from condensery.retrieval.ranking import EMPTY, Ranking, looked_up, pack, top, unpack
+from condensery.retrieval.ranking import EMPTY, Ranking, pack, scores_in, top, unpack
 from condensery.retrieval.retriever import CollectionRetriever
 from condensery.system.files import RECOMPUTE, inside, read_json, write_json
 from condensery.system.progress import ProgressTask
@@ -97,11 +97,11 @@ def weighted_sum(candidates: Candidates, weights: Weights, k: int) -> Ranking:
     A retriever of weight 0 brings no candidates.
     """
     retrieved = candidates.retrieved[weights > 0].any(axis=0)
-    return unpack(top(np.where(retrieved, pack(_sums(candidates, weights), candidates.rows), EMPTY), k))
+    return unpack(top(np.where(retrieved, pack(weighted(candidates, weights), candidates.rows), EMPTY), k))
 
 
-def _sums(candidates: Candidates, weights: Weights) -> NDArray[np.float32]:
-    """The weighted sum of each candidate's values (n, c)."""
+def weighted(candidates: Candidates, weights: Weights) -> NDArray[np.float32]:
+    """The weighted sums of the values of all candidates (n, c)."""
     # added as whole multiples of a power of two, which is exact: the order of the retrievers changes no bit
     unit = 2.0 ** (math.frexp(math.fsum(weights))[1] - 50)
     sums: NDArray[np.float64] = np.rint(weights[:, None, None] * (candidates.values / unit)).sum(axis=0) * unit
@@ -168,18 +168,15 @@ class FusedIndex:
                 progress.advance(len(query_rows[part]))
         return scores, rows
 
-    def scores(self, query_rows: Rows, passage_rows: Rows) -> NDArray[np.float32]:
-        """The scores of passages (n, c) of queries (n,) of the collection, as ``search`` gives them.
-
-        What no member returned has 0: each counts it as the last that it did return.
-        """
-        found = np.zeros(passage_rows.shape, np.float32)
+    def score(self, query_rows: Rows, passage_rows: Rows) -> NDArray[np.float32]:
+        """See ``CollectionRetriever``."""
+        scores = np.empty(passage_rows.shape, np.float32)
         for block in _blocks(len(query_rows), QUERIES):
-            for part, candidates in self.candidates(self.rankings(query_rows[block])):
+            for part, found in self.candidates(self.rankings(query_rows[block])):
                 there = slice(block.start + part.start, block.start + part.stop)
-                sums = _sums(candidates, self.weights)
-                found[there] = looked_up(sums, candidates.rows, passage_rows[there], 0.0)
-        return found
+                ranking = weighted(found, self.weights), found.rows
+                scores[there] = scores_in(ranking, passage_rows[there], otherwise=0.0)
+        return scores
 
     def rankings(self, query_rows: Rows) -> list[Ranking]:
         """What each member finds for queries (n,) of the collection: ``depth`` passages, or all where there are fewer."""

@@ -12,12 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.retrieval.negatives import format_line
+from condensery.retrieval.no_negatives import packed
 from condensery.system.files import atomic
 from condensery.text.collection import Collection
 
 Rows = NDArray[np.integer]
 Scores = NDArray[np.float32]
 BLOCK = 1024  # queries worked on at a time
+NONE = np.empty(0, np.int64)
 
 
 def probabilities(scores: Scores) -> Scores:
@@ -43,19 +45,30 @@ def _by_query(
 
 
 def write_denoised(
-    path: Path, collection: Collection, query_rows: Rows, candidates: Rows, scores: Scores, below: float
+    path: Path,
+    collection: Collection,
+    query_rows: Rows,
+    candidates: Rows,
+    scores: Scores,
+    below: float,
+    kept: Rows = NONE,
 ) -> dict[str, Any]:
     """Keep the negatives whose probability is lower than ``below`` (RocketQA, Qu et al. 2021, §4.3), in their order.
 
+    And those that are known to be some, whatever their probability: ``kept`` (m,), (query << 32) + passage.
+
     Writes the file as ``mine`` does; its scores are the probabilities. Returns counts for the manifest.
     """
-    read = kept = without = 0
+    read = written = without = 0
     with atomic(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as stream:
-        for query, names, likely in _by_query(collection, query_rows, candidates, scores):
+        lines = _by_query(collection, query_rows, candidates, scores)
+        for (query, names, likely), row, passages in zip(lines, query_rows, candidates, strict=True):
             keep = likely < below
-            read, kept, without = read + len(names), kept + int(keep.sum()), without + int(not keep.any())
+            if len(kept):
+                keep |= np.isin(packed(row, passages[passages >= 0]), kept)
+            read, written, without = read + len(names), written + int(keep.sum()), without + int(not keep.any())
             stream.write(format_line(query, names[keep].tolist(), likely[keep]))
-    return {"queries": len(query_rows), "negatives": kept, "left_out": read - kept, "queries_without": without}
+    return {"queries": len(query_rows), "negatives": written, "left_out": read - written, "queries_without": without}
 
 
 def write_labels(

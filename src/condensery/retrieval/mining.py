@@ -1,16 +1,19 @@
-"""Mining: the passages that a retriever ranks high for a training query and that are not judged relevant to it."""
+"""Mining: the passages that a retriever ranks high for a training query and that are, as far as is known, not relevant."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError
 from condensery.retrieval.negatives import Negatives, save_negatives
-from condensery.retrieval.no_negatives import NoNegatives, left_out_by_text
-from condensery.retrieval.ranking import Ranking
+from condensery.retrieval.no_negatives import NoNegatives, left_out_by_text, packed
+from condensery.retrieval.positive_aware import ARRAYS, Below, Judge, Scorer, counted
+from condensery.retrieval.relabelled import NOTHING, Relabelled
 from condensery.retrieval.retriever import CollectionRetriever
 from condensery.retrieval.shards import SHARD, open_ranking, padded, rank_in_shards
 from condensery.sharing import SINGLE_PROCESS, ProcessGroup
@@ -18,7 +21,12 @@ from condensery.system.progress import ProgressTask
 from condensery.text.answers import AnswerMatcher
 from condensery.text.collection import Collection
 
-Rankings = list[tuple[NDArray[np.float32], NDArray[np.int64]]]  # scores and passages of each query
+Ids = NDArray[np.int64]
+Scores = NDArray[np.float32]
+Rankings = list[tuple[Scores, Ids]]  # scores and passages of each query
+# Passages that are looked at for a query, where its positive scores low: times those that are wanted, and at least so many.
+# What is ranked deeper is no harder than passages drawn at random.
+FURTHER, LEAST = 4, 1_024
 
 
 def mine(
@@ -32,18 +40,30 @@ def mine(
     made_by: str = "",
     size: int = SHARD,
     group: ProcessGroup = SINGLE_PROCESS,
+    below: Below = Below(),  # noqa: B008
+    scorer: Scorer | None = None,
+    relabelled: Relabelled = NOTHING,
 ) -> dict[str, Any]:
     """Write the ``depth`` best negatives of every query of ``split`` that has a positive, in row order.
 
-    Judged positives are left out first, and what has their text or the query's (``NoNegatives``), with ``without_answers``
-    also passages that hold an answer of the query (among twice ``depth``), then the ``skip_top`` best (which may be unjudged
-    positives); fewer than ``depth`` are written only where no more are found. An interrupted folder is continued behind its
-    last whole shard of ``size`` queries and ends with the same bytes. ``made_by`` is what the artifact says of its retriever.
-    Returns counts for the manifest, of several processes in the first alone.
+    Judged positives are left out first, and what has their text or the query's (``NoNegatives``), then what does not score
+    ``below`` (``positive_aware``), with ``without_answers`` also passages that hold an answer of the query (among twice
+    ``depth``), then the ``skip_top`` best (which may be unjudged positives); fewer than ``depth`` are written only where no
+    more are found. An interrupted folder is continued behind its last whole shard of ``size`` queries and ends with the same
+    bytes. ``made_by`` is what the artifact says of its retriever. Returns counts for the manifest, of several processes in
+    the first alone.
 
-    Raises ``UserError`` where no query has a positive, or the collection has no answers and they are asked for.
+    Args:
+        below: which scores a negative may have; what it leaves out stands in arrays of the artifact (``ARRAYS``).
+        scorer: gives these scores; None = the retriever.
+        relabelled: passages that people found relevant, which are positives here, or not; what they or the split judge not
+            relevant ``below`` never leaves out.
+
+    Raises:
+        UserError: no query has a positive, or the collection has no answers and they are asked for.
     """
-    positives = collection.qrels(split).positives()
+    qrels = collection.qrels(split)
+    positives = relabelled.added_to(qrels.positives())
     query_rows = np.array(sorted(positives), np.int64)
     if not len(query_rows):
         raise UserError(f"split '{split}' of collection '{collection.name}': no query has a positive, nothing to mine")
@@ -51,43 +71,86 @@ def mine(
         raise UserError(f"collection '{collection.name}' has no answers; set stage.mine.without_answers=false")
 
     known = NoNegatives.of(collection, positives)
+    judge = Judge(scorer or retriever, below, positives, relabelled.all_no(qrels)) if below else None
+    miner = _Miner(retriever, known, judge)
 
-    def rank(rows: NDArray[np.int64], task: ProgressTask) -> Ranking:
+    def rank(rows: Ids, task: ProgressTask) -> tuple[NDArray[Any], ...]:
         wanted = skip_top + depth * (2 if without_answers else 1)
-        rankings = _negatives(retriever, rows, wanted, wanted + int(known.lists(rows)[1].max()), known, task)
+        found, measured_by = miner.mined(rows, wanted, task)
+        rankings: Rankings = [(one.scores, one.passages) for one in found]
         if without_answers:
             rankings = _unanswered(collection, rows, rankings, skip_top + depth)
-        return padded([(scores[skip_top:], passages[skip_top:]) for scores, passages in rankings], depth)
+        ranking = padded([(scores[skip_top:], passages[skip_top:]) for scores, passages in rankings], depth)
+        return (*ranking, *_left_out(rows, found), *measured_by) if below else ranking
 
-    rank_in_shards(rank, query_rows, depth, folder, f"mine {split}", size, group)
+    further = ARRAYS if below else ()
+    rank_in_shards(rank, query_rows, depth, folder, f"mine {split}", size, group, further)
     group.leave_unless_rank_zero()
     run = open_ranking(folder)
     about: dict[str, Any] = {"queries": len(query_rows), "depth": depth, "split": split, "made_by": made_by}
     about |= left_out_by_text(known.by_text(positives), f"mine {split}")
-    save_negatives(folder, Negatives(run.query_rows, run.passage_rows, run.scores), collection, about)
+    negatives = Negatives(run.query_rows, run.passage_rows, run.scores)
+    if below:
+        about |= counted(folder, below, int((negatives.counts == 0).sum()), f"mine {split}")
+    about |= relabelled.saved(folder, collection, f"mine {split}")
+    save_negatives(folder, negatives, collection, about)
     return about
 
 
-def _negatives(
-    retriever: CollectionRetriever,
-    rows: NDArray[np.int64],
-    wanted: int,
-    k: int,
-    known: NoNegatives,
-    task: ProgressTask | None,
-) -> Rankings:
-    """The negatives among the ``k`` best passages of each query; where so many are known that fewer than ``wanted`` are
-    left, as where a relevant passage stands often in the collection, among more."""
-    k = min(k, len(retriever))
-    scores, passages = retriever.search(rows, k, task)
-    kept = (passages >= 0) & ~known.among(rows, passages)
-    rankings = [(own[keep], found[keep]) for own, found, keep in zip(scores, passages, kept, strict=True)]
-    short = np.flatnonzero((kept.sum(axis=1) < wanted) & (passages[:, -1] >= 0))
-    if k < len(retriever) and len(short):
-        deeper = _negatives(retriever, rows[short], wanted, 2 * k, known, None)
-        for place, ranking in zip(short.tolist(), deeper, strict=True):
-            rankings[place] = ranking
-    return rankings
+class _Found(NamedTuple):
+    """Of one query: its negatives and their scores, and what was left out before the last of them, with the judge's."""
+
+    scores: Scores
+    passages: Ids
+    left_out: Ids
+    left_out_scores: Scores
+
+
+@dataclass(frozen=True)
+class _Miner:
+    retriever: CollectionRetriever
+    known: NoNegatives
+    judge: Judge | None
+
+    def mined(self, rows: Ids, wanted: int, task: ProgressTask) -> tuple[list[_Found], tuple[NDArray[Any], ...]]:
+        """The ``wanted`` best negatives of each query, and with a judge the positives that they were measured by."""
+        k = min(wanted + int(self.known.lists(rows)[1].max()), len(self.retriever))
+        if self.judge is None:
+            return self._found(rows, None, wanted, k, len(self.retriever), task), ()
+        scores, passages = self.judge.lowest(rows)
+        deepest = min(max(k, FURTHER * wanted, LEAST), len(self.retriever))
+        return self._found(rows, self.judge.below.limits(scores), wanted, k, deepest, task), (passages, scores)
+
+    def _found(
+        self, rows: Ids, limits: Scores | None, wanted: int, k: int, deepest: int, task: ProgressTask | None
+    ) -> list[_Found]:
+        """The negatives among the ``k`` best passages of each query; where these are fewer than ``wanted``, as where a
+        relevant passage stands often in the collection, among more."""
+        scores, passages = self.retriever.search(rows, k, task)
+        free = (passages >= 0) & ~self.known.among(rows, passages)
+        kept, judged = free, scores
+        if self.judge is not None and limits is not None:
+            kept, judged = self.judge.keeps(rows, np.where(free, passages, -1), limits)
+        found = []
+        for at, keep in enumerate(kept):
+            places = np.flatnonzero(keep)
+            end = places[wanted - 1] if len(places) >= wanted else k
+            out = np.flatnonzero(free[at, :end] & ~keep[:end])
+            found.append(_Found(scores[at, places], passages[at, places], passages[at, out], judged[at, out]))
+        short = np.flatnonzero((kept.sum(axis=1) < wanted) & (passages[:, -1] >= 0))
+        if k < deepest and len(short):
+            rest = None if limits is None else limits[short]
+            deeper = self._found(rows[short], rest, wanted, min(2 * k, deepest), deepest, None)
+            for place, one in zip(short.tolist(), deeper, strict=True):
+                found[place] = one
+        return found
+
+
+def _left_out(rows: Ids, found: Sequence[_Found]) -> tuple[Ids, Scores]:
+    """What was left out for its score of queries (n,), one behind the other (m,), and the scores (m,)."""
+    queries = np.repeat(rows, [len(one.left_out) for one in found])
+    pairs = packed(queries, np.concatenate([one.left_out for one in found]))
+    return pairs, np.concatenate([one.left_out_scores for one in found])
 
 
 def _unanswered(collection: Collection, rows: NDArray[np.int64], rankings: Rankings, wanted: int) -> Rankings:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from condensery.errors import UserError, shown
 from condensery.retrieval.lookup import rows_of
 from condensery.retrieval.no_negatives import NoNegatives, packed
+from condensery.retrieval.relabelled import FILE, NOTHING, Relabelled
 from condensery.system.files import atomic, load_array, write_json
 from condensery.system.inputs import look
 from condensery.system.progress import progress
@@ -94,6 +95,18 @@ def open_negatives(folder: Path, collection: Collection) -> Negatives:
         if (folder / "passages.npy").exists()
         else read_negatives(folder / "negatives.jsonl", collection)
     )
+
+
+def open_relabelled(folder: Path, collection: Collection) -> Relabelled:
+    """What ``Relabelled.saved`` wrote into an artifact of negatives; of an artifact without it ``NOTHING``."""
+    path = folder / FILE
+    if not path.exists():
+        return NOTHING
+    pairs = []
+    for field in ("positive_ids", "negative_ids"):
+        read = read_negatives(path, collection, field)
+        pairs.append(np.unique(packed(read.query_rows[:, None], read.passage_rows)[read.passage_rows >= 0]))
+    return Relabelled(*pairs)
 
 
 def _mapped(folder: Path) -> Negatives:
@@ -179,16 +192,16 @@ def _parse(line: str, where: str, field: str) -> tuple[str, list[str]]:
 
 
 def from_triples(
-    path: Path, collection: Collection, depth: int, split: str = "train"
+    path: Path, collection: Collection, depth: int, split: str = "train", relabelled: Relabelled = NOTHING
 ) -> tuple[Negatives, dict[str, Any]]:
     """MS MARCO's triples of ids (query, positive, negative; tab-separated, .gz accepted) as negatives, and counts.
 
-    Each query keeps its first ``depth`` distinct negatives; what is none (``Screen``) is left out. Queries that the
-    collection does not know are counted, not kept. Raises ``UserError`` when a line has not three columns, a
-    passage is unknown, or nothing is left.
+    Each query keeps its first ``depth`` distinct negatives; what is none (``Screen``), after what was ``relabelled`` too, is
+    left out. Queries that the collection does not know are counted, not kept. Raises ``UserError`` when a line has not three
+    columns, a passage is unknown, or nothing is left.
     """
     distinct = Distinct(len(collection.queries), depth)
-    screen = Screen(collection, split)
+    screen = Screen(collection, split, relabelled)
     triples = unknown = 0
     with progress("triples", 0, "triples") as task:
         for batch in _triple_batches(path):
@@ -222,7 +235,9 @@ def check_unlike(collection: Collection, query: str, place: str) -> None:
         raise UserError(f"{place}: query {shown(query)!r} is unknown (in '{collection.name}'){hint}")
 
 
-def from_collection(collection: Collection, depth: int, split: str = "train") -> tuple[Negatives, dict[str, Any]]:
+def from_collection(
+    collection: Collection, depth: int, split: str = "train", relabelled: Relabelled = NOTHING
+) -> tuple[Negatives, dict[str, Any]]:
     """The first ``depth`` negatives that the collection's own files give for each query of ``split``, and counts.
 
     What is none (``Screen``) is left out. Raises ``UserError`` when there are none.
@@ -232,7 +247,7 @@ def from_collection(collection: Collection, depth: int, split: str = "train") ->
         raise UserError(
             f"collection '{collection.name}' gives no negatives; set stage.read_negatives.file to a file of them"
         )
-    distinct, screen = Distinct(len(collection.queries), depth), Screen(collection, split)
+    distinct, screen = Distinct(len(collection.queries), depth), Screen(collection, split, relabelled)
     distinct.add(screen.kept(*given[np.isin(given[:, 0], collection.questions(split))].T))
     negatives = distinct.result()
     if not len(negatives.query_rows):
@@ -246,17 +261,20 @@ def numbers(negatives: Negatives) -> dict[str, int]:
 
 
 class Screen:
-    """Leaves out of given negatives what is none: judged relevant in ``split``, or of a text that is (``NoNegatives``).
+    """Leaves out of given negatives what is none: judged relevant in ``split`` or by people since (``relabelled``), or of a
+    text that is (``NoNegatives``).
 
     Attributes:
         by_text: how often a passage was left out for its text alone.
     """
 
-    def __init__(self, collection: Collection, split: str) -> None:
+    def __init__(self, collection: Collection, split: str, relabelled: Relabelled = NOTHING) -> None:
         qrels = collection.qrels(split)
         relevant = qrels.grades >= qrels.relevant_from
-        self._judged = packed(qrels.query_rows[relevant], qrels.passage_rows[relevant])
-        self._known = NoNegatives.of(collection, qrels.positives(), np.arange(len(collection.queries)))
+        judged = packed(qrels.query_rows[relevant], qrels.passage_rows[relevant])
+        self._judged = np.concatenate([judged, relabelled.yes])
+        positives = relabelled.added_to(qrels.positives())
+        self._known = NoNegatives.of(collection, positives, np.arange(len(collection.queries)))
         self.by_text = 0
 
     def kept(self, queries: NDArray[np.integer], passages: NDArray[np.integer]) -> NDArray[np.int64]:

@@ -78,6 +78,10 @@ class WithoutOwn:
             without(self.retriever.search(query_rows, min(k + 1, len(self)), progress), list(own[:, None])), k
         )
 
+    def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
+        """See ``CollectionRetriever``; the retriever's, a query's own passage too."""
+        return self.retriever.score(query_rows, passage_rows)
+
 
 def own_passages_left_out(
     collection: Collection, query_rows: NDArray[np.integer], label: str, by_id: bool = False

@@ -53,22 +53,6 @@ def top(keys: Keys, k: int) -> Keys:
     return np.pad(keys, [(0, 0)] * (keys.ndim - 1) + [(0, missing)], constant_values=EMPTY) if missing else keys
 
 
-def looked_up(
-    values: NDArray[np.floating], rows: NDArray[np.integer], wanted: NDArray[np.integer], otherwise: float
-) -> NDArray[np.floating]:
-    """The values of some passages (n, c) among those of candidates (n, m), and ``otherwise`` where one is no candidate.
-
-    ``rows`` (n, m) are the candidates', each once and padded with -1, in any order.
-    """
-    query, at = np.nonzero(rows >= 0)
-    keys = (query << 32) + rows[query, at]
-    order = np.argsort(keys)
-    keys, own = np.append(keys[order], -1), np.append(values[query, at][order], values.dtype.type(0))
-    asked = (np.arange(len(wanted))[:, None] << 32) + wanted.astype(np.int64)
-    place = np.searchsorted(keys[:-1], asked)
-    return np.where((keys[place] == asked) & (wanted >= 0), own[place], np.asarray(otherwise, values.dtype))
-
-
 def strictly_falling(scores: NDArray[np.float32]) -> NDArray[np.float32]:
     """Scores (..., k), best first, of which no two are equal: whoever sorts by them alone finds this very order.
 
@@ -81,3 +65,18 @@ def strictly_falling(scores: NDArray[np.float32]) -> NDArray[np.float32]:
     falling = np.minimum.accumulate(ordered + places, axis=-1) - places
     falling = np.maximum(falling, _ordered(np.asarray(LOWEST)) + 1 + places[::-1])
     return np.where(falling == ordered, scores, _scores(falling - (falling < 0)))
+
+
+def scores_in(ranking: Ranking, passages: NDArray[np.integer], otherwise: float) -> NDArray[np.float32]:
+    """The scores that a ranking (n, c), in any order, has of passages (n, k); ``otherwise`` where it has them not, NaN for
+    row -1."""
+    scores, rows = ranking
+    query, place = np.nonzero(rows >= 0)
+    known, values = (query << 32) + rows[query, place], scores[query, place]
+    order = np.argsort(known, kind="stable")
+    wanted = (np.arange(len(passages), dtype=np.int64)[:, None] << 32) + passages
+    found = np.full(passages.shape, otherwise, np.float32)
+    if len(known):
+        at = order[np.minimum(np.searchsorted(known, wanted, sorter=order), len(known) - 1)]
+        found = np.where(known[at] == wanted, values[at], np.float32(otherwise))
+    return np.where(passages < 0, np.float32(np.nan), found)

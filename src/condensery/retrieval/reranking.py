@@ -21,7 +21,7 @@ from condensery.errors import UserError, shown
 from condensery.retrieval.dense import shard_path
 from condensery.retrieval.encoding import join_shards, missing, shard_ranges
 from condensery.retrieval.finite import check_finite
-from condensery.retrieval.ranking import EMPTY, Ranking, looked_up, pack, top, unpack
+from condensery.retrieval.ranking import EMPTY, Ranking, pack, scores_in, top, unpack
 from condensery.retrieval.retriever import CollectionRetriever
 from condensery.retrieval.shards import rank_in_shards
 from condensery.sharing import SINGLE_PROCESS, ProcessGroup
@@ -129,20 +129,26 @@ def logits(scorers: Sequence[PairScorer], budget: int, label: str) -> Score:
 
     ``budget``: padded tokens of a chunk; ``label`` begins what is said of scores that are not finite.
     """
-    return lambda query_rows, candidates, task: _score(scorers, query_rows, candidates, budget, task, label)
+    return lambda query_rows, candidates, task: mean_scores(scorers, query_rows, candidates, budget, label, task)
 
 
-def _score(
-    scorers: Sequence[PairScorer], query_rows: Rows, candidates: Rows, budget: int, task: ProgressTask, label: str
+def mean_scores(
+    scorers: Sequence[PairScorer],
+    query_rows: Rows,
+    candidates: Rows,
+    budget: int,
+    label: str,
+    task: ProgressTask | None = None,
 ) -> Scores:
-    """The mean scores of one shard."""
+    """As ``score_candidates``, in memory; the task advances by pairs."""
     filled = candidates >= 0
     queries, passages = np.repeat(query_rows, filled.sum(axis=1)), candidates[filled]
     total = np.zeros(len(passages), np.float32)
     for scorer in scorers:
         for chunk in scorer.reader.chunks(queries, passages, budget) if len(passages) else ():
             total[chunk.rows.numpy()] += scorer.score(chunk).detach().float().cpu().numpy()
-            task.advance(len(chunk))
+            if task:
+                task.advance(len(chunk))
     remedy = "the cross-encoder diverged in training, or needs precision fp32"
     pairs = np.stack([queries, passages], axis=1)
     check_finite(total, f"{label}: the score of the rows of query and passage", pairs, remedy)
@@ -159,7 +165,7 @@ class RerankedIndex:
         self.about: dict[str, Any] = read_json(folder / "index.json")
         self.query_rows = load_array(folder / "queries.npy")
         self.candidates = load_array(folder / "candidates.npy", mapped=True)
-        self.values = load_array(folder / "scores.npy", mapped=True)
+        self.scores = load_array(folder / "scores.npy", mapped=True)
 
     def __len__(self) -> int:
         return int(self.about["passages"])
@@ -169,14 +175,15 @@ class RerankedIndex:
         place = self._places(query_rows)
         if progress:
             progress.advance(len(place))
-        return ordered(self.values[place], self.candidates[place], k)
+        return ordered(self.scores[place], self.candidates[place], k)
 
-    def scores(self, query_rows: Rows, passage_rows: Rows) -> Scores:
-        """As ``Scorer.scores``: a passage that is no candidate of the query has none."""
+    def score(self, query_rows: Rows, passage_rows: Rows) -> Scores:
+        """See ``CollectionRetriever``. ``UserError`` as of ``search``."""
         place = self._places(query_rows)
-        return looked_up(self.values[place], self.candidates[place], passage_rows, np.nan)
+        return scores_in((self.scores[place], self.candidates[place]), passage_rows, otherwise=np.nan)
 
-    def _places(self, query_rows: Rows) -> Rows:
+    def _places(self, query_rows: Rows) -> NDArray[np.integer]:
+        """Where queries (n,) stand among those that were reranked."""
         place = np.minimum(np.searchsorted(self.query_rows, query_rows), len(self.query_rows) - 1)
         strange = np.flatnonzero(self.query_rows[place] != query_rows)
         if len(strange):

@@ -26,12 +26,13 @@ class CollectionRetriever(Protocol):
         found the row is -1 and the score -inf.
         """
 
+    def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
+        """The scores that queries (n,) of the collection give passages (n, k) of each, found by ``search`` or not.
 
-class Scorer(CollectionRetriever, Protocol):
-    """A retriever that can be asked for the score of any passage."""
-
-    def scores(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """The scores of passages (n, c) of queries (n,), NaN where it has none; those of row -1 say nothing."""
+        Of BM25, 0 where no term is shared; of dense vectors, approximate search or not, the exact inner product, the best
+        window's; of a fused ranking, what its ``search`` gives, and 0 for what none of its members returns. NaN for row -1,
+        and for a passage that a reranker did not read.
+        """
 
 
 def recall_of(retriever: CollectionRetriever, label: str) -> dict[str, float]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from condensery.randomness import uniforms
 from condensery.retrieval.ranking import EMPTY, Ranking, pack, top, unpack
-from condensery.retrieval.retriever import CollectionRetriever, Scorer
+from condensery.retrieval.retriever import CollectionRetriever
 from condensery.system.progress import ProgressTask
 
 
@@ -31,7 +31,7 @@ class SampledCandidates:
 
     def __init__(
         self,
-        ranker: Scorer,
+        ranker: CollectionRetriever,
         pool: CollectionRetriever,
         positives: Mapping[int, NDArray[np.integer]],
         number: int,
@@ -51,11 +51,15 @@ class SampledCandidates:
     def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
         """As ``CollectionRetriever.search``."""
         rows = self.candidates(query_rows)
-        scores = self.ranker.scores(query_rows, rows)
+        scores = self.ranker.score(query_rows, rows)
         keys = np.where(rows < 0, EMPTY, pack(np.where(rows < 0, np.float32(0), scores), np.maximum(rows, 0)))
         if progress:
             progress.advance(len(query_rows))
         return unpack(top(keys, k))
+
+    def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
+        """That of the ranker; see ``CollectionRetriever``."""
+        return self.ranker.score(query_rows, passage_rows)
 
     def candidates(self, query_rows: NDArray[np.integer]) -> NDArray[np.int64]:
         """(n, 1 + number) the positive, then the others in random order; -1 where there is none."""

@@ -22,7 +22,9 @@ from condensery.errors import UserError, shown
 from condensery.retrieval.finite import check_finite, check_scores
 from condensery.retrieval.hits import Hit
 from condensery.retrieval.negatives import Negatives, open_negatives
+from condensery.retrieval.positive_aware import Below
 from condensery.retrieval.ranking import Ranking
+from condensery.retrieval.relabelled import NOTHING, Relabelled
 from condensery.retrieval.retriever import unmatched_queries
 from condensery.system.cache import cached
 from condensery.system.progress import ProgressTask
@@ -112,15 +114,26 @@ class Searcher(ABC):
     def rank(self, queries: Sequence[str], k: int) -> Ranking:
         """The same as arrays: scores (n, k) float32 and places of the passages (n, k) int64, -inf and -1 where there are
         fewer. Raises ``UserError`` where nothing is indexed."""
+        self._check(queries)
+        scores, rows = self._rank(list(queries), k)
+        check_scores(scores, rows, "search: a score of query", queries)
+        return scores, rows
+
+    def score(self, queries: Sequence[str], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
+        """The scores (n, k) of passages at some places (n, k) of each query; NaN for place -1.
+
+        See ``CollectionRetriever.score``. Raises ``UserError`` where nothing is indexed, or a score is not finite.
+        """
+        self._check(queries)
+        return self._score(list(queries), passage_rows)
+
+    def _check(self, queries: Sequence[str]) -> None:
         if not self._ids:
             raise UserError("search: nothing is indexed yet; call index(passages) first")
         for number, query in enumerate(queries):
             if not isinstance(query, str):
                 raise UserError(f"search: query {number} is no text but of {type(query).__name__}")
             check_whole(query, "text", f"search: query {number}")
-        scores, rows = self._rank(list(queries), k)
-        check_scores(scores, rows, "search: a score of query", queries)
-        return scores, rows
 
     def identity(self) -> str:
         """What its results depend on besides the passages: what is mined with it is found again by this."""
@@ -132,9 +145,8 @@ class Searcher(ABC):
     @abstractmethod
     def _rank(self, queries: list[str], k: int) -> Ranking: ...
 
-    def _scores(self, queries: list[str], places: NDArray[np.integer]) -> NDArray[np.float32]:
-        """The scores of some passages (n, c) of queries (n,), by their places; those of place -1 say nothing."""
-        raise UserError(f"{type(self).__name__} is no teacher: it cannot say the score of a given passage")
+    @abstractmethod
+    def _score(self, queries: list[str], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]: ...
 
 
 class BM25(Searcher):
@@ -184,8 +196,8 @@ class BM25(Searcher):
     def _rank(self, queries: list[str], k: int) -> Ranking:
         return self._index.search_texts(queries, k) if queries else _nothing(k)
 
-    def _scores(self, queries: list[str], places: NDArray[np.integer]) -> NDArray[np.float32]:
-        return self._index.text_scores(queries, places)
+    def _score(self, queries: list[str], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
+        return self._index.score_texts(queries, passage_rows)
 
     def without_terms(self, queries: Sequence[str]) -> int:
         """How many of some queries share no term with any passage, so that nothing is found for them."""
@@ -310,18 +322,19 @@ class Retriever(Searcher):
             return search(k=k)
         return unpack(best_of_windows(lambda number: pack(*search(k=number)), self._starts, k))
 
-    def _scores(self, queries: list[str], places: NDArray[np.integer]) -> NDArray[np.float32]:
-        from condensery.tokens.ranges import ranges
+    def _score(self, queries: list[str], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
+        from condensery.retrieval.dense import multiply
+        from condensery.retrieval.windows import scores_of_best_window
 
-        starts = np.arange(len(self) + 1) if self.windows == 1 else self._starts
-        scores = np.zeros(places.shape, np.float32)
-        for query, own, found in zip(self.encode_queries(queries), places, scores, strict=True):
-            passages = own[own >= 0]
-            if len(passages):
-                numbers = starts[passages + 1] - starts[passages]
-                products = self._vectors[ranges(starts[passages], numbers)] @ query
-                found[own >= 0] = np.maximum.reduceat(products, np.cumsum(numbers) - numbers)
-        return scores
+        vectors = self.encode_queries(queries)
+
+        def products(rows: NDArray[np.integer]) -> NDArray[np.float32]:
+            found = np.zeros(rows.shape, np.float32)
+            multiply(vectors, self._vectors, rows, 0, len(self._vectors), found)
+            check_finite(found, "score: a score of query", queries)
+            return found
+
+        return scores_of_best_window(products, None if self.windows == 1 else self._starts, passage_rows)
 
     def _windows_of(self, text: str, title: str) -> list[NDArray[np.int64]]:
         from condensery.retrieval.windows import cut
@@ -386,9 +399,9 @@ class SearcherIndex:
         """See ``condensery.retrieval.index.Retriever``."""
         return self.searcher.rank(self.queries.take(query_rows), k)
 
-    def scores(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """See ``condensery.retrieval.retriever.Scorer``."""
-        return self.searcher._scores(self.queries.take(query_rows), passage_rows)
+    def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
+        """See ``CollectionRetriever``."""
+        return self.searcher.score(self.queries.take(query_rows), passage_rows)
 
     def without_terms(self, query_rows: NDArray[np.integer]) -> int:
         """See ``condensery.retrieval.retriever.unmatched_queries``."""
@@ -401,9 +414,16 @@ class SearcherIndex:
             print(f"warning: {text}", flush=True)
 
 
-def mined(searcher: Searcher, collection: Collection, split: str, depth: int) -> Negatives:
+def mined(
+    searcher: Searcher,
+    collection: Collection,
+    split: str,
+    depth: int,
+    below: Below = Below(),  # noqa: B008
+    relabelled: Relabelled = NOTHING,
+) -> Negatives:
     """The ``depth`` best negatives of each judged query of ``split``: no passage that is relevant to it, or has the text of
-    such a one or of the query (see ``mine``).
+    such a one or of the query, or scores too high for ``below`` (see ``mine``).
 
     They are kept (see ``condensery.system.cache``). Raises ``UserError`` where the split is not there or no query has a
     positive.
@@ -411,11 +431,15 @@ def mined(searcher: Searcher, collection: Collection, split: str, depth: int) ->
     from condensery.retrieval.mining import mine
 
     content = f"{collection.content_hash} {split} {depth} {searcher.identity()} {RULE}"
+    if below:
+        content += f" {below}"
+    if relabelled is not NOTHING:
+        content += f" relabelled {relabelled.yes.tolist()} {relabelled.no.tolist()}"
 
     def make(target: Path) -> None:
         index = SearcherIndex(searcher, collection)
         index.warn(np.array(sorted(collection.qrels(split).positives()), np.int64))
-        mine(index, collection, split, depth, target)
+        mine(index, collection, split, depth, target, below=below, relabelled=relabelled)
 
     folder = cached("negatives", content, make)
     return open_negatives(folder, collection)

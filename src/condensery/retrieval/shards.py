@@ -6,6 +6,7 @@ Several processes may share the shards (``condensery.sharing``).
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +21,8 @@ from condensery.system.progress import ProgressTask, progress
 SHARD = 16_384  # queries ranked at a time; part of the result's last bits (a matrix product rounds by its shape)
 PARTS, QUERIES = "shards", "queries.npy"  # the folder of what is done so far; the file that is written last
 
-# query rows (b,) -> scores (b, depth) and passage rows (b, depth); it advances the task
-Rank = Callable[[NDArray[np.int64], ProgressTask], Ranking]
+# query rows (b,) -> scores (b, depth) and passage rows (b, depth), and any further arrays; it advances the task
+Rank = Callable[[NDArray[np.int64], ProgressTask], tuple[NDArray[Any], ...]]
 
 
 def rank_in_shards(
@@ -32,11 +33,13 @@ def rank_in_shards(
     label: str,
     size: int = SHARD,
     group: ProcessGroup = SINGLE_PROCESS,
+    further: Sequence[str] = (),
 ) -> None:
     """Rank all queries (n,) into ``folder``; what lies there already is an interrupted attempt, to go on from.
 
     Writes ``queries.npy`` (n,), ``passages.npy`` (n, depth) int32 and ``scores.npy`` (n, depth) float32, which
-    ``open_ranking`` opens. Raises ``UserError`` where a score is not finite.
+    ``open_ranking`` opens; and the ``further`` arrays that ``rank`` returns, those of all shards one behind the other.
+    Raises ``UserError`` where a score is not finite.
     """
     starts = range(0, len(query_rows), size)
 
@@ -51,20 +54,23 @@ def rank_in_shards(
         rows = {number: query_rows[starts[number] : starts[number] + size] for number in mine}
         with progress(label, sum(map(len, rows.values())), "queries") as task:
             for number in mine:
-                scores, passages = rank(rows[number], task)
+                scores, passages, *others = rank(rows[number], task)
                 check_scores(scores, passages, f"{label}: a score of query row", rows[number])
                 with atomic(path(number)) as temporary, open(temporary, "wb") as stream:
-                    np.savez(stream, scores=scores, passages=passages.astype(np.int32))
+                    named: dict[str, Any] = dict(zip(further, others, strict=True))
+                    np.savez(stream, scores=scores, passages=passages.astype(np.int32), **named)
 
     def join() -> None:
         if not (folder / QUERIES).exists():
-            _join([path(number) for number in range(len(starts))], query_rows, depth, folder)
+            _join([path(number) for number in range(len(starts))], query_rows, depth, folder, further)
         shutil.rmtree(folder / PARTS, ignore_errors=True)
 
     group.from_rank_zero(join)
 
 
-def _join(shards: Sequence[Path], query_rows: NDArray[np.int64], depth: int, folder: Path) -> None:
+def _join(
+    shards: Sequence[Path], query_rows: NDArray[np.int64], depth: int, folder: Path, further: Sequence[str]
+) -> None:
     """Copy the shards behind each other, one at a time in memory."""
     for name, kind in (("passages", np.int32), ("scores", np.float32)):
         with atomic(folder / f"{name}.npy") as temporary:
@@ -75,6 +81,9 @@ def _join(shards: Sequence[Path], query_rows: NDArray[np.int64], depth: int, fol
                 joined[first : first + len(part)] = part
                 first += len(part)
             joined.flush()
+    for name in further:
+        with atomic(folder / f"{name}.npy") as temporary, open(temporary, "wb") as stream:
+            np.save(stream, np.concatenate([load_arrays(shard)[name] for shard in shards]))
     with atomic(folder / QUERIES) as temporary, open(temporary, "wb") as stream:
         np.save(stream, query_rows)
 

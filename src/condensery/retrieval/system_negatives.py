@@ -17,6 +17,7 @@ from condensery.errors import UserError, close_to, shown
 from condensery.retrieval.lookup import rows_of
 from condensery.retrieval.negatives import LINES, Distinct, Negatives, Screen, check_unlike, numbers
 from condensery.retrieval.no_negatives import packed
+from condensery.retrieval.relabelled import NOTHING, Relabelled
 from condensery.text.collection import Collection
 from condensery.text.lines import check_whole, field, fields_of, read_objects
 
@@ -32,6 +33,7 @@ def from_systems(
     split: str = "train",
     systems: Sequence[str] | None = None,
     per_system: int | None = None,
+    relabelled: Relabelled = NOTHING,
 ) -> tuple[Negatives, dict[str, Any]]:
     """The negatives of a file, and counts. Of each query the first of every system come first, then the second, ...
 
@@ -41,12 +43,13 @@ def from_systems(
             (``Screen``), are left out.
         systems: whose lists are taken; None: all of them.
         per_system: how many of each list are taken; None: all.
+        relabelled: what people said since.
 
     Raises:
         UserError: with the line: broken JSON, a missing or mistyped field, an unknown passage; or no line has such a
             system, or is of a query of the collection.
     """
-    distinct, screen = Distinct(len(collection.queries), depth), Screen(collection, split)
+    distinct, screen = Distinct(len(collection.queries), depth), Screen(collection, split, relabelled)
     lines = unknown = 0
     seen = dict[str, None]()
     for block in _blocks(_parsed(path, systems, per_system, seen)):

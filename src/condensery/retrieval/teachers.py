@@ -17,7 +17,7 @@ from condensery.retrieval.negatives import Negatives
 from condensery.retrieval.pair_scores import PairScores, open_pair_scores, read_pair_scores, save_pair_scores
 from condensery.retrieval.pool import NegativePool, without_repeats
 from condensery.retrieval.reranking import Score
-from condensery.retrieval.retriever import Scorer
+from condensery.retrieval.retriever import CollectionRetriever
 from condensery.retrieval.searchers import Searcher, SearcherIndex
 from condensery.system.cache import cached
 from condensery.system.progress import ProgressTask, progress
@@ -56,12 +56,12 @@ def pool_to_score(
     return queries, np.take_along_axis(both, order, axis=1)[:, :width]
 
 
-def by_retriever(retriever: Scorer) -> Score:
+def by_retriever(retriever: CollectionRetriever) -> Score:
     """The scores that a retriever gives the passages."""
 
     def score(query_rows: Rows, candidates: Rows, task: ProgressTask) -> Scores:
         task.advance(int((candidates >= 0).sum()))
-        return retriever.scores(query_rows, candidates)
+        return retriever.score(query_rows, candidates)
 
     return score
 

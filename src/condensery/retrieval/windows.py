@@ -69,3 +69,25 @@ def best_of_windows(search: Callable[[int], Keys], starts: Ids, k: int) -> Keys:
         kept = ~again & (rows >= 0)
         if looked == windows or not len(kept) or kept.sum(axis=1).min() >= min(k, texts):
             return top(np.where(kept, pack(np.where(kept, scores, 0), owners), EMPTY), k)
+
+
+def scores_of_best_window(
+    products: Callable[[NDArray[np.integer]], NDArray[np.float32]],
+    starts: Ids | None,
+    texts: NDArray[np.integer],
+) -> NDArray[np.float32]:
+    """The scores of some texts (n, k) of each query, each its best window's; NaN for row -1.
+
+    Args:
+        products: rows (n, c) of windows, -1 = none -> their scores.
+        starts: (P + 1,) the first window of each text; None = each text is one.
+        texts: (n, k) rows of texts, -1 = none.
+    """
+    if starts is None:
+        return np.where(texts < 0, np.float32(np.nan), products(texts))
+    first = starts[texts][..., None]  # (n, k, 1); of row -1 it does not matter
+    windows = first + np.arange(np.diff(starts).max(initial=1))  # (n, k, most of a text)
+    windows[(windows >= starts[texts + 1][..., None]) | (texts[..., None] < 0)] = -1
+    found = products(windows.reshape(len(windows), -1)).reshape(windows.shape)
+    best = np.where(windows < 0, np.float32(-np.inf), found).max(axis=2)
+    return np.where(texts < 0, np.float32(np.nan), best)

@@ -113,7 +113,15 @@ def _write(
         write_json(folder / EXAMPLES, examples.data())
     else:
         (folder / EXAMPLES).unlink(missing_ok=True)
-    whole = replace(page, tables=tables, jobs=jobs, failed=failures, machine=_machine(manifests), examples=examples)
+    whole = replace(
+        page,
+        tables=tables,
+        jobs=jobs,
+        failed=failures,
+        machine=_machine(manifests),
+        examples=examples,
+        suspects=_suspects(runs, root),
+    )
     write_page(whole, folder / PAGE)
 
 
@@ -152,6 +160,21 @@ def _examples(label: str, run: Path, root: Path) -> "Examples | None":
     for (corpus, split), those in systems.items():
         return replace(examples(those, Collection(corpus), split), job=label)
     return None
+
+
+def _suspects(runs: Sequence[tuple[str, Path]], root: Path) -> dict[str, Any]:
+    """What was found by each stage that looks for false negatives: its name -> ``suspects.json``, each artifact once."""
+    from condensery.reporting.suspects import FILE
+
+    found: dict[str, Any] = {}
+    seen = set[Path]()
+    for label, run in runs:
+        for stage, node in read_graph(run).items():
+            path = inside(root / "artifacts", f"{node['kind']}/{node['id']}", run / "graph.json") / FILE
+            if path.is_file() and path not in seen:
+                seen.add(path)
+                found[" · ".join(filter(None, (stage, label)))] = read_json(path)
+    return found
 
 
 def _job(label: str, run: Path, root: Path, manifests: dict[str, dict[str, Any]], drawn: set[str]) -> "JobSection":

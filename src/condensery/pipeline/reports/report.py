@@ -133,6 +133,12 @@ def _show_audits(graph: Graph, store: Store) -> None:
             print(flush=True)
             show_audit(store.path(node))
             print(f"[{name}] audit.md, pairs.jsonl and sheets in {store.path(node)}", flush=True)
+        if registry()[node.kind].makes == "suspects" and store.sound(node):
+            from condensery.reporting.suspects import show_suspects
+
+            print(flush=True)
+            show_suspects(store.path(node))
+            print(f"[{name}] sheet.csv, to be filled in, is in {store.path(node)}", flush=True)
 
 
 def row_of(graph: Graph, label: str, evaluation: Artifact) -> "Row":

@@ -52,7 +52,7 @@ class AuditPairsConfig(StageConfig):
         return groups
 
     def _filled(self) -> list[Path]:
-        from condensery.evaluation.sheets import filled_sheets
+        from condensery.text.sheets import filled_sheets
 
         return [] if self.sheets is None else filled_sheets(self.sheets)
 

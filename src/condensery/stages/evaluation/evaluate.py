@@ -129,8 +129,9 @@ def _sampled(
 ) -> "CollectionRetriever":
     """The retriever on a sample of candidates. ``UserError`` where it cannot score passages that it did not find."""
     from condensery.retrieval.sampling import SampledCandidates
+    from condensery.system.files import read_json
 
-    if not hasattr(ranker, "scores"):
+    if read_json(context.input("index") / "index.json")["method"] in ("fused", "rerank"):
         raise UserError(f"stages.{context.stage_name}.candidates: {config.index} scores no passages but its own")
     pool, positives = _opened("candidates", config, context, collection), collection.qrels(config.split).positives()
-    return SampledCandidates(ranker, pool, positives, config.candidates_number, config.candidates_depth)  # type: ignore[arg-type]
+    return SampledCandidates(ranker, pool, positives, config.candidates_number, config.candidates_depth)

@@ -73,6 +73,8 @@ def training_work(
 def training_queries(config: QueriesConfig, context: Context, collection: "Collection") -> "TrainingQueries":
     """The judged queries of a split, or a subset of them, and those that ``labels`` adds; their positives and negatives.
 
+    What people relabelled as relevant, which the sources of negatives tell, is a positive too.
+
     Raises:
         UserError: a judged query has no positive, there are fewer queries than asked for, or a source has none of them.
     """
@@ -121,11 +123,15 @@ def relevant_passages(
 
     By query row, ascending. Raises ``UserError`` as ``training_queries``.
     """
+    from condensery.retrieval.negatives import open_relabelled
     from condensery.training.batches.triples import judged_queries
 
     key = f"stages.{context.stage_name}.train_queries"
     judged = judged_queries(collection, config.split, config.train_queries, config.seed, key)
-    return dict(sorted((_labelled(_labels(context), collection) | judged).items()))
+    relevant = dict(sorted((_labelled(_labels(context), collection) | judged).items()))
+    for artifact in context.made_from.get("negatives", ()):
+        relevant = open_relabelled(artifact.path, collection).added_to(relevant)
+    return relevant
 
 
 def _labels(context: Context) -> list[Path]:

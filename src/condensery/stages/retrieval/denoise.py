@@ -37,14 +37,17 @@ def _several_shards(config: DenoiseConfig, context: Context) -> bool:
 def denoise(config: DenoiseConfig, context: Context) -> dict[str, Any]:
     """Write negatives.jsonl as ``mine`` does; the manifest names the negatives' artifact and the cross-encoders'."""
     from condensery.retrieval.labelling import write_denoised
-    from condensery.retrieval.negatives import open_negatives
+    from condensery.retrieval.negatives import open_negatives, open_relabelled
     from condensery.text.collection import Collection
 
     group, collection = process_group(context.runtime), Collection(context.input("corpus"))
     negatives = open_negatives(context.input("negatives"), collection)
     scores = scored(config, context, negatives.query_rows, negatives.passage_rows, group)
     path = context.folder / "negatives.jsonl"
-    counts = write_denoised(path, collection, negatives.query_rows, negatives.passage_rows, scores, config.below)
+    relabelled = open_relabelled(context.input("negatives"), collection)
+    given = (negatives.query_rows, negatives.passage_rows)
+    counts = write_denoised(path, collection, *given, scores, config.below, kept=relabelled.no)
+    counts |= relabelled.saved(context.folder, collection, context.stage_name)
     print(
         f"[{context.stage_name}] {counts['negatives']:,} negatives are kept, {counts['left_out']:,} left out;"
         f" {counts['queries_without']:,} of {counts['queries']:,} queries have none left and get passages drawn at random",

@@ -7,12 +7,13 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from condensery.stages.base import Context, Input, Operational, StageConfig, stage
-from condensery.stages.checks import Split, missing_split
+from condensery.stages.checks import missing_split
+from condensery.stages.retrieval.relabel import RelabelConfig
 from condensery.text.hashes import content_hashes
 from condensery.text.source import InputFile
 
 
-class TriplesConfig(StageConfig):
+class TriplesConfig(RelabelConfig):
     """``file``: lines of query, positive and negative id, or .jsonl with lists of systems; ``None``: what the collection's
     files give (DPR, Tevatron, triples of texts).
 
@@ -22,7 +23,6 @@ class TriplesConfig(StageConfig):
 
     corpus: Annotated[str, Input("corpus")]
     file: Annotated[Path | None, Operational()]  # its content counts, not where it lies
-    split: Split
     depth: Annotated[int, Field(gt=0)]
     systems: Annotated[list[str], Field(min_length=1)] | None
     per_system: Annotated[int, Field(gt=0)] | None
@@ -41,15 +41,15 @@ class TriplesConfig(StageConfig):
 
     def by_content(self) -> set[str]:
         """Keys that came later: where they are null the ids are those of before."""
-        return {"systems", "per_system"}
+        return {*super().by_content(), "systems", "per_system"}
 
     def identity(self) -> list[str]:
         """The content of the file. Raises ``UserError`` where there is none to read, before anything is computed."""
         if self.file is None:
-            return []
+            return super().identity()
         named = InputFile("file of negatives", self.file, "; stage.read_negatives.file names it", exact=True)
         chosen = [f"{key}={value}" for key in ("systems", "per_system") if (value := getattr(self, key)) is not None]
-        return content_hashes([named.look()]) + chosen
+        return content_hashes([named.look()]) + chosen + super().identity()
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
         """A split that the collection does not have, or no negatives."""
@@ -68,14 +68,16 @@ def read_negatives(config: TriplesConfig, context: Context) -> dict[str, Any]:
     from condensery.text.collection import Collection
 
     collection = Collection(context.input("corpus"))
+    relabelled = config.relabelled(collection)
     how = (collection, config.depth, config.split)
     if config.file is None:
-        negatives, counts = from_collection(*how)
+        negatives, counts = from_collection(*how, relabelled=relabelled)
     elif config.has_lists:
-        negatives, counts = from_systems(config.file, *how, config.systems, config.per_system)
+        negatives, counts = from_systems(config.file, *how, config.systems, config.per_system, relabelled)
     else:
-        negatives, counts = from_triples(config.file, *how)
+        negatives, counts = from_triples(config.file, *how, relabelled=relabelled)
     made_by = {"made_by": config.file.name if config.file else collection.name}
     left_out_by_text(counts.get("left_out_by_text", 0), context.stage_name)
+    counts |= relabelled.saved(context.folder, collection, context.stage_name)
     save_negatives(context.folder, negatives, collection, {**counts, "split": config.split, **made_by})
     return counts

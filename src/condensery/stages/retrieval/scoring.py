@@ -111,6 +111,26 @@ def scored(
     )
 
 
+class CrossEncoderScorer:
+    """Gives a pair the probability of relevance that cross-encoders find; see ``positive_aware.Scorer``."""
+
+    def __init__(self, config: ScoringStageConfig, context: Context, collection: "Collection") -> None:
+        self.scorers = [
+            cross_encoder(artifact, collection, config, context) for artifact in context.artifacts("cross_encoders")
+        ]
+        self.budget, self.label = config.chunk_tokens, context.stage_name
+
+    def score(self, query_rows: "np.ndarray", passage_rows: "np.ndarray") -> "np.ndarray":
+        """(n, k) between 0 and 1 for passages (n, k) of queries (n,); NaN for row -1."""
+        import numpy as np
+
+        from condensery.retrieval.labelling import probabilities
+        from condensery.retrieval.reranking import mean_scores
+
+        logits = mean_scores(self.scorers, query_rows, passage_rows, self.budget, self.label)
+        return np.where(passage_rows < 0, np.float32(np.nan), probabilities(logits))
+
+
 def cross_encoder(
     artifact: Artifact, collection: "Collection", config: ScoringStageConfig, context: Context
 ) -> "PairScorer":

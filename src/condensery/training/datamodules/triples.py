@@ -14,9 +14,13 @@ from condensery.retrieval.negatives import Negatives, open_negatives, read_negat
 from condensery.retrieval.no_negatives import NoNegatives
 from condensery.retrieval.pair_scores import PairScores, TeacherScores
 from condensery.retrieval.pool import NegativePool
+from condensery.retrieval.positive_aware import Below
+from condensery.retrieval.relabelled import NOTHING, Relabelled, read_relabelled
 from condensery.retrieval.searchers import BM25, Searcher, mined
 from condensery.retrieval.teachers import Predict, Predicting, taught_by
+from condensery.text.collection import Collection
 from condensery.text.given import Given
+from condensery.text.sheets import filled_sheets
 from condensery.tokens.artifacts import Tokens, pair_reader
 from condensery.tokens.prefixes import Prefixes
 from condensery.training.batches.base import Order
@@ -45,6 +49,11 @@ class TripleDataModule(TokenDataModule):
             None = the passages of the other queries alone.
         negatives_per_query: hard negatives drawn each time that a query is seen.
         mining_depth: negatives mined for a query, of which these are drawn.
+        below_share: of what is mined, that alone is kept that scores below this share of the positive's score, such as 0.95
+            (positive-aware mining, see ``Below``); None = whatever its share.
+        below_margin: the same of what scores below the positive's score less this.
+        below_score: the same of what scores below this.
+        relabel: filled sheets of the stage ``audit_negatives``, a folder or files: passages found relevant are positives.
         train_queries: so many of the queries, drawn by the seed; None = all.
         batch_size: queries a step.
         query_length: longest query in tokens, [CLS] and [SEP] included.
@@ -79,6 +88,10 @@ class TripleDataModule(TokenDataModule):
         negatives: Mined | Sequence[Mined] | None = None,
         negatives_per_query: int = 7,
         mining_depth: int = 200,
+        below_share: float | None = None,
+        below_margin: float | None = None,
+        below_score: float | None = None,
+        relabel: str | Path | Sequence[str | Path] | None = None,
         train_queries: int | None = None,
         batch_size: int = 32,
         query_length: int = 64,
@@ -103,6 +116,8 @@ class TripleDataModule(TokenDataModule):
         super().__init__(data, tokenizer, titles, workers)
         one = isinstance(negatives, str | Path | Searcher | type | Negatives)
         self.negatives: list[Any] = [negatives] if one else list(negatives or [])  # type: ignore[arg-type]
+        self.below = Below(below_share, below_margin, below_score)
+        self.relabel = [] if relabel is None else filled_sheets(_paths(relabel), "relabel")
         self.split, self.mining_depth, self.train_queries = split, mining_depth, train_queries
         self.negatives_per_query = negatives_per_query if self.negatives or training else 0
         self.batch_size, self.query_length, self.passage_length = batch_size, query_length, passage_length
@@ -164,7 +179,8 @@ class TripleDataModule(TokenDataModule):
     def _judged(self) -> TrainingQueries:
         if self._collection is None:
             raise UserError("TripleDataModule: of tokens alone nobody knows the judgements; give `training`")
-        positives = judged_queries(self._collection, self.split, self.train_queries, self.seed)
+        judged = judged_queries(self._collection, self.split, self.train_queries, self.seed)
+        positives = self._relabelled(self._collection).added_to(judged)
         rows = np.fromiter(positives, np.int64)
         known, sources = NoNegatives.of(self._collection, positives), self._sources()
         training = TrainingQueries.of(positives, NegativePool(sources, rows), known=known)
@@ -188,5 +204,13 @@ class TripleDataModule(TokenDataModule):
                 sources.append(read(path, self._collection))
             else:
                 searcher = source() if isinstance(source, type) else source
-                sources.append(mined(searcher, self._collection, self.split, self.mining_depth))
+                how = self.split, self.mining_depth, self.below, self._relabelled(self._collection)
+                sources.append(mined(searcher, self._collection, *how))
         return sources
+
+    def _relabelled(self, collection: Collection) -> Relabelled:
+        return read_relabelled(self.relabel, collection, self.split) if self.relabel else NOTHING
+
+
+def _paths(given: str | Path | Sequence[str | Path]) -> Path | list[Path]:
+    return Path(given) if isinstance(given, str | Path) else [Path(one) for one in given]

@@ -1,0 +1,94 @@
+"""Suspected false negatives as a sheet to be filled in, as a table, and on a study's page."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from condensery.reporting.examples import beginning
+from condensery.reporting.table import MISSING, Cell, Table
+from condensery.retrieval.relabelled import PASSAGE, PASSAGE_TEXT, QUERY, QUERY_TEXT, RELEVANT, named
+from condensery.retrieval.suspects import Suspects
+from condensery.system.files import read_json
+from condensery.text.collection import Collection
+from condensery.text.sheets import cell
+
+SCORES = ("score", "score of the positive", "ratio")
+COLUMNS = (RELEVANT, QUERY_TEXT, PASSAGE_TEXT, "positive", *SCORES, QUERY, PASSAGE)
+FILE = "suspects.json"
+SHOWN, PRINTED = 30, 10  # suspects on a page, and in a terminal
+
+
+def sheet_lines(suspects: Suspects, collection: Collection, rows: int) -> list[list[object]]:
+    """The lines of a sheet with ``COLUMNS``, the most suspicious ``rows`` first."""
+    lines: list[list[object]] = []
+    for at in range(min(rows, len(suspects.queries))):
+        texts = [cell(text) for text in _texts(suspects, collection, at)]
+        ids = named(collection, int(suspects.queries[at]), int(suspects.passages[at]))
+        lines.append(["", *texts, *_numbers(suspects, at), *ids])
+    return lines
+
+
+def shown(suspects: Suspects, collection: Collection, left_out: bool) -> dict[str, Any]:
+    """What the page and the terminal show: ``FILE``."""
+    items = []
+    for at in range(min(SHOWN, len(suspects.queries))):
+        query, passage, positive = (beginning(text) for text in _texts(suspects, collection, at))
+        ids = named(collection, int(suspects.queries[at]), int(suspects.passages[at]))
+        items.append(
+            {
+                "ids": list(ids),
+                "numbers": _numbers(suspects, at),
+                "query": query,
+                "passage": passage,
+                "positive": positive,
+            }
+        )
+    return {"suspects": len(suspects.queries), "left_out": left_out, "items": items}
+
+
+def about(found: dict[str, Any]) -> str:
+    """What the suspects are, in two sentences."""
+    what = "that mining left out, for they score nearly as high as a positive" if found["left_out"] else (
+        "among the negatives, those that score highest beside a positive"
+    )  # fmt: skip
+    return (
+        f"{found['suspects']:,} passages {what}; nobody has judged them. Fill in the column {RELEVANT} of sheet.csv with"
+        " yes or no, and give the file to the key relabel of the stage that mines."
+    )
+
+
+def lines(found: dict[str, Any]) -> list[list[str | tuple[str, str]]]:
+    """The lines of the page's table: numbers, then texts, which may be written from right to left."""
+    return [
+        [_ratio(item), *item["numbers"][:2], *(("bdi", item[name]) for name in ("query", "passage", "positive"))]
+        for item in found["items"]
+    ]
+
+
+def show_suspects(folder: Path) -> None:
+    """Print the most suspicious of a finished audit."""
+    found = read_json(folder / FILE)
+    items = found["items"][:PRINTED]
+    names = [" · ".join(item["ids"]) for item in items]
+    cells = [
+        [Cell(text) for text in (_ratio(item), *item["numbers"][:2], beginning(item["passage"], 60))] for item in items
+    ]
+    header = ["ratio", "score", "positive's", "passage"]
+    Table("Suspected false negatives: query · passage", header, names, cells, notes=[about(found)]).show()
+
+
+def _texts(suspects: Suspects, collection: Collection, at: int) -> Sequence[str]:
+    queries, passages = collection.queries.column("text"), collection.passages.column("text")
+    query, passage, positive = (int(rows[at]) for rows in (suspects.queries, suspects.passages, suspects.positives))
+    return queries[query], passages[passage], passages[positive] if positive >= 0 else ""
+
+
+def _numbers(suspects: Suspects, at: int) -> list[str]:
+    """The score, the positive's, and the ratio of the two, as they are written."""
+    values = (suspects.scores[at], suspects.positive_scores[at], suspects.ratios[at])
+    return ["" if math.isnan(value) else f"{float(value):.4g}" for value in values]
+
+
+def _ratio(item: dict[str, Any]) -> str:
+    return str(item["numbers"][2]) or MISSING

@@ -1,0 +1,142 @@
+"""Positive-aware mining: a candidate that scores nearly as high as the positive is most likely relevant itself, and is left
+out (NV-Retriever: de Souza P. Moreira et al. 2024, "Improving text embedding models with effective hard-negative mining",
+§3: TopK-PercPos, TopK-MarginPos and TopK-Abs).
+
+Shapes: n queries, k candidates of each, m candidates that were left out.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condensery.retrieval.no_negatives import packed
+from condensery.system.files import load_array
+
+Ids = NDArray[np.int64]
+Scores = NDArray[np.float32]
+LEFT_OUT, LEFT_OUT_SCORES = "left_out", "left_out_scores"  # arrays of an artifact: (m,) (query << 32) + passage; (m,)
+POSITIVES, POSITIVE_SCORES = (
+    "positive_passages",
+    "positive_scores",
+)  # (n,) what candidates were measured by; -1, NaN: none
+ARRAYS = (LEFT_OUT, LEFT_OUT_SCORES, POSITIVES, POSITIVE_SCORES)
+
+
+@dataclass(frozen=True)
+class Below:
+    """A candidate is kept where its score is below all that is set.
+
+    Of several positives the one that scores lowest counts. The paper's examples are pairs of a query and one positive; here
+    all pairs of a query share its negatives, so that these are below what each pair allows.
+
+    Attributes:
+        share: times the positive's score, 0 < share <= 1. Of a score below 0 as much is taken off as of its absolute value,
+            so that the limit is never above the positive.
+        margin: the positive's score less this, >= 0.
+        score: this score, whatever the positive's.
+    """
+
+    share: float | None = None
+    margin: float | None = None
+    score: float | None = None
+
+    def __bool__(self) -> bool:
+        return any(value is not None for value in (self.share, self.margin, self.score))
+
+    def __str__(self) -> str:
+        """In words, behind "a score ..."."""
+        words = [
+            "" if self.share is None else f"{100 * self.share:g} % of the positive's",
+            "" if self.margin is None else f"the positive's less {self.margin:g}",
+            "" if self.score is None else f"{self.score:g}",
+        ]
+        return f"below {' and '.join(filter(None, words))}"
+
+    def limits(self, positives: Scores) -> Scores:
+        """What candidates must score less than (n,), by the scores of the positives (n,).
+
+        Where a positive has none (NaN) nothing is known to be below it: -inf.
+        """
+        wide = positives.astype(np.float64)
+        limits = np.full(wide.shape, np.inf if self.score is None else self.score)
+        if self.share is not None:
+            limits = np.minimum(limits, np.where(wide < 0, 2 - self.share, self.share) * wide)
+        if self.margin is not None:
+            limits = np.minimum(limits, wide - self.margin)
+        return np.where(np.isnan(limits), -np.inf, limits).astype(np.float32)
+
+
+class Scorer(Protocol):
+    """What gives scores to passages: a retriever, or cross-encoders."""
+
+    def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> Scores:
+        """See ``CollectionRetriever.score``."""
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Keeps candidates by their scores.
+
+    Attributes:
+        positives: query row -> its relevant passages, of every query that is asked about.
+        exempt: (e,) (query << 32) + passage of those that are kept whatever they score.
+    """
+
+    scorer: Scorer
+    below: Below
+    positives: Mapping[int, NDArray[np.integer]]
+    exempt: Ids
+
+    def lowest(self, query_rows: Ids) -> tuple[Scores, NDArray[np.int32]]:
+        """The lowest score of a positive of each query (n,), and which that is (n,); NaN and -1 where none has a score."""
+        return lowest(self.scorer, query_rows, [self.positives[row] for row in query_rows.tolist()])
+
+    def keeps(self, query_rows: Ids, candidates: Ids, limits: Scores) -> tuple[NDArray[np.bool_], Scores]:
+        """Which candidates (n, k), -1 = none, are kept below the limits (n,), and how they all score."""
+        scores = self.scorer.score(query_rows, candidates)
+        exempt = np.isin(packed(query_rows[:, None], candidates), self.exempt)
+        return (candidates >= 0) & ((scores < limits[:, None]) | exempt), scores
+
+
+def lowest(scorer: Scorer, query_rows: Ids, positives: list[NDArray[np.integer]]) -> tuple[Scores, NDArray[np.int32]]:
+    """See ``Judge.lowest``; ``positives``: (n,) lists of passages."""
+    rows = np.full((len(positives), max(map(len, positives), default=1)), -1, np.int64)
+    for at, own in enumerate(positives):
+        rows[at, : len(own)] = own
+    scores = scorer.score(query_rows, rows)
+    unknown = np.isnan(scores)
+    place = np.arange(len(rows)), np.where(unknown, np.float32(np.inf), scores).argmin(axis=1)
+    none = unknown[place]
+    return np.where(none, np.float32(np.nan), scores[place]), np.where(none, -1, rows[place]).astype(np.int32)
+
+
+def counted(folder: Path, below: Below, without: int, label: str) -> dict[str, Any]:
+    """What mining into ``folder`` left out by ``below``: printed, and for a manifest; ``without``: queries left without any.
+
+    Warns where positives have no score, or one of which a share says little.
+    """
+    number, scores = len(load_array(folder / f"{LEFT_OUT}.npy")), load_array(folder / f"{POSITIVE_SCORES}.npy")
+    print(
+        f"[{label}] {number:,} candidates do not score {below}: they are left out;"
+        f" {without:,} of {len(scores):,} queries have no negative left and get passages drawn at random",
+        flush=True,
+    )
+    counts: dict[str, Any] = {"left_out_by_score": number, "queries_without": without}
+    unknown, below_zero = int(np.isnan(scores).sum()), int((scores < 0).sum())
+    warnings = []
+    if unknown:
+        warnings.append(
+            f"{unknown:,} of {len(scores):,} queries have no positive that was scored: none of their candidates is kept"
+        )
+    if below_zero and below.share is not None:
+        warnings.append(
+            f"{below_zero:,} of {len(scores):,} positives score below 0, where a share of the score says little;"
+            " below_margin says more"
+        )
+    for text in warnings:
+        print(f"[{label}] {text}", flush=True)
+    return {**counts, **({"warnings": warnings} if warnings else {})}

@@ -1,0 +1,131 @@
+"""What people said of suspected negatives, read from the sheets that the stage ``audit_negatives`` writes.
+
+A passage that answers its query after all is a positive from then on, one that does not is a negative for certain.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condensery.errors import UserError, shown
+from condensery.retrieval.no_negatives import ROW, packed
+from condensery.system.cells import harmless
+from condensery.system.files import atomic
+from condensery.text.collection import Collection, Qrels
+from condensery.text.sheets import bare, cell, sheet_rows
+from condensery.text.table import TextTable
+
+Ids = NDArray[np.int64]
+QUERY, PASSAGE, RELEVANT = "query id", "passage id", "relevant"  # the columns that count
+QUERY_TEXT, PASSAGE_TEXT = "query", "passage"  # they say whether the sheet is of this collection
+ANSWERS = {"yes": True, "no": False}
+FILE = "relabelled.jsonl"  # in an artifact of negatives, as labels are written
+
+
+@dataclass(frozen=True)
+class Relabelled:
+    """Pairs of a query and a passage, (query << 32) + passage, ascending.
+
+    Attributes:
+        yes: (y,) relevant after all.
+        no: (n,) not relevant.
+    """
+
+    yes: Ids
+    no: Ids
+
+    def added_to(self, positives: Mapping[int, NDArray[np.integer]]) -> dict[int, NDArray[np.integer]]:
+        """The relevant passages of each query row, with those of ``yes``, of the queries that ``positives`` has."""
+        more = dict(positives)
+        for query in np.unique(self.yes >> 32).tolist():
+            if query in more:
+                own = self.yes[self.yes >> 32 == query] & ROW
+                more[query] = np.concatenate([more[query], own[~np.isin(own, more[query])]])
+        return more
+
+    def all_no(self, qrels: Qrels) -> Ids:
+        """``no``, and what a split judges not relevant at all (grade 0 or less)."""
+        never = qrels.grades <= 0
+        return np.union1d(self.no, packed(qrels.query_rows[never], qrels.passage_rows[never]))
+
+    def saved(self, folder: Path, collection: Collection, label: str) -> dict[str, int]:
+        """Write them into an artifact of negatives and print how many they are; that, for a manifest. Of none nothing."""
+        if not len(self.yes) + len(self.no):
+            return {}
+        queries = np.unique(np.concatenate([self.yes, self.no]) >> 32)
+        with atomic(folder / FILE) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as stream:
+            for query, name in zip(queries.tolist(), collection.queries.ids_at(queries), strict=True):
+                line: dict[str, Any] = {"query_id": name}
+                for key, pairs in (("positive_ids", self.yes), ("negative_ids", self.no)):
+                    line[key] = list(collection.passages.ids_at(pairs[pairs >> 32 == query] & ROW))
+                stream.write(json.dumps(line, ensure_ascii=False) + "\n")
+        print(f"[{label}] {len(self.yes):,} passages were relabelled as relevant, {len(self.no):,} as not", flush=True)
+        return {"relabelled_relevant": len(self.yes), "relabelled_not_relevant": len(self.no)}
+
+
+NOTHING = Relabelled(np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def read_relabelled(paths: Sequence[Path], collection: Collection, split: str) -> Relabelled:
+    """Read filled sheets: the columns ``query id``, ``passage id`` and ``relevant``, yes, no, or empty where nobody judged.
+
+    Raises ``UserError`` with file, line and column for another word, an id that is not in the collection, a query of another
+    split, a text that is not that of its id, a pair that was judged in two ways, here or by the collection; and where nothing
+    is judged.
+    """
+    positives = collection.qrels(split).positives()
+    said: dict[int, tuple[bool, str]] = {}
+    for path in paths:
+        for place, cells in sheet_rows(path, (QUERY, PASSAGE, RELEVANT), (QUERY_TEXT, PASSAGE_TEXT)):
+            word = bare(cells[2]).casefold()
+            if not word:
+                continue
+            if word not in ANSWERS:
+                raise UserError(
+                    f'{place}: column "{RELEVANT}": {shown(cells[2])!r} is no judgement; write yes or no, or leave it empty'
+                )
+            query = _row(collection.queries, cells[0], cells[3], f'{place}: column "{QUERY}"', collection.name)
+            passage = _row(collection.passages, cells[1], cells[4], f'{place}: column "{PASSAGE}"', collection.name)
+            if query not in positives:
+                raise UserError(
+                    f'{place}: column "{QUERY}": the split {split!r} judges no passage relevant to {shown(cells[0])!r}'
+                )
+            pair, yes = (query << 32) + passage, ANSWERS[word]
+            other = said.get(pair, (yes, ""))
+            if not yes and passage in positives[query]:
+                other = True, f"the split {split!r}"
+            if other[0] != yes:
+                raise UserError(
+                    f'{place}: column "{RELEVANT}": {word} for {shown(cells[1])!r} contradicts {other[1]}; decide for one'
+                )
+            said[pair] = yes, other[1] or place
+    if not said:
+        names = ", ".join(map(str, paths))
+        raise UserError(f'{names}: nothing is judged; write yes or no into the column "{RELEVANT}"')
+    return Relabelled(
+        *(np.array(sorted(pair for pair in said if said[pair][0] == yes), np.int64) for yes in (True, False))
+    )
+
+
+def _row(table: TextTable, name: str, text: str, where: str, collection: str) -> int:
+    """The row of an id, which a spreadsheet may have put an apostrophe before."""
+    name = name.strip()
+    row = int(table.rows_of([name])[0])
+    if row < 0 and name.startswith("'"):
+        name = name[1:]
+        row = int(table.rows_of([name])[0])
+    if row < 0:
+        raise UserError(f"{where}: {shown(name)!r} is unknown (in '{collection}'){table.unlike(name)}")
+    if text and bare(text) != bare(cell(table.column("text")[row])):
+        raise UserError(f"{where}: the text is not that of {shown(name)!r}; is the sheet of another collection?")
+    return row
+
+
+def named(collection: Collection, query: int, passage: int) -> tuple[str, str]:
+    """The ids of a pair as the cells of a sheet."""
+    return harmless(collection.queries.column("id")[query]), harmless(collection.passages.column("id")[passage])

@@ -1,0 +1,96 @@
+"""Suspected false negatives: passages that nobody judged and that score as high as a query's positive, or nearly so.
+
+Shapes: n queries, m pairs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condensery.retrieval.negatives import Negatives
+from condensery.retrieval.no_negatives import ROW, packed
+from condensery.retrieval.positive_aware import LEFT_OUT, LEFT_OUT_SCORES, POSITIVE_SCORES, POSITIVES, Scorer, lowest
+from condensery.system.files import load_array
+
+Ids = NDArray[np.int64]
+Scores = NDArray[np.float32]
+BLOCK = 1024  # queries scored at a time
+
+
+@dataclass(frozen=True)
+class Suspects:
+    """Pairs (m,) of a query and a passage that may be relevant to it, the most suspicious first.
+
+    Attributes:
+        queries, passages, positives: rows; of several positives the one that scores lowest, -1 where none has a score.
+        scores, positive_scores: of the passage and of the positive; NaN where there is none.
+    """
+
+    queries: Ids
+    passages: Ids
+    positives: Ids
+    scores: Scores
+    positive_scores: Scores
+
+    @property
+    def ratios(self) -> NDArray[np.float64]:
+        """(m,) the score as a share of the positive's; NaN where that is not above 0."""
+        own = self.positive_scores.astype(np.float64)
+        return np.divide(self.scores, own, out=np.full(len(own), np.nan), where=own > 0)
+
+
+def were_left_out(folder: Path, depth: int) -> Suspects:
+    """The ``depth`` best of each query that mining into ``folder`` left out for their scores."""
+    pairs, scores = (load_array(folder / f"{name}.npy") for name in (LEFT_OUT, LEFT_OUT_SCORES))
+    queries = load_array(folder / "queries.npy")
+    positives, own = (load_array(folder / f"{name}.npy") for name in (POSITIVES, POSITIVE_SCORES))
+    return _best(queries, pairs, scores, positives, own, depth)
+
+
+def are_negatives(
+    negatives: Negatives, scorer: Scorer, relevant: Mapping[int, NDArray[np.integer]], judged: Ids, depth: int
+) -> Suspects:
+    """The first ``depth`` negatives of each query, which a retriever ranks highest, with their scores.
+
+    Args:
+        relevant: query row -> its positives; queries without any are passed over.
+        judged: (j,) (query << 32) + passage of those that people have judged already.
+    """
+    places = np.flatnonzero(np.isin(negatives.query_rows, np.fromiter(relevant, np.int64)))
+    queries = np.asarray(negatives.query_rows)[places]
+    pairs, scores = [np.empty(0, np.int64)], [np.empty(0, np.float32)]
+    positives, own = [np.empty(0, np.int32)], [np.empty(0, np.float32)]
+    for first in range(0, len(places), BLOCK):
+        rows = queries[first : first + BLOCK]
+        passages = np.asarray(negatives.passage_rows[places[first : first + BLOCK], :depth], np.int64)
+        passages[np.isin(packed(rows[:, None], passages), judged)] = -1
+        found = scorer.score(rows, passages)
+        least, which = lowest(scorer, rows, [relevant[row] for row in rows.tolist()])
+        there = passages >= 0
+        pairs.append(packed(np.repeat(rows, there.sum(axis=1)), passages[there]))
+        scores.append(found[there])
+        positives.append(which)
+        own.append(least)
+    parts = (np.concatenate(pairs), np.concatenate(scores), np.concatenate(positives), np.concatenate(own))
+    return _best(queries, *parts, depth)
+
+
+def _best(
+    queries: Ids, pairs: Ids, scores: Scores, positives: NDArray[np.integer], own: Scores, depth: int
+) -> Suspects:
+    """The ``depth`` best pairs of each query, all of them by how far the score is above the positive's."""
+    order = np.lexsort((pairs, -scores, pairs >> 32))  # by query, best first; NaN last
+    pairs, scores = pairs[order], scores[order]
+    rank = np.arange(len(pairs)) - np.searchsorted(pairs >> 32, pairs >> 32)
+    pairs, scores = pairs[rank < depth], scores[rank < depth]
+    sorter = np.argsort(queries)
+    place = sorter[np.searchsorted(queries, pairs >> 32, sorter=sorter)] if len(pairs) else np.empty(0, np.int64)
+    measure = own[place].astype(np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        above = (scores - measure) / np.abs(measure)  # of a score above 0 the ratio less 1
+    order = np.lexsort((pairs, -above))
+    pairs, place = pairs[order], place[order]
+    return Suspects(pairs >> 32, pairs & ROW, positives[place].astype(np.int64), scores[order], own[place])

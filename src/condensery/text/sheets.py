@@ -1,0 +1,112 @@
+"""Sheets that people fill in: CSV files, written so that no spreadsheet program changes a cell, and read back as it saves
+them."""
+
+import csv
+import io
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from condensery.errors import UserError
+from condensery.system.cells import FORMULA
+from condensery.system.files import atomic, expanded
+from condensery.system.inputs import fault
+from condensery.text.lines import csv_rows
+
+SEPARATORS = ",;\t"
+CELL = 30_000  # characters; spreadsheet programs cut a cell at 32,767
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+NOWHERE = 1 << 30  # the place of a column that is not there
+
+
+def write_sheet(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Write a sheet, with the mark that spreadsheet programs know UTF-8 by."""
+    with atomic(path) as temporary, open(temporary, "w", encoding="utf-8-sig", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(columns)
+        writer.writerows(rows)
+
+
+def cell(text: str) -> str:
+    """A text as a cell: one line, without control characters, not longer than a cell and no formula."""
+    line = _plain(text)[:CELL].rstrip()
+    return f"'{line}" if line.startswith(FORMULA) else line  # numbers too: +5 would come back as 5
+
+
+def bare(text: str) -> str:
+    """A cell without what a spreadsheet program may add to it or take from it."""
+    return _plain(text).lstrip("'").strip()
+
+
+def _plain(text: str) -> str:
+    """One line that UTF-8 can hold; a JSON file may give half a surrogate pair."""
+    held = unicodedata.normalize("NFC", text.encode(errors="replace").decode())
+    return " ".join(CONTROL.sub(" ", held).split())
+
+
+def filled_sheets(sheets: Path | Sequence[Path], key: str = "sheets") -> list[Path]:
+    """The files that the key ``key`` names: files, or all ``*.csv`` of a folder. ``UserError``: none."""
+    if not isinstance(sheets, Path):
+        paths = [expanded(path) for path in sheets]
+    elif expanded(sheets).is_dir():
+        paths = sorted(path for path in expanded(sheets).glob("*.csv") if not path.name.startswith("."))
+        if not paths:
+            raise UserError(
+                f"{sheets}: no filled sheets (*.csv) in this folder; {key} names a folder or a list of files"
+            )
+    else:
+        paths = [expanded(sheets)]
+    for path in paths:
+        if why := fault(path):
+            raise UserError(f"{path}: {why}; {key} names the folder, or the list, of filled sheets")
+    return paths
+
+
+def sheet_rows(path: Path, columns: Sequence[str], others: Sequence[str] = ()) -> Iterator[tuple[str, list[str]]]:
+    """(place, the cells of ``columns`` and ``others``) of every line that is not blank.
+
+    Columns may stand in any order and further ones beside them; of ``others`` that are not there the cells are empty. Raises
+    ``UserError`` with the line where the file is no such sheet.
+    """
+    text = _decoded(path)
+    heading = next((line for line in text.splitlines() if line.strip()), "")
+    separator = max(SEPARATORS, key=heading.count)  # the names of the columns hold none of them
+    reader = csv_rows(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+    places: list[int] = []
+    while True:
+        place = f"{path}:{reader.line_num + 1}"
+        try:
+            row = next(reader, None)
+        except csv.Error as error:
+            raise UserError(f"{place}: not valid CSV ({error})") from None
+        if row is None:
+            break
+        if not any(one.strip() for one in row):
+            continue
+        if not places:
+            places = _places(row, columns, others, place)
+            continue
+        yield place, [row[at] if at < len(row) else "" for at in places]
+    if not places:
+        raise UserError(f"{path}: empty; a sheet begins with the columns {', '.join(columns)}")
+
+
+def _places(row: list[str], columns: Sequence[str], others: Sequence[str], place: str) -> list[int]:
+    names = [" ".join(one.split()).casefold() for one in row]
+    for name in (*columns, *others):
+        if names.count(name) > 1 or (name in columns and name not in names):
+            raise UserError(
+                f'{place}: the column "{name}" {"is missing" if name not in names else "comes twice"}; '
+                f"the first line of a sheet names the columns {', '.join(columns)}"
+            )
+    return [names.index(name) if name in names else NOWHERE for name in (*columns, *others)]
+
+
+def _decoded(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not valid UTF-8 (byte {error.start}); save the sheet as CSV in UTF-8") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
