@@ -100,7 +100,7 @@ def test_searching_finds_what_the_levels_say_whoever_searches(
     wanted = search_array(queries, levels, 12, "cpu")
     np.testing.assert_array_equal(rows, wanted[1])
     np.testing.assert_allclose(scores, wanted[0], rtol=1e-5)
-    np.testing.assert_allclose(index.scores(np.arange(30), rows), scores, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(index.score(np.arange(30), rows), scores, rtol=1e-4, atol=1e-3)
     one = np.concatenate([index.search(np.array([row]), 12)[1] for row in range(30)])
     assert (one == rows).mean() > 0.99, "one query goes another way"
 
@@ -141,7 +141,7 @@ def test_windows_rank_by_their_best(dtype: str, texts: list[list[int]], tmp_path
     best = np.maximum.reduceat(products, index.starts[:-1], axis=1)
     scores, rows = index.search(np.arange(30), 5)
     np.testing.assert_allclose(scores, -np.sort(-best, axis=1)[:, :5], rtol=1e-4, atol=1e-3)
-    np.testing.assert_allclose(index.scores(np.arange(30), rows), scores, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(index.score(np.arange(30), rows), scores, rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize("dtype", SIZES)

@@ -62,10 +62,10 @@ def test_a_reranked_index_scores_its_candidates_alone(tmp_path: Path, collection
     np.save(tmp_path / "scores.npy", np.array([[1.0, 2.0, -np.inf], [3.0, 4.0, 5.0]], np.float32))
     write_reranked(tmp_path, collection, np.array([3, 7]), 3, "train")
     index = RerankedIndex(tmp_path, collection)
-    found = index.scores(np.array([7, 3]), np.array([[30, 9, -1], [4, 30, 9]]))
+    found = index.score(np.array([7, 3]), np.array([[30, 9, -1], [4, 30, 9]]))
     np.testing.assert_array_equal(found, np.array([[5.0, np.nan, np.nan], [2.0, np.nan, 1.0]], np.float32))
     with pytest.raises(UserError, match="was not reranked"):
-        index.scores(np.array([0]), np.array([[1]]))
+        index.score(np.array([0]), np.array([[1]]))
 
 
 def test_several_scorers_are_a_weighted_mean_of_scores_or_of_scaled_ones() -> None:
@@ -130,7 +130,7 @@ def test_a_teacher_is_a_searcher_a_predictor_or_scores_that_are_there(
     of_reader = taught_by(Reads(), collection, positives, negatives)
     np.testing.assert_array_equal(of_reader.scores, np.array([[0, 1], [2, 3]], np.float32))
     of_bm25 = taught_by(BM25(stemmer="none"), collection, positives, negatives)
-    np.testing.assert_allclose(of_bm25.scores, bm25.scores(np.array([0, 3]), of_bm25.passage_rows), rtol=1e-6)
+    np.testing.assert_allclose(of_bm25.scores, bm25.score(np.array([0, 3]), of_bm25.passage_rows), rtol=1e-6)
     run = tmp_path / "a.run"
     run.write_text("q0 Q0 p1 1 2.0 x\n")
     for teacher in (run, str(run), {"q0": {"p1": 2.0}}, PairScores.of({"q0": {"p1": 2.0}}, collection)):

@@ -45,7 +45,7 @@ def test_positives_and_negatives_have_the_scores_of_the_retriever(tmp_path: Path
     mined = open_negatives(made["negatives"], collection)
     positives = collection.qrels("train").positives()
     assert pairs.query_rows.tolist() == sorted(positives)
-    wanted = BM25Index(made["retrievers"], collection).scores(pairs.query_rows, pairs.passage_rows)
+    wanted = BM25Index(made["retrievers"], collection).score(pairs.query_rows, pairs.passage_rows)
     np.testing.assert_array_equal(pairs.scores[pairs.filled], wanted[np.asarray(pairs.passage_rows) >= 0])
     for query, passages in zip(pairs.query_rows.tolist(), pairs.passage_rows, strict=True):
         own = mined.passage_rows[mined.query_rows.tolist().index(query)][:3]

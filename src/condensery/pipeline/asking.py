@@ -55,6 +55,8 @@ def answer(graph: Graph, store: Store, rows: "Sequence[Row]", question: str) -> 
 
 def _search(index: Artifact, collection: "Collection", store: Store) -> "Search":
     """How the index is asked; each encoder that it takes is loaded once."""
+    import numpy as np
+
     from condensery.retrieval.asked import searcher
     from condensery.retrieval.index import open_index
 
@@ -65,7 +67,7 @@ def _search(index: Artifact, collection: "Collection", store: Store) -> "Search"
             raise UserError(f"ask: {vectors} does not say which encoder made it; run its stage again")
         store.check([encoder], parents=False)
         encode = query_encoder(encoder.path)
-        return lambda texts: [encode(text) for text in texts]
+        return lambda texts: np.stack([encode(text) for text in texts])
 
     return searcher(open_index(index.path, collection, device="cpu"), encoder_of)
 

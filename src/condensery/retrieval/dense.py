@@ -151,7 +151,7 @@ def shard_path(folder: Path, number: int) -> Path:
 
 def multiply(
     queries: Vectors,
-    vectors: Vectors,
+    vectors: "Vectors | Decoded",
     rows: NDArray[np.integer],
     first: int,
     stop: int,

@@ -162,9 +162,8 @@ def mean_reciprocal_rank_of_pairs(score: Callable[[Chunk], Tensor], sample: Pair
 
 def mean_reciprocal_rank(encode: Callable[[Chunk], Tensor], sample: ValidationSample) -> float:
     """MRR@10 of a sample by inner products. ``encode``: a chunk to vectors (b, d); ``UserError`` where one is not finite."""
-    return float(
-        reciprocal_ranks(*(encoded(encode, part) for part in (sample.queries, sample.passages)), sample).mean()
-    )
+    queries, passages = (encoded(encode, part) for part in (sample.queries, sample.passages))
+    return float(reciprocal_ranks(queries, passages, sample).mean())
 
 
 def reciprocal_ranks(queries: Tensor, passages: Tensor, sample: ValidationSample) -> Tensor:

@@ -71,7 +71,12 @@ def keep_best(config: KeepBestConfig, context: Context) -> dict[str, Any]:
     start = load_retriever(context.input("start"))
     sample, by = _sample(config, context, start)
     judge = _Judge(sample, start.model, _encode_with(config, context))
-    ranks = {("start", 0.0): judge.reciprocal_ranks(start.model)}
+    first = judge.reciprocal_ranks(start.model)
+    if first is None:
+        raise UserError(
+            f"{context.input('start')}: it makes vectors that are not finite; begin with another checkpoint"
+        )
+    ranks = {("start", 0.0): first}
     models = {
         name: load_retriever(folder).model
         for name, folder in zip(config.trained, context.inputs("trained"), strict=True)
@@ -83,7 +88,6 @@ def keep_best(config: KeepBestConfig, context: Context) -> dict[str, Any]:
                 print(f"[{context.stage_name}] {share:g} of {name}: vectors that are not finite; left out", flush=True)
                 continue
             ranks[name, share] = found
-    first = ranks["start", 0.0]
     means = {candidate: float(values.mean()) for candidate, values in ranks.items()}
     best = max(means, key=lambda candidate: (means[candidate], -candidate[1]))
     p = randomisation_test(ranks[best] - first) if best[1] else 1.0
