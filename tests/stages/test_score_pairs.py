@@ -14,6 +14,7 @@ from condensery.errors import UserError
 from condensery.pipeline import graph
 from condensery.retrieval import teachers
 from condensery.retrieval.bm25 import BM25Index
+from condensery.retrieval.mining import mine
 from condensery.retrieval.negatives import open_negatives
 from condensery.retrieval.pair_scores import open_pair_scores
 from condensery.stages.base import Input, StageConfig, registry
@@ -29,7 +30,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pairs")
     corpus = {"corpus": inputs(folder)["corpus"]}
     run_stage("bm25", folder / "bm25", corpus)
-    run_stage("mine", folder / "mined", {**corpus, "retriever": folder / "bm25"}, depth=4)
+    collection = Collection(corpus["corpus"])
+    (folder / "mined").mkdir()
+    mine(BM25Index(folder / "bm25", collection), collection, "train", 4, folder / "mined")
     return {**corpus, "retrievers": folder / "bm25", "negatives": folder / "mined"}
 
 
