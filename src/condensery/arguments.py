@@ -34,7 +34,7 @@ class Range(NamedTuple):
             return None
         bounds = [f"{'>' if self.above else '>='} {self.least:g}"] if self.least > -math.inf else []
         bounds += [f"<= {self.most:g}"] if self.most < math.inf else []
-        return f"{'whole number' if self.whole else 'number'} {' and '.join(bounds)}".strip()
+        return " ".join(["whole number" if self.whole else "number", *filter(None, [" and ".join(bounds)])])
 
 
 _COUNT, _COUNT_OR_NONE, _SHARE = Range(1, whole=True), Range(0, whole=True), Range(0, 1)

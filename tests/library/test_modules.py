@@ -386,6 +386,9 @@ def test_mlm_trains_the_head_of_a_frozen_backbone_and_nothing_to_train_is_one_li
         (lambda world: SpanPairDataModule(["a", 3], world / "bert").prepare_data(), "a list of strings"),
         (lambda world: PassageQueryDataModule([{"text": "x"}], world / "bert"), r"data\[0\]"),
         (lambda world: triples(batch_size=0)(world), "TripleDataModule: batch_size must be a whole number >= 1, not 0"),
+        (lambda world: triples(below_share=1.5)(world), "below_share must be a number > 0 and <= 1, not 1.5"),
+        (lambda world: triples(below_score=float("inf"))(world), "below_score must be a number, not inf"),
+        (lambda world: triples(relabel=world / "nowhere")(world), "nowhere: no such file; relabel names the folder"),
         (lambda world: spans(batch_size=1.5)(world), "SpanPairDataModule: batch_size must be a whole number >= 1"),
         (lambda world: spans(mask_rate=2)(world), "mask_rate must be a number > 0 and <= 1, not 2"),
         (lambda world: PassageQueryDataModule(QUERIES, world / "bert", length=True), "length must be a whole number"),
@@ -487,3 +490,14 @@ def test_texts_are_tokenised_once(world: Path, monkeypatch: pytest.MonkeyPatch) 
         "condensery.training.datamodules.base.tokenise_collection", lambda **_: pytest.fail("read again")
     )
     spans(seed=9)(world).prepare_data()
+
+
+def test_mined_negatives_may_know_the_positive(world: Path) -> None:
+    mined = []
+    for margin in (None, 0.0, 1e6):
+        data = triples(below_margin=margin)(world)
+        data.prepare_data()
+        mined.append(data._sources()[0].counts)
+    assert (mined[1] <= mined[0]).all()
+    assert mined[0].sum() > 0
+    assert mined[2].sum() == 0
