@@ -18,7 +18,7 @@ os.environ["IR_DATASETS_HOME"] = tempfile.mkdtemp(prefix="ir_datasets-")  # it a
 
 PROJECT = Path(__file__).resolve().parent.parent
 
-if sys.dont_write_bytecode:  # each process would compile the libraries anew, 25 seconds for Lightning where 5 are enough
+if sys.dont_write_bytecode:  # each process would compile the libraries anew: half of the time of importing Lightning
     os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(PROJECT / ".pytest_cache" / "bytecode")
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False  # in a folder of its own, and beside the sources as little as before
