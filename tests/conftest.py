@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,11 @@ os.environ.setdefault("WANDB_MODE", "disabled")
 os.environ["IR_DATASETS_HOME"] = tempfile.mkdtemp(prefix="ir_datasets-")  # it asks once, when it is imported
 
 PROJECT = Path(__file__).resolve().parent.parent
+
+if sys.dont_write_bytecode:  # each process would compile the libraries anew: half of the time of importing Lightning
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(PROJECT / ".pytest_cache" / "bytecode")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False  # in a folder of its own, and beside the sources as little as before
 
 gc.disable()  # until the libraries are imported: they leave no garbage, and looking for it takes a quarter of that time
 

@@ -263,7 +263,13 @@ def test_without_an_experiment_it_asks_for_one(project: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "argument", [b"ask=caf\xe9 salt", b"name=\xff", b"output_root=/tmp/\xe9", b"--caf\xe9", b"data"]
+    "argument",
+    [
+        b"ask=caf\xe9 salt",
+        b"--caf\xe9",
+        b"data",
+        *(pytest.param(one, marks=pytest.mark.slow) for one in (b"name=\xff", b"output_root=/tmp/\xe9")),
+    ],
 )
 def test_bytes_that_are_no_utf8_are_one_line(argument: bytes, project: Path, tmp_path: Path) -> None:
     given = [argument, b"caf\xe9"] if argument == b"data" else [argument]
@@ -273,7 +279,9 @@ def test_bytes_that_are_no_utf8_are_one_line(argument: bytes, project: Path, tmp
     names(done.stderr.decode(), "not valid UTF-8", "byte 0x", "terminal")
 
 
-@pytest.mark.parametrize("argument", ["ask=Größe", "data.root=/tmp/né", "ask=東京"])
+@pytest.mark.parametrize(
+    "argument", ["ask=Größe", "data.root=/tmp/né", pytest.param("ask=東京", marks=pytest.mark.slow)]
+)
 def test_a_locale_of_ascii_is_one_line(argument: str, project: Path, tmp_path: Path) -> None:
     locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     command = [sys.executable, str(project / "run.py"), "experiment=quickstart", argument.encode()]
@@ -302,7 +310,15 @@ def test_a_path_with_a_comma_in_a_sweep_names_the_quotes(tmp_path: Path) -> None
     prepared(["-m", f"data.root={tmp_path / 'a'},{tmp_path / 'b'}", f'name="{tmp_path / "a,b"}"'])
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "latin-1:strict", "ascii:surrogateescape", None])
+@pytest.mark.parametrize(
+    "encoding",
+    [
+        "ascii",
+        "latin-1:strict",
+        None,
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ("cp1252", "ascii:surrogateescape")),
+    ],
+)
 def test_a_terminal_that_knows_few_characters_gets_the_rest_as_question_marks(
     encoding: str | None, project: Path, tmp_path: Path
 ) -> None:

@@ -59,22 +59,24 @@ def spans(**changes: Any) -> Callable[[Path], SpanPairDataModule]:
     return lambda world: SpanPairDataModule(world / "notes", world / "bert", **{**SPANS, **changes})
 
 
+def single_spans(**changes: Any) -> Callable[[Path], SpanPairDataModule]:
+    return spans(**{"pairs": None, "batch_size": 24, "chunk_tokens": 1024, **changes})  # fewer steps a pass
+
+
 def triples(**changes: Any) -> Callable[[Path], TripleDataModule]:
     lengths = {"query_length": 16, "passage_length": 40}
     return lambda world: TripleDataModule(world / "scifact", world / "bert", **{**TRIPLES, **lengths, **changes})
 
 
 KINDS = {
-    "condenser": Kind(CondenserModule, spans(pairs=None)),
+    "condenser": Kind(CondenserModule, single_spans()),
     "cocondenser": Kind(CoCondenserModule, spans()),
     "query as context": Kind(
         QueryAsContextModule, lambda world: PassageQueryDataModule(QUERIES, world / "bert", length=40, batch_size=6)
     ),
-    "mlm": Kind(partial(CondenserModule, head_layers=0), spans(pairs=None)),
+    "mlm": Kind(partial(CondenserModule, head_layers=0), single_spans()),
     "cot-mae": Kind(MaskedAutoEncoderModule, spans(mask_rate=0.3, decoder=AUTOENCODER)),
-    "retromae": Kind(
-        partial(MaskedAutoEncoderModule, decoder="enhanced"), spans(pairs=None, mask_rate=0.3, decoder=ITSELF)
-    ),
+    "retromae": Kind(partial(MaskedAutoEncoderModule, decoder="enhanced"), single_spans(mask_rate=0.3, decoder=ITSELF)),
     "inverse cloze": Kind(InverseClozeModule, spans(pairs="sentence", query_length=20)),
     "bi-encoder": Kind(BiEncoderModule, triples()),
     "cross-encoder": Kind(CrossEncoderModule, triples(pairs=True)),

@@ -9,11 +9,20 @@ from torch import Tensor
 
 from condensery import BiEncoderModule, RetrievalLoss, UserError
 
+TRUE = {"64-true": torch.float64, "bf16-true": torch.bfloat16}
+IN_DOUBLES = ("cocondenser", "retromae", "bi-encoder", "cross-encoder")  # of the others quickly in bf16 alone
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("precision", "dtype"), [("64-true", torch.float64), ("bf16-true", torch.bfloat16)])
+
+@pytest.mark.parametrize(
+    ("kind", "precision"),
+    [
+        pytest.param(kind, one, marks=pytest.mark.slow if one == "64-true" and kind not in IN_DOUBLES else ())
+        for kind in KINDS
+        for one in TRUE
+    ],
+)
 def test_every_module_trains_and_validates_in_true_precisions(
-    kind: str, precision: str, dtype: torch.dtype, world: Path, tmp_path: Path
+    kind: str, precision: str, world: Path, tmp_path: Path
 ) -> None:
     made = KINDS[kind]
     module = made.module(world / "bert", **RATE)
@@ -21,7 +30,7 @@ def test_every_module_trains_and_validates_in_true_precisions(
     run = trainer(tmp_path, max_steps=2, precision=precision)
     run.fit(module, made.data(world))
     after = weights(module)
-    assert {value.dtype for value in after.values() if value.is_floating_point()} == {dtype}
+    assert {value.dtype for value in after.values() if value.is_floating_point()} == {TRUE[precision]}
     assert any(not torch.equal(value, before[name].to(value.dtype)) for name, value in after.items())
     assert run.callback_metrics["train/loss"].isfinite()
     module.save_pretrained(tmp_path / "saved")
@@ -78,8 +87,17 @@ class ByText(Sharp):
         return torch.nn.functional.cross_entropy(scores, positive)
 
 
-@pytest.mark.parametrize("precision", ["bf16-true", "64-true", "bf16-mixed"])
-@pytest.mark.parametrize("loss", [Sharp, ByText, "learning_to_rank"])
+QUICK = [(Sharp, "bf16-true"), (Sharp, "64-true"), (ByText, "bf16-mixed"), ("learning_to_rank", "bf16-true")]
+
+
+@pytest.mark.parametrize(
+    ("loss", "precision"),
+    [
+        pytest.param(loss, one, marks=() if (loss, one) in QUICK else pytest.mark.slow)
+        for loss in (Sharp, ByText, "learning_to_rank")
+        for one in ("bf16-true", "64-true", "bf16-mixed")
+    ],
+)
 def test_weights_of_a_loss_are_no_narrower_than_fp32_and_go_on_exactly(
     loss: type[RetrievalLoss] | str, precision: str, world: Path, tmp_path: Path
 ) -> None:

@@ -11,7 +11,20 @@ import pytest
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import EMAWeightAveraging, ModelCheckpoint, StochasticWeightAveraging
-from test_modules import AUTOENCODER, KINDS, QUERIES, RATE, Kind, Stops, same, spans, trainer, triples, weights
+from test_modules import (
+    AUTOENCODER,
+    KINDS,
+    QUERIES,
+    RATE,
+    Kind,
+    Stops,
+    same,
+    single_spans,
+    spans,
+    trainer,
+    triples,
+    weights,
+)
 
 from condensery import (
     BiEncoderModule,
@@ -151,7 +164,7 @@ DATA = [  # kind, its data, what the line says
     ("bi-encoder", triples(titles=False), "titles True, here False"),
     ("cross-encoder", triples(pairs=True, passage_length=30), "passage_length 40, here 30"),
     ("cross-encoder", triples(pairs=True, batch_size=5), "batch_size 4, here 5"),
-    ("condenser", spans(pairs=None, spans="windows"), "spans sentences, here windows"),
+    ("condenser", single_spans(spans="windows"), "spans sentences, here windows"),
     ("cocondenser", spans(length=24), "length 32, here 24"),
     ("cocondenser", spans(mask_rate=0.3), "mask_rate 0.15, here 0.3"),
     ("cocondenser", spans(whole_word=False), "whole_word True, here False"),
@@ -270,20 +283,18 @@ def test_a_run_that_would_end_before_is_refused_and_one_that_is_done_ends(
     assert not seen.rates
 
 
-@pytest.mark.parametrize("saved", ["by a callback at the end of the epoch", "after the fit"])
-def test_more_epochs_go_on_as_if_they_had_been_asked_for(saved: str, world: Path, tmp_path: Path) -> None:
+def test_more_epochs_go_on_as_if_they_had_been_asked_for(world: Path, tmp_path: Path) -> None:
     made = biencoder()
     _, all_of_it = train(made, world, tmp_path, max_steps=-1, max_epochs=3)
     keeps = ModelCheckpoint(tmp_path / "kept", filename="one", every_n_epochs=1)
     run = trainer(tmp_path, max_epochs=1, callbacks=[keeps], enable_checkpointing=True)
     run.fit(made.module(world / "bert"), made.data(world))
-    path = tmp_path / "kept" / "one.ckpt"
-    if saved == "after the fit":
-        run.save_checkpoint(path := tmp_path / "after.ckpt")
-    _, seen = train(made, world, tmp_path, path, max_steps=-1, max_epochs=3)
+    run.save_checkpoint(after := tmp_path / "after.ckpt")
     epoch = len(all_of_it.rates) // 3
-    assert seen.rates == all_of_it.rates[epoch:]
-    assert seen.read == all_of_it.read[epoch:]
+    for path in (tmp_path / "kept" / "one.ckpt", after):  # by a callback at the end of the epoch, and after the fit
+        _, seen = train(made, world, tmp_path, path, max_steps=-1, max_epochs=3)
+        assert seen.rates == all_of_it.rates[epoch:], path
+        assert seen.read == all_of_it.read[epoch:], path
 
 
 def test_epochs_of_another_length_are_refused_where_they_end_the_run(world: Path, tmp_path: Path) -> None:
@@ -364,19 +375,24 @@ def test_nothing_is_said_where_nothing_has_changed(
     assert not said
 
 
-@pytest.mark.parametrize("at", [2, 3, 4])
-def test_with_averages_of_weights_it_goes_on(at: int, world: Path, tmp_path: Path) -> None:
-    """Lightning's ``StochasticWeightAveraging`` takes the schedule away for the rest of an epoch: the rate stands still."""
-    path = tmp_path / "half.ckpt"
-    for callback, exact in (
-        (lambda: EMAWeightAveraging(decay=0.9), True),
-        (lambda: StochasticWeightAveraging(1e-3, swa_epoch_start=1), False),
-    ):
-        parts = []
-        for start, more in ((None, []), (None, [Stops(at, path)]), (path, [])):
-            module = BiEncoderModule(world / "bert", **RATE)
-            run = trainer(tmp_path, max_epochs=2, callbacks=[callback(), *more])
-            run.fit(module, triples()(world), ckpt_path=start and str(start), weights_only=False)
-            parts.append(weights(module))
-        assert run.global_step == 6
-        assert same(parts[0], parts[2]) or not exact
+@pytest.mark.parametrize("averages", ["exponential", "stochastic"])
+def test_with_averages_of_weights_it_goes_on(averages: str, world: Path, tmp_path: Path) -> None:
+    """In the first epoch, behind it, and in the second.
+
+    Lightning's ``StochasticWeightAveraging`` takes the schedule away for the rest of an epoch: the rate stands still.
+    """
+    exact = averages == "exponential"
+
+    def fit(start: Path | None = None, *more: pl.Callback) -> dict[str, Any]:
+        callback = EMAWeightAveraging(decay=0.9) if exact else StochasticWeightAveraging(1e-3, swa_epoch_start=1)
+        module = BiEncoderModule(world / "bert", **RATE)
+        run = trainer(tmp_path, max_epochs=2, callbacks=[callback, *more])
+        run.fit(module, triples()(world), ckpt_path=start and str(start), weights_only=False)
+        assert run.global_step == 6 or more
+        return weights(module)
+
+    whole = fit()
+    for at in (2, 3, 4):
+        path = tmp_path / f"{at}.ckpt"
+        fit(None, Stops(at, path))
+        assert same(whole, fit(path)) or not exact

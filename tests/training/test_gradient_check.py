@@ -289,7 +289,7 @@ def test_chunks_of_texts_of_mappings_and_of_several_widths_are_cut() -> None:
 
 @pytest.mark.parametrize("kind", ["cocondenser", "cotmae", "retromae", "ict"])
 def test_our_modules_pass_with_their_data(kind: str, tmp_path: Path) -> None:
-    module, data, _ = trainings.run(kind, tmp_path, dropout=0.2)
+    module, data, _ = trainings.run(kind, tmp_path, dropout=0.2, layers=2)
     report = check_gradients(module.train(), data)
     assert report, report
     assert any("with dropout" in outcome.setting for outcome in report.outcomes)
@@ -318,9 +318,10 @@ LOSSES = [("info_nce", False), ("learning_to_rank", True), (Learned(), False), (
     ("loss", "shared"), LOSSES, ids=["info_nce", "learning_to_rank", "weights in forward", "nested"]
 )
 def test_all_losses_pass_in_two_processes_with_one_tower_and_two(loss: Any, shared: bool, tmp_path: Path) -> None:
-    towers = [Encoder(textbook.language_model(dropout=0.1).float().base_model) for _ in range(1 if shared else 2)]
+    models = [textbook.language_model(layers=1, dropout=0.1).float() for _ in range(1 if shared else 2)]
+    towers = [Encoder(model.base_model) for model in models]
     module: TrainingModule = BiEncoderModule(BiEncoder(*towers), loss=loss, **trainings.optimiser()).train()
-    report = check_gradients(module, trainings.triple_batches(tmp_path), processes=2)
+    report = check_gradients(module, trainings.triple_batches(tmp_path, negatives=1), processes=2)
     assert report, report
     names = [outcome.setting for outcome in report.outcomes]
     assert "in uneven chunks, 2 processes, without dropout" in names
@@ -328,8 +329,8 @@ def test_all_losses_pass_in_two_processes_with_one_tower_and_two(loss: Any, shar
 
 
 def test_a_batch_alone_is_cut_as_well(tmp_path: Path) -> None:
-    module, data, _ = trainings.run("biencoder", tmp_path)
-    report = check_gradients(module, data.batches.batch(0), frozen=False)
+    module, _, _ = trainings.run("biencoder", tmp_path, layers=1)
+    report = check_gradients(module, trainings.triple_batches(tmp_path, negatives=1).batch(0), frozen=False)
     assert report, report
     assert "in chunks of one row, with dropout" in str(report)
 

@@ -190,11 +190,11 @@ def loop(**changes: Any) -> LoopSettings:
 
 
 def run(
-    kind: str, folder: Path, workers: int = 0, dropout: float = 0.1, **changes: Any
+    kind: str, folder: Path, workers: int = 0, dropout: float = 0.1, layers: int = 3, **changes: Any
 ) -> tuple[TrainingModule, StepDataModule, LoopSettings]:
     """A module, its batches, and how long it is trained."""
     chosen, settings = optimiser(**changes), loop(**changes)
-    language_model = textbook.language_model(dropout=dropout).float()
+    language_model = textbook.language_model(layers=layers, dropout=dropout).float()
     module: TrainingModule
     batches: SpanBatches | TripleBatches | RankingBatches
     torch.manual_seed(1)
