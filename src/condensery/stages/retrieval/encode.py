@@ -115,7 +115,10 @@ def encode(config: EncodeConfig, context: Context) -> dict[str, Any]:
 def _lost(about: dict[str, Any], dtype: str, stage: str) -> dict[str, Any]:
     """What fewer bits save and lose, for the manifest; a line says it."""
     vectors = about.get("windows", about["passages"])
-    whole, kept = 4 * vectors * about["dim"], vectors * math.ceil(about["dim"] * BYTES[dtype])  # a vector ends with its byte
+    whole, kept = (
+        4 * vectors * about["dim"],
+        vectors * math.ceil(about["dim"] * BYTES[dtype]),
+    )  # a vector ends with its byte
     found = {key: value for key, value in about.items() if key.startswith("recall_")}
     said = ", ".join(f"{100 * value:.1f} % of its {key.removeprefix('recall_')} best" for key, value in found.items())
     print(
