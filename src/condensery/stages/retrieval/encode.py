@@ -1,5 +1,6 @@
 """Stage ``encode``: the vectors of all passages and queries, the index of a dense retriever."""
 
+import math
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -120,8 +121,11 @@ def encode(config: EncodeConfig, context: Context) -> dict[str, Any]:
 
 def _lost(about: dict[str, Any], dtype: str, stage: str) -> dict[str, Any]:
     """What fewer bits save and lose, for the manifest; a line says it."""
-    whole = about.get("windows", about["passages"]) * about["dim"] * 4
-    kept = int(whole / 4 * BYTES[dtype])
+    vectors = about.get("windows", about["passages"])
+    whole, kept = (
+        4 * vectors * about["dim"],
+        vectors * math.ceil(about["dim"] * BYTES[dtype]),
+    )  # a vector ends with its byte
     found = {key: value for key, value in about.items() if key.startswith("recall_")}
     said = ", ".join(f"{100 * value:.1f} % of its {key.removeprefix('recall_')} best" for key, value in found.items())
     print(
