@@ -2,8 +2,8 @@
 
 The levels come from a sample of the collection's own passages, since the numbers of some dimensions are ten times as large as
 those of others. A search reads the vectors as the levels that their codes stand for, and queries stay as they are: rankings,
-windows and fusion are those of ``DenseIndex``. For one bit that finds more than the Hamming distance, which rounds queries
-too (asymmetric distance: Jégou et al. 2011, "Product quantization for nearest neighbor search", section III).
+windows and fusion are those of ``DenseIndex``. For one bit that is not the Hamming distance, which rounds queries too
+(asymmetric distance: Jégou et al. 2011, "Product quantization for nearest neighbor search", section III).
 
 What it costs is measured: some queries are searched in the vectors before they are rounded, shard by shard, and again after.
 
