@@ -451,7 +451,8 @@ def read_rankings(name: str, folder: Path, scratch: Path) -> Any:
 
 
 def read_sheet(folder: Path, scratch: Path) -> Any:
-    from condensery.evaluation.sheets import filled_sheets, read_sheets
+    from condensery.evaluation.sheets import read_sheets
+    from condensery.text.sheets import filled_sheets
 
     return read_sheets(filled_sheets(folder), _items(), 1, 1).tolist()
 

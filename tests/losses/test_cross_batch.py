@@ -20,6 +20,7 @@ from condensery.losses.info_nce import info_nce
 from condensery.models.biencoder import BiEncoder
 from condensery.models.condenser import Condenser, CondenserShape
 from condensery.models.encoder import Encoder
+from condensery.models.vectors import VectorSettings
 from condensery.retrieval.no_negatives import NoNegatives
 from condensery.text.same_texts import SameTexts
 from condensery.tokens.batches import Chunk
@@ -65,6 +66,8 @@ OTHERS = [("biencoder", "unequal", 2, True), ("learned", "unequal", 2, True), ("
 
 class Words(nn.Module):
     """The sum of a text's word vectors: in float32 it rounds by less than a Transformer, so that 1e-6 can be asked of it."""
+
+    settings = VectorSettings()
 
     def __init__(self) -> None:
         super().__init__()

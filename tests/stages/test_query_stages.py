@@ -138,9 +138,15 @@ def test_settings_that_contradict_each_other_are_refused(made: dict[str, Path], 
 
 def test_the_sizes_of_a_model_from_scratch_do_not_count_where_a_model_is_named(tmp_path: Path) -> None:
     fields = FinetuneGeneratorConfig.model_fields
-    named = FinetuneGeneratorConfig.model_construct(_fields_set=set(fields), callbacks={}, model="t5/small")
-    scratch = FinetuneGeneratorConfig.model_construct(_fields_set=set(fields), callbacks={}, model=None)
-    local = FinetuneGeneratorConfig.model_construct(_fields_set=set(fields), callbacks={}, model=str(tmp_path))
+    named = FinetuneGeneratorConfig.model_construct(
+        _fields_set=set(fields), callbacks={}, layer_decay=1.0, model="t5/small"
+    )
+    scratch = FinetuneGeneratorConfig.model_construct(
+        _fields_set=set(fields), callbacks={}, layer_decay=1.0, model=None
+    )
+    local = FinetuneGeneratorConfig.model_construct(
+        _fields_set=set(fields), callbacks={}, layer_decay=1.0, model=str(tmp_path)
+    )
     sizes = {"layers", "hidden", "heads", "intermediate"}
     assert named.by_content() == {"callbacks", "layer_decay", *sizes}
     assert scratch.by_content() == {"callbacks", "layer_decay"}

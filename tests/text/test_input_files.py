@@ -97,7 +97,13 @@ STAGES: dict[str, tuple[dict[str, str], Callable[[Path], Any]]] = {
     "triples": (
         {"triples.tsv": "q\ta\tb\nr\tb\ta\n"},
         lambda root: TriplesConfig(
-            corpus="corpus", file=root / "triples.tsv", split="train", depth=1, systems=None, per_system=None
+            corpus="corpus",
+            file=root / "triples.tsv",
+            split="train",
+            depth=1,
+            systems=None,
+            per_system=None,
+            relabel=None,
         ),
     ),
 }
