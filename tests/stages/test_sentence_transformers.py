@@ -135,7 +135,8 @@ def test_from_the_command_line_to_its_table_goes_a_checkpoint_in_fp16_with_dense
     library = pytest.importorskip("sentence_transformers")
     evaluation = pytest.importorskip("sentence_transformers.evaluation")
     done = run_command(
-        "experiment=released_queries",
+        "experiment=adapt",
+        "stages.distilled.steps=2",
         "data=beir",
         f"data.root={write_beir(tmp_path / 'beir', TEXT)}",
         f"backbone.name={small_half}",

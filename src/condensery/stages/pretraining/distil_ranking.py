@@ -40,6 +40,10 @@ class DistilRankingConfig(CollectionConfig, OptimisedStageConfig):
     temperature: Temperature
     teacher_temperature: Temperature
 
+    def lengths(self) -> dict[str, int]:
+        """None that a retriever could be too short for: its own counts where it is shorter."""
+        return {}
+
     def work(self, read: Read) -> Work:
         """The teacher is asked, and steps of queries alone are made."""
         sizes = known(read, "teacher", "student")
@@ -71,7 +75,7 @@ def distil_ranking(config: DistilRankingConfig, context: Context) -> dict[str, A
     if not len(rows):
         raise UserError(f"stages.{context.stage_name}.queries: all passages with a query are held out; give more text")
     ranking = _ranked(config, context, collection, queries, rows)
-    lengths = config.query_length, saved.passage_length
+    lengths = min(config.query_length, saved.query_length), saved.passage_length
     prefix = Prefixes.of(encoder, saved.model.settings.query_prefix, "", lengths).query
     batches = RankingBatches(
         queries.store,
@@ -80,7 +84,7 @@ def distil_ranking(config: DistilRankingConfig, context: Context) -> dict[str, A
         index.passage_vectors,
         Tokens(context.input("tokens")).vocabulary,
         batch_size=config.batch_size,
-        query_length=config.query_length,
+        query_length=lengths[0],
         budget=config.budget,
         seed=config.seed,
         prefix=prefix,
