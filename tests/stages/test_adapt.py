@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from error_lines import names
-from small_runs import Done, metrics_of, run_command, some_text, write_beir, write_text_files
+from small_runs import Done, Text, metrics_of, run_command, some_text, write_beir, write_text_files
 
 from condensery.evaluation.of_searchers import evaluate
 from condensery.models.blending import same_weights
@@ -118,6 +118,18 @@ def test_text_without_queries_is_chosen_by_its_own_sentences_and_answers(release
     assert "queries of passages that are held out" in done.out
     assert "found by fused_adapted" in done.out
     assert "NDCG@10" not in done.out, "no table"
+
+
+def test_of_passages_of_one_sentence_the_start_is_kept_and_that_is_said(released: Path, tmp_path: Path) -> None:
+    passages = [(name, "", words.split(". ")[0].rstrip(".") + ".", of) for name, _, words, of in TEXT.passages]
+    data = write_beir(tmp_path / "beir", Text(passages, TEXT.questions))
+    given = [f"data.root={data}", f"backbone.name={released}", f"output_root={tmp_path / 'out'}", *QUICK]
+    done = run_command(
+        "experiment=adapt", "data=beir", "data.splits.train=null", "data.splits.dev=null", *given
+    ).sound()
+    assert "there are no queries of passages that are held out to choose by: the start is kept" in done.out
+    rows = metrics_of(done.folder)
+    assert rows["adapted"] == rows["as it is"]
 
 
 def test_vectors_of_another_tower_are_not_taken_over(adapted: tuple[Done, list[str]], tmp_path: Path) -> None:

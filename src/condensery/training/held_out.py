@@ -40,7 +40,8 @@ def held_out_sample(
 ) -> ValidationSample | None:
     """Queries of passages that are held out, one each: which passage is it from? None where no such passage has a query.
 
-    A query that is a sentence of its passage is cut out of it. The sample is the same for every training and seed.
+    A query that is a sentence of its passage is cut out of it, and a passage of which nothing would be left is not asked for.
+    The sample is the same for every training and seed.
 
     Args:
         queries, texts: what was made of the passages, and these.
@@ -53,14 +54,18 @@ def held_out_sample(
     random = generator("held out sample")
     every = random.permutation(len(queries.counts))
     kept = held_out(every)
-    own = every[kept & (queries.counts[every] > 0)][:number]
+    own = every[kept & (queries.counts[every] > 0)]
+    asked = np.array([_cut_out(queries, row) for row in own.tolist()], np.int64)
+    places, left = np.full((len(own), 2), -1), np.ones(len(own), bool)
+    if queries.places is not None:  # a title, which is not cut out, would find its own passage
+        places = queries.places[asked]
+        left = (places[:, 0] >= 0) & (places[:, 1] < texts.store.lengths[own])
+    own, asked, places = own[left][:number], asked[left][:number], places[left][:number]
     if not len(own):
         return None
     passages = np.concatenate([own, np.setdiff1d(every, own, assume_unique=True)[:others]])
-    asked, hidden = queries.first[own], np.full((len(passages), 2), -1, np.int64)
-    if queries.places is not None:
-        asked = np.array([_cut_out(queries, row) for row in own.tolist()])
-        hidden[: len(own)] = queries.places[asked]
+    hidden = np.full((len(passages), 2), -1, np.int64)
+    hidden[: len(own)] = places
     vocabulary = texts.vocabulary
     rows = {
         QUERY: text_rows(queries.store, asked, vocabulary, lengths[0], prefix=prefixes.query),
@@ -75,7 +80,6 @@ def held_out_sample(
 
 def _cut_out(queries: Queries, passage: int) -> int:
     """The first query of a passage that is a sentence of it; the first at all where none is."""
-    assert queries.places is not None
     first, stop = queries.first[passage], queries.first[passage + 1]
-    sentences = np.flatnonzero(queries.places[first:stop, 0] >= 0)
+    sentences = [] if queries.places is None else np.flatnonzero(queries.places[first:stop, 0] >= 0)
     return int(first + (sentences[0] if len(sentences) else 0))

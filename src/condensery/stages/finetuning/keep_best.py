@@ -70,6 +70,10 @@ def keep_best(config: KeepBestConfig, context: Context) -> dict[str, Any]:
 
     start = load_retriever(context.input("start"))
     sample, by = _sample(config, context, start)
+    if sample is None:
+        print(f"[{context.stage_name}] there are no {by} to choose by: the start is kept", flush=True)
+        save_retriever(start, context.folder, context.input("start"))
+        return {"by": None, "queries": 0, "kept": "start", "share": 0.0}
     judge = _Judge(sample, start.model, _encode_with(config, context))
     first = judge.reciprocal_ranks(start.model)
     if first is None:
@@ -148,8 +152,8 @@ def _encode_with(config: KeepBestConfig, context: Context) -> Callable[["BiEncod
     return of
 
 
-def _sample(config: KeepBestConfig, context: Context, start: "SavedRetriever") -> "tuple[ValidationSample, str]":
-    """What is chosen by, and in words."""
+def _sample(config: KeepBestConfig, context: Context, start: "SavedRetriever") -> "tuple[ValidationSample | None, str]":
+    """What is chosen by, and in words; None where the text has no such queries. ``UserError`` where dev has none."""
     from condensery.text.collection import Collection
     from condensery.tokens.artifacts import Passages, Queries, Tokens
     from condensery.tokens.prefixes import Prefixes
@@ -172,9 +176,8 @@ def _sample(config: KeepBestConfig, context: Context, start: "SavedRetriever") -
         artifact = context.artifact("queries")
         texts = Passages(artifact.input("passages").path)
         sample = held_out_sample(Queries(artifact.path), texts, lengths, *sizes, **how)
-    if sample is None:
-        missing = "the collection has no dev queries" if by == "dev" else "no passage that is held out has a query"
-        raise UserError(f"stages.{context.stage_name}: {missing} to choose by; set by or queries, or give more text")
+    if sample is None and by == "dev":
+        raise UserError(f"stages.{context.stage_name}.by: dev, but the collection has no dev queries; set by=queries")
     return sample, "dev queries" if by == "dev" else "queries of passages that are held out"
 
 
