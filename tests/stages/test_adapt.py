@@ -97,6 +97,26 @@ def test_what_is_saved_opens_in_sentence_transformers_with_equal_vectors(adapted
     np.testing.assert_allclose(ours.encode_queries(texts), theirs.encode_query(texts), atol=1e-6)
 
 
+def test_contrastive_pre_training_keeps_how_and_how_long_texts_are_read(adapted: tuple[Done, list[str]]) -> None:
+    _, command = adapted
+    short = "steps: 3, epochs: null, batch_size: 8, length: 24, query_length: 20, min_length: 4, validate_every: 0"
+    stages = {
+        "asked": f"{{stage: pretrain_contrastive, init: as_it_is, queries: queries, learn_temperature: true, {short}}}",
+        "spans": f"{{stage: pretrain_contrastive, init: as_it_is, pairs_within: passage, layer_decay: 0.5, {short}}}",
+    }
+    done = run_command(*command, *(f"+stages.{name}={settings}" for name, settings in stages.items())).sound()
+    start = load_retriever(artifact(done, "as_it_is"))
+    for name in stages:
+        trained = load_retriever(artifact(done, name))
+        assert trained.model.settings == start.model.settings
+        assert (trained.query_length, trained.passage_length) == (40, 40)
+        assert trained.model.shared
+        assert not same_weights(trained.model, start.model)
+    metrics = read_json(artifact(done, "asked") / "manifest.json")["metrics"]
+    assert metrics["temperature"] == pytest.approx(0.05, rel=0.1)
+    assert metrics["temperature"] != 0.05
+
+
 def test_a_training_that_destroys_is_not_kept_and_that_is_said(adapted: tuple[Done, list[str]]) -> None:
     done, command = adapted
     destroyed = ["stages.distilled.learning_rate=0.1", "stages.distilled.steps=6", "stages.adapted.level=0.05"]

@@ -138,7 +138,7 @@ def pretrain_contrastive(config: PretrainContrastiveConfig, context: Context) ->
 
     towers = initial_towers(config, context, Tokens(context.input("tokens")).vocabulary, separate=False)
     prefixes = {name: getattr(towers.settings, name) for name in ("query_prefix", "passage_prefix")}
-    data = _pairs(config, context, mask_rate=None, **prefixes)
+    data = _pairs(config, context, mask_rate=None, tokenizer=context.input("tokenizer"), **prefixes)
     module = ContrastiveModule(
         towers, temperature=config.temperature, learn_temperature=config.learn_temperature, **config.optimiser()
     )
