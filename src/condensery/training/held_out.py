@@ -81,5 +81,7 @@ def held_out_sample(
 def _cut_out(queries: Queries, passage: int) -> int:
     """The first query of a passage that is a sentence of it; the first at all where none is."""
     first, stop = queries.first[passage], queries.first[passage + 1]
-    sentences = [] if queries.places is None else np.flatnonzero(queries.places[first:stop, 0] >= 0)
+    if queries.places is None:
+        return int(first)
+    sentences = np.flatnonzero(queries.places[first:stop, 0] >= 0)
     return int(first + (sentences[0] if len(sentences) else 0))
