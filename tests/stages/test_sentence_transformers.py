@@ -44,6 +44,18 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "saved"
 
 
+def their_evaluator(evaluation: Any) -> Any:
+    """What that library measures the test queries with."""
+    asked = splits_of(TEXT)["test"]
+    return evaluation.InformationRetrievalEvaluator(
+        {name: words for name, words, _ in asked},
+        {name: words for name, _, words, _ in TEXT.passages},
+        {name: {passage} for name, _, passage in asked},
+        precision_recall_at_k=[5],
+        write_csv=False,
+    )
+
+
 def test_the_table_gives_what_its_evaluator_gives(saved: Path, tmp_path: Path) -> None:
     library = pytest.importorskip("sentence_transformers")
     evaluation = pytest.importorskip("sentence_transformers.evaluation")
@@ -60,13 +72,7 @@ def test_the_table_gives_what_its_evaluator_gives(saved: Path, tmp_path: Path) -
         f"output_root={tmp_path / 'out'}",
     ).sound()
     ours = metrics_of(done.folder)["coCondenser"]
-    evaluator = evaluation.InformationRetrievalEvaluator(
-        {name: words for name, words, _ in splits_of(TEXT)["test"]},
-        {name: words for name, _, words, _ in TEXT.passages},
-        {name: {passage} for name, _, passage in splits_of(TEXT)["test"]},
-        precision_recall_at_k=[5],
-        write_csv=False,
-    )
+    evaluator = their_evaluator(evaluation)
     theirs = evaluator(library.SentenceTransformer(str(saved), device="cpu"))
     named = {"MRR@10": "mrr@10", "NDCG@10": "ndcg@10", "Recall@5": "recall@5", "MAP@100": "map@100"}
     for name, other in named.items():
@@ -147,12 +153,7 @@ def test_from_the_command_line_to_its_table_goes_a_checkpoint_in_fp16_with_dense
         f"output_root={tmp_path / 'out'}",
     ).sound()
     ours = metrics_of(done.folder)["as it is"]
-    evaluator = evaluation.InformationRetrievalEvaluator(
-        {name: words for name, words, _ in splits_of(TEXT)["test"]},
-        {name: words for name, _, words, _ in TEXT.passages},
-        {name: {passage} for name, _, passage in splits_of(TEXT)["test"]},
-        write_csv=False,
-    )
+    evaluator = their_evaluator(evaluation)
     whole = {"dtype": torch.float32}
     theirs = evaluator(library.SentenceTransformer(str(small_half), device="cpu", model_kwargs=whole).float())
     for name in ("MRR@10", "NDCG@10"):

@@ -19,6 +19,7 @@ from condensery.models.vectors import VectorSettings
 from condensery.tokens.prefixes import Prefixes
 from condensery.tokens.tokenizer import train_wordpiece
 from condensery.training.batches.sources import prefixed
+from condensery.training.datamodules.passage_queries import PassageQueryDataModule
 from condensery.training.layer_decay import layer_shares
 from condensery.training.modules.contrastive import COLDEST, ContrastiveModule
 from condensery.training.modules.query_tower import QueryTowerModule
@@ -110,6 +111,14 @@ def test_prefixes_stand_behind_cls_of_each_row(tmp_path: Path) -> None:
             assert rows.flat[begin:end].tolist() == [text[0], *added, *text[1:]]
         np.testing.assert_array_equal(rows.names, plain.names)
     assert prefixed(source, Prefixes(), True) is source
+
+
+def test_passages_in_the_place_of_queries_have_no_prefix_of_queries() -> None:
+    for query, passage, share in (("query: ", "passage: ", 0.5), ("query: ", "", 1.0)):
+        given: Any = {"mixed_context": share, "query_prefix": query, "passage_prefix": passage}
+        with pytest.raises(UserError, match="mixed_context takes passages as queries"):
+            PassageQueryDataModule([{"text": "a b", "queries": ["a"]}], "nowhere", **given)
+    PassageQueryDataModule([{"text": "a b", "queries": ["a"]}], "nowhere", query_prefix="query: ")
 
 
 def test_masked_texts_are_refused(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def distil_ranking(config: DistilRankingConfig, context: Context) -> dict[str, A
     from condensery.training.modules.query_tower import QueryTowerModule
 
     collection, queries = Collection(context.input("corpus")), Queries(context.input("queries"))
-    index, encoder = _student(config, context, collection)
+    index, encoder = _student(config, context)
     saved = load_retriever(encoder)
     rows = chosen_queries(queries, config.number, config.seed)
     if not len(rows):
@@ -103,7 +103,7 @@ def distil_ranking(config: DistilRankingConfig, context: Context) -> dict[str, A
     return {"queries": len(rows), **values}
 
 
-def _student(config: DistilRankingConfig, context: Context, collection: "Collection") -> "tuple[DenseIndex, Path]":
+def _student(config: DistilRankingConfig, context: Context) -> "tuple[DenseIndex, Path]":
     """The vectors of the student, and the folder of the encoder that made them."""
     from condensery.retrieval.dense import DenseIndex
     from condensery.system.files import read_json

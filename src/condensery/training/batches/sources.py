@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from condensery.errors import UserError
 from condensery.randomness import uniforms
 from condensery.tokens.batches import framed, span_rows, text_rows
-from condensery.tokens.prefixes import NO_PREFIXES, Prefixes
+from condensery.tokens.prefixes import Prefixes
 from condensery.tokens.ranges import around, ranges
 from condensery.tokens.spans import SPECIAL_TOKENS, SpanSet
 from condensery.tokens.store import TokenStore
@@ -268,11 +268,8 @@ class Prefixed:
 
 def prefixed(source: RowSource, prefixes: Prefixes, queries: bool) -> RowSource:
     """The source with prefixes, or as it is where there are none."""
-    return (
-        source
-        if prefixes is NO_PREFIXES or not any(map(len, (prefixes.query, prefixes.passage)))
-        else Prefixed(source, prefixes, queries)
-    )
+    there = len(prefixes.query) or len(prefixes.passage)
+    return Prefixed(source, prefixes, queries) if there else source
 
 
 def joined(first: Rows, second: Rows) -> Rows:

@@ -76,6 +76,11 @@ class PassageQueryDataModule(TokenDataModule):
         passage_prefix: str = "",
     ) -> None:
         check_numbers("PassageQueryDataModule", locals())
+        if mixed_context and query_prefix != passage_prefix:
+            raise UserError(
+                "PassageQueryDataModule: mixed_context takes passages as queries, but the two have different prefixes"
+                f" ({query_prefix!r}, {passage_prefix!r}); set mixed_context to 0"
+            )
         texts, self._queries = (data, []) if isinstance(data, Tokens) else _with_queries(data)
         super().__init__(texts, tokenizer, titles=False, workers=workers)
         self.stores, self.length, self.query_length = stores, length, query_length

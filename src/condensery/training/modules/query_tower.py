@@ -3,12 +3,13 @@
 from functools import partial
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from condensery.arguments import check_numbers
 from condensery.errors import UserError
 from condensery.losses.contrast import Contrast
 from condensery.losses.cross_batch import processes
+from condensery.losses.distillation import KLDivergence
 from condensery.losses.gradient_cache import ChunkEncoder
 from condensery.models.biencoder import BiEncoder
 from condensery.training.batches.rankings import RankingBatch
@@ -46,7 +47,7 @@ class QueryTowerModule(TowersModule):
         if self.model.shared:
             raise UserError(f"{type(self).__name__}: queries need a tower of their own; give towers='separate'")
         self.model.passage.requires_grad_(False)
-        self.temperature, self.teacher_temperature = temperature, teacher_temperature
+        self.loss = KLDivergence(temperature, teacher_temperature)
         self._remember(model=model)
 
     def on_fit_start(self) -> None:
@@ -61,6 +62,5 @@ class QueryTowerModule(TowersModule):
 
     def _divergence(self, batch: RankingBatch, queries: Tensor) -> Tensor:
         passages, teacher = batch.passages.to(queries), batch.teacher.to(queries)
-        theirs = (teacher / self.teacher_temperature).log_softmax(dim=1)
-        ours = (queries @ passages.T / self.temperature).log_softmax(dim=1)
-        return nn.functional.kl_div(ours, theirs, reduction="batchmean", log_target=True)
+        loss: Tensor = self.loss(queries, passages, teacher.argmax(dim=1), teacher=teacher)
+        return loss
