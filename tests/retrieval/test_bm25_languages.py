@@ -12,7 +12,7 @@ from condensery.retrieval.bm25 import BM25Index, build_bm25
 from condensery.retrieval.fusion import FusedIndex
 from condensery.retrieval.retriever import unmatched_queries
 from condensery.retrieval.sampling import SampledCandidates
-from condensery.retrieval.searchers import mined
+from condensery.retrieval.searcher_index import mined
 from condensery.text.collection import Collection
 from condensery.text.records import Passage, Query
 from condensery.text.writer import CollectionWriter

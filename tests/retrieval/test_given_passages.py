@@ -14,7 +14,8 @@ from condensery.retrieval.fusion import FusedIndex
 from condensery.retrieval.own_passages import WithoutOwn
 from condensery.retrieval.reranking import RerankedIndex, write_reranked
 from condensery.retrieval.retriever import CollectionRetriever
-from condensery.retrieval.searchers import BM25, SearcherIndex
+from condensery.retrieval.searcher_index import SearcherIndex
+from condensery.retrieval.searchers import BM25
 from condensery.system.progress import progress
 from condensery.text.collection import Collection
 

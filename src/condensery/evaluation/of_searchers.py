@@ -45,7 +45,7 @@ def _measured(retriever: "Searcher", collection: "Collection", metrics: list[str
     from condensery.evaluation.metrics import evaluate as evaluate_run
     from condensery.retrieval.own_passages import WithoutOwn, own_passages_left_out
     from condensery.retrieval.runs import Run
-    from condensery.retrieval.searchers import SearcherIndex
+    from condensery.retrieval.searcher_index import SearcherIndex
 
     index, queries = WithoutOwn(SearcherIndex(retriever, collection), collection), collection.questions(split)
     index.warn(queries)

@@ -1,0 +1,80 @@
+"""A searcher of a program's own, BM25 or a retriever, on a collection: what it ranks, and the negatives that it mines."""
+
+from copy import copy
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condensery.retrieval.negatives import Negatives, open_negatives
+from condensery.retrieval.positive_aware import Below
+from condensery.retrieval.ranking import Ranking
+from condensery.retrieval.relabelled import NOTHING, Relabelled
+from condensery.retrieval.retriever import unmatched_queries
+from condensery.retrieval.searchers import Searcher
+from condensery.system.cache import cached
+from condensery.system.progress import ProgressTask
+from condensery.text.collection import Collection
+
+RULE = "without texts that are known"  # how negatives are chosen: what was mined by another rule is not taken for it
+
+
+class SearcherIndex:
+    """A searcher as a retriever of one collection; see ``condensery.retrieval.index``."""
+
+    def __init__(self, searcher: Searcher, collection: Collection) -> None:
+        columns = (collection.passages.column(name) for name in ("id", "title", "text"))
+        passages = {name: {"title": title, "text": text} for name, title, text in zip(*columns, strict=True)}
+        self.searcher, self.queries = copy(searcher).index(passages), collection.queries.column("text")
+
+    def __len__(self) -> int:
+        return len(self.searcher)
+
+    def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
+        """See ``condensery.retrieval.index.Retriever``."""
+        return self.searcher.rank(self.queries.take(query_rows), k)
+
+    def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
+        """See ``CollectionRetriever``."""
+        return self.searcher.score(self.queries.take(query_rows), passage_rows)
+
+    def without_terms(self, query_rows: NDArray[np.integer]) -> int:
+        """See ``condensery.retrieval.retriever.unmatched_queries``."""
+        count = getattr(self.searcher, "without_terms", None)
+        return count(self.queries.take(query_rows)) if count else 0
+
+    def warn(self, query_rows: NDArray[np.integer]) -> None:
+        """Print in a line where BM25 finds nothing for most of some queries."""
+        for text in unmatched_queries(self, query_rows).get("warnings", []):
+            print(f"warning: {text}", flush=True)
+
+
+def mined(
+    searcher: Searcher,
+    collection: Collection,
+    split: str,
+    depth: int,
+    below: Below = Below(),  # noqa: B008
+    relabelled: Relabelled = NOTHING,
+) -> Negatives:
+    """The ``depth`` best negatives of each judged query of ``split``: no passage that is relevant to it, or has the text of
+    such a one or of the query, or scores too high for ``below`` (see ``mine``).
+
+    They are kept (see ``condensery.system.cache``). Raises ``UserError`` where the split is not there or no query has a
+    positive.
+    """
+    from condensery.retrieval.mining import mine
+
+    content = f"{collection.content_hash} {split} {depth} {searcher.identity()} {RULE}"
+    if below:
+        content += f" {below}"
+    if relabelled is not NOTHING:
+        content += f" relabelled {relabelled.yes.tolist()} {relabelled.no.tolist()}"
+
+    def make(target: Path) -> None:
+        index = SearcherIndex(searcher, collection)
+        index.warn(np.array(sorted(collection.qrels(split).positives()), np.int64))
+        mine(index, collection, split, depth, target, below=below, relabelled=relabelled)
+
+    folder = cached("negatives", content, make)
+    return open_negatives(folder, collection)
