@@ -11,8 +11,8 @@ from rich.console import Console
 
 from condensery.errors import UserError
 from condensery.reporting.ask import ask, printable, show
-from condensery.retrieval.asked import searcher
 from condensery.retrieval.bm25 import build_bm25
+from condensery.retrieval.free_texts import searcher
 from condensery.retrieval.hits import Hit
 from condensery.retrieval.index import open_index
 from condensery.system.files import write_json

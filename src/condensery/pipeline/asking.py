@@ -22,7 +22,7 @@ from condensery.system.files import content_hash, read_json, write_json
 
 if TYPE_CHECKING:
     from condensery.reporting.results import Row
-    from condensery.retrieval.asked import Encode, Search
+    from condensery.retrieval.free_texts import Encode, Search
     from condensery.text.collection import Collection
 
 ANSWERS = 5  # passages that are shown
@@ -57,7 +57,7 @@ def _search(index: Artifact, collection: "Collection", store: Store) -> "Search"
     """How the index is asked; each encoder that it takes is loaded once."""
     import numpy as np
 
-    from condensery.retrieval.asked import searcher
+    from condensery.retrieval.free_texts import searcher
     from condensery.retrieval.index import open_index
 
     @cache

@@ -7,7 +7,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from condensery.errors import UserError
-from condensery.retrieval.asked import Search
+from condensery.retrieval.free_texts import Search
 from condensery.retrieval.hits import Hit
 from condensery.text.collection import Collection
 from condensery.text.words import between_letters

@@ -313,7 +313,7 @@ def initial_towers(
     return backbone_towers(backbone, vocabulary, config.seed, separate)
 
 
-def said_lengths(config: EncoderStageConfig, context: Context) -> tuple[int, int] | None:
+def lengths_of_start(config: EncoderStageConfig, context: Context) -> tuple[int, int] | None:
     """The longest query and passage, in tokens, with which the encoder to start from is searched; None = it says none."""
     from condensery.models.about import longest_inputs
     from condensery.models.hub import checkpoint_folder

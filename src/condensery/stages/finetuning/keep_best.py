@@ -73,7 +73,9 @@ def keep_best(config: KeepBestConfig, context: Context) -> dict[str, Any]:
     if sample is None:
         print(f"[{context.stage_name}] there are no {by} to choose by: the start is kept", flush=True)
         save_retriever(start, context.folder, context.input("start"))
-        return {"by": None, "queries": 0, "kept": "start", "share": 0.0}
+        nothing = {"by": None, "queries": 0, "kept": "start", "share": 0.0}
+        write_json(context.folder / "kept.json", {**nothing, "values": []})
+        return nothing
     judge = _Judge(sample, start.model, _encode_with(config, context))
     first = judge.reciprocal_ranks(start.model)
     if first is None:

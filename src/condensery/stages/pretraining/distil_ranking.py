@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from condensery.retrieval.asked import Encode
     from condensery.retrieval.dense import DenseIndex
+    from condensery.retrieval.free_texts import Encode
     from condensery.retrieval.ranking import Ranking
     from condensery.text.collection import Collection
     from condensery.tokens.artifacts import Queries
@@ -126,7 +126,7 @@ def _ranked(
     """What the teacher ranks for queries (n,): scores and passages (n, depth), kept in the stage's folder."""
     import numpy as np
 
-    from condensery.retrieval.asked import searcher
+    from condensery.retrieval.free_texts import searcher
     from condensery.retrieval.index import open_index
     from condensery.system.files import atomic, load_array
     from condensery.system.progress import progress

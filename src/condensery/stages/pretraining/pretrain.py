@@ -20,8 +20,8 @@ from condensery.stages.pretraining.configs import (
     PretrainRetromaeConfig,
 )
 from condensery.stages.training import (
+    lengths_of_start,
     run_training,
-    said_lengths,
     validation_sample,
 )
 
@@ -142,7 +142,7 @@ def pretrain_contrastive(config: PretrainContrastiveConfig, context: Context) ->
     module = ContrastiveModule(
         towers, temperature=config.temperature, learn_temperature=config.learn_temperature, **config.optimiser()
     )
-    values = _fit(module, data, config, context, said_lengths(config, context))
+    values = _fit(module, data, config, context, lengths_of_start(config, context))
     return {**values, **({"temperature": module.reached} if config.learn_temperature else {})}
 
 

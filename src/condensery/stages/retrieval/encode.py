@@ -111,8 +111,8 @@ def encode(config: EncodeConfig, context: Context) -> dict[str, Any]:
     quantising = None
     if config.passages is None:
         quantising = encode_store(vectors, passages, context.folder, **settings)
-    elif group.rank == 0:
-        _take_passages(config, context, len(passages))
+    else:
+        group.from_rank_zero(lambda: _take_passages(config, context, len(passages)))
     group.leave_unless_rank_zero()
     about = write_dense_index(context.folder, passages.cut if config.windows > 1 else None, quantising)
     values: dict[str, Any] = {key: about[key] for key in ("passages", "windows", "queries", "dim") if key in about}
