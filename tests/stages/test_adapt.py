@@ -9,11 +9,14 @@ import pytest
 from error_lines import names
 from small_runs import Done, Text, metrics_of, run_command, some_text, write_beir, write_text_files
 
+from condensery.errors import UserError
 from condensery.evaluation.of_searchers import evaluate
 from condensery.models.blending import same_weights
 from condensery.models.checkpoint import load_retriever
+from condensery.retrieval.dense import DenseIndex
 from condensery.retrieval.searchers import Retriever
 from condensery.system.files import read_json
+from condensery.text.collection import Collection
 
 TEXT = some_text(documents=30, seed=5)
 ROWS = ["BM25", "as it is", "adapted", "BM25 + as it is", "BM25 + adapted"]
@@ -87,6 +90,21 @@ def test_passage_vectors_are_taken_over_and_queries_are_those_of_the_adapted_tow
     assert same_weights(start.passage, model.passage)
     changed = not np.array_equal(np.load(first / "queries.npy"), np.load(later / "queries.npy"))
     assert changed == (read_json(kept / "kept.json")["share"] > 0)
+
+
+def test_queries_that_nobody_asks_are_not_encoded(adapted: tuple[Done, list[str]]) -> None:
+    done, command = adapted
+    collection = Collection(artifact(done, "corpus"))
+    asked = np.concatenate([collection.questions(split) for split in ("dev", "test")])
+    for stage in ("as_it_is.index", "adapted_index"):
+        assert np.load(artifact(done, stage) / "query_rows.npy").tolist() == sorted(asked.tolist())
+        assert len(np.load(artifact(done, stage) / "queries.npy")) == len(asked) < len(collection.queries)
+    mined = run_command(*command, "stages.mined={stage: mine, retriever: as_it_is}")
+    assert mined.code == 1
+    names(mined.err, "stages.mined.retriever", "dev, test", "train", "query_splits")
+    index = DenseIndex(artifact(done, "as_it_is.index"))
+    with pytest.raises(UserError, match="query_splits"):
+        index.query_vectors(collection.questions("train"))
 
 
 def test_what_is_saved_opens_in_sentence_transformers_with_equal_vectors(adapted: tuple[Done, list[str]]) -> None:

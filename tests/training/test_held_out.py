@@ -5,12 +5,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 import textbook
 import trainings
 
 from condensery.models.biencoder import PASSAGE
 from condensery.tokens.prefixes import NO_PREFIXES
-from condensery.training.held_out import SHARE, chosen_queries, held_out, held_out_sample
+from condensery.training.held_out import chosen_queries, held_out, held_out_sample
 
 
 def made(folder: Path, places: Any) -> tuple[Any, Any]:
@@ -34,8 +35,11 @@ def test_what_is_trained_on_is_not_held_out(tmp_path: Path) -> None:
     asked, _ = made(tmp_path, sentences)
     chosen = chosen_queries(asked, 300, seed=1)
     assert len(set(chosen.tolist())) == 300
-    assert not held_out(chosen // 2).any()
-    assert 0.5 * SHARE < held_out(np.arange(4_000)).mean() < 2 * SHARE
+    assert not held_out(400)[chosen // 2].any()
+    shares = {number: float(held_out(number).mean()) for number in (400, 2_500, 20_000)}
+    assert shares == pytest.approx({400: 0.3, 2_500: 0.2, 20_000: 0.1}, rel=0.3), (
+        "500 passages, a tenth to three of ten"
+    )
     assert set(chosen_queries(asked, 100, seed=1).tolist()) <= set(chosen.tolist()), "a smaller set inside a larger one"
 
 
@@ -50,6 +54,21 @@ def test_a_sentence_is_cut_out_of_its_passage_and_titles_do_not_choose(tmp_path:
         assert chunk.tower == PASSAGE
         lengths[chunk.rows] = chunk.lengths
     assert lengths.tolist() == [2 + 9 - 3] * 20 + [2 + 9] * 30
+
+
+def test_a_passage_stands_once_for_each_sentence_that_is_cut_out_of_it(tmp_path: Path) -> None:
+    def two_sentences(texts: Any) -> np.ndarray:
+        starts = np.repeat(texts.starts[:400], 2) + np.tile([2, 6], 400)
+        return np.stack([starts, np.full(800, 3)], axis=1)
+
+    asked, texts = made(tmp_path, two_sentences)
+    sample = held_out_sample(asked, texts, (8, 16), 500, 30, budget=100, prefixes=NO_PREFIXES)
+    assert sample is not None
+    number = 2 * int(held_out(400).sum())
+    assert sample.relevant.shape == (number, number + 30)
+    assert sample.own is not None
+    assert not (sample.own & sample.relevant).any()
+    assert (sample.own.sum(axis=1) == 1).all(), "the same passage without its other sentence is not ranked"
 
 
 def test_where_nothing_would_be_left_nothing_is_asked(tmp_path: Path) -> None:

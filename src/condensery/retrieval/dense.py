@@ -34,6 +34,8 @@ QUERIES = 1_024  # queries multiplied at a time in torch, at most
 
 Vectors = NDArray[np.floating]
 
+QUERY_ROWS = "query_rows.npy"  # which queries of the collection are encoded, where not all are
+
 
 def device_of_search(device: str | None) -> str:
     """``device``, or for None the GPU where there is one; "cpu" means FAISS, and NumPy for a single query."""
@@ -61,9 +63,18 @@ class DenseIndex:
         return self.passages
 
     def query_vectors(self, query_rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """The vectors (n, d) of queries of the collection."""
-        queries = load_array(self.folder / "queries.npy", mapped=True)
-        return queries[np.asarray(query_rows, dtype=np.int64)].astype(np.float32)
+        """The vectors (n, d) of queries of the collection. ``UserError`` where one was not encoded."""
+        queries, rows = load_array(self.folder / "queries.npy", mapped=True), np.asarray(query_rows, dtype=np.int64)
+        if (self.folder / QUERY_ROWS).exists():
+            encoded = load_array(self.folder / QUERY_ROWS)
+            places = np.searchsorted(encoded, rows)
+            if not np.isin(rows, encoded).all():
+                raise UserError(
+                    f"{self.folder}: these queries are not encoded; add their split to query_splits of the stage, or"
+                    " set it to null"
+                )
+            rows = places
+        return queries[rows].astype(np.float32)
 
     def passage_vectors(self, rows: NDArray[np.integer]) -> NDArray[np.float32]:
         """The vectors (n, d) of some passages, or of windows where there are any, in the order of their rows (n,); read

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from condensery.errors import UserError
-from condensery.retrieval.dense import shard_path
+from condensery.retrieval.dense import QUERY_ROWS, shard_path
 from condensery.retrieval.finite import check_finite
 from condensery.retrieval.quantiser import FILE as LEVELS
 from condensery.retrieval.quantiser import QUANTISED, Quantiser
@@ -42,7 +42,7 @@ class EncoderInput:
 
     A text then reads [CLS] title [SEP] text [SEP]. ``max_length`` is in tokens, special tokens included. ``prefix`` (p,)
     stands behind [CLS]. With ``windows`` above 1, that many stretches of a text are encoded at most, each a row of its own
-    with the same title before it; its length is what is encoded.
+    with the same title before it; its length is what is encoded. ``rows`` (n,): those of some texts alone, not of windows.
     """
 
     texts: TokenStore
@@ -51,8 +51,11 @@ class EncoderInput:
     titles: TokenStore | None = None
     prefix: NDArray[np.int64] = field(default_factory=lambda: NONE)
     windows: int = 1
+    rows: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
+        if self.rows is not None:
+            return len(self.rows)
         return len(self.texts) if self.windows == 1 else len(self.cut.texts)
 
     @cached_property
@@ -71,6 +74,8 @@ class EncoderInput:
     def chunks_of(self, rows: NDArray[np.int64], budget: int) -> list[Chunk]:
         """The same of any rows (n,), which count from 0."""
         hidden = None
+        if self.rows is not None:
+            rows = self.rows[rows]
         if self.windows > 1:
             rows, skipped = self.cut.texts[rows], self.cut.skipped[rows]
             hidden = np.stack([self.texts.starts[rows], skipped], axis=1)
@@ -179,13 +184,16 @@ def encode_queries(
     label: str = "encode",
     encoder: str = "",
 ) -> None:
-    """Encode all queries of a collection into ``folder``/queries.npy (queries, d), in row order; as ``encode_store``.
+    """Encode the queries of ``source`` into ``folder``/queries.npy (n, d), in their order; as ``encode_store``.
 
-    They stay whole in an index of fewer bits.
+    They stay whole in an index of fewer bits. Where they are some of the collection's, query_rows.npy (n,) says which.
     """
     path, parts = folder / "queries.npy", folder / "queries.tmp"
 
     def join() -> None:
+        if source.rows is not None:
+            with atomic(folder / QUERY_ROWS) as temporary, open(temporary, "wb") as stream:
+                np.save(stream, source.rows)
         with atomic(path) as temporary:
             join_shards(parts, shard_ranges(len(source), shard_size), temporary)
         shutil.rmtree(parts)

@@ -45,6 +45,19 @@ def unmeasurable(metrics: Sequence[str], split: Split, corpus: Sequence[StageCon
     return missing
 
 
+def not_encoded(split: str, field: str, indexes: Sequence[StageConfig]) -> tuple[str, str] | None:
+    """See ``StageConfig.input_error``: an index whose ``query_splits`` leave out the split that it is asked for."""
+    for config in indexes:
+        splits = getattr(config, "query_splits", None)
+        if splits is not None and split not in splits:
+            there = ", ".join(splits)
+            return (
+                field,
+                f"its queries are those of {there} alone, not of {split}; set query_splits of its stage to null",
+            )
+    return None
+
+
 def check_folder(name: str | None, key: str) -> None:
     """Raise ``UserError`` where ``name`` can only be a folder, not a name on the hub, and is not there."""
     if name and name.startswith(("/", ".", "~")) and not expanded(name).is_dir():

@@ -10,21 +10,24 @@ from condensery.tokens.batches import chunks, text_rows
 from condensery.tokens.prefixes import Prefixes
 from condensery.training.validation import ValidationSample
 
-SHARE = 0.1  # of the passages
+WANTED = 500  # passages to be held out
+SHARES = 0.1, 0.3  # of all passages, at least and at most
 
 Ids = NDArray[np.int64]
 
 
-def held_out(passages: Ids) -> NDArray[np.bool_]:
-    """Whether each of the rows (n,) is held out: a function of the row alone, so that every stage says the same."""
-    mask: NDArray[np.bool_] = uniforms("held out", index=passages) < SHARE
+def held_out(number: int) -> NDArray[np.bool_]:
+    """Which of ``number`` passages are held out (number,): every stage that asks gets the same answer."""
+    least, most = SHARES
+    share = min(max(WANTED / max(number, 1), least), most)
+    mask: NDArray[np.bool_] = uniforms("held out", index=np.arange(number)) < share
     return mask
 
 
 def chosen_queries(queries: Queries, number: int, seed: int) -> Ids:
     """The rows of ``number`` queries at most, drawn by ``seed`` from those of passages that are not held out, ascending."""
     owners = np.repeat(np.arange(len(queries.counts)), queries.counts)
-    free = np.flatnonzero(~held_out(owners))
+    free = np.flatnonzero(~held_out(len(queries.counts))[owners])
     return free[np.sort(nested_subset(seed, len(free), min(number, len(free))))]
 
 
@@ -38,10 +41,11 @@ def held_out_sample(
     budget: int,
     prefixes: Prefixes,
 ) -> ValidationSample | None:
-    """Queries of passages that are held out, one each: which passage is it from? None where no such passage has a query.
+    """Queries of passages that are held out: which passage is it from? None where no such passage has a query.
 
-    A query that is a sentence of its passage is cut out of it, and a passage of which nothing would be left is not asked for.
-    The sample is the same for every training and seed.
+    A query that is a sentence of its passage is cut out of it: the passage stands in the sample once for each of its queries,
+    without that one, and a query ranks its own of these alone. A passage of which nothing would be left is not asked for,
+    nor is a title, which would find its own passage. The sample is the same for every training and seed.
 
     Args:
         queries, texts: what was made of the passages, and these.
@@ -52,20 +56,19 @@ def held_out_sample(
         prefixes: what stands before queries and passages.
     """
     random = generator("held out sample")
-    every = random.permutation(len(queries.counts))
-    kept = held_out(every)
-    own = every[kept & (queries.counts[every] > 0)]
-    asked = np.array([_cut_out(queries, row) for row in own.tolist()], np.int64)
-    places, left = np.full((len(own), 2), -1), np.ones(len(own), bool)
-    if queries.places is not None:  # a title, which is not cut out, would find its own passage
-        places = queries.places[asked]
-        left = (places[:, 0] >= 0) & (places[:, 1] < texts.store.lengths[own])
-    own, asked, places = own[left][:number], asked[left][:number], places[left][:number]
-    if not len(own):
+    owners = np.repeat(np.arange(len(queries.counts)), queries.counts)
+    asked = random.permutation(np.flatnonzero(held_out(len(queries.counts))[owners]))
+    hidden = np.full((len(owners), 2), -1, np.int64)
+    if queries.places is not None:
+        hidden = np.asarray(queries.places)
+        asked = asked[(hidden[asked, 0] >= 0) & (hidden[asked, 1] < texts.store.lengths[owners[asked]])]
+    asked = asked[:number]
+    if not len(asked):
         return None
-    passages = np.concatenate([own, np.setdiff1d(every, own, assume_unique=True)[:others]])
-    hidden = np.full((len(passages), 2), -1, np.int64)
-    hidden[: len(own)] = places
+    own = owners[asked]
+    rest = random.permutation(np.setdiff1d(np.arange(len(queries.counts)), own))[:others]
+    passages = np.concatenate([own, rest])
+    hidden = np.concatenate([hidden[asked], np.full((len(rest), 2), -1, np.int64)])
     vocabulary = texts.vocabulary
     rows = {
         QUERY: text_rows(queries.store, asked, vocabulary, lengths[0], prefix=prefixes.query),
@@ -75,13 +78,5 @@ def held_out_sample(
     }
     parts = {tower: chunks(*flat, budget, vocabulary.pad, tower=tower) for tower, flat in rows.items()}
     relevant = np.arange(len(own))[:, None] == np.arange(len(passages))
-    return ValidationSample(parts[QUERY], parts[PASSAGE], relevant)
-
-
-def _cut_out(queries: Queries, passage: int) -> int:
-    """The first query of a passage that is a sentence of it; the first at all where none is."""
-    first, stop = queries.first[passage], queries.first[passage + 1]
-    if queries.places is None:
-        return int(first)
-    sentences = np.flatnonzero(queries.places[first:stop, 0] >= 0)
-    return int(first + (sentences[0] if len(sentences) else 0))
+    same = own[:, None] == passages
+    return ValidationSample(parts[QUERY], parts[PASSAGE], relevant, same & ~relevant)

@@ -8,7 +8,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from condensery.errors import UserError
 from condensery.evaluation.names import split_metric
 from condensery.stages.base import Context, Input, StageConfig, retriever_name, stage
-from condensery.stages.checks import Split, unmeasurable
+from condensery.stages.checks import Split, not_encoded, unmeasurable
 from condensery.stages.sharing import process_group, searched_together
 from condensery.stages.work import Read, Work, known, product, search
 
@@ -68,7 +68,8 @@ class EvaluateConfig(StageConfig):
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
         """A split that the collection does not have, or metrics that it has not what it takes for."""
-        return unmeasurable(self.metrics, self.split, inputs["corpus"])
+        missing = unmeasurable(self.metrics, self.split, inputs["corpus"])
+        return missing or not_encoded(self.split, "index", inputs["index"])
 
 
 def _together(config: EvaluateConfig, context: Context) -> bool:

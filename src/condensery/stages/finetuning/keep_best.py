@@ -60,7 +60,7 @@ class KeepBestConfig(CollectionConfig):
         return Work(sizes, 1, step, seconds=1.0, disk=checkpoint_bytes(sizes))
 
 
-@stage("keep_best", version=1, makes="encoder", cost=2.0)
+@stage("keep_best", version=2, makes="encoder", cost=2.0)
 def keep_best(config: KeepBestConfig, context: Context) -> dict[str, Any]:
     """Save the best candidate, and kept.json: what each has, and the p-value of the best against the start."""
     from condensery.evaluation.significance import randomisation_test

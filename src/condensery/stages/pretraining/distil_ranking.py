@@ -55,7 +55,7 @@ class DistilRankingConfig(CollectionConfig, OptimisedStageConfig):
         return Work(sizes, work.steps, step, looked.products, work.seconds, work.disk)
 
 
-@stage("distil_ranking", version=1, makes="encoder", cost=10.0)
+@stage("distil_ranking", version=2, makes="encoder", cost=10.0)
 def distil_ranking(config: DistilRankingConfig, context: Context) -> dict[str, Any]:
     """Save the retriever with a tower of its own for queries; that of the passages, and so their vectors, are as before."""
     from condensery.models.biencoder import BiEncoder

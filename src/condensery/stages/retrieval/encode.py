@@ -2,15 +2,20 @@
 
 import math
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
 from condensery.errors import UserError
 from condensery.models.flops import Step
 from condensery.stages.base import Context, Input, Operational, StageConfig, stage
+from condensery.stages.checks import Split
 from condensery.stages.work import QUESTION, Read, Work, known
 from condensery.system.downloads import as_bytes
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 BYTES = {"float32": 4.0, "float16": 2.0, "int8": 1.0, "binary": 0.125}  # of a number on disk
 
@@ -20,6 +25,7 @@ class EncodeConfig(StageConfig):
 
     ``dtype``: of the vectors on disk; in int8 and binary of those of passages (``retrieval.quantising``).
     ``passages``: an index whose passage vectors are taken, where only the tower of the queries has changed since.
+    ``query_splits``: those whose queries are encoded; others cannot be searched.
     ``windows``: stretches of a long passage that are encoded at most; it is ranked by its best (``retrieval.windows``).
     """
 
@@ -31,10 +37,11 @@ class EncodeConfig(StageConfig):
     chunk_tokens: Annotated[int, Field(gt=0)]
     shard_size: Annotated[int, Field(gt=0), Operational()]
     windows: Annotated[int, Field(ge=1)]
+    query_splits: Annotated[list[Split], Field(min_length=1)] | None
 
     def by_content(self) -> set[str]:
-        """The windows and the index of the passages: with one and without the other, the id is that of before there were."""
-        return {"windows", *(["passages"] if self.passages is None else [])}
+        """Windows, the index of the passages, the splits: where none is set, the id is that of before there were."""
+        return {"windows", *(name for name in ("passages", "query_splits") if getattr(self, name) is None)}
 
     def identity(self) -> list[str]:
         """The windows, where there is more than one."""
@@ -46,7 +53,8 @@ class EncodeConfig(StageConfig):
         texts, size, longest = sizes.collection, sizes.encoder, sizes.passage_length or 128
         if size is None or texts.passages is None or texts.passage_tokens is None:
             return Work(sizes)
-        queries = sum(texts.queries.values())
+        splits = self.query_splits or list(texts.queries)
+        queries = sum(texts.queries.get(split) or 0 for split in splits)
         of_each = min(self.windows, max(1.0, texts.passage_tokens / longest))
         passages = texts.passages * of_each
         rows = passages + queries
@@ -98,7 +106,9 @@ def encode(config: EncodeConfig, context: Context) -> dict[str, Any]:
     passages = EncoderInput(
         tokens.passages, tokens.vocabulary, lengths[1], tokens.titles, before.passage, config.windows
     )
-    questions = EncoderInput(tokens.queries, tokens.vocabulary, lengths[0], prefix=before.query)
+    questions = EncoderInput(
+        tokens.queries, tokens.vocabulary, lengths[0], prefix=before.query, rows=_asked(config, context)
+    )
     settings: dict[str, Any] = {
         "shard_size": config.shard_size,
         "budget": config.chunk_tokens,
@@ -117,6 +127,20 @@ def encode(config: EncodeConfig, context: Context) -> dict[str, Any]:
     about = write_dense_index(context.folder, passages.cut if config.windows > 1 else None, quantising)
     values: dict[str, Any] = {key: about[key] for key in ("passages", "windows", "queries", "dim") if key in about}
     return values if quantising is None else {**values, **_lost(about, config.dtype, context.stage_name)}
+
+
+def _asked(config: EncodeConfig, context: Context) -> "NDArray[np.int64] | None":
+    """The rows (n,) of the queries of ``query_splits``, ascending; None where all are encoded."""
+    import numpy as np
+
+    from condensery.text.collection import Collection
+
+    corpus = context.artifact("tokens").ancestor("corpus")
+    if config.query_splits is None or corpus is None:
+        return None
+    collection = Collection(corpus.path)
+    there = [split for split in config.query_splits if split in collection.description["splits"]]
+    return np.unique(np.concatenate([np.empty(0, np.int64), *map(collection.questions, there)]))
 
 
 def _lost(about: dict[str, Any], dtype: str, stage: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from condensery.stages.base import Context, Input, StageConfig, retriever_name, stage
-from condensery.stages.checks import missing_split
+from condensery.stages.checks import missing_split, not_encoded
 from condensery.stages.retrieval.relabel import RelabelConfig
 from condensery.stages.retrieval.scoring import CrossEncoderScorer, ScoringStageConfig, no_probability
 from condensery.stages.sharing import process_group, searched_together
@@ -67,7 +67,7 @@ class MineConfig(ScoringStageConfig, RelabelConfig):
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
         """A split, or answers, that the collection does not have; or scores that are no probabilities."""
         missing = missing_split(self.split, inputs["corpus"]) or self._missing_answers(inputs["corpus"])
-        return missing or no_probability(inputs)
+        return missing or not_encoded(self.split, "retriever", inputs["retriever"]) or no_probability(inputs)
 
     def work(self, read: Read) -> Work:
         """All queries of the split are searched; a negative takes four bytes, and twenty in negatives.jsonl."""

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from condensery.errors import UserError
 from condensery.stages.base import Context, Input, StageConfig, stage
+from condensery.stages.checks import not_encoded
 from condensery.stages.retrieval.scoring import ScoringStageConfig, no_probability, scored, searched
 from condensery.stages.sharing import process_group
 from condensery.stages.training import Share
@@ -37,7 +38,7 @@ class AugmentConfig(ScoringStageConfig):
         if data is not None and not data.unlabelled_queries:
             advice = "set data.unlabelled_queries to a number of training queries, or to unjudged"
             return "corpus", f"all queries of the collection {data.name} are judged; {advice}"
-        return no_probability(inputs)
+        return not_encoded("unjudged", "retriever", inputs["retriever"]) or no_probability(inputs)
 
 
 def _several_shards(config: AugmentConfig, context: Context) -> bool:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from condensery.stages.base import Context, Input, StageConfig, stage
-from condensery.stages.checks import Split, missing_split
+from condensery.stages.checks import Split, missing_split, not_encoded
 from condensery.stages.retrieval.scoring import ScoringStageConfig, scored, searched
 from condensery.stages.sharing import process_group
 from condensery.stages.work import Read, Work, known
@@ -28,7 +28,8 @@ class RerankConfig(ScoringStageConfig):
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
         """A split that the collection does not have."""
-        return missing_split(self.split, inputs["corpus"])
+        missing = missing_split(self.split, inputs["corpus"])
+        return missing or not_encoded(self.split, "retriever", inputs["retriever"])
 
 
 def _several_shards(config: RerankConfig, context: Context) -> bool:

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from condensery.errors import UserError
 from condensery.stages.base import Context, Input, Operational, StageConfig, stage
-from condensery.stages.checks import Split, missing_split
+from condensery.stages.checks import Split, missing_split, not_encoded
 from condensery.stages.finetuning.training_queries import relevant_passages
 from condensery.stages.retrieval.rerank import RerankConfig
 from condensery.stages.retrieval.scoring import ScoringStageConfig, cross_encoder
@@ -87,7 +87,8 @@ class ScorePairsConfig(ScoringStageConfig):
         for name, config in zip(self.retrievers, inputs["retrievers"], strict=True):
             if isinstance(config, RerankConfig) and config.split != self.split:
                 return "retrievers", f"{name} knows the queries of {config.split} alone; set its split to {self.split}"
-        return missing_split(self.split, inputs["corpus"])
+        missing = missing_split(self.split, inputs["corpus"])
+        return missing or not_encoded(self.split, "retrievers", inputs["retrievers"])
 
 
 def _several_shards(config: ScorePairsConfig, context: Context) -> bool:
