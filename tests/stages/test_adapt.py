@@ -1,5 +1,6 @@
 """``experiment=adapt``: a released retriever on one's own text is adapted to it, and never left worse than it came."""
 
+import re
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -75,7 +76,10 @@ def test_the_table_has_its_rows_and_the_start_is_as_it_came(adapted: tuple[Done,
     alone = evaluate(Retriever(released), data, ["NDCG@10"])
     assert rows["as it is"]["NDCG@10"] == pytest.approx(alone["NDCG@10"], abs=1e-6)
     assert "[adapted] MRR@10 of" in done.out
-    assert "dev queries" in done.out, "held out of train by the reader"
+    assert re.search(r"\d+ dev queries and \d+ queries of passages that are held out: ", done.out)
+    kept = read_json(artifact(done, "adapted") / "kept.json")
+    assert kept["by"] == ["dev", "passages that are held out"]
+    assert all(set(value) == {"of", "share", "MRR@10", *kept["by"]} for value in kept["values"])
 
 
 def test_passage_vectors_are_taken_over_and_queries_are_those_of_the_adapted_tower(
@@ -146,6 +150,11 @@ def test_a_training_that_destroys_is_not_kept_and_that_is_said(adapted: tuple[Do
     rows = metrics_of(broken.folder)
     assert rows["adapted"] == rows["as it is"]
     assert rows["BM25 + adapted"] == rows["BM25 + as it is"]
+    beside = read_json(artifact(broken, "beside_bm25") / "kept.json")
+    assert (beside["kept"], beside["share"]) == ("start", 0)
+    alone = {(value["of"], value["share"]): value["MRR@10"] for value in kept["values"]}
+    joined = {(value["of"], value["share"]): value["MRR@10"] for value in beside["values"]}
+    assert joined["distilled", 1.0] > alone["distilled", 1.0], "BM25 finds what weights that are destroyed do not"
     assert metrics_of(done.folder)["as it is"] == rows["as it is"]
 
 

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -140,7 +141,7 @@ def test_killed_while_it_measures_it_ends_with_the_same_bytes(
 
 @pytest.mark.parametrize("source", ["no queries", "no dev"])
 def test_without_dev_queries_all_weigh_the_same_and_a_line_says_so(source: str, tmp_path: Path) -> None:
-    data = ["data=beir", "data.dev_queries=0"] if source == "no dev" else ["data=text"]
+    data = ["data=beir", "data.dev_queries=0", "data.splits.dev=null"] if source == "no dev" else ["data=text"]
     write = write_beir if source == "no dev" else write_text_files
     write(tmp_path / "data", some_text(documents=6))
     fused = "stages.fused={stage: fuse, retrievers: [short, long]}"
@@ -149,10 +150,24 @@ def test_without_dev_queries_all_weigh_the_same_and_a_line_says_so(source: str, 
     done = run_command(*arguments).sound()
     about, name = read_json(stage(done, "fused").path / "index.json"), "beir" if row else "text"
     assert (about["weights"], about["chosen"]) == ([0.5, 0.5], None)
-    line = f"[fused] the collection {name} has no dev queries to choose weights by: each retriever has 0.5;"
+    line = f"[fused] the collection {name} has no dev queries to choose weights by: they are 0.5 short, 0.5 long;"
     assert done.out.count(line) == 1
     assert "stages.fused.weights" in done.out
     assert ("fused" in json.dumps(metrics_of(done.folder))) == bool(row)
+
+
+def test_too_few_queries_to_choose_by_leave_the_weights_that_are_given_for_it(tmp_path: Path) -> None:
+    write_beir(tmp_path / "data", some_text(documents=6))
+    given = [*LEXICAL, "data=beir", f"data.root={tmp_path / 'data'}", f"output_root={tmp_path / 'out'}"]
+    fused = "{stage: fuse, retrievers: [short, long], otherwise: [0.7, 0.3]"
+    few, enough = (f"stages.{name}={fused}, least_queries: {least}}}" for name, least in (("few", 99), ("enough", 1)))
+    done = run_command(*given, few, enough).sound()
+    about = read_json(stage(done, "few").path / "index.json")
+    assert (about["weights"], about["chosen"]) == ([0.7, 0.3], None)
+    assert read_json(stage(done, "enough").path / "index.json")["chosen"] is not None
+    assert re.search(
+        r"\[few\] the collection beir has \d+ dev queries to choose weights by: they are 0.7 short", done.out
+    )
 
 
 def test_a_dry_run_shows_what_is_encoded_for_it(on_beir: list[str], tmp_path: Path) -> None:
@@ -165,6 +180,7 @@ BAD = {
     "retrievers: [bm25, corpus]": "stages.fused.retrievers: the stage 'corpus' makes corpus, but index is needed here",
     "retrievers: [bm25, round7]": "stages.fused.retrievers: no stage is named 'round7'",
     "weights: [1]": "stages.fused.weights: 1 weights for 2 retrievers",
+    "otherwise: [1]": "stages.fused.otherwise: 1 weights for 2 retrievers",
     "weights: [1, -0.5]": "stages.fused.weights[1]: must be >= 0",
     "weights: [0, 0]": "stages.fused.weights: all weights are 0",
     "metric: MRX@10": "stages.fused.metric: metric 'MRX@10' does not exist",

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from condensery.models.biencoder import PASSAGE, QUERY
 from condensery.randomness import generator
@@ -166,19 +167,52 @@ def mean_reciprocal_rank(encode: Callable[[Chunk], Tensor], sample: ValidationSa
     return float(reciprocal_ranks(queries, passages, sample).mean())
 
 
-def reciprocal_ranks(queries: Tensor, passages: Tensor, sample: ValidationSample) -> Tensor:
+def reciprocal_ranks(
+    queries: Tensor, passages: Tensor, sample: ValidationSample, bm25: Tensor | None = None, weight: float = 0.0
+) -> Tensor:
     """The reciprocal rank (q,) of each query's best positive among the first ten, 0 behind them.
 
-    ``queries``, ``passages``: the vectors (q, d) and (p, d) of the sample, see ``encoded``.
+    Args:
+        queries, passages: the vectors (q, d) and (p, d) of the sample, see ``encoded``.
+        sample: says which passages are relevant.
+        bm25: scores (q, p) of BM25, see ``bm25_scores``.
+        weight: of these, 0 to 1; the rest is that of the inner products. Those of a query are brought to [0, 1] first.
     """
     relevant = torch.from_numpy(sample.relevant).to(queries.device)
     scores = queries @ passages.T
+    if bm25 is not None:
+        scores = weight * _scaled(bm25.to(scores)) + (1 - weight) * _scaled(scores)
     if sample.own is not None:
         scores = scores.masked_fill(torch.from_numpy(sample.own).to(scores.device), -torch.inf)
     best = scores.topk(min(10, len(passages)), dim=1).indices  # (q, 10)
     hits = relevant.gather(1, best)
     first = hits.float().argmax(dim=1)
     return hits.any(dim=1) / (first + 1.0)
+
+
+def _scaled(scores: Tensor) -> Tensor:
+    """The scores (q, p) of each query from 0 to 1."""
+    lowest, highest = scores.amin(dim=1, keepdim=True), scores.amax(dim=1, keepdim=True)
+    return (scores - lowest) / (highest - lowest).clamp(min=torch.finfo(scores.dtype).tiny)
+
+
+def bm25_scores(sample: ValidationSample, tokenizer: PreTrainedTokenizerBase) -> Tensor:
+    """The scores (q, p) of BM25 on the passages of a sample, 0 where no term is shared. ``tokenizer``: reads the ids back."""
+    queries, passages = (_texts(part, tokenizer) for part in (sample.queries, sample.passages))
+    scores, rows = BM25(language=guess(passages)).index(passages).rank(queries, len(passages))
+    found = np.zeros((len(queries), len(passages)), np.float32)
+    asked, places = np.nonzero(rows >= 0)
+    found[asked, rows[asked, places]] = scores[asked, places]
+    return torch.from_numpy(found)
+
+
+def _texts(parts: list[Chunk], tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """The texts of chunks in the order of their rows."""
+    texts = {}
+    for chunk in parts:
+        for row, ids, length in zip(chunk.rows.tolist(), chunk.input_ids.tolist(), chunk.lengths.tolist(), strict=True):
+            texts[row] = str(tokenizer.decode(ids[:length], skip_special_tokens=True))
+    return [texts[row] for row in range(len(texts))]
 
 
 def encoded(encode: Callable[[Chunk], Tensor], parts: list[Chunk]) -> Tensor:

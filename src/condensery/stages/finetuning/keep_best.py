@@ -14,6 +14,7 @@ from condensery.stages.work import Read, Work, checkpoint_bytes, known
 if TYPE_CHECKING:
     import numpy as np
     import torch
+    from transformers import PreTrainedTokenizerBase
 
     from condensery.models.biencoder import BiEncoder
     from condensery.models.checkpoint import SavedRetriever
@@ -21,14 +22,16 @@ if TYPE_CHECKING:
     from condensery.training.validation import ValidationSample
 
 FEW = 30  # queries to choose by
+DEV, HELD_OUT = "dev", "passages that are held out"
 Encode = Callable[["Chunk"], "torch.Tensor"]
 
 
 class KeepBestConfig(CollectionConfig):
-    """``start`` and each of ``trained``, in ``shares`` of its weights: the best by MRR@10 of a sample.
+    """``start`` and each of ``trained``, in ``shares`` of its weights: the best by MRR@10 of dev queries and of ``queries``
+    of passages that are held out, or of one of the two (``by``).
 
-    The sample is of dev queries, or of ``queries`` of passages that are held out (``by``). What was trained is kept where it
-    is better than the start with p below ``level``.
+    What was trained is kept where it is better than the start with p below ``level``, and not worse on the dev queries.
+    ``bm25_weight``: of BM25, which each candidate is joined with before it is measured; 0 = each alone.
     """
 
     start: Annotated[str, Input("encoder")]
@@ -36,6 +39,7 @@ class KeepBestConfig(CollectionConfig):
     queries: Annotated[str | None, Input("queries")]
     by: Literal["dev", "queries"] | None
     shares: Annotated[list[Share], Field(min_length=1)]
+    bm25_weight: Annotated[float, Field(ge=0, lt=1)]
     level: Annotated[float, Field(gt=0, le=1)]
     number: Count
     passages: Annotated[int, Field(ge=0)]
@@ -55,7 +59,7 @@ class KeepBestConfig(CollectionConfig):
         if sizes.encoder is None or sizes.collection.passage_tokens is None:
             return Work(sizes)
         length = min(sizes.collection.passage_tokens, sizes.passage_length or 512)
-        rows = self.passages + self.number
+        rows = 2 * (self.passages + self.number)  # of dev, and held out
         step = Step(sizes.encoder, rows, length, self.chunk_tokens, trained=False, precision=self.precision)
         return Work(sizes, 1, step, seconds=1.0, disk=checkpoint_bytes(sizes))
 
@@ -63,20 +67,24 @@ class KeepBestConfig(CollectionConfig):
 @stage("keep_best", version=2, makes="encoder", cost=2.0)
 def keep_best(config: KeepBestConfig, context: Context) -> dict[str, Any]:
     """Save the best candidate, and kept.json: what each has, and the p-value of the best against the start."""
+    import numpy as np
+
     from condensery.evaluation.significance import randomisation_test
     from condensery.models.blending import blended
     from condensery.models.checkpoint import SavedRetriever, load_retriever, save_retriever
     from condensery.system.files import write_json
+    from condensery.tokens.tokenizer import load_tokenizer
 
     start = load_retriever(context.input("start"))
-    sample, by = _sample(config, context, start)
-    if sample is None:
-        print(f"[{context.stage_name}] there are no {by} to choose by: the start is kept", flush=True)
+    samples = _samples(config, context, start)
+    if not samples:
+        print(f"[{context.stage_name}] there are no queries of {HELD_OUT} to choose by: the start is kept", flush=True)
         save_retriever(start, context.folder, context.input("start"))
-        nothing = {"by": None, "queries": 0, "kept": "start", "share": 0.0}
+        nothing = {"by": [], "queries": 0, "kept": "start", "share": 0.0}
         write_json(context.folder / "kept.json", {**nothing, "values": []})
         return nothing
-    judge = _Judge(sample, start.model, _encode_with(config, context))
+    tokenizer = load_tokenizer(context.input("start")) if config.bm25_weight else None
+    judge = _Judge(list(samples.values()), start.model, _encode_with(config, context), tokenizer, config.bm25_weight)
     first = judge.reciprocal_ranks(start.model)
     if first is None:
         raise UserError(
@@ -94,45 +102,64 @@ def keep_best(config: KeepBestConfig, context: Context) -> dict[str, Any]:
                 print(f"[{context.stage_name}] {share:g} of {name}: vectors that are not finite; left out", flush=True)
                 continue
             ranks[name, share] = found
-    means = {candidate: float(values.mean()) for candidate, values in ranks.items()}
+    joined = {candidate: np.concatenate(found) for candidate, found in ranks.items()}
+    means = {candidate: float(values.mean()) for candidate, values in joined.items()}
     best = max(means, key=lambda candidate: (means[candidate], -candidate[1]))
-    p = randomisation_test(ranks[best] - first) if best[1] else 1.0
-    name, share = best if p < config.level or config.level == 1 else ("start", 0.0)
+    p = randomisation_test(joined[best] - joined["start", 0.0]) if best[1] else 1.0
+    worse_on_dev = DEV in samples and ranks[best][0].mean() < first[0].mean()
+    name, share = best if (p < config.level or config.level == 1) and not worse_on_dev else ("start", 0.0)
     kept = blended(start.model, models[name], share) if share else start.model
     save_retriever(
         SavedRetriever(kept, start.query_length, start.passage_length), context.folder, context.input("start")
     )
-    said = {"by": by, "queries": len(first), "kept": name, "share": share, "p": round(p, 6)}
-    values = [{"of": of, "share": part, "MRR@10": value} for (of, part), value in means.items()]
+    queries = {by: len(found) for by, found in zip(samples, first, strict=True)}
+    said = {"by": list(queries), "queries": sum(queries.values()), "kept": name, "share": share, "p": round(p, 6)}
+    values = [
+        {"of": of, "share": part, "MRR@10": means[of, part]}
+        | {by: float(of_sample.mean()) for by, of_sample in zip(samples, found, strict=True)}
+        for (of, part), found in ranks.items()
+    ]
     write_json(context.folder / "kept.json", {**said, "values": values})
-    _tell(context.stage_name, said, means["start", 0.0], best, means[best])
+    of_dev = (float(ranks[best][0].mean()), float(first[0].mean())) if worse_on_dev else None
+    _tell(context.stage_name, said, queries, (means["start", 0.0], means[best]), best, of_dev)
     return {**said, "MRR@10 of the start": means["start", 0.0], "MRR@10": means[name, share]}
 
 
 class _Judge:
-    """Measures candidates on the sample; what does not change between them is encoded once."""
+    """Measures candidates on samples; what does not change between them is encoded once."""
 
-    def __init__(self, sample: "ValidationSample", start: "BiEncoder", encode: Callable[["BiEncoder"], Encode]) -> None:
-        from condensery.training.validation import encoded
+    def __init__(
+        self,
+        samples: "list[ValidationSample]",
+        start: "BiEncoder",
+        encode: Callable[["BiEncoder"], Encode],
+        tokenizer: "PreTrainedTokenizerBase | None",
+        weight: float,
+    ) -> None:
+        from condensery.training.validation import bm25_scores, encoded
 
-        self.sample, self.start, self.encode = sample, start, encode
-        self.passages = encoded(encode(start), sample.passages)
+        self.samples, self.start, self.encode, self.weight = samples, start, encode, weight
+        self.passages = [encoded(encode(start), sample.passages) for sample in samples]
+        self.bm25 = [None if tokenizer is None else bm25_scores(sample, tokenizer) for sample in samples]
 
-    def reciprocal_ranks(self, model: "BiEncoder") -> "np.ndarray | None":
-        """Of each query of the sample (q,); None where a vector is not finite."""
+    def reciprocal_ranks(self, model: "BiEncoder") -> "list[np.ndarray] | None":
+        """Of each query of each sample (q,); None where a vector is not finite."""
         import numpy as np
 
         from condensery.models.blending import same_weights
         from condensery.training.validation import encoded, reciprocal_ranks
 
-        encode = self.encode(model)
-        try:
-            same = same_weights(model.passage, self.start.passage)
-            passages = self.passages if same else encoded(encode, self.sample.passages)
-            queries = encoded(encode, self.sample.queries)
-        except UserError:  # not finite
-            return None
-        return reciprocal_ranks(queries, passages, self.sample).cpu().numpy().astype(np.float64)
+        encode, found = self.encode(model), []
+        same = same_weights(model.passage, self.start.passage)
+        for sample, of_start, bm25 in zip(self.samples, self.passages, self.bm25, strict=True):
+            try:
+                passages = of_start if same else encoded(encode, sample.passages)
+                queries = encoded(encode, sample.queries)
+            except UserError:  # not finite
+                return None
+            ranks = reciprocal_ranks(queries, passages, sample, bm25, self.weight)
+            found.append(ranks.cpu().numpy().astype(np.float64))
+        return found
 
 
 def _encode_with(config: KeepBestConfig, context: Context) -> Callable[["BiEncoder"], Encode]:
@@ -154,8 +181,8 @@ def _encode_with(config: KeepBestConfig, context: Context) -> Callable[["BiEncod
     return of
 
 
-def _sample(config: KeepBestConfig, context: Context, start: "SavedRetriever") -> "tuple[ValidationSample | None, str]":
-    """What is chosen by, and in words; None where the text has no such queries. ``UserError`` where dev has none."""
+def _samples(config: KeepBestConfig, context: Context, start: "SavedRetriever") -> "dict[str, ValidationSample]":
+    """What is chosen by, with its name; dev first. ``UserError`` where what ``by`` asks for is not there."""
     from condensery.text.collection import Collection
     from condensery.tokens.artifacts import Passages, Queries, Tokens
     from condensery.tokens.prefixes import Prefixes
@@ -167,26 +194,41 @@ def _sample(config: KeepBestConfig, context: Context, start: "SavedRetriever") -
     prefixes = Prefixes.of(context.input("start"), own.query_prefix, own.passage_prefix, lengths)
     sizes = (config.number, config.passages)
     how: dict[str, Any] = {"budget": config.chunk_tokens, "prefixes": prefixes}
-    by = config.by or ("dev" if "dev" in collection.splits else "queries")
-    if by == "dev":
-        sample = sample_of(collection, Tokens(context.input("tokens")), lengths, *sizes, **how)
-    elif config.queries is None:
+    found: dict[str, ValidationSample | None] = {}
+    if config.by != "queries":
+        found[DEV] = sample_of(collection, Tokens(context.input("tokens")), lengths, *sizes, **how)
+        if found[DEV] is None and config.by == "dev":
+            raise UserError(
+                f"stages.{context.stage_name}.by: dev, but the collection has no dev queries; set by=queries"
+            )
+    if config.by != "dev" and config.queries is not None:
+        artifact = context.artifact("queries")
+        texts = Passages(artifact.input("passages").path)
+        found[HELD_OUT] = held_out_sample(Queries(artifact.path), texts, lengths, *sizes, **how)
+    samples = {name: sample for name, sample in found.items() if sample is not None}
+    if not samples and config.queries is None:
         raise UserError(
             f"stages.{context.stage_name}.queries: null, and the collection has no dev queries to choose by"
         )
-    else:
-        artifact = context.artifact("queries")
-        texts = Passages(artifact.input("passages").path)
-        sample = held_out_sample(Queries(artifact.path), texts, lengths, *sizes, **how)
-    if sample is None and by == "dev":
-        raise UserError(f"stages.{context.stage_name}.by: dev, but the collection has no dev queries; set by=queries")
-    return sample, "dev queries" if by == "dev" else "queries of passages that are held out"
+    return samples
 
 
-def _tell(label: str, said: dict[str, Any], start: float, best: tuple[str, float], highest: float) -> None:
-    line = f"[{label}] MRR@10 of {said['queries']:,} {said['by']}: {100 * start:.1f} as it is"
+def _tell(
+    label: str,
+    said: dict[str, Any],
+    queries: dict[str, int],
+    values: tuple[float, float],
+    best: tuple[str, float],
+    of_dev: tuple[float, float] | None,
+) -> None:
+    asked = " and ".join(
+        f"{number:,} {'dev queries' if by == DEV else f'queries of {by}'}" for by, number in queries.items()
+    )
+    line = f"[{label}] MRR@10 of {asked}: {100 * values[0]:.1f} as it is"
     if best[1]:
-        line += f", {100 * highest:.1f} with {best[1]:g} of the weights of {best[0]} (p = {said['p']:.2g})"
+        line += f", {100 * values[1]:.1f} with {best[1]:g} of the weights of {best[0]} (p = {said['p']:.2g})"
+    if of_dev:
+        line += f", but {100 * of_dev[0]:.1f} instead of {100 * of_dev[1]:.1f} on dev"
     print(line + (": kept" if said["share"] else ": the start is kept"), flush=True)
     if said["queries"] < FEW:
         print(f"[{label}] so few queries can hardly choose", flush=True)

@@ -14,6 +14,8 @@ from condensery.stages.retrieval.rerank import RerankConfig
 from condensery.stages.work import Read, Work, known, search, together
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from condensery.retrieval.fusion import FusedIndex, Measure
     from condensery.text.collection import Collection
 
@@ -24,6 +26,7 @@ FEW = 30  # queries to choose weights by
 class FuseConfig(StageConfig):
     """``weights``: one for each of ``retrievers``; null: of those on the ``grid`` the best by ``metric`` on ``split``.
 
+    ``otherwise``: the weights where ``split`` has fewer than ``least_queries``; null: equal ones.
     ``depth``: candidates of each retriever for each query.
     """
 
@@ -32,12 +35,14 @@ class FuseConfig(StageConfig):
     method: Literal["weighted", "reciprocal_rank"]
     rank_constant: Annotated[float, Field(ge=0)]
     weights: list[Annotated[float, Field(ge=0)]] | None
+    otherwise: list[Annotated[float, Field(ge=0)]] | None
+    least_queries: Annotated[int, Field(ge=1)]
     split: Split
     metric: str
     grid: Annotated[float, Field(gt=0, le=1)]
     depth: Annotated[int, Field(gt=0)]
 
-    @field_validator("weights")
+    @field_validator("weights", "otherwise")
     @classmethod
     def _one_for_each(cls, weights: list[float] | None, info: ValidationInfo) -> list[float] | None:
         retrievers = info.data.get("retrievers")
@@ -76,6 +81,10 @@ class FuseConfig(StageConfig):
         if metric is not None and depth < (split_metric(metric)[1] or 0):
             raise ValueError(f"{depth} is too few to choose weights by {metric}")
         return depth
+
+    def by_content(self) -> set[str]:
+        """What says when nothing is chosen: as it is by default, the id is that of before it was there."""
+        return {"otherwise", "least_queries"} if self.otherwise is None and self.least_queries == 1 else set()
 
     def work(self, read: Read) -> Work:
         """The queries that choose the weights are searched by every retriever."""
@@ -119,7 +128,8 @@ def fuse(config: FuseConfig, context: Context) -> dict[str, Any]:
     members = [
         open_index(artifact.path, collection, runtime.threads, device=runtime.search_device) for artifact in artifacts
     ]
-    weights = config.weights or [1.0 if config.method == "reciprocal_rank" else 1 / len(members)] * len(members)
+    equal = [1.0 if config.method == "reciprocal_rank" else 1 / len(members)] * len(members)
+    weights = config.weights or config.otherwise or equal
     index = FusedIndex(members, weights, config.depth, config.method, config.rank_constant)
     chosen = _choose(config, context.stage_name, index, collection) if config.chooses else None
     write_fused(context.folder, index, [f"{artifact.kind}/{artifact.id}" for artifact in artifacts], chosen)
@@ -142,10 +152,10 @@ def _choose(config: FuseConfig, label: str, index: "FusedIndex", collection: "Co
 
     there = config.split in collection.description["splits"]
     queries = collection.questions(config.split) if there else np.empty(0, np.int64)
-    if not len(queries):
+    if len(queries) < config.least_queries:
         print(
-            f"[{label}] the collection {collection.name} has no {config.split} queries to choose weights by: each"
-            f" retriever has {index.weights[0]:.2g}; stages.{label}.weights sets others",
+            f"[{label}] the collection {collection.name} has {len(queries) or 'no'} {config.split} queries to choose weights"
+            f" by: they are {_named(index.weights, config)}; stages.{label}.weights sets others",
             flush=True,
         )
         return None
@@ -155,7 +165,7 @@ def _choose(config: FuseConfig, label: str, index: "FusedIndex", collection: "Co
         values = measure_grid(index, queries, grid, _measure(config, collection), k, task)
     best = best_point(grid, values)
     index.weights = grid[best]
-    joined = ", ".join(f"{weight:g} {name}" for weight, name in zip(grid[best], config.retrievers, strict=True))
+    joined = _named(grid[best], config)
     single = [values[(grid[:, member] == 1).argmax()] for member in range(len(index.members))]
     alone = ", ".join(f"{name} {100 * value:.1f}" for value, name in zip(single, config.retrievers, strict=True))
     print(
@@ -167,6 +177,10 @@ def _choose(config: FuseConfig, label: str, index: "FusedIndex", collection: "Co
         print(f"[{label}] so few queries choose by chance; stages.{label}.weights sets weights", flush=True)
     points = [{"weights": one, "value": value} for one, value in zip(grid.tolist(), values.tolist(), strict=True)]
     return {"split": config.split, "metric": config.metric, "queries": len(queries), "grid": points}
+
+
+def _named(weights: "np.ndarray", config: FuseConfig) -> str:
+    return ", ".join(f"{weight:.2g} {name}" for weight, name in zip(weights, config.retrievers, strict=True))
 
 
 def _measure(config: FuseConfig, collection: "Collection") -> "Measure":
