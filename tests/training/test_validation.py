@@ -8,12 +8,20 @@ import numpy as np
 import pytest
 import torch
 
+from condensery.retrieval.searchers import BM25
 from condensery.text.collection import Collection
 from condensery.text.records import Passage, Query
 from condensery.text.writer import CollectionWriter
 from condensery.tokens.artifacts import Tokens, tokenise_collection
-from condensery.tokens.tokenizer import train_wordpiece
-from condensery.training.validation import ValidationSample, mean_reciprocal_rank, pair_sample, sample_of
+from condensery.tokens.tokenizer import load_tokenizer, train_wordpiece
+from condensery.training.validation import (
+    ValidationSample,
+    bm25_scores,
+    mean_reciprocal_rank,
+    pair_sample,
+    reciprocal_ranks,
+    sample_of,
+)
 
 
 def collection(folder: Path, own: bool) -> Collection:
@@ -59,6 +67,24 @@ def test_a_query_does_not_find_itself_unless_it_is_judged_so(tmp_path: Path) -> 
 
 def test_a_sample_without_such_queries_masks_nothing(tmp_path: Path) -> None:
     assert sample(collection(tmp_path / "c", own=False), tmp_path).own is None
+
+
+def test_bm25_beside_the_vectors_is_that_of_the_texts_and_weighs_what_it_is_told(tmp_path: Path) -> None:
+    found = collection(tmp_path / "c", own=False)
+    made = sample(found, tmp_path)
+    scores = bm25_scores(made, load_tokenizer(tmp_path / "tokenizer"))
+    texts = list(found.passages.column("text"))
+    asked = np.array([int(np.flatnonzero(row)[0]) // 2 for row in made.relevant])  # b<i> is row 2 i + 1
+    queries = [found.queries.column("text")[int(number)] for number in asked]
+    wanted = BM25().index(texts).score(queries, np.tile(np.arange(len(texts)), (len(queries), 1)))
+    np.testing.assert_allclose(scores, np.nan_to_num(wanted), atol=1e-5)
+    vectors = torch.randn(len(queries) + len(texts), 8, generator=torch.Generator().manual_seed(0))
+    sides = vectors[: len(queries)], vectors[len(queries) :]
+    alone, all_bm25 = (reciprocal_ranks(*sides, made, scores, weight) for weight in (0.0, 1.0))
+    assert torch.equal(alone, reciprocal_ranks(*sides, made))
+    by_bm25 = reciprocal_ranks(torch.eye(len(queries)), scores.T, made)  # whose inner products are the scores
+    assert torch.equal(all_bm25, by_bm25)
+    assert not torch.equal(alone, all_bm25)
 
 
 class Reader:
