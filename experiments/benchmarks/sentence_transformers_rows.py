@@ -1,0 +1,350 @@
+"""Train a released retriever with sentence-transformers' own trainer: rows to stand beside ours, at equal CPU-seconds.
+
+    python experiments/benchmarks/sentence_transformers_rows.py checkpoint=MODEL data=DIR budget=SECONDS out=FOLDER \
+        [method=mnrl] [seed=1] [batch=] [rate=] [precision=auto] [threads=] [miner=] [candidates=positives] \
+        [relative_margin=] [unit=sentence]
+
+MODEL is a folder or a name on the hub. DIR is a folder in the BEIR layout, or stages/corpus in the folder of a run of
+ours, whatever its data. Trained on is the split train, out of which dev queries are held as in a run; a query with several
+positives is several pairs; a passage is its title, a blank and its text. The methods:
+
+    mnrl         MultipleNegativesRankingLoss on pairs of a query and a positive
+    mnrl_hard    the same on the triplets that mine_hard_negatives makes of the pairs with the model ``miner``, a folder or
+                 hub name, such as what mnrl made; empty: with MODEL
+    tsdae        DenoisingAutoEncoderLoss on text alone, its decoder tied to the encoder
+    simcse       MultipleNegativesRankingLoss on text alone, of each text with itself
+
+As the library's documentation does it (training_overview.md; the examples for TSDAE and SimCSE): pairs and triplets in
+batches of 16 without duplicates at a rate of 2e-5, tsdae in batches of 8 at 3e-5, simcse of 128 at 5e-5; warm-up over a
+tenth and linear decay; text in sentences. As its code does it: AdamW, gradients clipped to norm 1, cosines times 20, and
+for each pair the 3 best negatives among the positives of all queries, whatever they score. Chosen here:
+
+- Training ends when ``budget`` CPU-seconds are used, and warm-up and decay go by CPU-seconds.
+- ``precision``: bf16 where the processor has it, in mining as well; the trainer leaves the decoder of tsdae in fp32.
+- Inputs are cut where MODEL cuts them, and begin with its prompts.
+- tsdae deletes 60 % of the words, as its paper and DenoisingAutoEncoderDataset (the example: 40 %); blanks part words.
+
+``batch`` and ``rate`` set others. ``candidates=passages`` mines among all passages, ``relative_margin=0.05`` leaves out
+what scores nearly as high as the positive, ``unit=passage`` takes whole passages as text. ``threads`` empty: torch's own.
+
+FOLDER becomes a checkpoint. FOLDER.json has the arguments and what is also printed, in one JSON line:
+
+    pairs, texts, triplets            what there is to train on
+    steps, epochs                     how many were made
+    cpu_seconds, wall_seconds         from the loaded model to the last step, mining included
+    mining_cpu_seconds                that part
+    steps_per_cpu_s, rows_per_cpu_s   without mining; a row is a pair, a triplet or a text
+    peak_mb                           of this process's resident memory, libraries included (Linux)
+
+Its row in a table of ours:
+
+    python run.py experiment=adapt data=beir data.root=DIR backbone.name=MODEL \
+        '+stages.st={stage: retriever, folder: FOLDER}' '+table.rows.sentence-transformers=st'
+"""
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import random
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from large_collection import high_water
+from sizes import given, mixed
+
+from condensery.arguments import Range
+from condensery.errors import UserError, close_to, of_the_disk
+from condensery.models.about import vector_settings
+from condensery.models.hub import checkpoint_folder
+from condensery.models.loading import quiet, readable
+from condensery.pipeline.launch.hardware import quick_precision
+from condensery.system.files import atomic, expanded, write_json
+from condensery.text.collection import DESCRIPTION, Collection
+from condensery.text.given import collection_of
+from condensery.tokens.grouping import sentences
+
+EMPTY = ("checkpoint", "data", "budget", "out", "batch", "rate", "threads", "miner", "relative_margin")
+DEFAULTS = dict.fromkeys(EMPTY, "") | {
+    "method": "mnrl",
+    "seed": "1",
+    "precision": "auto",
+    "candidates": "positives",
+    "unit": "sentence",
+}
+METHODS = {"mnrl": (16, 2e-5), "mnrl_hard": (16, 2e-5), "tsdae": (8, 3e-5), "simcse": (128, 5e-5)}  # batch, rate
+CHOICES = {
+    "method": METHODS,
+    "precision": ("auto", "fp32", "bf16"),
+    "candidates": ("positives", "passages"),
+    "unit": ("sentence", "passage"),
+}
+NUMBERS = {
+    "budget": Range(0, above=True),
+    "seed": Range(0, whole=True),
+    "batch": Range(2, whole=True),
+    "rate": Range(0, above=True),
+    "threads": Range(1, whole=True),
+    "relative_margin": Range(0),
+}
+WARM_UP, DELETED = 0.1, 0.6
+ENDLESS = 10**9  # steps: the clock ends the training
+NEEDED = ("accelerate", "datasets", "sentence_transformers.sentence_transformer")  # the last is of version 6
+
+
+class Budget:
+    """CPU-seconds of all threads of this process, from when it is made."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.start, self.clock = seconds, time.process_time(), time.monotonic()
+        self.mining = 0.0  # what was used before the first step
+
+    @property
+    def used(self) -> float:
+        """CPU-seconds until now."""
+        return time.process_time() - self.start
+
+    def share_of_rate(self, step: int) -> float:
+        """Of the peak rate, in [0, 1]: it rises over a tenth of what mining left, and falls to 0 where the budget ends."""
+        done = min(1.0, (self.used - self.mining) / (self.seconds - self.mining))
+        return done / WARM_UP if done < WARM_UP else (1 - done) / (1 - WARM_UP)
+
+
+def options(words: dict[str, str]) -> dict[str, Any]:
+    """What the arguments mean; None for those that were left empty. Raises ``UserError`` for one that is wrong."""
+    found: dict[str, Any] = {key: word or None for key, word in words.items()}
+    if missing := [key for key in ("checkpoint", "data", "budget", "out") if found[key] is None]:
+        raise UserError(f"{missing[0]} is not given; add {missing[0]}=...")
+    for key, known in CHOICES.items():
+        if found[key] not in known:
+            raise UserError(f"{key}={words[key]}: there is no such value{close_to(words[key], known)}")
+    for key in NUMBERS:
+        if found[key] is not None:
+            found[key] = number(key, found[key])
+    batch, rate = METHODS[found["method"]]
+    found["batch"], found["rate"] = found["batch"] or batch, found["rate"] or rate
+    if found["precision"] == "auto":
+        found["precision"] = quick_precision("cpu")
+    found["out"] = expanded(found["out"]).absolute()
+    for path in (found["out"], beside(found["out"])):
+        if path.exists():
+            raise UserError(f"{path}: it is there already; delete it, or give another out")
+    return found
+
+
+def number(key: str, word: str) -> float:
+    """The number that an argument says. Raises ``UserError`` where it is none, or out of its range."""
+    bounds = NUMBERS[key]
+    try:
+        value = int(word) if bounds.whole else float(word)
+    except ValueError:
+        value = word
+    if wanted := bounds.fault(value):
+        raise UserError(f"{key} must be a {wanted}, not {word}")
+    return value
+
+
+def beside(checkpoint: Path) -> Path:
+    """The JSON file of a checkpoint."""
+    return checkpoint.with_name(f"{checkpoint.name}.json")
+
+
+def check_libraries() -> None:
+    """Raise ``UserError`` where something is not installed that the trainer needs."""
+    for name in NEEDED:
+        try:
+            there = importlib.util.find_spec(name)
+        except ModuleNotFoundError:
+            there = None
+        if there is None:
+            what = "sentence-transformers 6" if "." in name else name
+            raise UserError(f"{what} is not installed; pip install 'sentence-transformers[train]>=6'")
+
+
+def collection_in(data: str) -> Collection:
+    """That of the stage ``corpus``, or of a folder in a layout that is read. Raises ``UserError`` for any other folder."""
+    folder = expanded(data)
+    return Collection(folder) if (folder / DESCRIPTION).is_file() else collection_of(folder)
+
+
+def columns_of(collection: Collection, wanted: dict[str, Any]) -> dict[str, list[str]]:
+    """What is trained on, by column: queries and positives, or text. Raises ``UserError`` where no query is judged."""
+    if wanted["method"] in ("mnrl", "mnrl_hard"):
+        positives = collection.qrels("train").positives()
+        queries = [query for query, rows in positives.items() for _ in rows]
+        passages = [row for rows in positives.values() for row in rows.tolist()]
+        asked = collection.queries.column("text").take(queries)
+        return {"anchor": asked, "positive": collection.passages.full_texts(passages)}
+    texts = passages_of(collection)
+    if wanted["unit"] == "sentence":
+        texts = [text[begin:end] for text in texts for begin, end in sentences(text)]
+    texts = list(dict.fromkeys(texts))
+    return {"text": texts} if wanted["method"] == "tsdae" else {"text": texts, "again": texts}
+
+
+def passages_of(collection: Collection) -> list[str]:
+    """All passages."""
+    return collection.passages.full_texts(range(len(collection.passages)))
+
+
+def loaded(folder: Path) -> Any:
+    """The model of a folder, in fp32. Raises ``UserError`` where there is none."""
+    from sentence_transformers import SentenceTransformer
+
+    with readable(folder):
+        return SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": torch.float32})
+
+
+def mined(pairs: Any, model: Any, corpus: list[str] | None, wanted: dict[str, Any], budget: Budget) -> Any:
+    """Triplets of pairs, as data sets of the library. Raises ``UserError`` where there are none, or no budget is left."""
+    from sentence_transformers.util import mine_hard_negatives
+
+    with mixed(wanted["precision"]):
+        margin = wanted["relative_margin"]
+        found = mine_hard_negatives(pairs, model, corpus=corpus, relative_margin=margin, verbose=False)
+    budget.mining = budget.used
+    if not len(found):
+        raise UserError("mine_hard_negatives left no negative of any query; take a smaller relative_margin")
+    if budget.mining >= budget.seconds:
+        raise UserError(f"budget={budget.seconds:g}: mining alone took {budget.mining:.0f} CPU-seconds; give more")
+    return found
+
+
+def damaging(seed: int) -> Callable[[dict[str, list[str]]], dict[str, list[str]]]:
+    """Gives each text without three fifths of its words, drawn anew each time, and behind it the text as it is."""
+    draw = random.Random(seed)
+
+    def damage(batch: dict[str, list[str]]) -> dict[str, list[str]]:
+        damaged = []
+        for text in batch["text"]:
+            words = text.split()
+            damaged.append(" ".join([word for word in words if draw.random() >= DELETED] or [draw.choice(words)]))
+        return {"damaged": damaged, "text": batch["text"]}
+
+    return damage
+
+
+def loss_of(model: Any, method: str) -> Any:
+    """What is trained with. Raises ``UserError`` where the library knows no decoder of this kind of model."""
+    from sentence_transformers.sentence_transformer.losses import DenoisingAutoEncoderLoss, MultipleNegativesRankingLoss
+
+    if method != "tsdae":
+        return MultipleNegativesRankingLoss(model)
+    try:
+        with quiet():  # the decoder's new weights are meant
+            return DenoisingAutoEncoderLoss(model).float()
+    except ValueError as error:
+        raise UserError(f"method=tsdae: {str(error).splitlines()[0]}; take simcse") from None
+
+
+def train(model: Any, rows: Any, prompts: dict[str, str], wanted: dict[str, Any], budget: Budget, scratch: str) -> Any:
+    """Train with the library's trainer until the budget is used; how far it came."""
+    from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+    from transformers import PrinterCallback, TrainerCallback, set_seed
+
+    class Trainer(SentenceTransformerTrainer):
+        def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+            schedule = torch.optim.lr_scheduler.LambdaLR
+            self.lr_scheduler = schedule(optimizer or self.optimizer, budget.share_of_rate)
+            return self.lr_scheduler
+
+    class End(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+            control.should_training_stop = budget.used >= budget.seconds
+
+    set_seed(wanted["seed"])  # the decoder has new weights
+    loss = loss_of(model, wanted["method"])
+    if wanted["method"] == "tsdae":
+        rows.set_transform(damaging(wanted["seed"]), columns=["text"], output_all_columns=True)
+    arguments = SentenceTransformerTrainingArguments(
+        output_dir=scratch,
+        per_device_train_batch_size=wanted["batch"],
+        learning_rate=wanted["rate"],
+        batch_sampler="no_duplicates" if "anchor" in rows.column_names else "batch_sampler",
+        prompts=prompts,
+        bf16=wanted["precision"] == "bf16",
+        seed=wanted["seed"],
+        max_steps=ENDLESS,
+        use_cpu=True,
+        save_strategy="no",
+        logging_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+    )
+    trainer = Trainer(model=model, args=arguments, train_dataset=rows, loss=loss, callbacks=[End()])
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
+    return trainer.state
+
+
+def make(wanted: dict[str, Any]) -> dict[str, Any]:
+    """Write the checkpoint and the file beside it; what that says."""
+    from datasets import Dataset
+
+    out: Path = wanted["out"]
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if wanted["threads"]:
+        torch.set_num_threads(wanted["threads"])
+    start = checkpoint_folder(wanted["checkpoint"])
+    own = vector_settings(start)  # before anything is computed: it says whether ours could read what is made
+    collection = collection_in(wanted["data"])
+    columns = columns_of(collection, wanted)
+    corpus = passages_of(collection) if wanted["candidates"] == "passages" else None
+    counts = {"pairs" if "anchor" in columns else "texts": len(next(iter(columns.values())))}
+    model = loaded(start)
+    miner = loaded(checkpoint_folder(wanted["miner"])) if wanted["miner"] else model
+    budget, rows = Budget(wanted["budget"]), Dataset.from_dict(columns)
+    if wanted["method"] == "mnrl_hard":
+        rows = mined(rows, miner, corpus, wanted, budget)
+        counts["triplets"] = len(rows)
+    prompts = dict.fromkeys((*rows.column_names, "damaged"), own.passage_prefix) | {"anchor": own.query_prefix}
+    with TemporaryDirectory() as scratch:
+        state = train(model, rows, prompts, wanted, budget, scratch)
+    done = {"steps": state.global_step, "epochs": round(state.epoch, 2)}
+    result = {
+        **wanted,
+        "out": str(out),
+        **counts,
+        **done,
+        **figures(state.global_step, state.epoch * len(rows), budget),
+    }
+    with atomic(out) as folder:
+        model.save_pretrained(str(folder), create_model_card=False)
+    write_json(beside(out), result)
+    return result
+
+
+def figures(steps: int, rows: float, budget: Budget) -> dict[str, Any]:
+    """Time and memory, to be taken when the last step is done."""
+    wall, cpu = time.monotonic() - budget.clock, budget.used
+    training = cpu - budget.mining
+    libraries = ("sentence-transformers", "transformers", "torch")
+    return {
+        "cpu_seconds": round(cpu, 2),
+        "mining_cpu_seconds": round(budget.mining, 2),
+        "wall_seconds": round(wall, 2),
+        "steps_per_cpu_s": round(steps / training, 3),
+        "rows_per_cpu_s": round(rows / training, 1),
+        "peak_mb": round(high_water(os.getpid()) / 1024),
+        "torch_threads": torch.get_num_threads(),
+        "versions": {name: importlib.metadata.version(name) for name in libraries},
+    }
+
+
+def main(words: dict[str, str]) -> None:
+    """Make the row and print its line."""
+    try:
+        wanted = options(words)
+        check_libraries()
+        print(json.dumps(make(wanted)), flush=True)
+    except (UserError, OSError) as error:
+        sys.exit(f"error: {of_the_disk(error) or error}")
+
+
+if __name__ == "__main__":
+    main(given(__doc__, **DEFAULTS))
