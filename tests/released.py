@@ -64,8 +64,13 @@ def released(
     return folder / "saved"
 
 
-def two_towers(folder: Path, tokenizer: Path, **kind: Any) -> Path:
-    """Save a checkpoint of ours whose queries have weights and a longest input of their own into ``folder``/two; its path."""
+def two_towers(
+    folder: Path, tokenizer: Path, lengths: tuple[int, int] = (9, 14), apart: float = 0.1, **kind: Any
+) -> Path:
+    """Save a checkpoint of ours whose queries have weights and a longest input of their own into ``folder``/two; its path.
+
+    ``apart``: the deviation of the weights of queries from those of passages.
+    """
     from condensery.models.checkpoint import SavedRetriever, load_biencoder, save_retriever
 
     start = released(folder, tokenizer, **kind)
@@ -73,8 +78,8 @@ def two_towers(folder: Path, tokenizer: Path, **kind: Any) -> Path:
     torch.manual_seed(1)
     with torch.no_grad():
         for weight in model.query.parameters():
-            weight.add_(torch.randn_like(weight), alpha=0.1)
-    save_retriever(SavedRetriever(model, 9, 14), folder / "two", start)
+            weight.add_(torch.randn_like(weight), alpha=apart)
+    save_retriever(SavedRetriever(model, *lengths), folder / "two", start)
     return folder / "two"
 
 
