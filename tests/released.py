@@ -64,6 +64,25 @@ def released(
     return folder / "saved"
 
 
+def two_towers(
+    folder: Path, tokenizer: Path, lengths: tuple[int, int] = (9, 14), apart: float = 0.1, **kind: Any
+) -> Path:
+    """Save a checkpoint of ours whose queries have weights and a longest input of their own into ``folder``/two; its path.
+
+    ``apart``: the deviation of the weights of queries from those of passages.
+    """
+    from condensery.models.checkpoint import SavedRetriever, load_biencoder, save_retriever
+
+    start = released(folder, tokenizer, **kind)
+    model = load_biencoder(start, separate=True)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for weight in model.query.parameters():
+            weight.add_(torch.randn_like(weight), alpha=apart)
+    save_retriever(SavedRetriever(model, *lengths), folder / "two", start)
+    return folder / "two"
+
+
 def library_scores(folder: Path, queries: list[str], passages: list[str]) -> torch.Tensor:
     """What sentence-transformers gives (n, m), in float64."""
     library: Any = pytest.importorskip("sentence_transformers")

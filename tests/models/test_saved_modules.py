@@ -9,10 +9,10 @@ import pytest
 import released
 import torch
 from error_lines import names
-from released import KINDS, SEVERAL, library_scores
+from released import KINDS, SEVERAL, library_scores, two_towers
 
 from condensery.errors import UserError
-from condensery.models.about import made_for_search, vector_settings
+from condensery.models.about import longest_inputs, made_for_search, vector_settings
 from condensery.models.checkpoint import (
     SavedRetriever,
     load_any_retriever,
@@ -61,8 +61,7 @@ def test_every_released_kind_has_the_scores_of_sentence_transformers_and_keeps_t
         ours = tmp_path / f"ours {separate}"
         save_retriever(SavedRetriever(model, 14, 14), ours, folder)
         torch.testing.assert_close(our_scores(ours, QUESTIONS, texts), wanted, rtol=1e-6, atol=1e-6)
-        if not separate:
-            torch.testing.assert_close(library_scores(ours, QUESTIONS, texts), wanted, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(library_scores(ours, QUESTIONS, texts), wanted, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
@@ -121,18 +120,20 @@ def test_cards_and_messages_know_a_retriever_with_layers_behind_its_vectors(word
     assert load_retriever(tmp_path / "ours").model.hidden_size == 6
 
 
+def fingerprint(folder: Path) -> str:
+    """By which a backbone is known."""
+    sizes = {"layers": 1, "hidden": 16, "heads": 1, "intermediate": 8, "max_positions": 40, "vocab_size": 100}
+    own = {"name": str(folder), "revision": None, "tokenizer": None, "family": "bert", "dropout": None}
+    return BackboneConfig.model_validate({**own, **sizes, "initializer_range": 0.02}).fingerprint()
+
+
 def test_other_weights_of_a_layer_in_a_folder_below_are_another_backbone(wordpiece: Path, tmp_path: Path) -> None:
     folder = released.released(tmp_path, wordpiece, behind=SEVERAL)
 
-    def fingerprint() -> str:
-        sizes = {"layers": 1, "hidden": 16, "heads": 1, "intermediate": 8, "max_positions": 40, "vocab_size": 100}
-        own = {"name": str(folder), "revision": None, "tokenizer": None, "family": "bert", "dropout": None}
-        return BackboneConfig.model_validate({**own, **sizes, "initializer_range": 0.02}).fingerprint()
-
-    before = fingerprint()
+    before = fingerprint(folder)
     weights = folder / "3_Dense" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
-    assert fingerprint() != before
+    assert fingerprint(folder) != before
 
 
 def changed(folder: Path, file: str, **values: Any) -> None:
@@ -217,6 +218,93 @@ def test_towers_whose_vectors_cannot_be_compared_are_one_line(wordpiece: Path, t
     with pytest.raises(UserError) as raised:
         load_retriever(tmp_path / "two")
     names(str(raised.value), "24", "10", "cannot be compared")
+
+
+def resaved(folder: Path, to: Path) -> Path:
+    """The same as sentence-transformers itself saves it, with nothing of ours."""
+    library: Any = pytest.importorskip("sentence_transformers")
+    library.SentenceTransformer(str(folder), device="cpu").save(str(to))
+    assert not (to / "condensery.json").exists()
+    return to
+
+
+def with_routed_dense(folder: Path, wordpiece: Path) -> Path:
+    """One encoder, and behind it a Dense of its own for queries and for passages."""
+    library: Any = pytest.importorskip("sentence_transformers")
+    modules: Any = pytest.importorskip("sentence_transformers.models")
+    model = library.SentenceTransformer(str(released.released(folder, wordpiece)), device="cpu")
+    torch.manual_seed(2)
+    query, passage = (modules.Dense(16, 8) for _ in range(2))
+    model.append(modules.Router.for_query_document([query], [passage]))
+    model.save(str(folder / "routed"))
+    return folder / "routed"
+
+
+KIND_OF_TOWERS = {"Dense, normalised": {"behind": [*SEVERAL, ("Normalize", {})]}, "cls": {"pooling": "cls"}}
+
+
+@pytest.mark.parametrize("kind", KIND_OF_TOWERS)
+def test_two_towers_open_in_one_call_and_load_as_sentence_transformers_saves_them(
+    kind: str, wordpiece: Path, texts: list[str], tmp_path: Path
+) -> None:
+    ours = two_towers(tmp_path, wordpiece, **KIND_OF_TOWERS[kind])
+    wanted = our_scores(ours, QUESTIONS, texts)
+    torch.testing.assert_close(library_scores(ours, QUESTIONS, texts), wanted, rtol=1e-6, atol=1e-6)
+    same = our_scores(released.released(tmp_path / "one", wordpiece, **KIND_OF_TOWERS[kind]), QUESTIONS, texts)
+    assert not torch.allclose(wanted, same, atol=1e-2), "queries have weights of their own"
+    theirs = resaved(ours, tmp_path / "theirs")
+    assert vector_settings(theirs) == vector_settings(ours)
+    assert longest_inputs(theirs) == longest_inputs(ours) == (9, 14)
+    torch.testing.assert_close(our_scores(theirs, QUESTIONS, texts), wanted, rtol=1e-6, atol=1e-6)
+
+
+def test_one_encoder_with_a_layer_for_each_side_loads(wordpiece: Path, texts: list[str], tmp_path: Path) -> None:
+    folder = with_routed_dense(tmp_path, wordpiece)
+    model = load_biencoder(folder)
+    assert not model.shared
+    wanted = library_scores(folder, QUESTIONS, texts)
+    torch.testing.assert_close(our_scores(folder, QUESTIONS, texts), wanted, rtol=1e-6, atol=1e-6)
+    save_retriever(SavedRetriever(model, 14, 14), tmp_path / "ours", folder)
+    torch.testing.assert_close(library_scores(tmp_path / "ours", QUESTIONS, texts), wanted, rtol=1e-6, atol=1e-6)
+
+
+def test_both_towers_of_others_count_for_a_backbone(wordpiece: Path, tmp_path: Path) -> None:
+    folder = resaved(two_towers(tmp_path, wordpiece), tmp_path / "theirs")
+    found = {fingerprint(folder)}
+    for tower in ("document", "query"):
+        weights = folder / f"{tower}_0_Transformer" / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+        found.add(fingerprint(folder))
+    assert len(found) == 3
+
+
+ROUTES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
+    "other routes": ("router_config.json", {"parameters": {"route_mappings": {"(None, 'text')": "query"}}}, ["route_"]),
+    "no passages": ("router_config.json", {"structure": {"query": []}}, ["router_config.json", "'document'"]),
+    "an unknown module": (
+        "router_config.json", {"structure": {"query": ["x"], "document": ["x"]}}, ["router_config.json", "types"],
+    ),
+    "no lists": ("router_config.json", {"types": ["Transformer"]}, ["router_config.json", "not as"]),
+    "another pooling of queries": ("query_1_Pooling/config.json", {"pooling_mode": "max"}, ["modules.json", "pooled"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", ROUTES)
+def test_routes_that_are_not_known_are_one_line(fault: str, wordpiece: Path, tmp_path: Path) -> None:
+    folder = resaved(two_towers(tmp_path, wordpiece), tmp_path / "theirs")
+    file, values, words = ROUTES[fault]
+    changed(folder, file, **values)
+    with pytest.raises(UserError) as raised:
+        load_biencoder(folder)
+    names(str(raised.value), str(folder), *words)
+
+
+def test_towers_that_read_other_tokens_are_one_line(wordpiece: Path, tmp_path: Path) -> None:
+    folder = resaved(two_towers(tmp_path, wordpiece), tmp_path / "theirs")
+    file = "query_0_Transformer/tokenizer.json"
+    changed(folder, file, normalizer={"type": "Lowercase"})
+    with pytest.raises(UserError, match=r"query_0_Transformer: another tokenizer than in .*document_0_Transformer"):
+        load_biencoder(folder)
 
 
 def test_files_say_what_was_given(tmp_path: Path) -> None:

@@ -113,10 +113,12 @@ def test_queries_that_nobody_asks_are_not_encoded(adapted: tuple[Done, list[str]
 
 def test_what_is_saved_opens_in_sentence_transformers_with_equal_vectors(adapted: tuple[Done, list[str]]) -> None:
     library = pytest.importorskip("sentence_transformers")
-    folder, texts = artifact(adapted[0], "distilled"), [words for _, words, _ in TEXT.questions[:5]]
-    ours = Retriever(folder)
-    theirs = library.SentenceTransformer(str(folder / "query_encoder"), device="cpu")
-    np.testing.assert_allclose(ours.encode_queries(texts), theirs.encode_query(texts), atol=1e-6)
+    folder = artifact(adapted[0], "distilled")
+    queries, passages = [words for _, words, _ in TEXT.questions[:5]], [words for _, _, words, _ in TEXT.passages[:5]]
+    ours, theirs = Retriever(folder), library.SentenceTransformer(str(folder), device="cpu")
+    np.testing.assert_allclose(ours.encode_queries(queries), theirs.encode_query(queries), atol=1e-6)
+    np.testing.assert_allclose(ours.encode_passages(passages), theirs.encode_document(passages), atol=1e-6)
+    assert not np.allclose(theirs.encode_query(queries), theirs.encode_document(queries), atol=1e-3)
 
 
 def test_contrastive_pre_training_keeps_how_and_how_long_texts_are_read(adapted: tuple[Done, list[str]]) -> None:

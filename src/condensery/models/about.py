@@ -1,11 +1,19 @@
 """What the folder of a checkpoint says of itself: ``condensery.json`` of one of ours. Imports no torch."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from condensery.errors import UserError
-from condensery.models.sentence_transformers import MODULES, SavedDense, longest_input, read_modules
+from condensery.models.sentence_transformers import (
+    MODULES,
+    Route,
+    SavedDense,
+    longest_input,
+    read_modules,
+    routed,
+)
 from condensery.models.vectors import NAMES, POOLED, VectorSettings
 from condensery.system.files import read_json
 
@@ -49,50 +57,35 @@ def read_about(folder: Path, *numbers: str) -> dict[str, Any]:
     return about
 
 
-def vector_settings(folder: Path) -> VectorSettings:
-    """How the checkpoint in a folder makes vectors: as ``condensery.json`` says, or the files of sentence-transformers, or
-    else by the defaults.
+@dataclass(frozen=True)
+class SavedTower:
+    """Where an encoder lies.
 
-    Raises ``UserError`` where sentence-transformers would make them in a way that this project does not know.
+    Attributes:
+        folder: of its weights and its tokenizer.
+        behind: what its vectors go through behind pooling, before they are cut and normalised; None = they are normalised
+            there already.
     """
-    if (folder / ABOUT).exists():
-        about = read_about(folder)
-        return VectorSettings(**{name: about[name] for name in NAMES if name in about})
-    return read_modules(folder).settings if (folder / MODULES).exists() else VectorSettings()
+
+    folder: Path
+    behind: tuple[SavedDense | None, ...] = ()
 
 
-def layers_behind(folder: Path) -> tuple[SavedDense | None, ...]:
-    """What the vectors of a checkpoint go through behind pooling, before they are cut and normalised; None = they are
-    normalised there already. Errors as above."""
-    head = read_modules(folder).head if (folder / MODULES).exists() else ()
-    return head[:-1] if head[-1:] == (None,) and vector_settings(folder).normalise else head
+def saved_towers(folder: Path) -> tuple[SavedTower, SavedTower | None]:
+    """The encoders of passages and of queries in the folder of a checkpoint; None = one encodes both.
 
-
-def longest_inputs(folder: Path) -> tuple[int, int] | None:
-    """The longest query and passage in tokens that a checkpoint's folder says it is searched with; None = it says none."""
-    if (folder / ABOUT).exists():
-        about = read_about(folder, "query_length", "passage_length")
-        return about["query_length"], about["passage_length"]
-    length = longest_input(folder)
-    return None if length is None else (length, length)
-
-
-def made_for_search(folder: Path) -> str | None:
-    """How the vectors of a retriever that others released are made, in words; None where a folder is no such retriever.
-
-    One that this project trained says so in ``condensery.json``, and counts where it pools or compares as one of others.
+    Raises ``UserError`` where ``condensery.json`` says otherwise, or sentence-transformers would make vectors in a way that
+    this project does not know.
     """
-    settings, layers = vector_settings(folder), layers_behind(folder)
-    if settings.plain and not layers and ((folder / ABOUT).exists() or not (folder / MODULES).exists()):
-        return None
-    pooled = "CLS" if settings.pooling == "cls" else f"{settings.pooling} pooling"
-    dense = [f"{sum(layer is not None for layer in layers)} Dense"] if any(layers) else []
-    cut = [f"cut to {settings.truncate_dim}"] if settings.truncate_dim else []
-    return ", ".join([pooled, *dense, *cut, "cosine" if settings.normalise else "inner product"])
+    own, settings = folder / QUERY_ENCODER, vector_settings(folder)
+    passages = _tower(folder, "document", settings)
+    if not _two_towers(folder):
+        return passages, None
+    return passages, _tower(own if own.is_dir() else folder, "query", settings)
 
 
-def two_towers(folder: Path) -> bool:
-    """Whether a checkpoint's folder has a second tower, in a folder of its own.
+def _two_towers(folder: Path) -> bool:
+    """Whether a checkpoint encodes queries with other weights than passages.
 
     Raises ``UserError`` where ``condensery.json`` says otherwise.
     """
@@ -107,4 +100,58 @@ def two_towers(folder: Path) -> bool:
         raise UserError(
             f"{folder / QUERY_ENCODER}: no such folder, but {ABOUT} beside it says that the towers are separate"
         )
-    return separate
+    return separate or routed(folder)
+
+
+def _tower(folder: Path, route: Route, settings: VectorSettings) -> SavedTower:
+    if not (folder / MODULES).exists():
+        return SavedTower(folder)
+    found = read_modules(folder, route)
+    return SavedTower(
+        found.folder, found.head[:-1] if found.head[-1:] == (None,) and settings.normalise else found.head
+    )
+
+
+def vector_settings(folder: Path) -> VectorSettings:
+    """How the checkpoint in a folder makes vectors: as ``condensery.json`` says, or the files of sentence-transformers, or
+    else by the defaults.
+
+    Raises ``UserError`` where sentence-transformers would make them in a way that this project does not know.
+    """
+    if (folder / ABOUT).exists():
+        about = read_about(folder)
+        return VectorSettings(**{name: about[name] for name in NAMES if name in about})
+    if not (folder / MODULES).exists():
+        return VectorSettings()
+    settings = read_modules(folder).settings
+    if routed(folder) and read_modules(folder, "query").settings != settings:
+        raise UserError(
+            f"{folder / MODULES}: queries are pooled or normalised otherwise than passages; here both are made alike"
+        )
+    return settings
+
+
+def longest_inputs(folder: Path) -> tuple[int, int] | None:
+    """The longest query and passage in tokens that a checkpoint's folder says it is searched with; None = it says none."""
+    if (folder / ABOUT).exists():
+        about = read_about(folder, "query_length", "passage_length")
+        return about["query_length"], about["passage_length"]
+    if not (folder / MODULES).exists():
+        return None
+    passages, queries = saved_towers(folder)
+    query, passage = (longest_input(tower.folder) for tower in (queries or passages, passages))
+    return None if query is None or passage is None else (query, passage)
+
+
+def made_for_search(folder: Path) -> str | None:
+    """How the vectors of a retriever that others released are made, in words; None where a folder is no such retriever.
+
+    One that this project trained says so in ``condensery.json``, and counts where it pools or compares as one of others.
+    """
+    settings, layers = vector_settings(folder), saved_towers(folder)[0].behind
+    if settings.plain and not layers and ((folder / ABOUT).exists() or not (folder / MODULES).exists()):
+        return None
+    pooled = "CLS" if settings.pooling == "cls" else f"{settings.pooling} pooling"
+    dense = [f"{sum(layer is not None for layer in layers)} Dense"] if any(layers) else []
+    cut = [f"cut to {settings.truncate_dim}"] if settings.truncate_dim else []
+    return ", ".join([pooled, *dense, *cut, "cosine" if settings.normalise else "inner product"])

@@ -3,9 +3,11 @@
 ``AutoModel.from_pretrained(folder)`` and ``SentenceTransformer(folder)`` both load the retriever. Beside it may lie
 ``condenser_head.safetensors`` (the Condenser head, so that coCondenser can start from it) or
 ``context_decoder.safetensors`` (an auto-encoder's decoder), and for separate towers ``query_encoder/`` (the folder
-itself holds the passage encoder). ``condensery.json`` says what the folder is.
+itself holds the passage encoder; ``SentenceTransformer`` takes each for its texts). ``condensery.json`` says what the
+folder is.
 """
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,7 +20,15 @@ from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
 from condensery.errors import UserError
-from condensery.models.about import ABOUT, QUERY_ENCODER, longest_inputs, read_about, two_towers, vector_settings
+from condensery.models.about import (
+    ABOUT,
+    QUERY_ENCODER,
+    SavedTower,
+    longest_inputs,
+    read_about,
+    saved_towers,
+    vector_settings,
+)
 from condensery.models.backbone import (
     DECODERS,
     OTHER_HEADS,
@@ -37,7 +47,7 @@ from condensery.models.hub import checkpoint_folder
 from condensery.models.loading import Allowed, load_weights, quiet, readable
 from condensery.models.masked_autoencoder import DecoderShape, Init, MaskedAutoEncoder
 from condensery.models.pooling import shapes_of
-from condensery.models.sentence_transformers import write_modules
+from condensery.models.sentence_transformers import write_modules, write_router
 from condensery.models.vectors import VectorOptions, VectorSettings
 from condensery.system.files import check_file, write_json
 from condensery.system.inputs import standing
@@ -137,6 +147,7 @@ def save_retriever(retriever: SavedRetriever, folder: Path, tokenizer: Path | st
     _save_encoder(model.passage, folder, tokenizer, retriever.passage_length)
     if not model.shared:
         _save_encoder(model.query, folder / QUERY_ENCODER, tokenizer, retriever.query_length)
+        write_router(folder, QUERY_ENCODER)
     about = {
         "towers": "shared" if model.shared else "separate",
         "query_length": retriever.query_length,
@@ -171,22 +182,35 @@ def load_biencoder(
         revision: commit, tag or branch on the hub.
     """
     folder = checkpoint_folder(source, revision)
-    settings, two = vector_settings(folder).replaced(options or {}), two_towers(folder)
+    settings, (passages, queries) = vector_settings(folder).replaced(options or {}), saved_towers(folder)
 
-    def tower(own: Path) -> Encoder:
-        encoder = load_encoder(own, dropout, settings=settings)
-        encoder.head = load_head(own, encoder.model.config.hidden_size)
-        check_cut(encoder, (options or {}).get("truncate_dim"), own)
+    def tower(saved: SavedTower) -> Encoder:
+        encoder = load_encoder(saved.folder, dropout, settings=settings)
+        encoder.head = load_head(saved.behind, encoder.model.config.hidden_size)
+        check_cut(encoder, (options or {}).get("truncate_dim"), saved.folder)
         return encoder
 
-    passage_encoder = tower(folder)
-    if not (two if separate is None else separate):
+    passage_encoder = tower(passages)
+    if not (queries is not None if separate is None else separate):
         return BiEncoder(passage_encoder)
-    query_encoder = tower(folder / QUERY_ENCODER if two else folder)
+    if queries and not (folder / ABOUT).exists():  # ours are saved with one tokenizer
+        _check_tokenizers(passages.folder, queries.folder)
+    query_encoder = tower(queries or passages)
     if query_encoder.dimensions != passage_encoder.dimensions:
         sizes = f"{query_encoder.dimensions} numbers, those of passages {passage_encoder.dimensions}"
         raise UserError(f"{folder}: vectors of queries have {sizes}; they cannot be compared")
     return BiEncoder(query_encoder, passage_encoder)
+
+
+def _check_tokenizers(passages: Path, queries: Path) -> None:
+    """Raise ``UserError`` where two towers read other tokens, however long the longest text of each may be."""
+
+    def read(folder: Path) -> dict[str, Any]:
+        about: dict[str, Any] = json.loads(load_tokenizer(folder).backend_tokenizer.to_str())
+        return {**about, "truncation": None, "padding": None}
+
+    if read(passages) != read(queries):
+        raise UserError(f"{queries}: another tokenizer than in {passages}; here both towers read the same tokens")
 
 
 def load_any_retriever(

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from condensery.models.about import QUERY_ENCODER, layers_behind, vector_settings
+from condensery.models.about import QUERY_ENCODER, SavedTower, saved_towers, vector_settings
 from condensery.models.sentence_transformers import dense_weights
 from condensery.models.vectors import VectorConfig
 from condensery.system.files import content_hash
@@ -43,8 +43,7 @@ class BackboneConfig(VectorConfig):
         for key in ("name", "tokenizer"):
             folder = Path(fields[key]) if fields[key] else None
             if folder is not None and folder.is_dir():
-                files = sorted(path for path in folder.iterdir() if path.suffix in WEIGHTS_AND_WORDS)
-                fields[key] = [(path.name, content_hash(path)) for path in files]
+                fields[key] = _files(folder)
                 if key == "name":  # the rest may stand in folders below
                     fields |= _below(folder)
         if fields["name"]:  # the sizes are the checkpoint's own then
@@ -55,12 +54,24 @@ class BackboneConfig(VectorConfig):
 
 def _below(folder: Path) -> dict[str, Any]:
     """What the folders of a checkpoint below its own make of its vectors; nothing where they have no part in them."""
-    own, layers = vector_settings(folder).own(), layers_behind(folder)
-    said: dict[str, Any] = {"vectors": sorted(own.items())} if own else {}
-    if layers:
-        said["behind"] = [(repr(one.shape), content_hash(dense_weights(one.folder))) if one else None for one in layers]
-    if (folder / QUERY_ENCODER).is_dir():
-        tower = folder / QUERY_ENCODER
-        files = sorted(path for path in tower.iterdir() if path.suffix in WEIGHTS_AND_WORDS)
-        said[QUERY_ENCODER] = [*((path.name, content_hash(path)) for path in files), *_below(tower).items()]
+    own, (passages, queries) = vector_settings(folder).own(), saved_towers(folder)
+    said = _vectors(own, passages)
+    if passages.folder != folder:
+        said["passage_encoder"] = _files(passages.folder)
+    if queries:
+        said[QUERY_ENCODER] = [*_files(queries.folder), *_vectors(own, queries).items()]
     return said
+
+
+def _vectors(own: dict[str, Any], tower: SavedTower) -> dict[str, Any]:
+    """How its vectors are made, where that is not by the defaults."""
+    said: dict[str, Any] = {"vectors": sorted(own.items())} if own else {}
+    if tower.behind:
+        layers = ((repr(one.shape), content_hash(dense_weights(one.folder))) if one else None for one in tower.behind)
+        said["behind"] = list(layers)
+    return said
+
+
+def _files(folder: Path) -> list[tuple[str, str]]:
+    files = sorted(path for path in folder.iterdir() if path.suffix in WEIGHTS_AND_WORDS)
+    return [(path.name, content_hash(path)) for path in files]

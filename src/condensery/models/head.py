@@ -8,7 +8,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from condensery.errors import UserError
-from condensery.models.about import layers_behind
 from condensery.models.encoder import Encoder
 from condensery.models.loading import readable
 from condensery.models.pooling import Dense, head_of
@@ -16,12 +15,11 @@ from condensery.models.sentence_transformers import SavedDense, dense_weights
 from condensery.system.files import check_file
 
 
-def load_head(folder: Path, size: int) -> nn.Sequential:
-    """The layers behind pooling of a checkpoint whose states have ``size`` numbers, in fp32; empty where it has none.
+def load_head(saved: Sequence[SavedDense | None], size: int) -> nn.Sequential:
+    """The layers behind pooling of an encoder whose states have ``size`` numbers, in fp32; None = they are normalised.
 
     Raises ``UserError`` where weights are missing, or of other shapes than the files beside them say.
     """
-    saved = layers_behind(folder)
     head = head_of([one.shape if one else None for one in saved])
     for layer, one in zip(head, saved, strict=True):
         if one is not None:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from condensery.errors import UserError
-from condensery.models.about import QUERY_ENCODER, layers_behind, read_about, two_towers, vector_settings
+from condensery.models.about import read_about, saved_towers, vector_settings
 from condensery.system.files import read_json
 
 WEIGHTS = "model.safetensors"
@@ -39,8 +39,9 @@ def load_query_tower(folder: Path) -> tuple[Encode, int]:
     Raises ``UserError`` where the folder is no checkpoint of a retriever.
     """
     length = int(read_about(folder, "query_length")["query_length"])
-    own = folder / QUERY_ENCODER if two_towers(folder) else folder
-    tower = load_tower(own, length) if vector_settings(folder).plain and not layers_behind(own) else None
+    passages, queries = saved_towers(folder)
+    own = queries or passages
+    tower = load_tower(own.folder, length) if vector_settings(folder).plain and not own.behind else None
     return tower.cls if tower else _by_library(folder), length
 
 

@@ -2,18 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
 
 from condensery.errors import UserError, shown
 from condensery.models.vectors import ACTIVATIONS, DenseShape, Pooling, VectorSettings
 from condensery.system.files import read_json, write_json
 
 MODULES = "modules.json"
+ROUTER = "router_config.json"
 POOLING = "1_Pooling"
 TRANSFORMER = "sentence_bert_config.json"
 ABOUT = "config_sentence_transformers.json"
 _LIBRARY = "sentence_transformers."
+_ROUTERS = ("Router", "Asym")  # its name, and that of before
 _FLAG = "pooling_mode_"
 _FLAGS: dict[Pooling, str] = {  # ours -> what its config calls it, behind ``_FLAG``
     "cls": "cls_token",
@@ -35,6 +37,11 @@ _COSINE = ("cosine", "cos_sim")
 _QUERY_PROMPTS, _PASSAGE_PROMPTS = ("query",), ("document", "passage", "corpus")
 
 
+Route = Literal[
+    "query", "document"
+]  # what a text is encoded as; the module ``Router`` sends it through modules of its own
+
+
 @dataclass(frozen=True)
 class SavedDense:
     """A module ``Dense``: its shape, and the folder that holds its weights."""
@@ -51,10 +58,12 @@ class SavedModules:
         settings: as ours.
         head: what stands behind pooling, in its order; None = ``Normalize``. One at the end that ``settings`` tell of is
             among them.
+        folder: of the encoder and its tokenizer.
     """
 
     settings: VectorSettings
     head: tuple[SavedDense | None, ...]
+    folder: Path
 
 
 def write_modules(
@@ -84,7 +93,7 @@ def write_modules(
     behind = [("Normalize" if shape is None else "Dense") for shape in layers]
     paths = [f"{place}_{kind}" for place, kind in enumerate(behind, start=2)]
     modules = [
-        {"idx": place, "name": str(place), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        {"idx": place, "name": str(place), "path": path, "type": f"{_LIBRARY}models.{kind}"}
         for place, (path, kind) in enumerate(
             [("", "Transformer"), (POOLING, "Pooling"), *zip(paths, behind, strict=True)]
         )
@@ -106,14 +115,32 @@ def write_modules(
     return [folder / path for path in paths[: len(head)]]
 
 
+def write_router(folder: Path, query: str) -> None:
+    """Let sentence-transformers encode queries with the modules in the folder ``query`` below, which has files of its own,
+    and all other texts with those of the folder itself.
+
+    ``encode_query`` and ``encode_document`` then choose, each with its own longest input.
+    """
+    types: dict[str, str] = {}
+    structure: dict[str, list[str]] = {}
+    below: dict[Route, str] = {"query": query, "document": "."}
+    for route, own in below.items():
+        modules = {PurePosixPath(own, one["path"]).as_posix(): one["type"] for one in read_json(folder / own / MODULES)}
+        types |= modules
+        structure[route] = list(modules)
+    parameters = {"default_route": "document", "allow_empty_key": True}
+    write_json(folder / ROUTER, {"types": types, "structure": structure, "parameters": parameters})
+    write_json(folder / MODULES, [{"idx": 0, "name": "0", "path": "", "type": f"{_LIBRARY}models.{_ROUTERS[0]}"}])
+
+
 def _described(shape: DenseShape) -> dict[str, Any]:
     activation = f"{ACTIVATIONS[shape.activation]}.{shape.activation}"
     sizes = {"in_features": shape.inputs, "out_features": shape.outputs}
     return {**sizes, "bias": shape.bias, "activation_function": activation}
 
 
-def read_modules(folder: Path) -> SavedModules:
-    """How sentence-transformers makes the vectors of a folder, and compares them.
+def read_modules(folder: Path, route: Route = "document") -> SavedModules:
+    """How sentence-transformers makes the vectors of a folder, of passages or of queries, and compares them.
 
     Vectors that it compares by cosine are normalised, which gives the same ranking.
 
@@ -123,21 +150,51 @@ def read_modules(folder: Path) -> SavedModules:
     query, passage = (_prompt(about, names, folder / ABOUT) for names in (_QUERY_PROMPTS, _PASSAGE_PROMPTS))
     pooling: Pooling | None = None
     head: list[SavedDense | None] = []
-    for module in _expected(folder / MODULES, list):
-        kind = _kind(module)
-        path = folder / str(module.get("path", "")) if isinstance(module, dict) else folder
+    encoder = folder
+    for kind, path in _modules(folder, route):
         if kind == "Pooling" and pooling is None:
             pooling = _pooling(path / "config.json", prompted=bool(query or passage))
         elif kind == "Normalize" and pooling is not None:
             head.append(None)
         elif kind == "Dense" and pooling is not None:
             head.append(SavedDense(path, _dense(path / "config.json")))
-        elif kind != "Transformer" or pooling is not None:
+        elif kind == "Transformer" and pooling is None:
+            encoder = path
+        else:
             raise _other(folder / MODULES, f"a module {kind[:40]!r} changes the vectors here")
     cosine, cut = _by_cosine(about, folder / ABOUT), _cut(about, folder / ABOUT)
     # the library cuts last; a vector that is normalised before it is cut, and then compared as it is, keeps that layer
     normalise = cosine or (head[-1:] == [None] and cut is None)
-    return SavedModules(VectorSettings(pooling or "cls", normalise, query, passage, cut), tuple(head))
+    return SavedModules(VectorSettings(pooling or "cls", normalise, query, passage, cut), tuple(head), encoder)
+
+
+def routed(folder: Path) -> bool:
+    """Whether sentence-transformers encodes queries with other modules than passages. Errors as of ``read_modules``."""
+    return (folder / MODULES).exists() and _modules(folder, "query") != _modules(folder, "document")
+
+
+def _modules(folder: Path, route: Route) -> list[tuple[str, Path]]:
+    """The kinds and folders of the modules that texts go through, those that a ``Router`` sends them to in its place."""
+    found = []
+    for module in _expected(folder / MODULES, list):
+        kind = _kind(module)
+        path = folder / str(module.get("path", "")) if isinstance(module, dict) else folder
+        found += _routed(path, route) if kind in _ROUTERS else [(kind, path)]
+    return found
+
+
+def _routed(folder: Path, route: Route) -> list[tuple[str, Path]]:
+    file = next((one for one in (folder / ROUTER, folder / "config.json") if one.exists()), folder / ROUTER)
+    about = _expected(file, dict)
+    types, structure, parameters = (about.get(name) or {} for name in ("types", "structure", "parameters"))
+    if not all(isinstance(one, dict) for one in (types, structure, parameters)):
+        raise UserError(f"{file}: not as sentence-transformers writes it")
+    if parameters.get("route_mappings"):
+        raise UserError(f"{file}: route_mappings are not known here, only the routes query and document")
+    names = structure.get(route)
+    if not isinstance(names, list) or not all(isinstance(name, str) and name in types for name in names):
+        raise UserError(f"{file}: structure has no modules for {route!r}, or one that types does not tell of")
+    return [(_kind({"type": types[name]}), folder / name) for name in names]
 
 
 def dense_weights(folder: Path) -> Path:
@@ -152,9 +209,7 @@ def dense_weights(folder: Path) -> Path:
 
 
 def longest_input(folder: Path) -> int | None:
-    """The length in tokens to which sentence-transformers cuts its inputs; None where the folder does not say."""
-    if not (folder / MODULES).exists():
-        return None
+    """The length in tokens to which sentence-transformers cuts the inputs of an encoder; None where it does not say."""
     for file, key in ((folder / TRANSFORMER, "max_seq_length"), (folder / "tokenizer_config.json", "model_max_length")):
         length = _expected(file, dict).get(key) if file.exists() else None
         if type(length) is int and 2 < length < 1 << 20:  # a tokenizer without a limit says a huge number

@@ -271,14 +271,18 @@ class BM25Index:
         return scores[scored], scored
 
     def _counts(self, text: str) -> Counter[int]:
-        """How often each term that the index knows is in a text, in the order of the text.
+        """How often each term that the index knows is in a text, in the order of the text."""
+        return Counter(self.vocabulary[term] for term in self.terms(text) if term in self.vocabulary)
+
+    def terms(self, text: str) -> list[str]:
+        """The terms that a text is searched by, those included that the index does not know.
 
         A text that is a single character of a script taken in pairs stands for all pairs that it is in.
         """
         terms = self.analyser.terms(text)
         if len(terms) == 1 and self.analyser.language.is_half_a_pair(terms[0]):
             terms = [term for term in self.vocabulary if terms[0] in term]
-        return Counter(self.vocabulary[term] for term in terms if term in self.vocabulary)
+        return terms
 
     def _matrix(self, texts: Sequence[str]) -> "sparse.csr_matrix":
         """The counts of texts, (queries, terms)."""

@@ -7,7 +7,7 @@ Shapes: n texts or queries, m passages, d dimensions, k results.
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,6 +27,7 @@ from condensery.text.lines import check_whole
 if TYPE_CHECKING:
     from condensery.models.biencoder import BiEncoder
     from condensery.models.vectors import VectorOptions
+    from condensery.retrieval.sparse import SparseVector
     from condensery.training.modules.encoders import EncoderModule
 
 Passages = Sequence[str] | Mapping[str, str | Mapping[str, str]]
@@ -169,20 +170,58 @@ class BM25(Searcher):
         self._settings = (k1, b, stopwords, stemmer)
         self._language = language
         self._folder: Any = None
+        self._average: float | None = None  # terms of a passage that is indexed, once that is asked for
 
     def identity(self) -> str:
         """See ``Searcher``."""
         return f"bm25 {(*self._settings, self._language)}"
+
+    def encode_queries(self, texts: Sequence[str]) -> "list[SparseVector]":
+        """Queries as sparse vectors for a vector store: the number of a term -> how often it is in the text.
+
+        A store has the scores of this class where it multiplies them with the idf of its own passages, ln(1 + (N - n + 0.5) /
+        (n + 0.5)), and with the vectors of ``encode_passages``. Qdrant does, with the modifier ``idf``. See
+        ``condensery.retrieval.sparse``.
+
+        Raises ``UserError`` where nothing is indexed.
+        """
+        from condensery.retrieval.sparse import query_vector
+
+        self._check(texts)
+        return [query_vector(self._index.terms(text)) for text in texts]
+
+    def encode_passages(self, texts: Sequence[str], titles: Sequence[str] | None = None) -> "list[SparseVector]":
+        """Passages as sparse vectors for a vector store, indexed here or not: the number of a term -> what it weighs.
+
+        Lengths are compared with the average of those that are indexed, so that what is added to the store later changes no
+        vector that is there. See ``encode_queries``.
+
+        Raises ``UserError`` where nothing is indexed.
+        """
+        from condensery.retrieval.sparse import passage_vector
+
+        self._check([])
+        if self._average is None:
+            self._average = sum(map(len, self._terms(self._titles, self._texts))) / len(self)
+        k1, b, *_ = self._settings
+        given = self._terms(titles or [""] * len(texts), texts)
+        return [passage_vector(terms, k1, b, self._average) for terms in given]
+
+    def _terms(self, titles: Sequence[str], texts: Sequence[str]) -> Iterator[list[str]]:
+        for text in _joined(titles, texts):
+            check_whole(text, "text", "encode")
+            yield self._index.analyser.terms(text)
 
     def _prepare(self, titles: list[str], texts: list[str]) -> None:
         from condensery.retrieval.analyser import chosen_language
         from condensery.retrieval.bm25 import BM25Index, index_texts
 
         language = chosen_language(self._language, texts, ("BM25:", "BM25(language=...)"))
-        joined = (f"{title} {text}" if title else text for title, text in zip(titles, texts, strict=True))
         folder = TemporaryDirectory(prefix="bm25-")
+        joined = _joined(titles, texts)
         index_texts(joined, len(texts), Path(folder.name), *self._settings, what="index", language=language)
         self._folder, self._index = folder, BM25Index(Path(folder.name))  # the folder lives as long as this
+        self._average = None
 
     def _rank(self, queries: list[str], k: int) -> Ranking:
         return self._index.search_texts(queries, k) if queries else _nothing(k)
@@ -373,6 +412,11 @@ class Retriever(Searcher):
             return np.empty((0, 0), np.float32)
         check_finite(encoded, f"{self._name}: the vector of", texts)
         return encoded
+
+
+def _joined(titles: Sequence[str], texts: Sequence[str]) -> Iterator[str]:
+    """What BM25 reads of passages."""
+    return (f"{title} {text}" if title else text for title, text in zip(titles, texts, strict=True))
 
 
 def _nothing(k: int) -> Ranking:

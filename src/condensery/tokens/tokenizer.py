@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from condensery.errors import UserError
-from condensery.system.files import expanded, is_hub_name
+from condensery.system.files import expanded, is_hub_name, read_json
 from condensery.system.progress import ProgressTask, progress
 from condensery.text.lines import check_whole
 from condensery.tokens.coverage import coverage
@@ -35,6 +35,7 @@ ALL_ACCENTS = r"\p{Mn}+"
 # A run of letters without a blank, as Thai and Burmese are written. A WordPiece takes a word of more than 100 characters
 # for [UNK], so it is cut before that. Latin letters are left as BERT has them: so long a run of them is no word.
 LONG_RUN = r"[\p{L}\p{M}&&[^\p{Latin}]][\p{L}\p{M}\p{N}]{79,99}(?!\p{M})"
+ROUTER = "router_config.json"  # in which sentence-transformers names the folders of two towers
 _BATCH = 1024
 
 
@@ -95,10 +96,16 @@ def number_of_words(tokenizer: "PreTrainedTokenizerBase") -> int:
 
 
 def _read(name: str, local: bool) -> Any:
-    """Read a tokenizer; a folder with nothing but BERT's ``vocab.txt`` counts as one (cased if it has capitals)."""
+    """Read a tokenizer; a folder with nothing but BERT's ``vocab.txt`` counts as one (cased if it has capitals).
+
+    Where sentence-transformers keeps two towers in folders below, it is that of passages.
+    """
     from transformers import AutoTokenizer, BertTokenizer
 
     folder = Path(name)
+    if local and (folder / ROUTER).is_file() and not (folder / "tokenizer_config.json").is_file():
+        folder = folder / read_json(folder / ROUTER)["structure"]["document"][0]
+        name = str(folder)
     described = any((folder / file).is_file() for file in ("tokenizer.json", "tokenizer_config.json", "config.json"))
     if local and not described and (folder / "vocab.txt").is_file():
         words = (folder / "vocab.txt").read_text(encoding="utf-8").splitlines()
