@@ -87,6 +87,16 @@ def test_the_run_ends_in_words_and_the_row_that_they_name_answers(
     assert f"found by {use}\n" in asked.out
 
 
+def test_a_sweep_over_both_names_one_row_of_its_joined_table(
+    chosen: tuple[Done, list[str]], starts: list[Path]
+) -> None:
+    _, command = chosen
+    swept = run_command("-m", *command, f"backbone.name={starts[0]},{starts[1]}").sound()
+    results = read_json(Path(swept.folder) / "results.json")
+    assert len([row for row in results if "recommended" in row]) == 1
+    assert swept.out.count("Use ") == 1, "the words are left to the sweep"
+
+
 def test_the_run_says_first_how_long_it_will_take(chosen: tuple[Done, list[str]]) -> None:
     first = chosen[0].out.splitlines()[0]
     assert " stages are to be made, in about " in first

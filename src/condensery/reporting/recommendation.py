@@ -94,7 +94,8 @@ class _Words:
     def simplicity(self, at: int) -> tuple[bool, int, bool, bool, float, int]:
         made = self.made[at]
         lexical = self.lines.systems[at].kind == BM25
-        return made.trained, len(made.parts), not lexical, made.kept is None, made.seconds, at
+        of_test_alone = made.trained and made.kept is None
+        return made.trained, len(made.parts), not lexical, of_test_alone, made.seconds, at
 
     def p_values(self, reference: int) -> dict[int, float]:
         """Of each other line against this one."""
@@ -107,7 +108,7 @@ class _Words:
         if made.kept is None or len(made.parts) > 1 or against is None:
             return ""
         if not made.trained:
-            return f"{self.name(at)} is {self.name(against)}. {choice(made.kept)}."
+            return f"{self.name(at)} is {self.name(against)}, for nothing of the training is kept. {choice(made.kept)}."
         p = next((one.p for one in tested if (one.name, one.column) == (self.name(at), self.lines.metric)), None)
         p = self.p_values(against)[at] if p is None else p
         for_what = f"for {_duration(made.seconds)} of training"
