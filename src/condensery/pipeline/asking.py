@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from condensery.errors import UserError
 from condensery.pipeline.graph import Graph
+from condensery.pipeline.reports.made import unmeasured
 from condensery.pipeline.store import Store
 from condensery.stages.base import Artifact, registry
 from condensery.system.files import content_hash, read_json, write_json
@@ -30,13 +31,13 @@ PROMPT = "-"  # as the question: several of them, from standard input
 FINISHED = "finished.json"  # in a run's folder, written last: what it was a run of, and what it left
 # keys of the root that change nothing of what a run leaves
 ASKING: tuple[str, ...] = ("ask", "next", "push_to_hub", "force", "jobs")
-ASKING += ("fetch", "dry_run", "dry_run_gpu", "dry_run_share", "published_cost")
+ASKING += ("fetch", "dry_run", "dry_run_gpu", "dry_run_share", "published_cost", "estimate")
 
 
 def answer(graph: Graph, store: Store, rows: "Sequence[Row]", question: str) -> None:
     """Print the passages that a retriever of the run finds: for ``question``, or for each question from standard input.
 
-    It is the best of the table; of a recipe without one the index that ``Graph.answers`` names.
+    It is the row that the table recommends, else its best; of a recipe without one the index that ``Graph.answers`` names.
     """
     from condensery.reporting.ask import ask, show
     from condensery.text.collection import Collection
@@ -84,15 +85,19 @@ def chosen(graph: Graph, store: Store, rows: "Sequence[Row]") -> tuple[str, Arti
     if graph.rows:
         best = best_row(rows)
         return best, store.artifact(graph.nodes[graph.rows[best]])
+    if told := unmeasured(graph, store):
+        return told.row, store.artifact(graph.nodes[graph.unmeasured[told.row]])
     assert graph.answers is not None  # `graph.build` saw to it
     print(f"\nno table tells which retriever is the best: the stage {graph.answers} answers", flush=True)
     return graph.answers, store.artifact(graph.nodes[graph.answers])
 
 
 def best_row(rows: "Sequence[Row]") -> str:
-    """The row with the highest first metric; of equal ones the later."""
+    """The row that the table recommends, else that with the highest first metric; of equal ones the later."""
     if not rows:
         raise UserError("ask: no row of the table could be measured, hence there is no best retriever")
+    if recommended := next((row.name for row in rows if row.recommended), None):
+        return recommended
     metric = next(iter(rows[0].metrics))
     return max(enumerate(rows), key=lambda item: (item[1].metrics[metric], item[0]))[1].name
 

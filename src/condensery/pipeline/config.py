@@ -64,7 +64,8 @@ class TableConfig(TableLayout):
     """The comparison: row label -> retriever (a stage), the metrics, and the row that the others are tested against.
 
     What stands beside the measured rows is the ``TableLayout``. ``studies`` names runs and sweeps whose rows a table shows
-    that is written without running anything, and ``command`` what measures them.
+    that is written without running anything, and ``command`` what measures them. ``recommend``: the words below name the row
+    to use, which answers questions (``reporting.recommendation``).
     """
 
     rows: Annotated[dict[Text, Text], LeaveOut]
@@ -72,6 +73,7 @@ class TableConfig(TableLayout):
     metrics: Annotated[list[str], Field(min_length=1)]
     split: Split
     optional: bool = False
+    recommend: bool = False
     studies: list[StudyName]
     command: Text | None
 
@@ -86,6 +88,13 @@ class TableConfig(TableLayout):
     def identity(self) -> dict[str, Any]:
         """What of it tells runs apart: not how their rows are shown."""
         return self.model_dump(include={"rows", "baseline", "metrics", "split"})
+
+
+class ChooseConfig(_Closed):
+    """How one of several checkpoints is chosen (``pipeline.starts``): by a stage ``validate``; ``rows`` of each are shown."""
+
+    by: Name
+    rows: list[Text]
 
 
 class PushTarget(_Closed):
@@ -122,6 +131,8 @@ class RootConfig(_Closed):
     force: list[Text]
     ask: Text | None
     next: list[Text]
+    choose: ChooseConfig | None
+    estimate: bool
     push_to_hub: Annotated[dict[Name, Annotated[PushTarget, BeforeValidator(_by_name)]], LeaveOut]
     data: dict[str, Any]
     backbone: dict[str, Any]

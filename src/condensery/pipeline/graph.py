@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,8 @@ class Graph:
 
     ``answers`` is the node that answers questions where there is no row, and somebody asks. ``missing``: of a dry run, what
     is wrong with an input whose sizes are known all the same; without it artifacts have no id.
+    ``unmeasured``: of a table that recommends a row, and is left out since nothing is judged, for each row its index.
+    ``choice``: which of several checkpoints goes on, in a sentence (``pipeline.starts``).
     """
 
     root: RootConfig
@@ -59,6 +61,8 @@ class Graph:
     rows: Mapping[str, str]
     answers: str | None = None
     missing: str = ""
+    unmeasured: Mapping[str, str] = field(default_factory=dict)
+    choice: str = ""
 
     @property
     def id(self) -> str:
@@ -95,11 +99,9 @@ class _Builder:
             raise UserError(
                 f"trainer.callbacks.{idle}: acts when a stage is validated, and none is: set validate_every of one, above 0"
             )
-        rows = {}
         shown = bool(root.stages) and not (root.table.optional and self._unjudged(root))
-        for label, retriever in root.table.rows.items() if shown else ():  # without stages only a table is shown
-            rows[label] = self._adapted(retriever, "evaluation", f"table.rows.{label}")
-            self._add(rows[label], ())
+        rows = self._rows_as("evaluation", root) if shown else {}  # without stages only a table is shown
+        unmeasured = self._rows_as("index", root) if root.stages and root.table.recommend and not shown else {}
         answers = self._that_answers() if root.ask is not None and self.nodes and not rows else None
         for name, figure in root.figures.items():
             kinds = {stage: node.kind for stage, node in self.nodes.items()}
@@ -108,7 +110,15 @@ class _Builder:
             if name not in self.nodes:
                 raise UserError(f"force: no stage is named {name!r}{close_to(name, self.nodes)}")
         known, missing = self._identify(bool(root.dry_run))
-        return Graph(root, known, rows, answers, missing)
+        return Graph(root, known, rows, answers, missing, unmeasured)
+
+    def _rows_as(self, product: str, root: RootConfig) -> dict[str, str]:
+        """For each row of the table the node that makes ``product`` of its retriever."""
+        rows = {}
+        for label, retriever in root.table.rows.items():
+            rows[label] = self._adapted(retriever, product, f"table.rows.{label}")
+            self._add(rows[label], ())
+        return rows
 
     def _unjudged(self, root: RootConfig) -> bool:
         """Whether the data are known to have no judgements of the table's split."""
@@ -225,16 +235,16 @@ class _Builder:
 
     def _inputs(self, name: str, config: StageConfig) -> dict[str, tuple[str, ...]]:
         inputs = {}
-        for field, wanted in references(type(config)).items():
-            value = getattr(config, field)
+        for reads, wanted in references(type(config)).items():
+            value = getattr(config, reads)
             words = value if isinstance(value, list | tuple) else [] if value is None else [value]
             for word in wanted.literal:
                 if word in words and word in self.overrides:
                     raise UserError(
-                        f"stages.{word}: this name has a meaning of its own in {self._written(name, (field,))}"
+                        f"stages.{word}: this name has a meaning of its own in {self._written(name, (reads,))}"
                     )
-            key = self._written(name, (field,))
-            inputs[field] = tuple(self._adapted(w, wanted.product, key) for w in words if w not in wanted.literal)
+            key = self._written(name, (reads,))
+            inputs[reads] = tuple(self._adapted(w, wanted.product, key) for w in words if w not in wanted.literal)
         return inputs
 
     def _adapted(self, name: str, wanted: str, key: str) -> str:

@@ -31,7 +31,7 @@ from condensery.recipes import RECIPES
 ROOT = "config"  # the name of the root config
 GROUPS = ("data", "backbone", "trainer", "launcher", "logger", "stage", "stages", "table", "figures")  # all mappings
 KEYS: tuple[str, ...] = ("name", "seed", "output_root", "jobs", "force", "ask", "next", "push_to_hub", *GROUPS)
-KEYS += ("fetch", "dry_run", "dry_run_gpu", "dry_run_share", "published_cost")
+KEYS += ("fetch", "dry_run", "dry_run_gpu", "dry_run_share", "published_cost", "estimate", "choose")
 TYPED = ("output_root", "launcher", "push_to_hub")  # keys that only the command line, or a file of one's own, may set
 
 # Of `hydra` and of `launcher` what a recipe may set: nothing of it names a command, a class, a file, a host or a variable

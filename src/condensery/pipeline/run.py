@@ -11,12 +11,13 @@ from omegaconf import DictConfig, OmegaConf
 from condensery.errors import UserError
 from condensery.pipeline import asking, pushing
 from condensery.pipeline.executor import execute, warn
-from condensery.pipeline.graph import Graph, build
+from condensery.pipeline.graph import Graph
 from condensery.pipeline.launch.hardware import check_devices
 from condensery.pipeline.launch.threads import threads_of_a_stage
-from condensery.pipeline.projection.show import Costs, project
+from condensery.pipeline.projection.show import Costs, announce, project
 from condensery.pipeline.reports import report, study, tables
 from condensery.pipeline.reports.page import write_study
+from condensery.pipeline.starts import read
 from condensery.pipeline.store import Store
 from condensery.pipeline.workers import Failure, StageError
 from condensery.stages.base import Runtime
@@ -68,7 +69,9 @@ def run(cfg: DictConfig) -> Finished:
 
 def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
     """The same, but the failures of stages are returned. ``job``: of the sweep that the run belongs to."""
-    graph = build(cfg)
+    starts = read(cfg)
+    store = Store(starts.graphs[0].root.output_root)
+    graph, to_choose = starts.graph(store), starts.chosen(store) is None
     root = graph.root
     if not graph.nodes and (root.table.columns or root.table.studies):
         tables.write(root)
@@ -78,16 +81,26 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
             "experiment: which recipe? Give experiment=NAME, for example experiment=quickstart (see --help)"
         )
     pushing.check(graph)
-    store = Store(root.output_root)
     if root.fetch:
         from condensery.pipeline.fetching import fetch_data  # reads the formats, after those of plug-ins are registered
 
         fetch_data(graph, bool(root.dry_run))
     if root.dry_run or root.fetch:
         costs = project(graph, store)
+        if to_choose:
+            names = " or ".join(starts.labels)
+            print(f"backbone.name: {names} is chosen on the way; shown as if the first were", flush=True)
         return Finished(None, [], faults=[graph.missing] if graph.missing else [], costs=costs)
     if root.launcher.kind == "local":
         check_devices(root.trainer.accelerator, root.trainer.devices)
+    if to_choose:
+        announce(graph, store)
+        if failures := execute(starts.before(), store, _runtime(graph, root.name, {})):
+            return Finished(None, [], failures)
+        starts = starts.once_made()
+        graph = starts.graph(store)
+    if graph.choice:
+        print(graph.choice, flush=True)
     folder = root.output_root / "runs" / f"{root.name}-{graph.id}"
     if root.ask is not None and not job and (known := asking.unchanged(graph, store, folder)) is not None:
         print(f"{len(graph.nodes)} stages, all reused; {folder} is as this command would write it", flush=True)
@@ -98,7 +111,9 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
         print("ask: this run is not there as a whole; what is missing is computed first", flush=True)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / asking.FINISHED).unlink(missing_ok=True)
-    _write_recipe(cfg, graph, store, folder)
+    _write_recipe(starts.config_of(graph), graph, store, folder)
+    if not to_choose:
+        announce(graph, store)
     labels = study.labels(graph, job.overrides) if job else {}
     failures = execute(graph, store, _runtime(graph, job.study if job else folder.name, labels))
     command = study.command(job.overrides if job else None)

@@ -25,6 +25,23 @@ class SummaryRow:
     evaluation: Evaluation
 
 
+@dataclass(frozen=True)
+class Lines:
+    """What of a table can be compared.
+
+    Attributes:
+        metric: the first.
+        measured: the rows by their names.
+        systems: a summary of each; none where they cannot be compared.
+        left_out: a sentence for each row that is held against nothing, with a blank before it.
+    """
+
+    metric: str
+    measured: Measured
+    systems: Sequence[SummaryRow]
+    left_out: str = ""
+
+
 def conclusion(
     rows: Sequence[Row],
     kinds: Mapping[str, str],
@@ -50,15 +67,8 @@ def conclusion(
         An empty text where there is nothing to compare: fewer than two rows, another collection, split or set of queries
         for some of them, or a row without values for each query.
     """
-    rows = [row for row in rows if not row.failed]
-    metric = next((name for row in rows for name in row.metrics), "")
-    if not _comparable(rows, kinds, metric):
-        return ""
-    unmatched = dict.fromkeys(row.name for row in rows if _is_unmatched(row, kinds))
-    said = "".join(f" {name} is held against nothing: most queries {UNMATCHED}." for name in unmatched)
-    rows = [row for row in rows if row.name not in unmatched]
-    measured = _measured(rows, metric)
-    systems = _systems(measured, metric, kinds)
+    lines = lines_of(rows, kinds)
+    metric, measured, systems, said = lines.metric, lines.measured, lines.systems, lines.left_out
     if len(systems) < 2:
         return said.lstrip()
     best = _best(systems)
@@ -69,13 +79,25 @@ def conclusion(
     if baseline is not None and measured.baseline_of(against, baseline) == reference:
         p = next((one.p for one in tested if (one.name, one.column) == (systems[against].name, metric)), None)
     if p is None:
-        p = _p_values(systems, reference, metric, test, permutations)[against]
+        p = p_values(systems, reference, metric, test, permutations)[against]
     queries = len(systems[best].evaluation.query_ids)
     return (
         _on_the_best(systems[best], systems[other], reference == best, metric, p, level, queries)
         + _on_dense(systems, {best, other})
         + said
     )
+
+
+def lines_of(rows: Sequence[Row], kinds: Mapping[str, str]) -> Lines:
+    """The rows that were measured and can be compared, by name; ``kinds`` as ``conclusion`` takes them."""
+    rows = [row for row in rows if not row.failed]
+    metric = next((name for row in rows for name in row.metrics), "")
+    if not _comparable(rows, kinds, metric):
+        return Lines(metric, Measured([], [metric], []), [])
+    unmatched = dict.fromkeys(row.name for row in rows if _is_unmatched(row, kinds))
+    left_out = "".join(f" {name} is held against nothing: most queries {UNMATCHED}." for name in unmatched)
+    measured = _measured([row for row in rows if row.name not in unmatched], metric)
+    return Lines(metric, measured, _systems(measured, metric, kinds), left_out)
 
 
 def _comparable(rows: Sequence[Row], kinds: Mapping[str, str], metric: str) -> bool:
@@ -123,14 +145,14 @@ def _reference(systems: Sequence[SummaryRow], best: int, measured: Measured, bas
     return 0 if known is None else known
 
 
-def _p_values(
+def p_values(
     systems: Sequence[SummaryRow], reference: int, metric: str, test: Test, permutations: int
 ) -> dict[int, float]:
     """Each other system against the reference: its place -> p after Holm's correction over these tests."""
     others = [i for i in range(len(systems)) if i != reference]
     against = systems[reference].evaluation
-    p_values = [compare(systems[i].evaluation, against, metric, test, permutations)[1] for i in others]
-    return dict(zip(others, holm(p_values), strict=True))
+    found = [compare(systems[i].evaluation, against, metric, test, permutations)[1] for i in others]
+    return dict(zip(others, holm(found), strict=True))
 
 
 def _on_the_best(

@@ -24,6 +24,7 @@ from condensery.reporting.examples import Examples, by_kind
 from condensery.reporting.formats import ABOUT_COMPARED, COMPARED, SOURCE, one_lined
 from condensery.reporting.html import TEMPLATES, macros
 from condensery.reporting.panels import panel
+from condensery.reporting.plain import one_line
 from condensery.reporting.results import Row
 from condensery.reporting.table import MARK, MISSING, Block, Table
 from condensery.system.files import atomic
@@ -79,6 +80,7 @@ class Page:
         machine: names and values, of hardware and libraries.
         examples: questions with what the rows found; none where the table is not of retrieval.
         suspects: suspected false negatives by the stage that found them, as ``reporting.suspects.shown`` gives them.
+        words: what the run shows, where no table says it.
     """
 
     name: str
@@ -92,6 +94,7 @@ class Page:
     machine: Mapping[str, str] = field(default_factory=dict)
     examples: Examples | None = None
     suspects: Mapping[str, Any] = field(default_factory=dict)
+    words: str = ""
 
 
 def write_page(page: Page, path: Path) -> None:
@@ -109,7 +112,8 @@ def html(page: Page) -> str:
     sections = {
         "Failed": _faults(_failed(page)),
         "Warnings": _faults(_warnings(page)),
-        "Results": Markup().join(results_table(table, places) for table in page.tables),
+        "Results": Markup().join(results_table(table, places) for table in page.tables)
+        + page_macros.conclusion(one_line(page.words)),
         "Examples": page_macros.examples(page.examples, by_kind(page.examples.items)) if page.examples else "",
         "Suspected false negatives": page_macros.suspects(_suspects(page)) if page.suspects else "",
         "Figures": Markup().join(page_macros.figure(one, _data(one), *_numbers(one)) for one in page.figures),

@@ -21,7 +21,8 @@ _FIELDS: dict[str, tuple[type, ...]] = {
     "seed": (int, type(None)),
     "artifact": (str,),
 }
-_SOME = {"failed": str, "warnings": list, "system": str, "settings": dict}  # where there are any; of a sweep's results
+_SOME = {"failed": str, "warnings": list, "recommended": str}  # where there are any
+_SOME |= {"system": str, "settings": dict}  # of a sweep's results
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Row:
         failed: why nothing was measured, in one line; empty where something was.
         system: the name without what a sweep put before it; empty where that is the name itself.
         warnings: what is to be known of what the number was made from, such as test queries that stand in train.
+        recommended: of the row to use, where the table names one, why (``table.recommend``).
         settings: of a sweep, key -> the values with which its jobs made this very row.
     """
 
@@ -53,6 +55,7 @@ class Row:
     system: str = ""
     settings: dict[str, list[str]] = field(default_factory=dict, compare=False)
     warnings: Sequence[str] = field(default=(), compare=False)
+    recommended: str = field(default="", compare=False)
 
 
 def write_results(path: Path, rows: Sequence[Row]) -> None:
@@ -67,6 +70,7 @@ def write_results(path: Path, rows: Sequence[Row]) -> None:
             "artifact": row.artifact,
             **({"failed": row.failed} if row.failed else {}),
             **({"warnings": list(row.warnings)} if row.warnings else {}),
+            **({"recommended": row.recommended} if row.recommended else {}),
             **({"system": row.system, "settings": row.settings} if row.system else {}),
         }
         for row in rows

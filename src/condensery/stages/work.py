@@ -29,6 +29,7 @@ class Sizes:
         vocabulary: entries of the tokenizer.
         encoder: sizes of the encoder.
         passage_length: tokens of the longest passage that the encoder reads.
+        same_passages: whether of a training only the tower of queries has changed since.
         dimensions: of an index's vectors; 0 = it is searched by words.
         members: of an index that joins others.
         negatives: that were mined for all queries together.
@@ -39,6 +40,7 @@ class Sizes:
     vocabulary: int | None = None
     encoder: EncoderSize | None = None
     passage_length: int | None = None
+    same_passages: bool | None = None
     dimensions: int | None = None
     members: "tuple[Sizes, ...] | None" = None
     negatives: float | None = None

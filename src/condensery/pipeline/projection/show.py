@@ -54,13 +54,23 @@ def project(graph: Graph, store: Store) -> Costs:
         return Costs()
     here = None
     if graph.root.dry_run is True:
-        trainer = graph.root.trainer
-        here = _this_machine(trainer.accelerator, threads_of_a_stage(trainer.threads, graph.root.jobs))
+        here = _here(graph)
     costs = _costs(graph, left, here)
     console.print(_shown(graph, left, costs))
     for line in _notes(graph, store, left, here):
         console.print(line, soft_wrap=True, highlight=False)
     return costs
+
+
+def announce(graph: Graph, store: Store) -> None:
+    """Print how long what is left to be made will take on this machine, where ``estimate`` asks for it."""
+    left = {_key(graph, one): one for one in plan(graph, store) if one.state != "hit"} if graph.root.estimate else {}
+    if not left:
+        return
+    here = _here(graph)
+    seconds = [here.seconds(one.work) for one in left.values()]
+    about = f"{'at least' if None in seconds else 'about'} {duration(total(one or 0.0 for one in seconds))}"
+    print(f"{len(left)} stages are to be made, in {about} on {_named(here)} (dry_run=true shows each)", flush=True)
 
 
 def project_sweep(jobs: Sequence[Costs]) -> None:
@@ -79,6 +89,15 @@ def _console() -> Console:
     if not console.is_terminal:
         console.width = WIDTH
     return console
+
+
+def _here(graph: Graph) -> Here:
+    trainer = graph.root.trainer
+    return _this_machine(trainer.accelerator, threads_of_a_stage(trainer.threads, graph.root.jobs))
+
+
+def _named(here: Here) -> str:
+    return "this GPU" if here.device.type == "cuda" else f"{machine()['processor']}, {here.cores} of its cores"
 
 
 @cache
@@ -160,8 +179,7 @@ def _notes(graph: Graph, store: Store, left: Sequence[Planned], here: Here | Non
     root = graph.root
     lines = []
     if here:
-        on = "this GPU" if here.device.type == "cuda" else f"{machine()['processor']}, {here.cores} of its cores"
-        lines.append(f"here: {on}, at the rate of a few steps just now; stages one by one (jobs={root.jobs})")
+        lines.append(f"here: {_named(here)}, at the rate of a few steps just now; stages one by one (jobs={root.jobs})")
     rate = f"{root.dry_run_share:g} of the published rate of dense bf16 products"
     lines.append(f"{root.dry_run_gpu}: one of them, at {rate} (dry_run_gpu, dry_run_share)")
     if any(not one.work.known or one.work.disk is None for one in left):

@@ -63,8 +63,10 @@ def read_graph(run: Path) -> dict[str, dict[str, Any]]:
     return dict(graph)
 
 
-def page_of_run(folder: Path, root: Path, tables: "Sequence[Table]", figures: "Sequence[Figure]") -> None:
-    """Write ``index.html`` into a run's folder. ``root`` is the output root."""
+def page_of_run(
+    folder: Path, root: Path, tables: "Sequence[Table]", figures: "Sequence[Figure]", words: str = ""
+) -> None:
+    """Write ``index.html`` into a run's folder. ``root`` is the output root; ``words`` stand where there is no table."""
     from condensery.reporting.page import Page
     from condensery.reporting.results import read_results
 
@@ -76,6 +78,7 @@ def page_of_run(folder: Path, root: Path, tables: "Sequence[Table]", figures: "S
         tables=tables,
         figures=figures,
         rows=read_results(folder / "results.json"),
+        words=words,
     )
     _write(page, folder, root, [("", folder)], [])
 

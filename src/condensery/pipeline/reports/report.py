@@ -4,12 +4,13 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from condensery.errors import UserError
 from condensery.pipeline.config import TableConfig
 from condensery.pipeline.executor import causes
 from condensery.pipeline.graph import Graph
+from condensery.pipeline.reports.made import made_of, unmeasured
 from condensery.pipeline.reports.page import kinds_of_indexes, page_of_run
 from condensery.pipeline.store import Store
 from condensery.pipeline.workers import Failure
@@ -27,29 +28,39 @@ def write(
 ) -> "tuple[list[Row], list[str]]":
     """Write ``results.json``, the table, curves, figures and the page into ``folder``; print the table and those of audits.
 
-    A recipe without rows has no table, nor has one of whose rows none could be measured; one without training has no
-    curves. ``swept``: figures, W&B's results and the words on what the table shows are left to the sweep. Returns the rows,
-    and why figures were not drawn.
+    A recipe without rows has no table, nor has one of whose rows none could be measured; where a row to use is asked for
+    (``table.recommend``), it is named all the same. One without training has no curves. ``swept``: figures, W&B's results and
+    the words on what the table shows are left to the sweep. Returns the rows, and why figures were not drawn.
     """
     from condensery.reporting.results import write_results
 
-    rows, tables = rows_of(graph, store, failures), []
-    write_results(folder / "results.json", rows)
+    rows, tables, words = rows_of(graph, store, failures), [], ""
     if any(not row.failed for row in rows):
         table = table_of(graph.root.table, rows, graph.root.name)
-        table = concluded(table, rows, graph.root.table, graph.root.output_root)
+        table, rows = concluded(table, rows, graph.root.table, graph.root.output_root, graph.choice)
         tables.append(show_table(table, folder, in_words=not swept))
     else:
         remove_tables(folder)
+        words = _in_words(graph, store)
+    write_results(folder / "results.json", rows)
     _show_audits(graph, store)
     logs = {name: store.path(node) / "logs" / "metrics.csv" for name, node in graph.nodes.items()}
     logs = {name: path for name, path in logs.items() if path.exists()}
     draw_logs(logs, folder)
     drawn, faults = ([], []) if swept else draw(graph, tables, folder)
-    page_of_run(folder, graph.root.output_root, tables, drawn)
+    page_of_run(folder, graph.root.output_root, tables, drawn, words)
     if not swept:
         track(graph.root.logger.wandb.settings(), graph.root.output_root, folder, tables, drawn, rows)
     return rows, faults
+
+
+def _in_words(graph: Graph, store: Store) -> str:
+    """Print which row to use where none was measured, and return it; an empty text where the recipe recommends none."""
+    told = unmeasured(graph, store)
+    words = " ".join(filter(None, (graph.choice, told.text))) if told else ""
+    if words:
+        print(f"\n{words}", flush=True)
+    return words
 
 
 def draw(graph: Graph, tables: "Sequence[Table]", folder: Path) -> "tuple[list[Figure], list[str]]":
@@ -218,16 +229,28 @@ def table_of(config: TableConfig, rows: "Sequence[Row]", title: str) -> "Table":
     return build_table(rows, None, significance, config.title or title)
 
 
-def concluded(table: "Table", rows: "Sequence[Row]", config: TableConfig, root: Path) -> "Table":
-    """The table with what it shows, in words, where its rows were retrieved. ``root`` is the output root."""
+def concluded(
+    table: "Table", rows: "Sequence[Row]", config: TableConfig, root: Path, first: str = ""
+) -> "tuple[Table, list[Row]]":
+    """The table with what it shows, in words, where its rows were retrieved; and the rows, with the one to use.
+
+    ``root`` is the output root; ``first`` is said before.
+    """
     from dataclasses import replace
 
     from condensery.reporting.conclusion import conclusion
+    from condensery.reporting.recommendation import recommendation
 
     kinds = kinds_of_indexes(rows, root)
-    return replace(
-        table, conclusion=conclusion(rows, kinds, config.baseline, table.comparisons, config.test, config.level)
-    )
+    how: Any = (config.baseline, table.comparisons, config.test, config.level)
+    told = None
+    if config.recommend:
+        indexes = {artifact: Artifact(root / "artifacts" / artifact).input("index") for artifact in kinds}
+        told = recommendation(rows, kinds, made_of(indexes), *how)
+    text = told.text if told else conclusion(rows, kinds, *how)
+    words = " ".join(filter(None, (first, text)))
+    marked = [replace(row, recommended=text if told and row.name == told.row else "") for row in rows]
+    return replace(table, conclusion=words), marked
 
 
 def remove_tables(folder: Path) -> None:
@@ -254,5 +277,6 @@ def joined(rows: "Sequence[Row]", folder: Path, title: str, config: TableConfig,
     """
     from condensery.reporting.results import write_results
 
+    table, rows = concluded(table_of(config, rows, title), rows, config, root)
     write_results(folder / "results.json", rows)
-    return show_table(concluded(table_of(config, rows, title), rows, config, root), folder)
+    return show_table(table, folder)

@@ -1,5 +1,6 @@
 """Stage ``distil_ranking``: a retriever's queries learn to find what a better ranking finds; no judgement is needed."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
@@ -46,7 +47,7 @@ class DistilRankingConfig(CollectionConfig, OptimisedStageConfig):
 
     def work(self, read: Read) -> Work:
         """The teacher is asked, and steps of queries alone are made."""
-        sizes = known(read, "teacher", "student")
+        sizes = replace(known(read, "teacher", "student"), same_passages=True)
         if sizes.encoder is None:
             return Work(sizes)
         step = Step(sizes.encoder, self.batch_size, SENTENCE, self.budget, contrast=True, precision=self.precision)

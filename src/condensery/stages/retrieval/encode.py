@@ -48,7 +48,7 @@ class EncodeConfig(StageConfig):
         return [f"windows {self.windows}"] if self.windows > 1 else []
 
     def work(self, read: Read) -> Work:
-        """Every passage and every query once. A vector takes four bytes a dimension, two, one, or an eighth."""
+        """Queries, and passages whose vectors are not taken over, once. A number takes four bytes, two, one, or an eighth."""
         sizes = known(read)
         texts, size, longest = sizes.collection, sizes.encoder, sizes.passage_length or 128
         if size is None or texts.passages is None or texts.passage_tokens is None:
@@ -57,8 +57,9 @@ class EncodeConfig(StageConfig):
         queries = sum(texts.queries.get(split) or 0 for split in splits)
         of_each = min(self.windows, max(1.0, texts.passage_tokens / longest))
         passages = texts.passages * of_each
-        rows = passages + queries
-        length = (passages * min(texts.passage_tokens / of_each + 2, longest) + queries * QUESTION) / rows
+        encoded = 0.0 if self.passages else passages
+        rows = max(1.0, encoded + queries)
+        length = max(QUESTION, (encoded * min(texts.passage_tokens / of_each + 2, longest) + queries * QUESTION) / rows)
         step = Step(size, rows, length, self.chunk_tokens, trained=False, precision=self.precision)
         of_query = 2 if self.dtype == "float16" else 4  # in an index of fewer bits they stay whole
         disk = size.hidden * (passages * BYTES[self.dtype] + queries * of_query)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from condensery.errors import UserError
-from condensery.models.about import vector_settings
+from condensery.models.about import longest_inputs, vector_settings
 from condensery.models.vectors import VectorConfig
 from condensery.stages.base import Context, StageConfig, stage
 from condensery.stages.work import Read, Work, checkpoint_bytes, known, released_size
@@ -30,7 +30,10 @@ class RetrieverConfig(VectorConfig, StageConfig):
 
     def work(self, read: Read) -> Work:
         """The weights are read and written."""
-        sizes = replace(known(read), encoder=released_size(self.folder), passage_length=self.passage_length)
+        folder = expanded(self.folder)
+        _, longest = (longest_inputs(folder) if folder.is_dir() else None) or (None, None)
+        encoder, passage_length = released_size(self.folder), self.passage_length or longest
+        sizes = replace(known(read), encoder=encoder, passage_length=passage_length)
         return Work(sizes, seconds=None if sizes.encoder is None else 3.0, disk=checkpoint_bytes(sizes))
 
     def by_content(self) -> set[str]:

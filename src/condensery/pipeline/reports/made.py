@@ -1,0 +1,78 @@
+"""How the rows of a table were made, from the manifests of what they were made from: which to use, and at what cost."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from condensery.pipeline.graph import Graph
+from condensery.pipeline.store import Store
+from condensery.stages.base import Artifact
+from condensery.system.files import read_json
+
+if TYPE_CHECKING:
+    from condensery.reporting.recommendation import Made, Recommendation
+
+KEPT = "kept.json"  # of an encoder that was chosen among others
+
+
+def unmeasured(graph: Graph, store: Store) -> "Recommendation | None":
+    """The row to use of a table that is left out since nothing is judged; None where none was made."""
+    from condensery.reporting.recommendation import unmeasured as recommended
+
+    indexes = {row: graph.nodes[name] for row, name in graph.unmeasured.items()}
+    made = made_of({row: store.artifact(node) for row, node in indexes.items() if store.sound(node)})
+    return recommended(made) if made else None
+
+
+def made_of(indexes: Mapping[str, Artifact]) -> "dict[str, Made]":
+    """How each index was made; the keys are any."""
+    rows = {key: _made(index) for key, index in indexes.items()}
+    behind = {key: _behind(index) for key, index in indexes.items()}
+    free = {path for key, made in rows.items() if not made.trained for path in behind[key]}
+    return {
+        key: replace(made, seconds=_seconds(one for path, one in behind[key].items() if path not in free))
+        for key, made in rows.items()
+    }
+
+
+def _made(index: Artifact) -> "Made":
+    from condensery.reporting.recommendation import Made
+
+    parts = _parts(index)
+    found = [_kept(part) for part in parts]
+    names = frozenset(f"{encoder.kind}/{encoder.id}" for encoder, _ in found)
+    trained = any(encoder.manifest["makes"] == "encoder" and encoder.kind != "retriever" for encoder, _ in found)
+    return Made(names, trained, kept=next((kept for _, kept in found if kept), None))
+
+
+def _parts(index: Artifact) -> list[Artifact]:
+    """The encoders of an index, or itself where it has none; of one that is made of others, theirs."""
+    parents = [parent for field in index.manifest["inputs"] for parent in index.inputs(field)]
+    encoders = [parent for parent in parents if parent.manifest["makes"] == "encoder"]
+    indexes = [parent for parent in parents if parent.manifest["makes"] == "index"]
+    return encoders or [part for one in indexes for part in _parts(one)] or [index]
+
+
+def _kept(part: Artifact) -> tuple[Artifact, "dict[str, Any] | None"]:
+    """What an encoder that was chosen is, and by what: itself, or what it began with where nothing else was kept."""
+    if not (part.path / KEPT).is_file():
+        return part, None
+    kept = dict(read_json(part.path / KEPT))
+    return (part if kept["share"] else _kept(part.input("start"))[0]), kept
+
+
+def _behind(artifact: Artifact) -> dict[Path, Artifact]:
+    """An artifact and all that it was made from."""
+    found = {artifact.path: artifact}
+    left = [artifact]
+    while left:
+        one = left.pop()
+        parents = [parent for field in one.manifest["inputs"] for parent in one.inputs(field)]
+        left += [parent for parent in parents if parent.path not in found]
+        found |= {parent.path: parent for parent in parents}
+    return found
+
+
+def _seconds(artifacts: Iterable[Artifact]) -> float:
+    return sum(float(one.manifest["wall_seconds"]) for one in artifacts)

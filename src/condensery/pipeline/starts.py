@@ -1,0 +1,209 @@
+"""Several checkpoints in one run, ``backbone.name=[A,B]``: each has rows of its own, and the better one goes on.
+
+Each checkpoint has its own tokenizer and so its own tokens. So the recipe is composed once for each, as if there were no
+other, and the graphs are joined: what each needs to be chosen and for its rows, and the whole recipe of the chosen one. Its
+artifacts are those of a run of it alone.
+"""
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Any
+
+from omegaconf import DictConfig, ListConfig, OmegaConf
+
+from condensery.errors import UserError, close_to
+from condensery.pipeline.config import ChooseConfig
+from condensery.pipeline.graph import Graph, Node, build
+from condensery.pipeline.store import Store
+from condensery.reporting.plain import one_line
+from condensery.system.files import expanded
+
+KEY = "backbone.name"
+
+
+@dataclass(frozen=True)
+class Starts:
+    """The checkpoints of a run: how rows call each, and the config and the graph of the whole recipe on it."""
+
+    labels: Sequence[str]
+    configs: Sequence[DictConfig]
+    graphs: Sequence[Graph]
+
+    def chosen(self, store: Store) -> int | None:
+        """The place of the one that goes on, the highest by ``choose``, of equal ones the first; None: not known yet."""
+        if len(self.graphs) == 1:
+            return 0
+        if any(state != "hit" for state in store.states(self.before()).values()):
+            return None
+        values = [found["MRR@10"] for found in self._found(store)]
+        return values.index(max(values))
+
+    def before(self) -> Graph:
+        """What must be there before one can be chosen."""
+        first, *others = self.graphs
+        common = {
+            name: node
+            for name, node in first.nodes.items()
+            if all(_same(node, graph.nodes.get(name)) for graph in others)
+        }
+        nodes = {name: node for name, node in common.items() if name in self._needed(0)}
+        for at in range(len(self.graphs)):
+            nodes |= self._beside(common, at)[0]
+        forced = [name for name in first.root.force if name in nodes]
+        return Graph(first.root.model_copy(update={"force": forced}), nodes, {})
+
+    def once_made(self) -> "Starts":
+        """The same when all of ``before`` was made: what of it was to be made anew is not made once more."""
+        made = self.before().nodes
+        forced = {"force": [name for name in self.graphs[0].root.force if name not in made]}
+        graphs = [replace(graph, root=graph.root.model_copy(update=forced)) for graph in self.graphs]
+        return replace(self, graphs=graphs)
+
+    def config_of(self, graph: Graph) -> DictConfig:
+        """The config of the one that a whole graph goes on with."""
+        return next(
+            own for own, of in zip(self.configs, self.graphs, strict=True) if of.root.backbone == graph.root.backbone
+        )
+
+    def graph(self, store: Store) -> Graph:
+        """The whole recipe of the chosen one, or of the first; of each other what it is chosen by, and its rows."""
+        chosen = self.chosen(store)
+        at = chosen or 0
+        first = self.graphs[at]
+        if len(self.graphs) == 1:
+            return first
+        nodes, rows, stages = dict(first.nodes), dict[str, str](), dict[str, str]()
+        named: list[dict[str, str]] = [{} for _ in self.graphs]
+        for other in range(len(self.graphs)):
+            if other != at:
+                beside, named[other] = self._beside(first.nodes, other)
+                nodes |= beside
+        for row, stage in first.root.table.rows.items():
+            places = range(len(self.graphs)) if row in _choose(first).rows else [at]
+            for place in places:
+                label = self._label(row, place)
+                stages[label] = stage
+                if row in first.rows:
+                    own = self.graphs[place].rows[row]
+                    rows[label] = named[place].get(own, own)
+        baseline = first.root.table.baseline
+        table = {"rows": stages, "baseline": baseline and self._label(baseline, at)}
+        root = first.root.model_copy(update={"table": first.root.table.model_copy(update=table)})
+        unmeasured = {self._label(row, at): name for row, name in first.unmeasured.items()}
+        said = "" if chosen is None else self._said(at, store)
+        return replace(first, root=root, nodes=nodes, rows=rows, unmeasured=unmeasured, choice=said)
+
+    def _label(self, row: str, at: int) -> str:
+        """How a row of one of them is called: those that each has say whose they are."""
+        return f"{row}: {self.labels[at]}" if row in _choose(self.graphs[at]).rows else row
+
+    def _needed(self, at: int) -> list[str]:
+        """The nodes of one of them that it is chosen by and that its rows are made of, in topological order."""
+        graph = self.graphs[at]
+        wanted = {_choose(graph).by, *(graph.rows[row] for row in _choose(graph).rows if row in graph.rows)}
+        for name in reversed(list(graph.nodes)):  # readers before what they read
+            if name in wanted:
+                wanted |= set(graph.nodes[name].parents)
+        return [name for name in graph.nodes if name in wanted]
+
+    def _beside(self, others: Mapping[str, Node], at: int) -> tuple[dict[str, Node], dict[str, str]]:
+        """What one of them needs besides ``others``, as nodes called ``NAME.2`` and the like; and how each name is called."""
+        nodes, names = dict[str, Node](), dict[str, str]()
+        for name in self._needed(at):
+            node = self.graphs[at].nodes[name]
+            names[name] = name
+            if not _same(node, others.get(name)):
+                names[name] = f"{name}.{at + 1}"
+                inputs = {field: tuple(names[one] for one in read) for field, read in node.inputs.items()}
+                nodes[names[name]] = replace(node, name=names[name], inputs=inputs)
+        return nodes, names
+
+    def _found(self, store: Store) -> list[dict[str, Any]]:
+        """What each has on the queries that are chosen by."""
+        return [store.artifact(graph.nodes[_choose(graph).by]).manifest["metrics"] for graph in self.graphs]
+
+    def _said(self, at: int, store: Store) -> str:
+        """By what one was chosen, in a line."""
+        found, label = self._found(store), self.labels[at]
+        if found[at]["by"] is None:
+            return f"There are no queries to choose {' or '.join(self.labels)} by: {label}, the first, goes on."
+        values = ", ".join(f"{name} {100 * one['MRR@10']:.1f}" for name, one in zip(self.labels, found, strict=True))
+        return f"MRR@10 of {found[at]['queries']:,} {found[at]['by']}: {values}. {label} goes on."
+
+
+def read(cfg: DictConfig) -> Starts:
+    """The graph of a composed config, or those of its checkpoints.
+
+    Raises ``UserError`` with one line for whatever is wrong, such as two names of one folder, or a recipe that takes one
+    checkpoint.
+    """
+    given = OmegaConf.select(cfg, KEY, throw_on_missing=False)
+    names = list(given) if isinstance(given, ListConfig) else [given]
+    if isinstance(given, ListConfig):
+        _check(names)
+    by = OmegaConf.select(cfg, "choose.by")
+    if len(names) > 1 and by is None:
+        shown = ",".join(map(str, names))
+        raise UserError(
+            f"{KEY}: this recipe takes one checkpoint; a run of each and one joined table: {KEY}={shown} -m"
+        )
+    configs = [_of_one(cfg, name if isinstance(given, ListConfig) else None, by, len(names)) for name in names]
+    starts = Starts(short_names(names) if len(names) > 1 else [""], configs, [build(one) for one in configs])
+    if len(names) > 1:
+        _check_choice(starts.graphs[0])
+    return starts
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """The last part of each path or hub name; as many parts as tell all apart."""
+    parts = [[part for part in str(name).split("/") if part not in ("", ".")] or [str(name)] for name in names]
+    for number in range(1, max(map(len, parts)) + 1):
+        short = [one_line("/".join(own[-number:])) for own in parts]
+        if len(set(short)) == len(short):
+            return short
+    return [one_line(str(name)) for name in names]
+
+
+def _of_one(cfg: DictConfig, name: str | None, by: str | None, number: int) -> DictConfig:
+    """The config with one checkpoint; ``name`` None: as it is. What would choose among several is left out of one."""
+    if name is None and by is None:
+        return cfg
+    own = deepcopy(cfg)
+    OmegaConf.set_struct(own, False)
+    if name is not None:
+        OmegaConf.update(own, KEY, name)
+    if number == 1 and by is not None:
+        own.stages[by] = None
+    return own
+
+
+def _check(names: Sequence[object]) -> None:
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise UserError(f"{KEY}: a list is of folders and hub names, got {list(names)}")
+    places: dict[str, str] = {}
+    for name in map(str, names):
+        folder = expanded(name)
+        place = str(folder.resolve()) if folder.is_dir() else name.rstrip("/")
+        if place in places:
+            raise UserError(f"{KEY}: {places[place]} and {name} are one checkpoint; name each once")
+        places[place] = name
+
+
+def _check_choice(graph: Graph) -> None:
+    choose = _choose(graph)
+    if choose.by not in graph.nodes or graph.nodes[choose.by].kind != "validate":
+        raise UserError(f"choose.by: {choose.by!r} is no stage of kind validate{close_to(choose.by, graph.nodes)}")
+    for row in choose.rows:
+        if row not in graph.root.table.rows:
+            raise UserError(f"choose.rows: {row!r} is no row of the table{close_to(row, graph.root.table.rows)}")
+
+
+def _choose(graph: Graph) -> ChooseConfig:
+    assert graph.root.choose is not None, "`read` saw to it"
+    return graph.root.choose
+
+
+def _same(node: Node, other: Node | None) -> bool:
+    """Whether two are one artifact."""
+    return other is not None and bool(node.id) and (node.kind, node.id) == (other.kind, other.id)

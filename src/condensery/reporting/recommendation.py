@@ -1,0 +1,217 @@
+"""Which row of a table to use, in words: what training gave, what it cost, and the simplest row that none is ahead of."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from condensery.evaluation.significance import PERMUTATIONS, Test, interval
+from condensery.reporting.conclusion import BM25, Lines, lines_of, p_values
+from condensery.reporting.results import Row
+from condensery.reporting.table import Comparison, of_each_seed
+
+HELD_OUT = "queries of passages that are held out"  # what is chosen by where nothing is judged
+
+Kept = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Made:
+    """How a row was made.
+
+    Attributes:
+        parts: what is searched with, BM25's index or encoders, as kind/id. An encoder of which a choice kept nothing but the
+            start is the start.
+        trained: whether one of them was trained.
+        seconds: that the row takes beyond all that rows without training take.
+        kept: what ``kept.json`` says, where its encoder was chosen (stage ``keep_best``).
+    """
+
+    parts: frozenset[str]
+    trained: bool = False
+    seconds: float = 0.0
+    kept: Kept | None = None
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """The row to use, and why, in a few sentences."""
+
+    row: str
+    text: str
+
+
+def recommendation(
+    rows: Sequence[Row],
+    kinds: Mapping[str, str],
+    made: Mapping[str, Made],
+    baseline: str | None = None,
+    tested: Sequence[Comparison] = (),
+    test: Test = "randomisation",
+    level: float = 0.01,
+    permutations: int = PERMUTATIONS,
+) -> Recommendation | None:
+    """The simplest row that the test does not tell from the highest, and that no simpler one has a higher mean than.
+
+    Simpler is what needs no training; then what has fewer parts; then BM25; then what was chosen by other queries than
+    these (``Made.kept``); then what took less time. Before that it is said what training gave: each encoder that was chosen
+    is held against the row that the table holds it against. Intervals are the table's (``significance.interval``), of 95 %.
+
+    Args:
+        rows, kinds, baseline, tested, test, level: as ``conclusion`` takes them.
+        made: artifact of a row -> how it was made.
+
+    Returns:
+        None where the rows cannot be compared (see ``conclusion``).
+    """
+    lines = lines_of(rows, kinds)
+    if len(lines.systems) < 2:
+        return None
+    words = _Words(lines, made, level, permutations, test)
+    order = sorted(range(len(lines.systems)), key=words.simplicity)
+    highest = max(order, key=words.mean)  # of equal ones the simplest
+    p_of = words.p_values(highest)
+    near = [at for at in order if at == highest or p_of[at] >= level]
+    use = next(at for at in near if not any(words.mean(other) > words.mean(at) for other in order[: order.index(at)]))
+    on_training = [words.on_training(at, baseline, tested) for at in sorted(order)]
+    said = [*on_training, words.on_use(use, order[0]), words.on_highest(highest, use, p_of), words.on_bias()]
+    return Recommendation(lines.systems[use].name, " ".join(filter(None, (*said, lines.left_out.strip()))))
+
+
+class _Words:
+    """The sentences on the lines of a table, which are named by their places."""
+
+    def __init__(self, lines: Lines, made: Mapping[str, Made], level: float, permutations: int, test: Test) -> None:
+        self.lines, self.level, self.permutations, self.test = lines, level, permutations, test
+        self.queries = len(lines.systems[0].evaluation.query_ids)
+        self.made = [made[seeds[0][0].artifact] for seeds in lines.measured.seeds]
+
+    def name(self, at: int) -> str:
+        return self.lines.systems[at].name
+
+    def mean(self, at: int) -> float:
+        return self.lines.systems[at].mean
+
+    def simplicity(self, at: int) -> tuple[bool, int, bool, bool, float, int]:
+        made = self.made[at]
+        lexical = self.lines.systems[at].kind == BM25
+        of_test_alone = made.trained and made.kept is None
+        return made.trained, len(made.parts), not lexical, of_test_alone, made.seconds, at
+
+    def p_values(self, reference: int) -> dict[int, float]:
+        """Of each other line against this one."""
+        return p_values(self.lines.systems, reference, self.lines.metric, self.test, self.permutations)
+
+    def on_training(self, at: int, baseline: str | None, tested: Sequence[Comparison]) -> str:
+        """What the training of an encoder gave that was chosen, alone and not joined with others; else nothing."""
+        made = self.made[at]
+        against = None if baseline is None else self.lines.measured.baseline_of(at, baseline)
+        if made.kept is None or len(made.parts) > 1 or against is None:
+            return ""
+        if not made.trained:
+            return f"{self.name(at)} is {self.name(against)}, for nothing of the training is kept. {choice(made.kept)}."
+        p = next((one.p for one in tested if (one.name, one.column) == (self.name(at), self.lines.metric)), None)
+        p = self.p_values(against)[at] if p is None else p
+        for_what = f"for {_duration(made.seconds)} of training"
+        if p >= self.level:
+            return (
+                f"{self.name(at)} cannot be told from {self.name(against)}: {self._pair(at, against, p)}, {for_what}."
+            )
+        is_ahead = "is ahead of" if self.mean(at) > self.mean(against) else "is behind"
+        return f"{self.name(at)} {is_ahead} {self.name(against)}: {self._pair(at, against, p)}, {for_what}."
+
+    def on_use(self, use: int, simplest: int) -> str:
+        """The row to use, held against the simplest."""
+        metric, mean = self.lines.metric, f"{100 * self.mean(use):.1f}"
+        cost = f", after {_duration(self.made[use].seconds)} of training" if self.made[use].trained else ""
+        if use == simplest:
+            return f"Use {self.name(use)}: {metric} {mean}."
+        lead = self._lead(use, simplest, self.p_values(simplest)[use])
+        other = f"{self.name(simplest)} has {100 * self.mean(simplest):.1f}"
+        return f"Use {self.name(use)}: {metric} {mean}{cost}; {other}, {lead}."
+
+    def on_highest(self, highest: int, use: int, p_of: Mapping[int, float]) -> str:
+        """Why the highest row is not the one to use, where it is not."""
+        if highest == use:
+            return ""
+        made = self.made[highest]
+        cost = f", for {_duration(made.seconds)} of training" if made.trained and not self.made[use].trained else ""
+        mean = f"{100 * self.mean(highest):.1f}, {self._lead(highest, use, p_of[use])}"
+        return (
+            f"{self.name(highest)} has the highest, {mean}{cost}:"
+            f" {_queries(self.queries)} cannot tell that from chance, and {self.name(use)} is simpler."
+        )
+
+    def on_bias(self) -> str:
+        """That a row was chosen by the very queries it is measured with."""
+        split = self.lines.measured.seeds[0][0][0].split
+        return (
+            f"The row is chosen by the {_queries(self.queries)} of {split} that it is measured with: others may give it a"
+            " little less."
+        )
+
+    def _pair(self, at: int, against: int, p: float) -> str:
+        """``NDCG@10 54.2 against 51.6, +2.6 (0.9 to 4.2, p < 0.01)``."""
+        means = f"{self.lines.metric} {100 * self.mean(at):.1f} against {100 * self.mean(against):.1f}"
+        return f"{means}, {self._lead(at, against, p)}"
+
+    def _lead(self, at: int, against: int, p: float) -> str:
+        """``+2.6 (0.9 to 4.2, p < 0.01)``."""
+        ids = self.lines.systems[against].evaluation.query_ids
+        sides = (of_each_seed(self.lines.measured.seeds[one][0], self.lines.metric, ids) for one in (at, against))
+        reach = interval(*sides)
+        shown = f"p < {self.level:g}" if p < self.level else f"p = {p:.2g}"
+        difference = 100 * (self.mean(at) - self.mean(against))
+        return f"{difference:+.1f} ({100 * reach.low:.1f} to {100 * reach.high:.1f}, {shown})"
+
+
+def unmeasured(made: Mapping[str, Made]) -> Recommendation:
+    """The row to use where no query is judged: the last that joins others, or a simpler one that is the same.
+
+    ``made``: row -> how it was made, in the order of the table. The text says by what it was chosen what is kept of training.
+    """
+    joined = [row for row, one in made.items() if len(one.parts) > 1]
+    last = (joined or list(made))[-1]
+    use = next(row for row, one in made.items() if one.parts == made[last].parts)
+    choices = list({choice(one.kept): one.kept for one in made.values() if one.kept is not None}.values())
+    said = ["No query of this split is judged, so no row is measured."]
+    if any(kept["by"] == HELD_OUT for kept in choices):
+        said.append("What is kept of training was chosen by a proxy, which passage a sentence was cut out of.")
+    said += [f"{choice(kept)}." for kept in choices]
+    cost = f", after {_duration(made[use].seconds)} of training" if made[use].trained else ""
+    why = ": BM25 and a retriever joined nearly always find more than either" if len(made[use].parts) > 1 else ""
+    return Recommendation(use, " ".join([*said, f"Use {use}{cost}{why}."]))
+
+
+def choice(kept: Kept) -> str:
+    """What ``kept.json`` says, in words: by what was chosen, what the start has, what the best of training, what is kept.
+
+    ``kept``: ``by`` (None where there were no queries), ``queries``, ``share`` of the trained weights that is kept, ``p``,
+    ``worse_on_dev`` (the best is, alone on them), and ``values``, of each candidate ``of``, ``share`` and ``MRR@10``, from 0
+    to 1; the start is the first.
+    """
+    if kept["by"] is None:
+        return "There are no queries to choose by: the start is kept"
+    start = kept["values"][0]
+    best = max(kept["values"], key=lambda one: (one["MRR@10"], -one["share"]))
+    line = f"MRR@10 of {kept['queries']:,} {kept['by']}: {100 * start['MRR@10']:.1f} as it is"
+    if best["share"]:
+        line += (
+            f", {100 * best['MRR@10']:.1f} with {best['share']:g} of the weights of {best['of']} (p = {kept['p']:.2g})"
+        )
+    if kept.get("worse_on_dev"):
+        line += ", but not on the dev queries alone"
+    return line + (": kept" if kept["share"] else ": the start is kept")
+
+
+def _queries(number: int) -> str:
+    return f"{number:,} {'query' if number == 1 else 'queries'}"
+
+
+def _duration(seconds: float) -> str:
+    """``40 seconds``, ``4 minutes``, ``1.5 hours``."""
+    for unit, size in (("hour", 3600.0), ("minute", 60.0)):
+        if seconds >= 1.5 * size:
+            number = f"{seconds / size:.1f}".removesuffix(".0") if unit == "hour" else f"{seconds / size:.0f}"
+            return f"{number} {unit}s"
+    number = f"{max(1.0, seconds):.0f}"
+    return f"{number} second{'' if number == '1' else 's'}"

@@ -1,0 +1,162 @@
+"""What retrievers are compared by before they are measured: MRR@10 of dev queries and of queries of held-out passages."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from condensery.errors import UserError
+from condensery.models.flops import Step
+from condensery.reporting.recommendation import HELD_OUT
+from condensery.stages.base import Context, Input
+from condensery.stages.training import AROUND, CollectionConfig, Count
+from condensery.stages.work import Read, Sizes, Work, checkpoint_bytes, known
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+    from condensery.models.biencoder import BiEncoder
+    from condensery.models.checkpoint import SavedRetriever
+    from condensery.tokens.batches import Chunk
+    from condensery.training.validation import ValidationSample
+
+DEV = "dev queries"
+Encode = Callable[["BiEncoder"], Callable[["Chunk"], "torch.Tensor"]]
+
+
+class SampleConfig(CollectionConfig):
+    """What is asked: ``number`` dev queries and ``number`` of ``queries`` of passages that are held out, or one of the two
+    (``by``); each kind among ``passages`` more.
+
+    ``bm25_weight``: of BM25, which each retriever is joined with before it is measured; 0 = alone.
+    """
+
+    queries: Annotated[str | None, Input("queries")]
+    by: Literal["dev", "queries"] | None
+    bm25_weight: Annotated[float, Field(ge=0, lt=1)]
+    number: Count
+    passages: Annotated[int, Field(ge=0)]
+    precision: Literal["fp32", "bf16", "fp16"]
+    chunk_tokens: Count
+
+    def work(self, read: Read) -> Work:
+        """The sample's passages are encoded; its queries are few beside them."""
+        return self.encoding(known(read), 1)
+
+    def encoding(self, sizes: Sizes, times: int) -> Work:
+        """The work of encoding the sample's passages so many times."""
+        texts = sizes.collection
+        if sizes.encoder is None or texts.passages is None or texts.passage_tokens is None:
+            return Work(sizes)
+        length = min(texts.passage_tokens, sizes.passage_length or 512)
+        kinds = 1 if self.by or not texts.queries.get("dev") else 2
+        rows = min(texts.passages, kinds * (self.passages + self.number))
+        step = Step(sizes.encoder, rows, length, self.chunk_tokens, trained=False, precision=self.precision)
+        return Work(sizes, times, step, seconds=AROUND, disk=checkpoint_bytes(sizes))
+
+
+class Judge:
+    """Measures retrievers on samples, as ``start`` reads them; what does not change between them is encoded once.
+
+    Args:
+        start: what the others are compared with; ``folder``: where it lies.
+        samples: by the name of their queries.
+        encode: from a retriever to what encodes with it.
+        bm25_weight: see ``SampleConfig``.
+
+    Attributes:
+        by: the names of the samples, in words.
+        first: of each sample the reciprocal ranks (q,) of its queries with the start.
+    """
+
+    def __init__(
+        self,
+        start: "BiEncoder",
+        folder: Path,
+        samples: "Mapping[str, ValidationSample]",
+        encode: Encode,
+        bm25_weight: float,
+    ) -> None:
+        from condensery.tokens.tokenizer import load_tokenizer
+        from condensery.training.validation import bm25_scores, encoded
+
+        self.start, self.samples, self.encode, self.weight = start, samples, encode, bm25_weight
+        self.by = " and ".join(samples)
+        self.passages = [encoded(encode(start), sample.passages) for sample in samples.values()]
+        tokenizer = load_tokenizer(folder) if bm25_weight else None
+        self.bm25 = [None if tokenizer is None else bm25_scores(sample, tokenizer) for sample in samples.values()]
+        first = self.reciprocal_ranks(start)
+        if first is None:
+            raise UserError(f"{folder}: it makes vectors that are not finite; begin with another checkpoint")
+        self.first = first
+
+    def reciprocal_ranks(self, model: "BiEncoder") -> "list[np.ndarray] | None":
+        """Of each sample those of its queries (q,); None where a vector is not finite."""
+        import numpy as np
+
+        from condensery.models.blending import same_weights
+        from condensery.training.validation import encoded, reciprocal_ranks
+
+        encode, found = self.encode(model), []
+        same = same_weights(model.passage, self.start.passage)
+        for sample, of_start, bm25 in zip(self.samples.values(), self.passages, self.bm25, strict=True):
+            try:
+                passages = of_start if same else encoded(encode, sample.passages)
+                queries = encoded(encode, sample.queries)
+            except UserError:  # not finite
+                return None
+            ranks = reciprocal_ranks(queries, passages, sample, bm25, self.weight)
+            found.append(ranks.cpu().numpy().astype(np.float64))
+        return found
+
+
+def judge_of(config: SampleConfig, context: Context, folder: Path, start: "SavedRetriever") -> Judge | None:
+    """Who measures what is compared with ``start``, which lies in ``folder``; None where the text has no queries to ask.
+
+    Raises ``UserError`` where they are to be dev queries and there are none.
+    """
+    from condensery.text.collection import Collection
+    from condensery.tokens.artifacts import Passages, Queries, Tokens
+    from condensery.tokens.prefixes import Prefixes
+    from condensery.training.held_out import held_out_sample
+    from condensery.training.validation import sample_of
+
+    collection, key = Collection(context.input("corpus")), f"stages.{context.stage_name}"
+    lengths, own = (start.query_length, start.passage_length), start.model.settings
+    prefixes = Prefixes.of(folder, own.query_prefix, own.passage_prefix, lengths)
+    sizes = (config.number, config.passages)
+    how: dict[str, Any] = {"budget": config.chunk_tokens, "prefixes": prefixes}
+    found: dict[str, ValidationSample | None] = {}
+    if config.by != "queries":
+        found[DEV] = sample_of(collection, Tokens(context.input("tokens")), lengths, *sizes, **how)
+        if found[DEV] is None and config.by == "dev":
+            raise UserError(f"{key}.by: dev, but the collection has no dev queries; set by=queries")
+    if config.by != "dev" and config.queries is not None:
+        artifact = context.artifact("queries")
+        texts = Passages(artifact.input("passages").path)
+        found[HELD_OUT] = held_out_sample(Queries(artifact.path), texts, lengths, *sizes, **how)
+    samples = {name: sample for name, sample in found.items() if sample is not None}
+    if not samples and config.queries is None:
+        raise UserError(f"{key}.queries: null, and the collection has no dev queries to choose by")
+    return Judge(start.model, folder, samples, _encode_with(config, context), config.bm25_weight) if samples else None
+
+
+def _encode_with(config: SampleConfig, context: Context) -> Encode:
+    import torch
+
+    from condensery.stages.devices import autocast, torch_device
+
+    device = torch_device(context.runtime.accelerator)
+
+    def of(model: "BiEncoder") -> "Callable[[Chunk], torch.Tensor]":
+        model.to(device).eval()
+
+        def encode(chunk: "Chunk") -> torch.Tensor:
+            with torch.inference_mode(), autocast(device, config.precision):
+                return model.vectors(chunk.to(device))
+
+        return encode
+
+    return of

@@ -1,0 +1,30 @@
+"""Stage ``validate``: what a retriever has on the queries that checkpoints are chosen by."""
+
+from typing import Annotated, Any
+
+from condensery.stages.base import Context, Input, stage
+from condensery.stages.finetuning.sample import SampleConfig, judge_of
+
+
+class ValidateConfig(SampleConfig):
+    """``retriever`` is measured by MRR@10 of the sample."""
+
+    retriever: Annotated[str, Input("encoder")]
+
+
+@stage("validate", version=1, makes="validation", cost=2.0)
+def validate(config: ValidateConfig, context: Context) -> dict[str, Any]:
+    """Write validation.json: ``by`` (null where the text has no such queries), ``queries`` and ``MRR@10``."""
+    import numpy as np
+
+    from condensery.models.checkpoint import load_retriever
+    from condensery.system.files import write_json
+
+    folder = context.input("retriever")
+    judge = judge_of(config, context, folder, load_retriever(folder))
+    found: dict[str, Any] = {"by": None, "queries": 0, "MRR@10": 0.0}
+    if judge is not None:
+        ranks = np.concatenate(judge.first)
+        found = {"by": judge.by, "queries": len(ranks), "MRR@10": float(ranks.mean())}
+    write_json(context.folder / "validation.json", found)
+    return found

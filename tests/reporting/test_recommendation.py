@@ -1,0 +1,171 @@
+"""Which row is to be used, and what is said of it: never one that a simpler one is ahead of, or cannot be told from."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from condensery.evaluation.significance import interval
+from condensery.reporting.recommendation import HELD_OUT, Made, choice, recommendation, unmeasured
+from condensery.reporting.results import Row, read_results, write_results
+from condensery.reporting.table import Significance, build_table
+
+QUERIES = 1_000
+KEPT = {
+    "by": "dev queries",
+    "queries": 80,
+    "kept": "distilled",
+    "share": 0.5,
+    "p": 0.01,
+    "values": [
+        {"of": "start", "share": 0.0, "MRR@10": 0.715},
+        {"of": "distilled", "share": 0.5, "MRR@10": 0.737},
+        {"of": "distilled", "share": 1.0, "MRR@10": 0.737},
+    ],
+}
+NOT_KEPT = {**KEPT, "kept": "start", "share": 0.0, "p": 0.25}
+MADE = {
+    "BM25": Made(frozenset({"bm25/1"})),
+    "as it is": Made(frozenset({"retriever/1"})),
+    "adapted": Made(frozenset({"keep_best/1"}), True, 240.0, KEPT),
+    "BM25 + as it is": Made(frozenset({"bm25/1", "retriever/1"})),
+    "BM25 + adapted": Made(frozenset({"bm25/1", "keep_best/1"}), True, 250.0, KEPT),
+}
+KINDS = {"BM25": "bm25", "BM25 + as it is": "fuse", "BM25 + adapted": "fuse"}
+
+
+def row(name: str, mean: float, noise: float = 0.02, **changes: Any) -> Row:
+    """A row whose mean is exactly ``mean``: what all rows have in common for a query, and some noise of its own."""
+    common = np.random.default_rng(0).normal(0, 0.3, QUERIES)
+    values = common + np.random.default_rng([*map(ord, name)]).normal(0, noise, QUERIES)
+    values += mean - values.mean()
+    fields: dict[str, Any] = {"seed": 1, "artifact": f"evaluate/{name}", "query_ids": [*map(str, range(QUERIES))]}
+    per_query = {"NDCG@10": values}
+    return Row(name, "c", "test", {"NDCG@10": mean}, per_query, **{**fields, **changes})
+
+
+def told(means: dict[str, float], made: dict[str, Made] = MADE, noise: float = 0.02) -> tuple[str, str]:
+    """The row to use and the words."""
+    rows = [row(name, mean, noise) for name, mean in means.items()]
+    artifacts = {f"evaluate/{name}": one for name, one in made.items()}
+    kinds = {one.artifact: KINDS.get(one.name, "encode") for one in rows}
+    tested = build_table(rows, significance=Significance("as it is")).comparisons
+    found = recommendation(rows, kinds, artifacts, "as it is", tested)
+    assert found is not None
+    return found.row, found.text
+
+
+def means(*values: float) -> dict[str, float]:
+    return dict(zip(MADE, values, strict=True))
+
+
+def test_what_pays_is_told_with_its_interval_its_cost_and_the_row_to_use() -> None:
+    use, text = told(means(0.49, 0.516, 0.542, 0.54, 0.562))
+    assert use == "BM25 + adapted"
+    first, second = row("adapted", 0.542), row("as it is", 0.516)
+    reach = interval([first.per_query["NDCG@10"]], [second.per_query["NDCG@10"]])
+    low, high = f"{100 * reach.low:.1f}", f"{100 * reach.high:.1f}"
+    assert text.startswith(
+        f"adapted is ahead of as it is: NDCG@10 54.2 against 51.6, +2.6 ({low} to {high}, p < 0.01),"
+        " for 4 minutes of training. Use BM25 + adapted: NDCG@10 56.2, after 4 minutes of training; BM25 has 49.0, +7.2 ("
+    )
+    assert text.endswith(
+        " The row is chosen by the 1,000 queries of test that it is measured with: others may give it a little less."
+    )
+
+
+def test_where_rows_cannot_be_told_apart_the_simpler_one_is_used_and_that_is_said() -> None:
+    use, text = told(means(0.30, 0.516, 0.517, 0.56, 0.561), noise=0.05)
+    assert use == "BM25 + as it is"
+    assert "adapted cannot be told from as it is: NDCG@10 51.7 against 51.6, +0.1 (" in text
+    assert "Use BM25 + as it is: NDCG@10 56.0; BM25 has 30.0, +26.0 (" in text
+    assert "BM25 + adapted has the highest, 56.1, +0.1 (" in text
+    assert "1,000 queries cannot tell that from chance, and BM25 + as it is is simpler." in text
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        ((0.6, 0.5, 0.5, 0.55, 0.55), "BM25"),
+        ((0.5, 0.6, 0.55, 0.58, 0.56), "as it is"),
+        ((0.5, 0.6, 0.65, 0.62, 0.64), "adapted"),
+        ((0.5, 0.6, 0.5, 0.65, 0.5), "BM25 + as it is"),
+    ],
+)
+def test_a_row_that_is_behind_a_simpler_one_is_never_the_one_to_use(values: tuple[float, ...], wanted: str) -> None:
+    use, text = told(means(*values))
+    assert use == wanted
+    assert f"Use {wanted}: " in text
+
+
+def test_training_that_harms_is_told() -> None:
+    _, text = told(means(0.5, 0.6, 0.5, 0.65, 0.55))
+    assert "adapted is behind as it is: NDCG@10 50.0 against 60.0, -10.0 (" in text
+
+
+def test_of_a_training_that_was_not_kept_it_is_said_and_nothing_is_paid_for_it() -> None:
+    same = Made(frozenset({"retriever/1"}), kept=NOT_KEPT)
+    made = {**MADE, "adapted": same, "BM25 + adapted": Made(frozenset({"bm25/1", "retriever/1"}), kept=NOT_KEPT)}
+    use, text = told(means(0.5, 0.6, 0.6, 0.65, 0.65), made)
+    assert use == "BM25 + as it is"
+    assert (
+        "adapted is as it is, for nothing of the training is kept. MRR@10 of 80 dev queries:"
+        " 71.5 as it is, 73.7 with 0.5 of the weights of distilled (p = 0.25):"
+        " the start is kept." in text
+    )
+    assert "of training" not in text
+
+
+def test_near_one_another_what_dev_queries_chose_comes_before_what_these_would_choose() -> None:
+    made = {
+        "as it is": Made(frozenset({"retriever/1"})),
+        "fine-tuned": Made(frozenset({"finetune/1"}), True, 60.0),
+        "best on dev": Made(frozenset({"keep_best/1"}), True, 180.0, KEPT),
+        "+ distillation": Made(frozenset({"finetune/2"}), True, 120.0),
+    }
+    use, text = told(dict(zip(made, (0.3, 0.413, 0.414, 0.4141), strict=True)), made, noise=0.1)
+    assert use == "best on dev"
+    assert "+ distillation has the highest" in text
+
+
+def test_nothing_is_recommended_of_rows_that_cannot_be_compared() -> None:
+    one = row("BM25", 0.5)
+    other = Row("as it is", "another", "test", {"NDCG@10": 0.6}, artifact="evaluate/as it is")
+    assert recommendation([one], {one.artifact: "bm25"}, {one.artifact: MADE["BM25"]}) is None
+    assert recommendation([one, other], {one.artifact: "bm25"}, {one.artifact: MADE["BM25"]}) is None
+
+
+def test_the_intervals_are_those_of_a_paired_bootstrap_over_queries() -> None:
+    draw = np.random.default_rng(3)
+    ranks = [1 / draw.integers(1, 12, 225) * (draw.random(225) < share) for share in (0.75, 0.7)]  # as skewed as MRR is
+    reach = interval(ranks[:1], ranks[1:])
+    differences = ranks[0] - ranks[1]
+    again = differences[draw.integers(0, 225, (10_000, 225))].mean(axis=1)
+    low, high = np.quantile(again, [0.025, 0.975])
+    assert (reach.low, reach.high) == pytest.approx((low, high), abs=0.003)
+
+
+def test_without_judgements_the_joined_row_is_used_and_the_proxy_is_named() -> None:
+    kept = {**NOT_KEPT, "by": HELD_OUT}
+    same = Made(frozenset({"bm25/1", "retriever/1"}), kept=kept)
+    found = unmeasured({**MADE, "adapted": Made(frozenset({"retriever/1"}), kept=kept), "BM25 + adapted": same})
+    assert found.row == "BM25 + as it is"
+    assert "so no row is measured. What is kept of training was chosen by a proxy" in found.text
+    assert "MRR@10 of 80 queries of passages that are held out: 71.5 as it is, 73.7 with 0.5" in found.text
+    assert found.text.endswith("Use BM25 + as it is: BM25 and a retriever joined nearly always find more than either.")
+    found = unmeasured(MADE)
+    assert found.row == "BM25 + adapted"
+    assert "a proxy" not in found.text, "dev queries chose"
+    assert "Use BM25 + adapted, after 4 minutes of training: " in found.text
+
+
+def test_a_choice_without_queries_is_told_as_one() -> None:
+    nothing = {"by": None, "queries": 0, "kept": "start", "share": 0.0, "values": []}
+    assert choice(nothing) == "There are no queries to choose by: the start is kept"
+    assert choice(KEPT).endswith("73.7 with 0.5 of the weights of distilled (p = 0.01): kept")
+
+
+def test_the_row_to_use_is_in_the_results(tmp_path: Any) -> None:
+    rows = [row("BM25", 0.5), row("as it is", 0.6, recommended="because")]
+    write_results(tmp_path / "results.json", rows)
+    assert [one.recommended for one in read_results(tmp_path / "results.json")] == ["", "because"]
