@@ -119,7 +119,9 @@ def filled(words: list[str], roots: dict[str, Path], folder: Path) -> list[str]:
         "output_root": str(folder / "out"),
     }
     own = [f"{key}={places.get(key, value)}" if sign else key for key, sign, value in (w.partition("=") for w in words)]
-    named = {word.partition("=")[0] for word in own} | {"data.root" for word in own if word in {*BY_NAME, "data", "data=pydocs"}}
+    named = {word.partition("=")[0] for word in own} | {
+        "data.root" for word in own if word in {*BY_NAME, "data", "data=pydocs"}
+    }
     given = [*given, *GIVEN.get(recipe, []), *sentences_of(recipe, roots)]
     return [*(word for word in given if word.partition("=")[0] not in named), *own]
 

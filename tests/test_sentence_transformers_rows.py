@@ -78,7 +78,7 @@ def test_each_method_makes_a_checkpoint_that_ours_reads_as_the_library_does(
     assert json.loads((out.parent / f"{method}.json").read_text()) == said
     assert {path.name for path in out.parent.iterdir()} == {method, f"{method}.json"}
     assert (said["batch"], said["rate"]) == METHODS[method]
-    assert said["steps"] >= 2
+    assert said["steps"] >= 1
     assert BUDGET <= said["cpu_seconds"] < BUDGET + 1
     assert (said["mining_cpu_seconds"] > 0) == ("triplets" in said) == (method == "mnrl_hard")
     assert said["peak_mb"] > 50

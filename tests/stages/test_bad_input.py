@@ -113,7 +113,7 @@ BROKEN_FILES: dict[str, tuple[str, Break, list[str], list[str]]] = {
         "beir",
         without("queries.jsonl", "qrels/test.tsv"),
         ["queries.jsonl", "2 files", "test.tsv"],
-        [],
+        ["data.splits.test=test"],
     ),
     "beir: broken query": ("beir", line("queries.jsonl", 4, "{"), ["queries.jsonl:4", "JSON"], []),
     "beir: empty query": (

@@ -2,16 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from condensery.evaluation.significance import PERMUTATIONS, Test, interval
+from condensery.reporting.choice import HELD_OUT, Kept, choice
 from condensery.reporting.conclusion import BM25, Lines, lines_of, p_values
 from condensery.reporting.results import Row
 from condensery.reporting.table import Comparison, of_each_seed
-
-HELD_OUT = "queries of passages that are held out"  # what is chosen by where nothing is judged
-
-Kept = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -180,27 +176,6 @@ def unmeasured(made: Mapping[str, Made]) -> Recommendation:
     cost = f", after {_duration(made[use].seconds)} of training" if made[use].trained else ""
     why = ": BM25 and a retriever joined nearly always find more than either" if len(made[use].parts) > 1 else ""
     return Recommendation(use, " ".join([*said, f"Use {use}{cost}{why}."]))
-
-
-def choice(kept: Kept) -> str:
-    """What ``kept.json`` says, in words: by what was chosen, what the start has, what the best of training, what is kept.
-
-    ``kept``: ``by`` (None where there were no queries), ``queries``, ``share`` of the trained weights that is kept, ``p``,
-    ``worse_on_dev`` (the best is, alone on them), and ``values``, of each candidate ``of``, ``share`` and ``MRR@10``, from 0
-    to 1; the start is the first.
-    """
-    if kept["by"] is None:
-        return "There are no queries to choose by: the start is kept"
-    start = kept["values"][0]
-    best = max(kept["values"], key=lambda one: (one["MRR@10"], -one["share"]))
-    line = f"MRR@10 of {kept['queries']:,} {kept['by']}: {100 * start['MRR@10']:.1f} as it is"
-    if best["share"]:
-        line += (
-            f", {100 * best['MRR@10']:.1f} with {best['share']:g} of the weights of {best['of']} (p = {kept['p']:.2g})"
-        )
-    if kept.get("worse_on_dev"):
-        line += ", but not on the dev queries alone"
-    return line + (": kept" if kept["share"] else ": the start is kept")
 
 
 def _queries(number: int) -> str:

@@ -210,10 +210,11 @@ class FolderSource(DataConfig):
         if not isinstance(splits, dict) or not isinstance(values.get("root"), str):
             return values
         qrels = expanded(values["root"]) / "qrels"
-        there = {
-            split: (split if anything(qrels / f"{split}.tsv") else None) if stem == AUTO else stem
-            for split, stem in splits.items()
-        }
+        try:
+            found = {split for split, stem in splits.items() if stem == AUTO and anything(qrels / f"{split}.tsv")}
+        except UserError:  # no such path can be: the folder itself is checked later
+            found = set()
+        there = {split: (split if split in found else None) if stem == AUTO else stem for split, stem in splits.items()}
         return {**values, "splits": there}
 
     @property

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
-from condensery.reporting.recommendation import HELD_OUT, choice
+from condensery.reporting.choice import HELD_OUT, choice
 from condensery.stages.base import Context, Input, stage
 from condensery.stages.finetuning.sample import DEV, SampleConfig, judge_of
 from condensery.stages.training import Share

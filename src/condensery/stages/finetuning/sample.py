@@ -8,7 +8,7 @@ from pydantic import Field
 
 from condensery.errors import UserError
 from condensery.models.flops import Step
-from condensery.reporting.recommendation import HELD_OUT
+from condensery.reporting.choice import HELD_OUT
 from condensery.stages.base import Context, Input
 from condensery.stages.training import AROUND, CollectionConfig, Count
 from condensery.stages.work import Read, Sizes, Work, checkpoint_bytes, known

@@ -136,7 +136,7 @@ def _asked(config: EncodeConfig, context: Context) -> "NDArray[np.int64] | None"
 
     from condensery.text.collection import Collection
 
-    corpus = context.artifact("tokens").ancestor("corpus")
+    corpus = context.artifact("tokens").ancestor("corpus") if config.query_splits else None
     if config.query_splits is None or corpus is None:
         return None
     collection = Collection(corpus.path)
