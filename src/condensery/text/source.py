@@ -212,7 +212,7 @@ class FolderSource(DataConfig):
         qrels = expanded(values["root"]) / "qrels"
         try:
             found = {split for split, stem in splits.items() if stem == AUTO and anything(qrels / f"{split}.tsv")}
-        except UserError:  # no such path can be: the folder itself is checked later
+        except (UserError, OSError):  # no such path can be: the folder itself is checked later
             found = set()
         there = {split: (split if split in found else None) if stem == AUTO else stem for split, stem in splits.items()}
         return {**values, "splits": there}
