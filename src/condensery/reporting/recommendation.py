@@ -156,8 +156,11 @@ class _Words:
         sides = (of_each_seed(self.lines.measured.seeds[one][0], self.lines.metric, ids) for one in (at, against))
         reach = interval(*sides)
         shown = f"p < {self.level:g}" if p < self.level else f"p = {p:.2g}"
-        difference = 100 * (self.mean(at) - self.mean(against))
-        return f"{difference:+.1f} ({100 * reach.low:.1f} to {100 * reach.high:.1f}, {shown})"
+        low, high, difference = (
+            round(100 * value, 1) + 0.0  # no -0.0
+            for value in (reach.low, reach.high, self.mean(at) - self.mean(against))
+        )
+        return f"{difference:+.1f} ({low:.1f} to {high:.1f}, {shown})"
 
 
 def unmeasured(made: Mapping[str, Made]) -> Recommendation:
