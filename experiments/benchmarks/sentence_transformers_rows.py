@@ -1,8 +1,8 @@
 """Train a released retriever with sentence-transformers' own trainer: rows to stand beside ours, at equal CPU-seconds.
 
     python experiments/benchmarks/sentence_transformers_rows.py checkpoint=MODEL data=DIR budget=SECONDS out=FOLDER \
-        [method=mnrl] [seed=1] [batch=] [rate=] [precision=auto] [threads=] [miner=] [candidates=positives] \
-        [relative_margin=] [unit=sentence]
+        [method=mnrl] [seed=1] [batch=] [rate=] [length=] [precision=auto] [threads=] [miner=] \
+        [candidates=positives] [relative_margin=] [unit=sentence]
 
 MODEL is a folder or a name on the hub. DIR is a folder in the BEIR layout, or stages/corpus in the folder of a run of
 ours, whatever its data. Trained on is the split train, out of which dev queries are held as in a run; a query with several
@@ -15,17 +15,20 @@ positives is several pairs; a passage is its title, a blank and its text. The me
     simcse       MultipleNegativesRankingLoss on text alone, of each text with itself
 
 As the library's documentation does it (training_overview.md; the examples for TSDAE and SimCSE): pairs and triplets in
-batches of 16 without duplicates at a rate of 2e-5, tsdae in batches of 8 at 3e-5, simcse of 128 at 5e-5; warm-up over a
-tenth and linear decay; text in sentences. As its code does it: AdamW, gradients clipped to norm 1, cosines times 20, and
-for each pair the 3 best negatives among the positives of all queries, whatever they score. Chosen here:
+batches of 16 without duplicates at a rate of 2e-5, tsdae in batches of 8 at 3e-5 and simcse of 128 at 5e-5; warm-up over a
+tenth and linear decay; text in sentences, of which tsdae reads 75 tokens and simcse 32. As its code does it: AdamW,
+gradients clipped to norm 1, cosines times 20, and for each pair the 3 best negatives among the positives of all queries,
+whatever they score. Chosen here:
 
-- Training ends when ``budget`` CPU-seconds are used, and warm-up and decay go by CPU-seconds.
+- Training ends with the step in which ``budget`` CPU-seconds are used; warm-up and decay go by CPU-seconds.
 - ``precision``: bf16 where the processor has it, in mining as well; the trainer leaves the decoder of tsdae in fp32.
-- Inputs are cut where MODEL cuts them, and begin with its prompts.
+- Pairs and triplets are cut where MODEL cuts its inputs, and what is saved reads as long; all inputs have its prompts.
 - tsdae deletes 60 % of the words, as its paper and DenoisingAutoEncoderDataset (the example: 40 %); blanks part words.
 
-``batch`` and ``rate`` set others. ``candidates=passages`` mines among all passages, ``relative_margin=0.05`` leaves out
-what scores nearly as high as the positive, ``unit=passage`` takes whole passages as text. ``threads`` empty: torch's own.
+``batch``, ``rate`` and ``length`` (in tokens) set others. ``candidates=passages`` mines among all passages,
+``relative_margin=0.05`` leaves out what scores nearly as high as the positive, ``unit=passage`` takes whole passages as
+text. ``threads``: empty: torch's own number. On a machine that does other work take threads=1, and trainer.threads=1 for
+ours: threads that wait for each other use CPU-seconds (a step took 11 of them instead of 5).
 
 FOLDER becomes a checkpoint. FOLDER.json has the arguments and what is also printed, in one JSON line:
 
@@ -69,7 +72,7 @@ from condensery.text.collection import DESCRIPTION, Collection
 from condensery.text.given import collection_of
 from condensery.tokens.grouping import sentences
 
-EMPTY = ("checkpoint", "data", "budget", "out", "batch", "rate", "threads", "miner", "relative_margin")
+EMPTY = ("checkpoint", "data", "budget", "out", "batch", "rate", "length", "threads", "miner", "relative_margin")
 DEFAULTS = dict.fromkeys(EMPTY, "") | {
     "method": "mnrl",
     "seed": "1",
@@ -77,7 +80,12 @@ DEFAULTS = dict.fromkeys(EMPTY, "") | {
     "candidates": "positives",
     "unit": "sentence",
 }
-METHODS = {"mnrl": (16, 2e-5), "mnrl_hard": (16, 2e-5), "tsdae": (8, 3e-5), "simcse": (128, 5e-5)}  # batch, rate
+METHODS: dict[str, dict[str, Any]] = {
+    "mnrl": {"batch": 16, "rate": 2e-5},
+    "mnrl_hard": {"batch": 16, "rate": 2e-5},
+    "tsdae": {"batch": 8, "rate": 3e-5, "length": 75},
+    "simcse": {"batch": 128, "rate": 5e-5, "length": 32},
+}
 CHOICES = {
     "method": METHODS,
     "precision": ("auto", "fp32", "bf16"),
@@ -89,6 +97,7 @@ NUMBERS = {
     "seed": Range(0, whole=True),
     "batch": Range(2, whole=True),
     "rate": Range(0, above=True),
+    "length": Range(3, whole=True),
     "threads": Range(1, whole=True),
     "relative_margin": Range(0),
 }
@@ -126,8 +135,7 @@ def options(words: dict[str, str]) -> dict[str, Any]:
     for key in NUMBERS:
         if found[key] is not None:
             found[key] = number(key, found[key])
-    batch, rate = METHODS[found["method"]]
-    found["batch"], found["rate"] = found["batch"] or batch, found["rate"] or rate
+    found |= {key: value for key, value in METHODS[found["method"]].items() if found[key] is None}
     if found["precision"] == "auto":
         found["precision"] = quick_precision("cpu")
     found["out"] = expanded(found["out"]).absolute()
@@ -278,7 +286,10 @@ def train(model: Any, rows: Any, prompts: dict[str, str], wanted: dict[str, Any]
     )
     trainer = Trainer(model=model, args=arguments, train_dataset=rows, loss=loss, callbacks=[End()])
     trainer.remove_callback(PrinterCallback)
+    own = model.max_seq_length
+    model.max_seq_length = min((length for length in (wanted["length"], own) if length), default=None)
     trainer.train()
+    model.max_seq_length = own
     return trainer.state
 
 

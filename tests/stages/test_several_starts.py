@@ -83,6 +83,7 @@ def test_the_run_ends_in_words_and_the_row_that_they_name_answers(
     assert "The row is chosen by the " in (done.folder / "index.html").read_text()
     asked = run_command(*command, f"backbone.name=[{starts[0]},{starts[1]}]", f"ask={TEXT.questions[0][1]}").sound()
     assert asked.computed == []
+    assert "is as this command would write it" in asked.out
     assert f"found by {use}\n" in asked.out
 
 

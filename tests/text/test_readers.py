@@ -331,6 +331,17 @@ def test_a_fault_in_a_beir_folder_is_one_clear_line(
     assert "\n" not in str(caught.value)
 
 
+def test_a_split_that_is_named_has_its_file_and_one_that_is_looked_for_need_not(
+    tmp_path: Path, config: Make, write: Write, beir_files: Files
+) -> None:
+    del beir_files["qrels/test.tsv"]
+    root = write({"keep": ""} | beir_files)
+    assert read_collection(config("beir", root=root), tmp_path / "found").splits == ["train"]
+    named = config("beir", root=root, splits=ALL_NULL | {"test": "test"})
+    with pytest.raises(UserError, match=r"test\.tsv: no such file .*data\.splits\.test=null"):
+        read_collection(named, tmp_path / "named")
+
+
 BROKEN_DOCUMENTS: list[tuple[Files, dict[str, Any], str]] = [
     ({"keep": ""}, {}, r"documents\.jsonl: no such file"),
     ({"documents.jsonl": ""}, {}, r"documents\.jsonl: holds no documents$"),

@@ -142,13 +142,14 @@ def read(cfg: DictConfig) -> Starts:
     names = list(given) if isinstance(given, ListConfig) else [given]
     if isinstance(given, ListConfig):
         _check(names)
+    names = [(name.rstrip("/") or name) if isinstance(name, str) else name for name in names]  # A/ is A
     by = OmegaConf.select(cfg, "choose.by")
     if len(names) > 1 and by is None:
         shown = ",".join(map(str, names))
         raise UserError(
             f"{KEY}: this recipe takes one checkpoint; a run of each and one joined table: {KEY}={shown} -m"
         )
-    configs = [_of_one(cfg, name if isinstance(given, ListConfig) else None, by, len(names)) for name in names]
+    configs = [_of_one(cfg, name if name != given else None, by, len(names)) for name in names]
     starts = Starts(short_names(names) if len(names) > 1 else [""], configs, [build(one) for one in configs])
     if len(names) > 1:
         _check_choice(starts.graphs[0])
