@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from condensery.losses.cached import cached_backward
     from condensery.losses.registry import register
     from condensery.results import run
+    from condensery.retrieval.fused import Fused
     from condensery.retrieval.hits import Hit
     from condensery.retrieval.pair_scores import PairScores
     from condensery.retrieval.searchers import BM25, Retriever
@@ -42,6 +43,7 @@ __all__ = [
     "ContextMasking",
     "ContrastiveModule",
     "CrossEncoderModule",
+    "Fused",
     "Hit",
     "InverseClozeModule",
     "MaskedAutoEncoderModule",
@@ -68,6 +70,7 @@ _MODULES = {
     "ContextMasking": "training.batches.spans",
     "ContrastiveModule": "training.modules.contrastive",
     "CrossEncoderModule": "training.modules.cross_encoder",
+    "Fused": "retrieval.fused",
     "Hit": "retrieval.hits",
     "InverseClozeModule": "training.modules.pretraining",
     "MaskedAutoEncoderModule": "training.modules.pretraining",
