@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from condensery.retrieval.searchers import BM25, Retriever
     from condensery.training.batches.spans import ContextMasking
     from condensery.training.datamodules.passage_queries import PassageQueryDataModule
+    from condensery.training.datamodules.rankings import RankingDataModule
     from condensery.training.datamodules.spans import SpanPairDataModule
     from condensery.training.datamodules.triples import TripleDataModule
     from condensery.training.gradient_check import check_gradients
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         MaskedAutoEncoderModule,
         QueryAsContextModule,
     )
+    from condensery.training.modules.query_tower import QueryTowerModule
 
 __version__ = "0.1.0"
 __all__ = [
@@ -50,6 +52,8 @@ __all__ = [
     "PairScores",
     "PassageQueryDataModule",
     "QueryAsContextModule",
+    "QueryTowerModule",
+    "RankingDataModule",
     "RetrievalLoss",
     "Retriever",
     "SpanPairDataModule",
@@ -77,6 +81,8 @@ _MODULES = {
     "PairScores": "retrieval.pair_scores",
     "PassageQueryDataModule": "training.datamodules.passage_queries",
     "QueryAsContextModule": "training.modules.pretraining",
+    "QueryTowerModule": "training.modules.query_tower",
+    "RankingDataModule": "training.datamodules.rankings",
     "RetrievalLoss": "losses.base",
     "Retriever": "retrieval.searchers",
     "SpanPairDataModule": "training.datamodules.spans",
