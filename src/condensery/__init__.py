@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from condensery.losses.cached import cached_backward
     from condensery.losses.registry import register
     from condensery.results import run
+    from condensery.retrieval.fused import Fused
     from condensery.retrieval.hits import Hit
     from condensery.retrieval.pair_scores import PairScores
     from condensery.retrieval.searchers import BM25, Retriever
     from condensery.training.batches.spans import ContextMasking
     from condensery.training.datamodules.passage_queries import PassageQueryDataModule
+    from condensery.training.datamodules.rankings import RankingDataModule
     from condensery.training.datamodules.spans import SpanPairDataModule
     from condensery.training.datamodules.triples import TripleDataModule
     from condensery.training.gradient_check import check_gradients
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
         MaskedAutoEncoderModule,
         QueryAsContextModule,
     )
+    from condensery.training.modules.query_tower import QueryTowerModule
 
 __version__ = "0.1.0"
 __all__ = [
@@ -42,12 +45,15 @@ __all__ = [
     "ContextMasking",
     "ContrastiveModule",
     "CrossEncoderModule",
+    "Fused",
     "Hit",
     "InverseClozeModule",
     "MaskedAutoEncoderModule",
     "PairScores",
     "PassageQueryDataModule",
     "QueryAsContextModule",
+    "QueryTowerModule",
+    "RankingDataModule",
     "RetrievalLoss",
     "Retriever",
     "SpanPairDataModule",
@@ -68,12 +74,15 @@ _MODULES = {
     "ContextMasking": "training.batches.spans",
     "ContrastiveModule": "training.modules.contrastive",
     "CrossEncoderModule": "training.modules.cross_encoder",
+    "Fused": "retrieval.fused",
     "Hit": "retrieval.hits",
     "InverseClozeModule": "training.modules.pretraining",
     "MaskedAutoEncoderModule": "training.modules.pretraining",
     "PairScores": "retrieval.pair_scores",
     "PassageQueryDataModule": "training.datamodules.passage_queries",
     "QueryAsContextModule": "training.modules.pretraining",
+    "QueryTowerModule": "training.modules.query_tower",
+    "RankingDataModule": "training.datamodules.rankings",
     "RetrievalLoss": "losses.base",
     "Retriever": "retrieval.searchers",
     "SpanPairDataModule": "training.datamodules.spans",

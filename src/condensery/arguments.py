@@ -51,6 +51,7 @@ RANGES = {
     "contrast_weight": _WEIGHT,
     "decoder_layers": _COUNT,
     "decoder_mask_rate": _SHARE,
+    "depth": _COUNT,
     "dropout": _SHARE,
     "head_layers": _COUNT_OR_NONE,
     "k": _COUNT,

@@ -10,7 +10,13 @@ import pytest
 from forked import run_program
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-SHORTER = {"google-bert/bert-base-uncased": "bert", "max_steps=1000": "max_steps=4", "max_epochs=3": "max_epochs=1"}
+SHORTER = {
+    "google-bert/bert-base-uncased": "bert",
+    "sentence-transformers/all-MiniLM-L6-v2": "bert",
+    "max_steps=1000": "max_steps=4",
+    "max_steps=100)": "max_steps=4)",
+    "max_epochs=3": "max_epochs=1",
+}
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +43,8 @@ def test_what_was_trained_opens_elsewhere(ran: dict[str, str], world: Path) -> N
 def test_what_they_print(ran: dict[str, str]) -> None:
     assert re.search(r"^(rain falls|iron rusts).*\n\{'NDCG@10': [01]\.\d+\}$", ran["finetune"], re.M)
     assert re.search(r"^\{'NDCG@10': [01]\.\d+\}$", ran["distillation"], re.M)
+    measured = r"\{'NDCG@10': [01]\.\d+, 'Recall@100': [01]\.\d+\}"
+    assert re.search(rf"^{measured} {measured}\n{measured}$", ran["adapt"], re.M)
     assert re.search(r"^loss \d+\.\d{3}$", ran["gradient_cache"], re.M)
     assert re.search(
         r"^probably: weights .* \(log_scale\).*\nprobably: dropout is not replayed", ran["check_gradients"], re.M

@@ -1,5 +1,6 @@
 """Every public module in a plain ``pl.Trainer``: as Lightning's users expect it."""
 
+import pickle
 import subprocess
 import sys
 import warnings
@@ -24,10 +25,13 @@ from condensery import (
     CondenserModule,
     ContextMasking,
     CrossEncoderModule,
+    Fused,
     InverseClozeModule,
     MaskedAutoEncoderModule,
     PassageQueryDataModule,
     QueryAsContextModule,
+    QueryTowerModule,
+    RankingDataModule,
     RetrievalLoss,
     Retriever,
     SpanPairDataModule,
@@ -36,12 +40,15 @@ from condensery import (
     evaluate,
 )
 from condensery.losses.registry import register
+from condensery.models.biencoder import BiEncoder
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.training.validation import PairSample, mean_reciprocal_rank_of_pairs
 
 SPANS: dict[str, Any] = {"length": 32, "min_length": 4, "batch_size": 6, "chunk_tokens": 256}
 TRIPLES: dict[str, Any] = {"negatives": BM25, "negatives_per_query": 2, "mining_depth": 6, "batch_size": 4}
 QUERIES = [{"text": text, "queries": [text.split()[0], text[:20]]} for text in SENTENCES * 3]
+PASSAGES = [f"{text} Note {number}." for number, text in enumerate(SENTENCES * 3)]
+ASKED = [" ".join(text.split()[:3]) + f" {number}" for number, text in enumerate(PASSAGES)]
 AUTOENCODER = ContextMasking("partner", both=True, rate=0.45)
 ITSELF = ContextMasking("same", both=True, rate=None)
 RATE = {"learning_rate": 1e-3}
@@ -68,6 +75,20 @@ def triples(**changes: Any) -> Callable[[Path], TripleDataModule]:
     return lambda world: TripleDataModule(world / "scifact", world / "bert", **{**TRIPLES, **lengths, **changes})
 
 
+def rankings(
+    weights: tuple[float, float] = (0.6, 0.4),
+    passages: list[str] = PASSAGES,
+    queries: list[str] = ASKED,
+    **changes: Any,
+) -> Callable[[Path], RankingDataModule]:
+    def made(world: Path) -> RankingDataModule:
+        student = Retriever(world / "bert", query_length=20, passage_length=40).index(passages)
+        teacher = Fused([BM25().index(passages), student], weights)
+        return RankingDataModule(queries, student, teacher, **{"depth": 6, "batch_size": 5, **changes})
+
+    return made
+
+
 KINDS = {
     "condenser": Kind(CondenserModule, single_spans()),
     "cocondenser": Kind(CoCondenserModule, spans()),
@@ -78,6 +99,7 @@ KINDS = {
     "cot-mae": Kind(MaskedAutoEncoderModule, spans(mask_rate=0.3, decoder=AUTOENCODER)),
     "retromae": Kind(partial(MaskedAutoEncoderModule, decoder="enhanced"), single_spans(mask_rate=0.3, decoder=ITSELF)),
     "inverse cloze": Kind(InverseClozeModule, spans(pairs="sentence", query_length=20)),
+    "query tower": Kind(QueryTowerModule, rankings()),
     "bi-encoder": Kind(BiEncoderModule, triples()),
     "cross-encoder": Kind(CrossEncoderModule, triples(pairs=True)),
 }
@@ -416,6 +438,29 @@ def test_mlm_trains_the_head_of_a_frozen_backbone_and_nothing_to_train_is_one_li
             lambda world: Retriever(world / "bert", passage_length=4, vectors={"passage_prefix": "note of text: "}),
             "passage_prefix: .* raise passage_length, which is 4",
         ),
+        (lambda world: rankings(depth=0)(world), "RankingDataModule: depth must be a whole number >= 1, not 0"),
+        (lambda world: rankings(queries="rain")(world), "RankingDataModule: queries must be a list of texts"),  # type: ignore[arg-type]
+        (lambda world: rankings(queries=[])(world), "RankingDataModule: queries must be a list of texts"),
+        (lambda world: rankings(queries=["rain", " "])(world), r"queries\[1\] is no text or a blank one; leave it out"),
+        (
+            lambda world: RankingDataModule(ASKED, Retriever(world / "bert"), BM25().index(PASSAGES)),
+            r"the student has indexed nothing; call its index\(passages\) first",
+        ),
+        (
+            lambda world: RankingDataModule(ASKED, Retriever(world / "bert", windows=3).index(PASSAGES), BM25()),
+            "the student has up to 3 vectors of a passage; index it with windows=1",
+        ),
+        (
+            lambda world: RankingDataModule(
+                ASKED, Retriever(world / "bert").index(PASSAGES), BM25().index(PASSAGES[:4])
+            ),
+            r"the teacher has indexed other passages \(4\) than the student \(18\); index both with the same",
+        ),
+        (
+            lambda world: RankingDataModule(ASKED, Retriever(world / "bert").index(PASSAGES), BM25),  # type: ignore[arg-type]
+            "RankingDataModule: give a Retriever as student and a Searcher as teacher",
+        ),
+        (lambda world: Retriever(world / "bert").passage_vectors, "nothing is indexed yet"),
         (lambda world: BM25(k1=-1), "BM25: k1 must be a number >= 0, not -1"),
         (lambda world: Retriever(world / "bert", query_length="64"), "query_length must be a whole number"),
         (lambda world: CoCondenserModule(world / "bert").objective(None), None),
@@ -454,10 +499,26 @@ def test_what_a_trainer_cannot_do_is_said(world: Path, tmp_path: Path) -> None:
         fit(module=BiEncoderModule(world / "bert"))
     with pytest.raises(UserError, match=r"PassageQueryDataModule; SpanPairDataModule\(pairs=None\) does not fit"):
         fit(data=spans(pairs=None)(world))
+    with pytest.raises(UserError, match=r"QueryTowerModule is trained on RankingDataModule; TripleDataModule\(pairs"):
+        fit(module=QueryTowerModule(world / "bert"), data=triples()(world))
+    with pytest.raises(
+        UserError, match=r"is trained on TripleDataModule; RankingDataModule\(pairs='ranking'\) does not"
+    ):
+        fit(module=BiEncoderModule(world / "bert"), data=rankings()(world))
+    for other in ({"vectors": {"pooling": "mean"}}, {"model": _other(world)}):
+        with pytest.raises(UserError, match="student encodes passages in another way; begin with its checkpoint"):
+            fit(module=QueryTowerModule(**{"model": world / "bert", **other}), data=rankings()(world))
     with pytest.raises(UserError, match="has a decoder: give the data module"):
         fit(module=MaskedAutoEncoderModule(world / "bert"))
     with pytest.raises(UserError, match="lower learning_rate, raise warmup_ratio or set max_grad_norm"):
         fit(module=_infinite(world))
+
+
+def _other(world: Path) -> BiEncoder:
+    model = QueryTowerModule(world / "bert").model
+    with torch.no_grad():
+        next(model.passage.parameters()).mul_(2)
+    return model
 
 
 def _infinite(world: Path) -> CoCondenserModule:
@@ -483,6 +544,20 @@ def test_another_runs_checkpoint_is_refused(world: Path, tmp_path: Path) -> None
         trainer(tmp_path, max_epochs=1).fit(
             CoCondenserModule(world / "bert"), spans(batch_size=3)(world), ckpt_path=str(path), weights_only=True
         )
+
+
+def test_what_a_teacher_taught_opens_as_a_retriever_with_the_passages_as_they_were(world: Path, tmp_path: Path) -> None:
+    data, module = rankings()(world), QueryTowerModule(world / "bert", **RATE)
+    trainer(tmp_path, max_steps=6).fit(module, data)
+    workers: Any = pickle.loads(pickle.dumps(data.batches))
+    assert (workers.batch(1).passages == data.batches.batch(1).passages).all()
+    module.save_pretrained(tmp_path / "adapted")
+    adapted = Retriever(tmp_path / "adapted").index(PASSAGES)
+    assert (adapted.query_length, adapted.passage_length) == (20, 40)
+    assert (adapted.passage_vectors == data.student.passage_vectors).all()
+    assert (adapted.encode_queries(ASKED) == Retriever(module).encode_queries(ASKED)).all()
+    assert not (adapted.encode_queries(ASKED) == data.student.encode_queries(ASKED)).any()
+    assert len(adapted.search(ASKED[0], 3)) == 3
 
 
 def test_texts_are_tokenised_once(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,12 +12,15 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import EMAWeightAveraging, ModelCheckpoint, StochasticWeightAveraging
 from test_modules import (
+    ASKED,
     AUTOENCODER,
     KINDS,
+    PASSAGES,
     QUERIES,
     RATE,
     Kind,
     Stops,
+    rankings,
     same,
     single_spans,
     spans,
@@ -150,6 +153,7 @@ MODULES = [  # kind, what its module is given, what the line says
     ("cocondenser", {"dropout": 0.0}, "dropout 0.1, here 0.0"),
     ("cocondenser", {"head_layers": 1}, "shape.head_layers 2, here 1"),
     ("inverse cloze", {"temperature": 0.5}, "temperature 1.0, here 0.5"),
+    ("query tower", {"teacher_temperature": 0.1}, "teacher_temperature 0.05, here 0.1"),
     ("retromae", {"decoder_mask_rate": 0.4}, "shape.mask_rate 0.5, here 0.4"),
 ]
 DATA = [  # kind, its data, what the line says
@@ -176,6 +180,12 @@ DATA = [  # kind, its data, what the line says
     ("query as context", query_as_context(candidates=1), "candidates 5, here 1"),
     ("query as context", query_as_context(mixed_context=0.5), "mixed_context 0.0, here 0.5"),
     ("query as context", query_as_context(data=OTHER_TEXTS), "queries.tokens hash .*, here hash"),
+    ("query tower", rankings(depth=3), "depth 6, here 3"),
+    ("query tower", rankings(batch_size=4), "batch_size 5, here 4"),
+    ("query tower", rankings(query_length=10), "query_length 20, here 10"),
+    ("query tower", rankings(queries=ASKED[::-1]), "queries.tokens hash .*, here hash"),
+    ("query tower", rankings(passages=PASSAGES[::-1]), "passages hash .*, here hash"),
+    ("query tower", rankings(weights=(0.5, 0.5)), "teacher hash .*, here hash"),
     ("query as context", spans(), "length 40, here 32"),
 ]
 

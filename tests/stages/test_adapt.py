@@ -7,17 +7,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+import pytorch_lightning as pl
+import torch
 from error_lines import names
 from small_runs import Done, Text, metrics_of, run_command, some_text, write_beir, write_text_files
 
-from condensery.errors import UserError
-from condensery.evaluation.of_searchers import evaluate
+from condensery import BM25, Fused, QueryTowerModule, RankingDataModule, UserError, evaluate
 from condensery.models.blending import same_weights
 from condensery.models.checkpoint import load_retriever
 from condensery.retrieval.dense import DenseIndex
 from condensery.retrieval.searchers import Retriever
 from condensery.system.files import read_json
 from condensery.text.collection import Collection
+from condensery.tokens.artifacts import Queries
+from condensery.training.held_out import chosen_queries
 
 TEXT = some_text(documents=30, seed=5)
 ROWS = ["BM25", "as it is", "adapted", "BM25 + as it is", "BM25 + adapted"]
@@ -36,7 +39,6 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small BERT as sentence-transformers saves one: mean pooling, cosine, prompts, 40 tokens."""
     library = pytest.importorskip("sentence_transformers")
     modules = pytest.importorskip("sentence_transformers.models")
-    import torch
     from transformers import BertConfig, BertModel
 
     from condensery.tokens.tokenizer import train_wordpiece
@@ -110,6 +112,33 @@ def test_queries_that_nobody_asks_are_not_encoded(adapted: tuple[Done, list[str]
     index = DenseIndex(artifact(done, "as_it_is.index"))
     with pytest.raises(UserError, match="query_splits"):
         index.query_vectors(collection.questions("train"))
+
+
+def test_a_program_of_ones_own_trains_as_the_stage_does(adapted: tuple[Done, list[str]], tmp_path: Path) -> None:
+    folder, start = artifact(adapted[0], "distilled"), artifact(adapted[0], "as_it_is")
+    collection, made = Collection(artifact(adapted[0], "corpus")), Queries(artifact(adapted[0], "queries"))
+    config = read_json(folder / "manifest.json")["config"]
+    columns = (collection.passages.column(name) for name in ("id", "title", "text"))
+    passages = {name: {"title": title, "text": text} for name, title, text in zip(*columns, strict=True)}
+    student = Retriever(start, device="cpu").index(passages)
+    queries = made.texts_at(chosen_queries(made, config["number"], config["seed"]))
+    teacher = Fused([BM25().index(passages), student], weights=[0.6, 0.4])
+    data = RankingDataModule(queries, student, teacher, **{name: config[name] for name in ("batch_size", "seed")})
+    module = QueryTowerModule(start, **{name: config[name] for name in ("learning_rate", "warmup_ratio", "seed")})
+    quiet: Any = {"enable_progress_bar": False, "enable_checkpointing": False, "logger": False, "accelerator": "cpu"}
+    pl.Trainer(max_steps=config["steps"], default_root_dir=tmp_path, **quiet).fit(module, data)
+    ranked = np.load(folder / "teacher-passages.npy")
+    assert len(ranked) == len(queries) > 2 * config["batch_size"]
+    assert (np.sort(data.batches.passages, axis=1) == np.sort(ranked, axis=1)).all()
+    module.save_pretrained(tmp_path / "mine")
+    mine, theirs, first = (load_retriever(path) for path in (tmp_path / "mine", folder, start))
+    assert (mine.query_length, mine.passage_length) == (theirs.query_length, theirs.passage_length) == (40, 40)
+    assert same_weights(mine.model.passage, theirs.model.passage)
+    ours, stages, before = (
+        torch.nn.utils.parameters_to_vector(one.model.query.parameters()) for one in (mine, theirs, first)
+    )
+    assert (ours - stages).norm() < 1e-3 * (stages - before).norm(), "but for rounding: vectors of other chunks"
+    assert (stages - before).norm() > 0
 
 
 def test_what_is_saved_opens_in_sentence_transformers_with_equal_vectors(adapted: tuple[Done, list[str]]) -> None:

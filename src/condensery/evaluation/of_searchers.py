@@ -23,7 +23,7 @@ def evaluate(
     itself, by its id and its text, is not ranked, unless it is judged relevant; a line says of how many queries.
 
     Args:
-        retriever: a ``Retriever`` or ``BM25``.
+        retriever: a ``Retriever``, ``BM25``, or several of them as one (``Fused``).
         data: a folder in the BEIR layout, or a ``Collection``.
         metrics: such as NDCG@10, MRR@10, Recall@100, MAP or Success@5.
         split: train, dev or test; of a folder the file ``qrels/SPLIT.tsv``.

@@ -31,9 +31,11 @@ def blended(start: BiEncoder, trained: BiEncoder, share: float) -> BiEncoder:
 
 
 def same_weights(first: nn.Module, second: nn.Module) -> bool:
-    """Whether two modules have the same weights, to the bit."""
+    """Whether two modules have the same weights, to the bit; in the precision of the first."""
     mine, theirs = first.state_dict(), second.state_dict()
-    return mine.keys() == theirs.keys() and all(torch.equal(value, theirs[name]) for name, value in mine.items())
+    return mine.keys() == theirs.keys() and all(
+        torch.equal(value, theirs[name].to(value)) for name, value in mine.items()
+    )
 
 
 @torch.no_grad()

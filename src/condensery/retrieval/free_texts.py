@@ -9,8 +9,10 @@ from numpy.typing import NDArray
 
 from condensery.errors import UserError
 from condensery.retrieval.ranking import Ranking
+from condensery.system.progress import progress
 
 Encode = Callable[[Sequence[str]], NDArray[np.floating]]  # texts to their query vectors (n, d)
+ASKED = 256  # texts that a retriever is asked at a time
 Search = Callable[[Sequence[str], int], Ranking]  # the k best passages for texts: scores and rows (n, k)
 
 
@@ -42,3 +44,14 @@ def searcher(retriever: Any, encoder_of: Callable[[Path], Encode]) -> Search:
         raise UserError("reranked candidates are those of the collection's own queries; ask what they were made from")
     encode = encoder_of(getattr(retriever, "exact", retriever).folder)
     return lambda texts, k: retriever.search_vectors(np.asarray(encode(texts), np.float32), k)
+
+
+def ranked(search: Search, texts: Sequence[str], depth: int, label: str) -> Ranking:
+    """The ``depth`` best passages for texts (n,), n > 0: scores and rows (n, depth). Progress is shown as ``label``."""
+    found = []
+    with progress(label, len(texts), "queries") as task:
+        for first in range(0, len(texts), ASKED):
+            found.append(search(texts[first : first + ASKED], depth))
+            task.advance(len(found[-1][0]))
+    scores, rows = zip(*found, strict=True)
+    return np.concatenate(scores), np.concatenate(rows)

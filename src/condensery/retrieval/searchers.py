@@ -44,6 +44,14 @@ class Searcher(ABC):
         """The number of passages."""
         return len(self._ids)
 
+    @property
+    def content_hash(self) -> str:
+        """The hash of the passages: their ids, titles and texts in their order."""
+        digest = hashlib.blake2b(digest_size=16)
+        for text in (*self._ids, *self._titles, *self._texts):
+            digest.update(text.encode() + b"\0")
+        return digest.hexdigest()
+
     def index(self, passages: Passages) -> Self:
         """Search these passages from now on, in place of any before them.
 
@@ -292,12 +300,21 @@ class Retriever(Searcher):
         self.query_length = query_length or lengths[0] or longest
         self.passage_length = passage_length or lengths[1] or longest
         self.device, self.windows = device_of_search(device), windows
-        self._tokenizer = load_tokenizer(tokenizer)
+        self.tokenizer, self._tokenizer = tokenizer, load_tokenizer(tokenizer)
         self._vocabulary = Vocabulary.of(self._tokenizer)
         for side in ("query", "passage"):
             prefix = getattr(self.model.settings, f"{side}_prefix")
             length = getattr(self, f"{side}_length")
             check_prefix(f"{side}_prefix", prefix, len(self._words(prefix)), f"{side}_length", length)
+
+    @property
+    def passage_vectors(self) -> NDArray[np.float32]:
+        """The vectors of the indexed passages, (m, d); with ``windows``, of all windows of the first passage, the second, ...
+
+        Raises ``UserError`` where nothing is indexed.
+        """
+        self._check([])
+        return self._vectors
 
     def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """The vectors of queries, (n, d). Raises ``UserError`` where one is not finite."""

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from condensery.tokens.artifacts import Queries
 
 Temperature = Annotated[float, Field(gt=0)]
-ASKED = 256  # queries that the teacher is asked at a time
 SENTENCE = 30.0  # tokens of a query that is a sentence
 
 
@@ -127,24 +126,19 @@ def _ranked(
     """What the teacher ranks for queries (n,): scores and passages (n, depth), kept in the stage's folder."""
     import numpy as np
 
-    from condensery.retrieval.free_texts import searcher
+    from condensery.retrieval.free_texts import ranked, searcher
     from condensery.retrieval.index import open_index
     from condensery.system.files import atomic, load_array
-    from condensery.system.progress import progress
 
     files = [context.folder / f"teacher-{name}.npy" for name in ("scores", "passages")]
     if not all(file.exists() for file in files):
         teacher = open_index(context.input("teacher"), collection, context.runtime.threads)
         ask = searcher(teacher, _encoder_of(context))
-        depth, found = min(config.depth, len(teacher)), []
-        texts = queries.texts_at(rows)
-        with progress(f"{context.stage_name}: teacher", len(rows), "queries") as task:
-            for first in range(0, len(rows), ASKED):
-                found.append(ask(texts[first : first + ASKED], depth))
-                task.advance(len(found[-1][0]))
-        for file, parts in zip(files, zip(*found, strict=True), strict=True):
+        depth, label = min(config.depth, len(teacher)), f"{context.stage_name}: teacher"
+        found: list[np.ndarray] = [*ranked(ask, queries.texts_at(rows), depth, label)]
+        for file, part in zip(files, found, strict=True):
             with atomic(file) as temporary, open(temporary, "wb") as stream:
-                np.save(stream, np.concatenate(parts))
+                np.save(stream, part)
     scores, passages = (load_array(file) for file in files)
     return scores, passages
 

@@ -1,6 +1,7 @@
 """Training of the tower that encodes queries, while the vectors of all passages stand still."""
 
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor
@@ -12,6 +13,7 @@ from condensery.losses.cross_batch import processes
 from condensery.losses.distillation import KLDivergence
 from condensery.losses.gradient_cache import ChunkEncoder
 from condensery.models.biencoder import BiEncoder
+from condensery.models.blending import same_weights
 from condensery.training.batches.rankings import RankingBatch
 from condensery.training.modules.base import PathOrName
 from condensery.training.modules.encoders import TowersModule
@@ -19,6 +21,8 @@ from condensery.training.modules.encoders import TowersModule
 
 class QueryTowerModule(TowersModule):
     """The tower of queries learns the rankings of a teacher, such as BM25 and the retriever itself joined.
+
+    It is trained on ``RankingDataModule``, and begins with the checkpoint of the student there.
 
     Only queries are encoded, and the index of the passages stays what it is (fixed document vectors: ADORE, Zhan et al.
     2021, §4.2). The loss is the KL divergence of the softmax over the passages of the batch from that of the teacher's
@@ -33,6 +37,8 @@ class QueryTowerModule(TowersModule):
     Raises:
         UserError: the checkpoint cannot be loaded, a number is out of its range, or ``towers`` says shared.
     """
+
+    trained_on = MappingProxyType({"ranking": "RankingDataModule"})
 
     def __init__(
         self,
@@ -51,8 +57,17 @@ class QueryTowerModule(TowersModule):
         self._remember(model=model)
 
     def on_fit_start(self) -> None:
-        """Raise ``UserError``, too, where several processes train: each would know its own passages alone."""
+        """Raise ``UserError``, too, where the passages' vectors are those of another encoder, or several processes train.
+
+        Each process would know its own passages alone.
+        """
         super().on_fit_start()
+        student, own = getattr(getattr(self.trainer, "datamodule", None), "student", None), self.model.passage
+        theirs = own if student is None else student.model.passage
+        if own.settings != theirs.settings or not same_weights(own, theirs):
+            raise UserError(
+                f"{type(self).__name__}: the data module's student encodes passages in another way; begin with its checkpoint"
+            )
         if processes() > 1:
             raise UserError(f"{type(self).__name__} trains in one process; give the Trainer devices=1")
 

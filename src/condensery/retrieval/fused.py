@@ -1,0 +1,97 @@
+"""Searchers of a program of your own, joined into one."""
+
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condensery.arguments import Range, check_numbers
+from condensery.errors import UserError
+from condensery.retrieval.fusion import FusedIndex
+from condensery.retrieval.ranking import Ranking
+from condensery.retrieval.searchers import Searcher
+from condensery.system.progress import ProgressTask
+
+
+class Fused(Searcher):
+    """Several searchers that are searched as one, such as BM25 and a retriever; what ``index`` does leaves them as they are.
+
+    The score of a passage is the weighted sum of those that the searchers give it, which are brought to [0, 1] for each query
+    (Lee 1997; see ``condensery.retrieval.fusion``). A searcher that did not find it adds nothing.
+
+    Args:
+        searchers: ``BM25``, a ``Retriever``, ... Where all have indexed the same passages, nothing need be indexed again.
+        weights: a number >= 0 for each; their scale changes no order. None = all alike.
+        depth: passages that each searcher is asked for, whose scores are brought to [0, 1] and joined.
+
+    Raises:
+        UserError: a weight is missing or below 0, or all are 0; from a search, the searchers have not indexed the same
+            passages, and nothing was indexed since.
+    """
+
+    def __init__(
+        self, searchers: Sequence[Searcher], weights: Sequence[float] | None = None, depth: int = 1000
+    ) -> None:
+        check_numbers("Fused", locals())
+        super().__init__()
+        self.searchers = [copy(one) for one in searchers if isinstance(one, Searcher)]
+        if not searchers or len(self.searchers) < len(searchers):
+            raise UserError("Fused: a list of searchers is expected, such as [BM25(), Retriever(...)]")
+        given = [1.0] * len(searchers) if weights is None else list(weights)
+        if len(given) != len(searchers) or any(map(Range(0).fault, given)) or not any(given):
+            raise UserError(
+                f"Fused: weights must be a number >= 0 for each of the {len(searchers)} searchers, and not all 0"
+            )
+        self.weights, self.depth = list(map(float, given)), depth
+        first = self.searchers[0]
+        if len({one.content_hash for one in self.searchers}) == 1:
+            self._ids, self._titles, self._texts = first._ids, first._titles, first._texts
+
+    def identity(self) -> str:
+        """See ``Searcher``."""
+        return f"fused {self.depth} {list(zip(self.weights, (one.identity() for one in self.searchers), strict=True))}"
+
+    def without_terms(self, queries: Sequence[str]) -> int:
+        """The most queries of which one of the searchers says that they share no term with any passage."""
+        counts = [getattr(one, "without_terms", None) for one in self.searchers]
+        return max((count(queries) for count in counts if count), default=0)
+
+    def _check(self, queries: Sequence[str]) -> None:
+        if not self._ids:
+            raise UserError(
+                "search: the searchers of Fused have not indexed the same passages; call index(passages) first"
+            )
+        super()._check(queries)
+
+    def _prepare(self, titles: list[str], texts: list[str]) -> None:
+        both = enumerate(zip(titles, texts, strict=True))
+        passages = {str(number): {"title": title, "text": text} for number, (title, text) in both}
+        self.searchers = [copy(one).index(passages) for one in self.searchers]
+
+    def _rank(self, queries: list[str], k: int) -> Ranking:
+        return self._joined(queries).search(np.arange(len(queries)), k)
+
+    def _score(self, queries: list[str], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
+        return self._joined(queries).score(np.arange(len(queries)), passage_rows)
+
+    def _joined(self, queries: list[str]) -> FusedIndex:
+        return FusedIndex([_Asked(one, queries) for one in self.searchers], self.weights, self.depth)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A searcher as a ``CollectionRetriever`` whose queries are these."""
+
+    searcher: Searcher
+    queries: list[str]
+
+    def __len__(self) -> int:
+        return len(self.searcher)
+
+    def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
+        return self.searcher.rank([self.queries[row] for row in query_rows], k)
+
+    def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
+        return self.searcher.score([self.queries[row] for row in query_rows], passage_rows)
