@@ -409,6 +409,10 @@ def test_mlm_trains_the_head_of_a_frozen_backbone_and_nothing_to_train_is_one_li
         (lambda world: SpanPairDataModule(world / "nowhere", world / "bert").prepare_data(), "no such folder"),
         (lambda world: SpanPairDataModule(["a", 3], world / "bert").prepare_data(), "a list of strings"),
         (lambda world: PassageQueryDataModule([{"text": "x"}], world / "bert"), r"data\[0\]"),
+        (
+            lambda world: PassageQueryDataModule([QUERIES[0], {"text": "x", "queries": ["y", " "]}], world / "bert"),
+            r"data\[1\]: .* blank",
+        ),
         (lambda world: triples(batch_size=0)(world), "TripleDataModule: batch_size must be a whole number >= 1, not 0"),
         (lambda world: triples(below_share=1.5)(world), "below_share must be a number > 0 and <= 1, not 1.5"),
         (lambda world: triples(below_score=float("inf"))(world), "below_score must be a number, not inf"),

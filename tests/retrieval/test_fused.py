@@ -11,7 +11,7 @@ from error_lines import names
 from condensery import BM25, Fused, TripleDataModule, UserError, evaluate
 from condensery.retrieval.fusion import FusedIndex
 from condensery.retrieval.ranking import Ranking, pack, top, unpack
-from condensery.retrieval.searchers import Searcher
+from condensery.retrieval.searcher import Searcher
 from condensery.text.given import collection_of
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from condensery.evaluation.names import split_metric
 
 if TYPE_CHECKING:
-    from condensery.retrieval.searchers import Searcher
+    from condensery.retrieval.searcher import Searcher
     from condensery.text.collection import Collection
 
 DEPTH = 1000  # passages that a metric without a cutoff looks at

@@ -11,7 +11,7 @@ from condensery.arguments import Range, check_numbers
 from condensery.errors import UserError
 from condensery.retrieval.fusion import FusedIndex
 from condensery.retrieval.ranking import Ranking
-from condensery.retrieval.searchers import Searcher
+from condensery.retrieval.searcher import Searcher
 from condensery.system.progress import ProgressTask
 
 

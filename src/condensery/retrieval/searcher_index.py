@@ -11,7 +11,7 @@ from condensery.retrieval.positive_aware import Below
 from condensery.retrieval.ranking import Ranking
 from condensery.retrieval.relabelled import NOTHING, Relabelled
 from condensery.retrieval.retriever import unmatched_queries
-from condensery.retrieval.searchers import Searcher
+from condensery.retrieval.searcher import Searcher
 from condensery.system.cache import cached
 from condensery.system.progress import ProgressTask
 from condensery.text.collection import Collection

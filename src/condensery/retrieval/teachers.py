@@ -18,8 +18,8 @@ from condensery.retrieval.pair_scores import PairScores, open_pair_scores, read_
 from condensery.retrieval.pool import NegativePool, without_repeats
 from condensery.retrieval.reranking import Score
 from condensery.retrieval.retriever import CollectionRetriever
+from condensery.retrieval.searcher import Searcher
 from condensery.retrieval.searcher_index import SearcherIndex
-from condensery.retrieval.searchers import Searcher
 from condensery.system.cache import cached
 from condensery.system.progress import ProgressTask, progress
 from condensery.text.collection import Collection

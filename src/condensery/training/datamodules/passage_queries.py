@@ -8,6 +8,7 @@ import numpy as np
 
 from condensery.arguments import check_numbers
 from condensery.errors import UserError
+from condensery.text.blank import is_blank
 from condensery.tokens.artifacts import Tokens
 from condensery.tokens.prefixes import Prefixes
 from condensery.training.batches.sources import (
@@ -46,7 +47,7 @@ class PassageQueryDataModule(TokenDataModule):
         passage_prefix: put before each passage, and before its title.
 
     Raises:
-        UserError: a number is out of its range, or an item of ``data`` has no text or no queries; see
+        UserError: a number is out of its range, or an item of ``data`` has no text or no queries, or blank ones; see
             ``TokenDataModule``, too.
 
     Attributes:
@@ -122,7 +123,7 @@ class PassageQueryDataModule(TokenDataModule):
 
 
 def _with_queries(data: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """The texts and the queries of each. Raises ``UserError`` where one has none of the two."""
+    """The texts and the queries of each. Raises ``UserError`` where one has none of the two, or a blank one."""
     texts, queries = [], []
     for number, one in enumerate(data):
         text, own = (one.get("text"), one.get("queries")) if isinstance(one, Mapping) else (None, None)
@@ -130,6 +131,8 @@ def _with_queries(data: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[li
             raise UserError(
                 f"data[{number}]: a mapping with `text` (a string) and `queries` (a list of strings) is expected"
             )
+        if is_blank(text) or any(map(is_blank, own)):
+            raise UserError(f"data[{number}]: its text or one of its queries is blank; leave it out")
         texts.append(text)
         queries.append(list(own))
     return texts, queries

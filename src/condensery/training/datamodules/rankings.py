@@ -9,7 +9,8 @@ import numpy as np
 from condensery.arguments import check_numbers
 from condensery.errors import UserError
 from condensery.retrieval.free_texts import ranked
-from condensery.retrieval.searchers import Retriever, Searcher
+from condensery.retrieval.searcher import Searcher
+from condensery.retrieval.searchers import Retriever
 from condensery.text.blank import is_blank
 from condensery.tokens.prefixes import Prefixes
 from condensery.training.batches.rankings import RankingBatches

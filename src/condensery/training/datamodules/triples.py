@@ -16,8 +16,9 @@ from condensery.retrieval.pair_scores import PairScores, TeacherScores
 from condensery.retrieval.pool import NegativePool
 from condensery.retrieval.positive_aware import Below
 from condensery.retrieval.relabelled import NOTHING, Relabelled, read_relabelled
+from condensery.retrieval.searcher import Searcher
 from condensery.retrieval.searcher_index import mined
-from condensery.retrieval.searchers import BM25, Searcher
+from condensery.retrieval.searchers import BM25
 from condensery.retrieval.teachers import Predict, Predicting, taught_by
 from condensery.text.collection import Collection
 from condensery.text.given import Given

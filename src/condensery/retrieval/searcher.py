@@ -1,0 +1,137 @@
+"""What finds passages for queries in a program of your own: the base of ``BM25``, ``Retriever`` and ``Fused``.
+
+Shapes: n queries, m passages, k results.
+"""
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Self, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condensery.arguments import check_numbers
+from condensery.errors import UserError, shown
+from condensery.retrieval.finite import check_scores
+from condensery.retrieval.hits import Hit
+from condensery.retrieval.ranking import Ranking
+from condensery.text.ids import check_distinct
+from condensery.text.lines import check_whole
+
+Passages = Sequence[str] | Mapping[str, str | Mapping[str, str]]
+
+
+class Searcher(ABC):
+    """Finds passages for queries, among those that ``index`` was given."""
+
+    def __init__(self) -> None:
+        self._ids, self._titles, self._texts = list[str](), list[str](), list[str]()
+
+    def __len__(self) -> int:
+        """The number of passages."""
+        return len(self._ids)
+
+    @property
+    def content_hash(self) -> str:
+        """The hash of the passages: their ids, titles and texts in their order."""
+        digest = hashlib.blake2b(digest_size=16)
+        for text in (*self._ids, *self._titles, *self._texts):
+            digest.update(text.encode() + b"\0")
+        return digest.hexdigest()
+
+    def index(self, passages: Passages) -> Self:
+        """Search these passages from now on, in place of any before them.
+
+        Args:
+            passages: texts, whose ids are then "0", "1", ...; or by id a text or a mapping with ``text`` and, if it has
+                one, ``title`` (the BEIR layout).
+
+        Returns:
+            the retriever itself.
+
+        Raises:
+            UserError: there are none, or one is no text.
+        """
+        named = passages if isinstance(passages, Mapping) else {str(i): text for i, text in enumerate(passages)}
+        if isinstance(passages, str) or not named:
+            raise UserError(
+                "index: a sequence of texts, or a mapping of ids to texts, is expected; it must not be empty"
+            )
+        check_distinct(named, "index")
+        titles, texts = [], []
+        for name, passage in named.items():
+            title, text = ("", passage) if isinstance(passage, str) else (passage.get("title", ""), passage.get("text"))
+            if not isinstance(text, str) or not isinstance(title, str):
+                raise UserError(
+                    f"index: passage {shown(str(name))!r} has no text; it must be a str, or a mapping with `text`"
+                )
+            for given, what in ((str(name), "id"), (title, "title"), (text, "text")):
+                check_whole(given, what, f"index: passage {shown(str(name))!r}")
+            titles.append(title)
+            texts.append(text)
+        self._prepare(titles, texts)
+        self._ids, self._titles, self._texts = [str(name) for name in named], titles, texts
+        return self
+
+    @overload
+    def search(self, query: str, k: int = 10) -> list[Hit]: ...  # type: ignore[overload-overlap]  # a str is a sequence, too
+
+    @overload
+    def search(self, query: Sequence[str], k: int = 10) -> list[list[Hit]]: ...
+
+    def search(self, query: str | Sequence[str], k: int = 10) -> list[Hit] | list[list[Hit]]:
+        """The ``k`` best passages, best first: of one query a list, of several a list for each.
+
+        Equal scores stand in the order of the passages; BM25 finds no passage that shares no term with the query.
+        Raises ``UserError`` where nothing is indexed.
+        """
+        check_numbers("search", {"k": k})
+        one = isinstance(query, str)
+        scores, rows = self.rank([query] if isinstance(query, str) else query, k)
+        hits = [
+            [
+                Hit(rank, float(score), self._ids[row], self._titles[row], self._texts[row])
+                for rank, (score, row) in enumerate(zip(*pair, strict=True), 1)
+                if row >= 0
+            ]
+            for pair in zip(scores, rows.tolist(), strict=True)
+        ]
+        return hits[0] if one else hits
+
+    def rank(self, queries: Sequence[str], k: int) -> Ranking:
+        """The same as arrays: scores (n, k) float32 and places of the passages (n, k) int64, -inf and -1 where there are
+        fewer. Raises ``UserError`` where nothing is indexed."""
+        self._check(queries)
+        scores, rows = self._rank(list(queries), k)
+        check_scores(scores, rows, "search: a score of query", queries)
+        return scores, rows
+
+    def score(self, queries: Sequence[str], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
+        """The scores (n, k) of passages at some places (n, k) of each query; NaN for place -1.
+
+        See ``CollectionRetriever.score``. Raises ``UserError`` where nothing is indexed, or a score is not finite.
+        """
+        self._check(queries)
+        return self._score(list(queries), passage_rows)
+
+    def _check(self, queries: Sequence[str]) -> None:
+        if not self._ids:
+            raise UserError("search: nothing is indexed yet; call index(passages) first")
+        for number, query in enumerate(queries):
+            if not isinstance(query, str):
+                raise UserError(f"search: query {number} is no text but of {type(query).__name__}")
+            check_whole(query, "text", f"search: query {number}")
+
+    def identity(self) -> str:
+        """What its results depend on besides the passages: what is mined with it is found again by this."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def _prepare(self, titles: list[str], texts: list[str]) -> None: ...
+
+    @abstractmethod
+    def _rank(self, queries: list[str], k: int) -> Ranking: ...
+
+    @abstractmethod
+    def _score(self, queries: list[str], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]: ...
