@@ -14,7 +14,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine with an NVIDIA driver, whose tool is to be written into the folder; its CPU has no bf16."""
     hardware._oldest_gpu.cache_clear()
     monkeypatch.setattr(hardware, "_has_gpu", lambda: True)
-    monkeypatch.setattr(hardware, "_cpu_has_bf16", lambda: False)
+    monkeypatch.setattr(hardware, "_cpu_is_quick_at_bf16", lambda: False)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     yield tmp_path
@@ -94,3 +94,17 @@ def test_a_gpu_in_sight_needs_no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "_gpus_in_sight", lambda: 2)
     monkeypatch.delattr(hardware, "_gpus_of_torch")
     check_devices("gpu", 2)
+
+
+@pytest.mark.parametrize(
+    ("flags", "quick"),
+    [
+        ("avx2 avx512f", False),
+        ("avx512f avx512_bf16", True),  # AMD since Zen 4, Intel's Cooper Lake
+        ("avx512f avx512_bf16 avx512_fp16 amx_tile amx_bf16", True),
+        ("avx512f avx512_bf16 avx512_fp16", False),  # AMX is hidden by a virtual machine
+        ("asimd bf16", True),
+    ],
+)
+def test_bf16_is_taken_where_a_processor_is_quick_at_it(flags: str, quick: bool) -> None:
+    assert hardware._quick_at_bf16(set(flags.split())) is quick
