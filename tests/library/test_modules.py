@@ -75,6 +75,16 @@ def triples(**changes: Any) -> Callable[[Path], TripleDataModule]:
     return lambda world: TripleDataModule(world / "scifact", world / "bert", **{**TRIPLES, **lengths, **changes})
 
 
+def triples_of_student(**changes: Any) -> Callable[[Path], TripleDataModule]:
+    """The passages have the vectors of a student."""
+
+    def made(world: Path) -> TripleDataModule:
+        student = Retriever(world / "bert", query_length=20, passage_length=40)
+        return triples(**{"student": student, "negatives": BM25, "negatives_per_query": 3, **changes})(world)
+
+    return made
+
+
 def rankings(
     weights: tuple[float, float] = (0.6, 0.4),
     passages: list[str] = PASSAGES,
@@ -101,6 +111,7 @@ KINDS = {
     "inverse cloze": Kind(InverseClozeModule, spans(pairs="sentence", query_length=20)),
     "query tower": Kind(QueryTowerModule, rankings()),
     "bi-encoder": Kind(BiEncoderModule, triples()),
+    "bi-encoder's queries": Kind(partial(BiEncoderModule, train_passages=False), triples_of_student()),
     "cross-encoder": Kind(CrossEncoderModule, triples(pairs=True)),
 }
 each = pytest.mark.parametrize("kind", KINDS)
@@ -512,6 +523,17 @@ def test_what_a_trainer_cannot_do_is_said(world: Path, tmp_path: Path) -> None:
     for other in ({"vectors": {"pooling": "mean"}}, {"model": _other(world)}):
         with pytest.raises(UserError, match="student encodes passages in another way; begin with its checkpoint"):
             fit(module=QueryTowerModule(**{"model": world / "bert", **other}), data=rankings()(world))
+        with pytest.raises(UserError, match="student encodes passages in another way; begin with its checkpoint"):
+            fit(
+                module=BiEncoderModule(**{"model": world / "bert", **other}, train_passages=False),
+                data=triples_of_student()(world),
+            )
+    with pytest.raises(UserError, match="vectors of the data module's student; give train_passages=False"):
+        fit(module=BiEncoderModule(world / "bert"), data=triples_of_student()(world))
+    with pytest.raises(UserError, match="queries need a tower of their own"):
+        BiEncoderModule(BiEncoder(QueryTowerModule(world / "bert").model.passage), train_passages=False)
+    with pytest.raises(UserError, match="the student is a Retriever with windows=1"):
+        triples_of_student(pairs=True)(world)
     with pytest.raises(UserError, match="has a decoder: give the data module"):
         fit(module=MaskedAutoEncoderModule(world / "bert"))
     with pytest.raises(UserError, match="lower learning_rate, raise warmup_ratio or set max_grad_norm"):

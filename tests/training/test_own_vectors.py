@@ -13,14 +13,16 @@ from error_lines import names
 
 from condensery.errors import UserError
 from condensery.losses.gradient_cache import backpropagate
-from condensery.models.biencoder import BiEncoder
+from condensery.models.biencoder import PASSAGE, QUERY, BiEncoder
 from condensery.models.encoder import Encoder
 from condensery.models.vectors import VectorSettings
+from condensery.tokens.batches import chunks
 from condensery.tokens.prefixes import Prefixes
 from condensery.tokens.tokenizer import train_wordpiece
 from condensery.training.batches.sources import prefixed
 from condensery.training.datamodules.passage_queries import PassageQueryDataModule
 from condensery.training.layer_decay import layer_shares
+from condensery.training.modules.biencoder import BiEncoderModule
 from condensery.training.modules.contrastive import COLDEST, ContrastiveModule
 from condensery.training.modules.query_tower import QueryTowerModule
 
@@ -156,3 +158,33 @@ def test_the_divergence_is_the_textbook_one_and_passages_stand_still(tmp_path: P
     assert all(weight.grad is None for weight in module.model.passage.parameters())
     assert all(torch.equal(one, other) for one, other in zip(before, module.model.passage.parameters(), strict=True))
     assert gradients(module.model.query)
+
+
+@pytest.mark.parametrize("loss", ["info_nce", {"name": "matryoshka", "dims": [16, 8], "loss": "info_nce"}])
+def test_passages_that_stand_still_give_the_gradient_of_those_that_are_encoded_and_not_trained(
+    loss: Any, tmp_path: Path
+) -> None:
+    def module() -> BiEncoderModule:
+        towers = BiEncoder.from_encoder(encoder(), separate=True)
+        return BiEncoderModule(towers, loss=loss, temperature=0.2, train_passages=False).double()
+
+    encoded = trainings.triple_batches(tmp_path)
+    first, second = module(), module()
+    vectors = np.zeros((30, 16))
+    with torch.no_grad():
+        for row in range(30):
+            (chunk,) = chunks(*encoded.rows(PASSAGE, np.array([row])), 60, 0, tower=PASSAGE)
+            vectors[row] = first.vectors(chunk)[0].numpy()
+    standing = trainings.triple_batches(tmp_path, vectors=vectors.__getitem__)
+    whole, queries = encoded.batch(1), standing.batch(1)
+    assert {chunk.tower for chunk in queries.chunks} == {QUERY}
+    assert queries.tokens < whole.tokens
+    assert torch.equal(queries.passages, whole.passages)
+    losses = [
+        backpropagate(model, batch.chunks, contrast)["contrast"].item()
+        for batch, (model, contrast) in ((whole, first.objective(whole)), (queries, second.objective(queries)))
+    ]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-9)
+    assert all(weight.grad is None for one in (first, second) for weight in one.model.passage.parameters())
+    for one, other in zip(gradients(first.model.query), gradients(second.model.query), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-7)

@@ -209,6 +209,10 @@ def run(
         own: Any = {"temperature": 0.2, "learn_temperature": True, "layer_decay": 0.8}
         module = ContrastiveModule(BiEncoder(encoder), **own, **chosen)
         batches = span_batches(folder, mask_rate=None)
+    elif kind == "standing_passages":
+        towers = BiEncoder.from_encoder(Encoder(language_model.base_model), separate=True)
+        module = BiEncoderModule(towers, train_passages=False, **chosen)
+        batches = triple_batches(folder, vectors=np.random.default_rng(9).normal(size=(30, 16)).astype("f").__getitem__)
     elif kind == "query_tower":
         encoder = Encoder(language_model.base_model, VectorSettings("mean", normalise=True))
         module = QueryTowerModule(BiEncoder.from_encoder(encoder, separate=True), **chosen)

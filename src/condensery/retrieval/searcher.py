@@ -5,7 +5,7 @@ Shapes: n queries, m passages, k results.
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Self, overload
 
 import numpy as np
@@ -35,10 +35,7 @@ class Searcher(ABC):
     @property
     def content_hash(self) -> str:
         """The hash of the passages: their ids, titles and texts in their order."""
-        digest = hashlib.blake2b(digest_size=16)
-        for text in (*self._ids, *self._titles, *self._texts):
-            digest.update(text.encode() + b"\0")
-        return digest.hexdigest()
+        return hash_of_passages(self._ids, self._titles, self._texts)
 
     def index(self, passages: Passages) -> Self:
         """Search these passages from now on, in place of any before them.
@@ -135,3 +132,11 @@ class Searcher(ABC):
 
     @abstractmethod
     def _score(self, queries: list[str], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]: ...
+
+
+def hash_of_passages(ids: Iterable[str], titles: Iterable[str], texts: Iterable[str]) -> str:
+    """The hash of some passages in their order; that of a searcher which has indexed them is the same."""
+    digest = hashlib.blake2b(digest_size=16)
+    for text in (*ids, *titles, *texts):
+        digest.update(text.encode() + b"\0")
+    return digest.hexdigest()

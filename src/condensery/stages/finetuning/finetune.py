@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,6 +12,7 @@ from condensery.losses.registry import check_loss, check_name, teaching
 from condensery.stages.base import Context, Input, StageConfig, stage
 from condensery.stages.card import card_of, name_of_data
 from condensery.stages.finetuning.training_queries import QueriesConfig, training_queries, training_work, with_teacher
+from condensery.stages.standing_passages import check_encoded_by, vectors_of
 from condensery.stages.training import (
     EncoderStageConfig,
     ValidatedConfig,
@@ -21,6 +23,8 @@ from condensery.stages.training import (
 from condensery.stages.work import Read, Work, known, with_encoder
 
 if TYPE_CHECKING:
+    from condensery.models.biencoder import BiEncoder
+    from condensery.retrieval.dense import DenseIndex
     from condensery.training.batches.base import Order
     from condensery.training.batches.triples import TrainingQueries
 
@@ -39,10 +43,12 @@ class AdaptiveConfig(StageConfig):
 class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     """``batch_size`` counts queries; each brings one positive and ``negatives_per_query`` hard negatives.
 
+    ``passages``: an index whose vectors of passages stand still; queries get a tower of their own, which alone is trained.
     ``teacher``: of a pair that several of these stages have scored the first counts.
     """
 
     teacher: Annotated[list[str], Input("pair_scores")]
+    passages: Annotated[str | None, Input("index")]
     towers: Literal["shared", "separate"]
     query_length: Annotated[int, Field(ge=4)]
     passage_length: Annotated[int, Field(ge=4)]
@@ -55,12 +61,15 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     def work(self, read: Read) -> Work:
         """Steps of queries, their positives and their hard negatives."""
         sizes = with_encoder(known(read, "tokens", "tokenizer", "init"), self.backbone, self.passage_length)
+        if self.passages is not None:
+            sizes = replace(sizes, same_passages=True)
+            return training_work(self, sizes, 0, self.passage_length, contrast=True)
         each = 1 + (self.negatives_per_query if self.negatives or self.labels else 0)
         return training_work(self, sizes, each, self.passage_length, contrast=True)
 
     def by_content(self) -> set[str]:
-        """A key that came later: where it names nothing the ids are those of before."""
-        return super().by_content() | (set() if self.teacher else {"teacher"})
+        """Keys that came later: where they name nothing the ids are those of before."""
+        return super().by_content() | {key for key in ("teacher", "passages") if not getattr(self, key)}
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
         """Also a loss that needs a teacher and has none, or has one that it cannot take."""
@@ -97,7 +106,9 @@ def finetune(config: FinetuneConfig, context: Context) -> dict[str, Any]:
     collection, tokens = Collection(context.input("corpus")), Tokens(context.input("tokens"))
     training = with_teacher(training_queries(config, context, collection), context)
     by_text = left_out_by_text(training.by_text, context.stage_name)
-    towers = initial_towers(config, context, tokens.vocabulary, config.towers == "separate")
+    separate = config.towers == "separate" or config.passages is not None
+    towers = initial_towers(config, context, tokens.vocabulary, separate)
+    index, lengths = _standing(config, context, towers)
     data = TripleDataModule(
         tokens,
         context.input("tokenizer"),
@@ -105,7 +116,7 @@ def finetune(config: FinetuneConfig, context: Context) -> dict[str, Any]:
         negatives_per_query=config.negatives_per_query if config.negatives or config.labels else 0,
         batch_size=config.batch_size,
         query_length=config.query_length,
-        passage_length=config.passage_length,
+        passage_length=config.passage_length if lengths is None else lengths[1],
         chunk_tokens=config.budget,
         seed=config.seed,
         workers=context.runtime.workers,
@@ -113,6 +124,8 @@ def finetune(config: FinetuneConfig, context: Context) -> dict[str, Any]:
         passage_prefix=towers.settings.passage_prefix,
     )
     data.setup()
+    assert isinstance(data.batches, TripleBatches)
+    data.batches.vectors = index.passage_vectors if index else None
     settings = config.loop(
         data.batches
     )  # before the true order, which may need a process that runs beside the training
@@ -121,17 +134,32 @@ def finetune(config: FinetuneConfig, context: Context) -> dict[str, Any]:
         loss=config.loss,
         mask_known_positives=config.mask_known_positives,
         temperature=config.temperature,
+        train_passages=index is None,
         **config.optimiser(),
     )
-    assert isinstance(data.batches, TripleBatches)
     data.batches.order = order = _order(config, context, training) or data.batches.order
     callbacks = [AdaptiveBatches(order, data.batches)] if isinstance(order, AdaptiveOrder) else []
     sample = validation_sample(config, module, context, data.lengths)
     values = run_training(module, data, settings, config, context, sample, callbacks)
     shutil.rmtree(context.folder / SCHEDULE, ignore_errors=True)
     card = card_of(type(config), config.model_dump(mode="json"), name_of_data(context.input("corpus")), values)
-    module.save_pretrained(context.folder, context.input("tokenizer"), data.lengths, card)
+    module.save_pretrained(context.folder, context.input("tokenizer"), lengths or data.lengths, card)
     return {"queries": len(training.rows), **by_text, **values}
+
+
+def _standing(
+    config: FinetuneConfig, context: Context, towers: "BiEncoder"
+) -> "tuple[DenseIndex | None, tuple[int, int] | None]":
+    """The index whose vectors of passages stand still, and the lengths in tokens that its retriever is searched with."""
+    from condensery.models.checkpoint import load_retriever
+
+    if config.passages is None:
+        return None, None
+    index, encoder = vectors_of(context, "passages", config.passages)
+    first = load_retriever(encoder)
+    named = f"stages.{context.stage_name}.passages: {config.passages}"
+    check_encoded_by(towers, first.passage_length, first, named)
+    return index, (max(first.query_length, config.query_length), first.passage_length)
 
 
 def _order(config: FinetuneConfig, context: Context, training: "TrainingQueries") -> "Order | None":

@@ -9,6 +9,7 @@ from condensery.errors import UserError
 from condensery.models.flops import Step
 from condensery.stages.base import Context, Input, stage
 from condensery.stages.card import card_of, name_of_data
+from condensery.stages.standing_passages import vectors_of
 from condensery.stages.training import CollectionConfig, Count, OptimisedStageConfig, run_training
 from condensery.stages.work import Read, Work, known, search
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from condensery.retrieval.dense import DenseIndex
     from condensery.retrieval.free_texts import Encode
     from condensery.retrieval.ranking import Ranking
     from condensery.text.collection import Collection
@@ -69,7 +69,7 @@ def distil_ranking(config: DistilRankingConfig, context: Context) -> dict[str, A
     from condensery.training.modules.query_tower import QueryTowerModule
 
     collection, queries = Collection(context.input("corpus")), Queries(context.input("queries"))
-    index, encoder = _student(config, context)
+    index, encoder = vectors_of(context, "student", config.student)
     saved = load_retriever(encoder)
     rows = chosen_queries(queries, config.number, config.seed)
     if not len(rows):
@@ -101,23 +101,6 @@ def distil_ranking(config: DistilRankingConfig, context: Context) -> dict[str, A
     card = card_of(type(config), config.model_dump(mode="json"), name_of_data(context.input("corpus")), values)
     module.save_pretrained(context.folder, encoder, (saved.query_length, saved.passage_length), card)
     return {"queries": len(rows), **values}
-
-
-def _student(config: DistilRankingConfig, context: Context) -> "tuple[DenseIndex, Path]":
-    """The vectors of the student, and the folder of the encoder that made them."""
-    from condensery.retrieval.dense import DenseIndex
-    from condensery.system.files import read_json
-
-    artifact = context.artifact("student")
-    encoder = artifact.ancestor("encoder")
-    dense = read_json(artifact.path / "index.json").get("method") == "dense"
-    index = DenseIndex(artifact.path, context.runtime.threads, device="cpu") if dense else None
-    if index is None or encoder is None or index.starts is not None:
-        raise UserError(
-            f"stages.{context.stage_name}.student: {config.student} has no vector for each passage; name a dense retriever"
-            " that is encoded with windows=1"
-        )
-    return index, encoder.path
 
 
 def _ranked(

@@ -10,6 +10,7 @@ from condensery.errors import UserError
 from condensery.models.flops import Step
 from condensery.stages.base import Context, Input, Operational, StageConfig, stage
 from condensery.stages.checks import Split
+from condensery.stages.standing_passages import check_encoded_by
 from condensery.stages.work import QUESTION, Read, Work, known
 from condensery.system.downloads import as_bytes
 
@@ -165,7 +166,6 @@ def _take_passages(config: EncodeConfig, context: Context, texts: int) -> None:
     """Take over the vectors that another encoder with the same tower of passages has made, in the same way."""
     import shutil
 
-    from condensery.models.blending import same_weights
     from condensery.models.checkpoint import load_retriever
     from condensery.system.files import read_json
 
@@ -175,11 +175,7 @@ def _take_passages(config: EncodeConfig, context: Context, texts: int) -> None:
     mine, first = (
         load_retriever(folder) for folder in (context.input("model"), encoder.path if encoder else index.path)
     )
-    alike = mine.model.settings == first.model.settings and mine.passage_length == first.passage_length
-    if not alike or not same_weights(mine.model.passage, first.model.passage):
-        raise UserError(
-            f"{key}: the passages of {config.passages} were encoded with other weights, or otherwise; set it to null"
-        )
+    check_encoded_by(mine.model, mine.passage_length, first, f"{key}: {config.passages}")
     for name in ("precision", "dtype", "windows"):
         if theirs.get(name) != getattr(config, name):
             raise UserError(f"{key}: {name} of {config.passages} is {theirs.get(name)}, here {getattr(config, name)}")

@@ -18,6 +18,7 @@ from condensery.training.batches.transport import packed, unpacked
 
 Ids = NDArray[np.int64]
 Order = Callable[[int], tuple[int, Ids]]  # step -> its epoch and the items of its batch
+PassageVectors = Callable[[Ids], NDArray[np.float32]]  # rows (c,), ascending, to vectors (c, d)
 _COUNTED = 1_000_000  # tokens of the first batches, to say how many steps a larger number is
 
 

@@ -1,11 +1,9 @@
 """Batches of queries with what a teacher ranked for them, and the vectors of those passages."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from condensery.models.biencoder import QUERY
@@ -15,9 +13,7 @@ from condensery.tokens.batches import chunks, text_rows
 from condensery.tokens.prefixes import NONE
 from condensery.tokens.store import TokenStore
 from condensery.tokens.vocabulary import Vocabulary
-from condensery.training.batches.base import ALL, Batch, Ids, Share, items_of_step
-
-PassageVectors = Callable[[Ids], NDArray[np.float32]]  # rows (c,), ascending, to vectors (c, d)
+from condensery.training.batches.base import ALL, Batch, Ids, PassageVectors, Share, items_of_step
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ from condensery.tokens.prefixes import NO_PREFIXES, Prefixes
 from condensery.tokens.ranges import ranges
 from condensery.tokens.store import TokenStore
 from condensery.tokens.vocabulary import Vocabulary
-from condensery.training.batches.base import ALL, Batch, Ids, Order, Share, items_of_step
+from condensery.training.batches.base import ALL, Batch, Ids, Order, PassageVectors, Share, items_of_step
 from condensery.training.batches.scheduling import drawn_positives
 from condensery.training.batches.teaching import taught_batch
 
@@ -35,7 +35,7 @@ Value = TypeVar("Value", bound=np.generic, covariant=True)
 class TripleBatch(Batch):
     """Queries and passages for fine-tuning. Rows 0 .. q - 1 are the queries, q .. q + p - 1 the passages.
 
-    Its chunks are of queries (tower QUERY) and of passages (tower PASSAGE).
+    Its chunks are of queries (tower QUERY) and of passages (tower PASSAGE); where these have ``vectors``, of queries alone.
 
     Attributes:
         positive: (q,) which of the p passages is each query's positive.
@@ -45,6 +45,7 @@ class TripleBatch(Batch):
         teacher: (q, p) fp32, how a teacher scores the pair, NaN where it has not; None = there is no teacher.
         scored: (s, 2) query of the batch, and row in the collection of a passage that the teacher has scored for it.
         scores: (s,) fp32.
+        vectors: (p, d) of the passages, which stand still; None = the passages are encoded.
     """
 
     positive: Tensor
@@ -54,6 +55,7 @@ class TripleBatch(Batch):
     teacher: Tensor | None = None
     scored: Tensor | None = None
     scores: Tensor | None = None
+    vectors: Tensor | None = None
 
 
 class Pool(Protocol[Value]):
@@ -169,6 +171,8 @@ class TripleBatches:
         seed: of order, positives and negatives.
         order: which queries a step is of; None = all in random order, anew each epoch.
         prefixes: what stands before queries and passages.
+        vectors: of passages, which stand still while the queries' tower is trained (ADORE: Zhan et al. 2021, §4.2); None =
+            passages are encoded.
     """
 
     def __init__(
@@ -187,11 +191,12 @@ class TripleBatches:
         seed: int,
         order: Order | None = None,
         prefixes: Prefixes = NO_PREFIXES,
+        vectors: PassageVectors | None = None,
     ) -> None:
         self.queries, self.passages, self.titles, self.vocabulary = queries, passages, titles, vocabulary
         self.training, self.batch_size, self.negatives = training, batch_size, negatives
         self.query_length, self.passage_length = query_length, passage_length
-        self.budget, self.seed, self.prefixes = budget, seed, prefixes
+        self.budget, self.seed, self.prefixes, self.vectors = budget, seed, prefixes, vectors
         self.order = order or partial(items_of_step, batch_size=batch_size, items=len(training.rows), seed=seed)
 
     def steps_an_epoch(self) -> int:
@@ -209,10 +214,9 @@ class TripleBatches:
         positive, hard = self.draw(epoch, chosen)
         passages, place = np.unique(np.concatenate([positive, hard.reshape(-1)]), return_inverse=True)
         parts, tokens = [], 0
-        sides = (
-            (QUERY, self.training.rows[chosen]),
-            (PASSAGE, passages),
-        )
+        sides = [(QUERY, self.training.rows[chosen])]
+        if self.vectors is None:
+            sides.append((PASSAGE, passages))
         first = 0
         for tower, rows in sides:
             flat, starts = self.rows(tower, rows)
@@ -223,7 +227,13 @@ class TripleBatches:
         known = known_positives(judged, names, len(chosen))
         positive_places = torch.from_numpy(place[: len(chosen)])
         made = TripleBatch(
-            chunks=parts, tokens=tokens, positive=positive_places, known=known, passages=names, judged=judged
+            chunks=parts,
+            tokens=tokens,
+            positive=positive_places,
+            known=known,
+            passages=names,
+            judged=judged,
+            vectors=None if self.vectors is None else torch.from_numpy(self.vectors(passages)),
         )
         return made if self.training.teacher is None else taught_batch(made, self.training, chosen)
 

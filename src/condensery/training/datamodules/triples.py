@@ -1,11 +1,14 @@
 """Judged queries with a positive and hard negatives each."""
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from condensery.arguments import check_numbers, no_room
 from condensery.errors import UserError
@@ -16,9 +19,9 @@ from condensery.retrieval.pair_scores import PairScores, TeacherScores
 from condensery.retrieval.pool import NegativePool
 from condensery.retrieval.positive_aware import Below
 from condensery.retrieval.relabelled import NOTHING, Relabelled, read_relabelled
-from condensery.retrieval.searcher import Searcher
+from condensery.retrieval.searcher import Searcher, hash_of_passages
 from condensery.retrieval.searcher_index import mined
-from condensery.retrieval.searchers import BM25
+from condensery.retrieval.searchers import BM25, Retriever
 from condensery.retrieval.teachers import Predict, Predicting, taught_by
 from condensery.text.collection import Collection
 from condensery.text.given import Given
@@ -70,6 +73,9 @@ class TripleDataModule(TokenDataModule):
             ``Retriever``, an object with ``predict``, such as sentence-transformers' ``CrossEncoder``, or a function, that
             gives a number for each of a list of pairs of texts, query and passage; or the scores themselves, in a file
             (``read_pair_scores``), by query id and passage id, or as ``PairScores``. None = nobody.
+        student: its vectors are those of the passages, which stand still while ``BiEncoderModule(train_passages=False)``
+            trains the queries' tower; its prefixes and the length of its passages are taken. It indexes the passages where
+            it has not. None = passages are encoded.
         training: the queries, their positives and their negatives, in place of ``split`` and ``negatives``.
         order: which queries a step is of; None = all in random order, anew each epoch.
         query_prefix: put before each query, as E5's "query: "; the encoder must know of it, see ``TowersModule``. A row of
@@ -104,6 +110,7 @@ class TripleDataModule(TokenDataModule):
         seed: int = 42,
         workers: int = 0,
         teacher: Taught | None = None,
+        student: Retriever | None = None,
         training: TrainingQueries | None = None,
         order: Order | None = None,
         query_prefix: str = "",
@@ -115,7 +122,14 @@ class TripleDataModule(TokenDataModule):
         if teacher is not None and (pairs or training is not None):
             where = "a cross-encoder (pairs) learns from none" if pairs else "it belongs to `training`, which is given"
             raise UserError(f"TripleDataModule: leave out `teacher`: {where}")
+        if student is not None:
+            if not isinstance(student, Retriever) or pairs or student.windows > 1:
+                raise UserError("TripleDataModule: the student is a Retriever with windows=1, and is not for `pairs`")
+            settings = student.model.settings
+            query_prefix, passage_prefix = settings.query_prefix, settings.passage_prefix
+            passage_length, tokenizer = student.passage_length, tokenizer or student.tokenizer
         super().__init__(data, tokenizer, titles, workers)
+        self.student = student
         one = isinstance(negatives, str | Path | Searcher | type | Negatives)
         self.negatives: list[Any] = [negatives] if one else list(negatives or [])  # type: ignore[arg-type]
         self.below = Below(below_share, below_margin, below_score)
@@ -164,6 +178,7 @@ class TripleDataModule(TokenDataModule):
             seed=self.seed,
             order=self.order,
             prefixes=self.prefixes,
+            vectors=None if self.student is None else partial(np.take, self._vectors(self.student), axis=0),
         )
         if not self.pairs:
             return triples
@@ -177,6 +192,17 @@ class TripleDataModule(TokenDataModule):
             return super().validation_sample()
         assert isinstance(self.batches, ListBatches)
         return None if self._collection is None else pair_sample(self._collection, self.batches.reader, 100, 2000)
+
+    def _vectors(self, student: Retriever) -> NDArray[np.float32]:
+        """Those of the student for the passages of the collection, (P, d)."""
+        if self._collection is None:
+            raise UserError("TripleDataModule: of tokens alone a student knows no passages; give the texts as `data`")
+        columns = [self._collection.passages.column(name) for name in ("id", "title", "text")]
+        if not len(student) or student.content_hash != hash_of_passages(*columns):
+            student = copy(student).index(
+                {name: {"title": title, "text": text} for name, title, text in zip(*columns, strict=True)}
+            )
+        return student.passage_vectors
 
     def _judged(self) -> TrainingQueries:
         if self._collection is None:

@@ -14,11 +14,12 @@ from condensery.losses.contrast import Contrast
 from condensery.losses.cross_batch import gathered, joined_passages, joined_teacher, processes
 from condensery.losses.gradient_cache import ChunkEncoder, wide
 from condensery.losses.registry import make_loss, takes_teacher
-from condensery.models.biencoder import BiEncoder
+from condensery.models.biencoder import PASSAGE, BiEncoder
 from condensery.tokens.batches import Chunk
 from condensery.training.batches.triples import TripleBatch
 from condensery.training.modules.base import PathOrName
 from condensery.training.modules.encoders import TowersModule
+from condensery.training.modules.passages import check_student, stand_still
 
 
 class BiEncoderModule(TowersModule):
@@ -34,6 +35,8 @@ class BiEncoderModule(TowersModule):
         mask_known_positives: leave out passages of the batch that are relevant to the query, by judgement or by their text,
             but are not the drawn positive. The papers' code counts them as negatives.
         temperature: an option of the loss, unless it was given as an object.
+        train_passages: False: the queries alone are trained, in a tower of their own, and the tower of the passages stays
+            what it is (ADORE: Zhan et al. 2021, §4.2). No passage is encoded where ``TripleDataModule`` has a ``student``.
         others: see ``TowersModule``.
 
     Raises:
@@ -49,15 +52,23 @@ class BiEncoderModule(TowersModule):
         loss: str | Mapping[str, Any] | RetrievalLoss = "info_nce",
         mask_known_positives: bool = True,
         temperature: float = 1.0,
+        train_passages: bool = True,
         **others: Any,
     ) -> None:
         check_numbers(type(self).__name__, locals())
-        super().__init__(model, **others)
+        super().__init__(model, **(others if train_passages else {"towers": "separate", **others}))
+        if not train_passages:
+            stand_still(self)
         self.mask_known_positives = mask_known_positives
         self.loss = loss if isinstance(loss, RetrievalLoss) else make_loss(loss, temperature=temperature)
         self.loss.normalised = self.model.settings.normalise
         self.loss.prepare(self.model.hidden_size, self.seed)
         self._remember(model=model, loss=loss)
+
+    def on_fit_start(self) -> None:
+        """Raise ``UserError``, too, where the passages have vectors of another encoder, or of one that is trained."""
+        super().on_fit_start()
+        check_student(self)
 
     def objective(self, batch: TripleBatch) -> tuple[ChunkEncoder, Contrast | None]:
         """The loss over the passages of the batch, of all processes."""
@@ -66,6 +77,8 @@ class BiEncoderModule(TowersModule):
 
         def contrast(vectors: Tensor) -> Tensor:
             queries, passages, positive, known = vectors[:number], vectors[number:], batch.positive, batch.known
+            if batch.vectors is not None:
+                passages = self.loss.features(batch.vectors.to(queries), PASSAGE)
             teacher = {} if batch.teacher is None else {"teacher": batch.teacher}
             if processes() > 1:
                 if teacher:

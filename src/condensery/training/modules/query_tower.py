@@ -13,10 +13,10 @@ from condensery.losses.cross_batch import processes
 from condensery.losses.distillation import KLDivergence
 from condensery.losses.gradient_cache import ChunkEncoder
 from condensery.models.biencoder import BiEncoder
-from condensery.models.blending import same_weights
 from condensery.training.batches.rankings import RankingBatch
 from condensery.training.modules.base import PathOrName
 from condensery.training.modules.encoders import TowersModule
+from condensery.training.modules.passages import check_student, stand_still
 
 
 class QueryTowerModule(TowersModule):
@@ -50,9 +50,7 @@ class QueryTowerModule(TowersModule):
     ) -> None:
         check_numbers(type(self).__name__, locals())
         super().__init__(model, **{"towers": "separate", **others})
-        if self.model.shared:
-            raise UserError(f"{type(self).__name__}: queries need a tower of their own; give towers='separate'")
-        self.model.passage.requires_grad_(False)
+        stand_still(self)
         self.loss = KLDivergence(temperature, teacher_temperature)
         self._remember(model=model)
 
@@ -62,12 +60,7 @@ class QueryTowerModule(TowersModule):
         Each process would know its own passages alone.
         """
         super().on_fit_start()
-        student, own = getattr(getattr(self.trainer, "datamodule", None), "student", None), self.model.passage
-        theirs = own if student is None else student.model.passage
-        if own.settings != theirs.settings or not same_weights(own, theirs):
-            raise UserError(
-                f"{type(self).__name__}: the data module's student encodes passages in another way; begin with its checkpoint"
-            )
+        check_student(self)
         if processes() > 1:
             raise UserError(f"{type(self).__name__} trains in one process; give the Trainer devices=1")
 
