@@ -211,6 +211,33 @@ def test_of_passages_of_one_sentence_the_start_is_kept_and_that_is_said(released
     assert rows["adapted"] == rows["as it is"]
 
 
+def test_judged_queries_train_a_tower_of_their_own_and_passages_stay(
+    adapted: tuple[Done, list[str]], released: Path, tmp_path: Path
+) -> None:
+    recipe = [word.replace("=adapt", "=adapt_queries") if word == "experiment=adapt" else word for word in adapted[1]]
+    command = [*recipe, "stage.finetune.steps=3", "stage.finetune.batch_size=6", "stage.finetune.negatives_per_query=4"]
+    done = run_command(*command).sound()
+    trained = ["fine-tuned", "+ hard negatives", "+ distillation"]
+    assert list(metrics_of(done.folder)) == [*ROWS, *trained, "best on dev", "BM25 + best"]
+    start = load_retriever(artifact(done, "as_it_is"))
+    shards = {path.name: path.read_bytes() for path in (artifact(done, "as_it_is.index") / "passages").iterdir()}
+    for stage in ("tuned", "hard", "taught"):
+        after = load_retriever(artifact(done, stage))
+        assert same_weights(start.model.passage, after.model.passage)
+        assert not same_weights(start.model.query, after.model.query)
+        assert (after.query_length, after.passage_length) == (start.query_length, start.passage_length)
+        index = artifact(done, f"{stage}_index") / "passages"
+        assert {path.name: path.read_bytes() for path in index.iterdir()} == shards
+    assert "positives and hard negatives have a teacher's score" in done.out
+    for other, said in (
+        ("stages.tuned.passages=bm25", "no vector for each passage"),
+        ("stages.tuned.passages=cls", "set it to null"),
+    ):
+        wrong = run_command(*command, "+stages.cls={stage: retriever, pooling: cls}", other)
+        assert wrong.code == 1
+        names(wrong.err, "stages.tuned.passages", said)
+
+
 def test_vectors_of_another_tower_are_not_taken_over(adapted: tuple[Done, list[str]], tmp_path: Path) -> None:
     _, command = adapted
     other = [

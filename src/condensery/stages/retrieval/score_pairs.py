@@ -14,7 +14,7 @@ from condensery.stages.retrieval.rerank import RerankConfig
 from condensery.stages.retrieval.scoring import ScoringStageConfig, cross_encoder
 from condensery.stages.sharing import process_group
 from condensery.stages.training import Count
-from condensery.stages.work import Read, Work, known, product
+from condensery.stages.work import Read, Work, known, product, search, together
 from condensery.text.hashes import content_hashes
 from condensery.text.source import InputFile
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from condensery.retrieval.reranking import Score
     from condensery.sharing import ProcessGroup
     from condensery.text.collection import Collection
+
+SEARCHED = 1000  # passages a query that a retriever is taken to rank: a fused one does, to bring its scores to [0, 1]
 
 
 class ScorePairsConfig(ScoringStageConfig):
@@ -70,7 +72,7 @@ class ScorePairsConfig(ScoringStageConfig):
         return content_hashes([named.look()])
 
     def work(self, read: Read) -> Work:
-        """Every passage is read with its query by each cross-encoder; see ``ScoringStageConfig``."""
+        """Every passage is read with its query by each cross-encoder (``ScoringStageConfig``), or each retriever searches."""
         sizes = known(read)
         queries = sizes.collection.queries.get(self.split) if self.train_queries is None else float(self.train_queries)
         pairs = (
@@ -78,6 +80,9 @@ class ScorePairsConfig(ScoringStageConfig):
             if self.depth
             else [one.negatives for one in read.get("negatives", ())]
         )
+        if self.retrievers and not self.cross_encoders:
+            looked = together(search(index, queries, SEARCHED) for index in read.get("retrievers", ()))
+            return Work(sizes, products=looked.products, seconds=looked.seconds)
         if not self.cross_encoders or queries is None or None in pairs:
             return Work(sizes)
         return self.scoring(read, queries + sum(one for one in pairs if one is not None), 1)
