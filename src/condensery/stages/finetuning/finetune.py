@@ -58,6 +58,10 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     batching: Literal["random", "sequential", "adaptive"]
     adaptive: AdaptiveConfig
 
+    def lengths(self) -> dict[str, int]:
+        """None that a retriever could be too short for where its passages stand still: its own count."""
+        return super().lengths() if self.passages is None else {}
+
     def work(self, read: Read) -> Work:
         """Steps of queries, their positives and their hard negatives."""
         sizes = with_encoder(known(read, "tokens", "tokenizer", "init"), self.backbone, self.passage_length)
@@ -115,7 +119,7 @@ def finetune(config: FinetuneConfig, context: Context) -> dict[str, Any]:
         training=training,
         negatives_per_query=config.negatives_per_query if config.negatives or config.labels else 0,
         batch_size=config.batch_size,
-        query_length=config.query_length,
+        query_length=config.query_length if lengths is None else min(config.query_length, lengths[0]),
         passage_length=config.passage_length if lengths is None else lengths[1],
         chunk_tokens=config.budget,
         seed=config.seed,
@@ -150,7 +154,10 @@ def finetune(config: FinetuneConfig, context: Context) -> dict[str, Any]:
 def _standing(
     config: FinetuneConfig, context: Context, towers: "BiEncoder"
 ) -> "tuple[DenseIndex | None, tuple[int, int] | None]":
-    """The index whose vectors of passages stand still, and the lengths in tokens that its retriever is searched with."""
+    """The index whose vectors of passages stand still, and the lengths in tokens that its retriever is searched with.
+
+    Those stay; queries of the training are shortened to ``query_length``.
+    """
     from condensery.models.checkpoint import load_retriever
 
     if config.passages is None:
@@ -159,7 +166,7 @@ def _standing(
     first = load_retriever(encoder)
     named = f"stages.{context.stage_name}.passages: {config.passages}"
     check_encoded_by(towers, first.passage_length, first, named)
-    return index, (max(first.query_length, config.query_length), first.passage_length)
+    return index, (first.query_length, first.passage_length)
 
 
 def _order(config: FinetuneConfig, context: Context, training: "TrainingQueries") -> "Order | None":
