@@ -74,6 +74,7 @@ RANGES = {
     "skip_from": _COUNT_OR_NONE,
     "teacher_temperature": _POSITIVE,
     "temperature": _POSITIVE,
+    "text_batch_size": _COUNT,
     "train_queries": _COUNT,
     "warmup_ratio": _SHARE,
     "weight_decay": _WEIGHT,

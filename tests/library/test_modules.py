@@ -80,7 +80,8 @@ def triples_of_student(**changes: Any) -> Callable[[Path], TripleDataModule]:
 
     def made(world: Path) -> TripleDataModule:
         student = Retriever(world / "bert", query_length=20, passage_length=40)
-        return triples(**{"student": student, "negatives": BM25, "negatives_per_query": 3, **changes})(world)
+        more = {"text_queries": [(f"note {n}", f"p{n}") for n in range(18)], "text_batch_size": 3}
+        return triples(**{"student": student, "negatives_per_query": 3, **more, **changes})(world)
 
     return made
 
@@ -532,6 +533,15 @@ def test_what_a_trainer_cannot_do_is_said(world: Path, tmp_path: Path) -> None:
         fit(module=BiEncoderModule(world / "bert"), data=triples_of_student()(world))
     with pytest.raises(UserError, match="queries need a tower of their own"):
         BiEncoderModule(BiEncoder(QueryTowerModule(world / "bert").model.passage), train_passages=False)
+    for wrong, said in (
+        ({"text_queries": [("rain", "p99")]}, "text_queries: no passage has the id 'p99'"),
+        ({"text_queries": [("rain", "p1"), (" ", "p2")]}, r"text_queries\[1\] is no text or a blank one"),
+        ({"text_batch_size": 0}, "text_batch_size must be a whole number >= 1, not 0"),
+    ):
+        with pytest.raises(UserError, match=said):
+            triples_of_student(**wrong)(world).setup()
+    with pytest.raises(UserError, match="leave out `text_queries`"):
+        triples(text_queries=[("rain", "p1")], pairs=True)(world)
     with pytest.raises(UserError, match="the student is a Retriever with windows=1"):
         triples_of_student(pairs=True)(world)
     with pytest.raises(UserError, match="has a decoder: give the data module"):

@@ -25,6 +25,7 @@ from condensery.retrieval.no_negatives import NoNegatives
 from condensery.text.same_texts import SameTexts
 from condensery.tokens.batches import Chunk
 from condensery.training.batches.spans import SpanBatch
+from condensery.training.batches.text_queries import TextQueries
 from condensery.training.batches.triples import TrainingQueries, TripleBatch, TripleBatches
 from condensery.training.modules.base import TrainingModule
 from condensery.training.modules.biencoder import BiEncoderModule
@@ -113,6 +114,9 @@ def module_of(kind: str, masked: bool = True) -> TrainingModule:
             condenser, mlm_weight=0.7, temperature=0.9, contrast_weight=0.8, **trainings.optimiser()
         )
     model = BiEncoder(Encoder(language_model.base_model))
+    if kind == "separate":
+        towers = BiEncoder.from_encoder(model.passage, separate=True)
+        return BiEncoderModule(towers, train_passages=False, temperature=0.5, **trainings.optimiser())
     if kind == "ict":
         return InverseClozeModule(model, **trainings.optimiser())
     return BiEncoderModule(model, mask_known_positives=masked, temperature=0.5, **trainings.optimiser())
@@ -143,6 +147,14 @@ def cases(folder: Path) -> Iterator[tuple[str, TrainingModule, list[Any], Any]]:
         batches, shares = triples(folder, negatives, copies=True), SHARES[name]
         own = [batches.batch_of(0, np.array(share)) for share in shares]
         yield f"words, copies, {name}", module_of("words"), own, batches.batch_of(0, np.concatenate(shares))
+    batches = triples(folder, 2, copies=True)
+    batches.text_queries = TextQueries(batches.queries, np.array([1, 3, 5, 7]), np.array([4, 14, 9, 20]), 4)
+    parts, texts = SHARES["unequal"], [np.array([0, 3]), np.array([1, 2])]
+    for vectors in (None, np.random.default_rng(3).normal(size=(30, 16)).astype("f").__getitem__):
+        batches.vectors = vectors
+        own = [batches.batch_of(0, np.array(share), text) for share, text in zip(parts, texts, strict=True)]
+        joined = batches.batch_of(0, np.concatenate(parts), np.concatenate(texts))
+        yield f"queries of the text, {vectors is None}", module_of("separate"), own, joined
     for kind, make in (("cocondenser", trainings.span_batches), ("ict", trainings.sentence_batches)):
         parts = [np.array([1, 4, 6]), np.array([0, 2])]
         own, joined = [spans(folder, make, part) for part in parts], spans(folder, make, np.concatenate(parts))
@@ -215,7 +227,7 @@ def test_the_mean_over_processes_is_the_gradient_of_the_joined_batch(found: tupl
         gradient_of(module, own[0])
         alone = gradient_of(module, own[1])[1] / PROCESSES  # adds to it
         assert float((alone - gradient).norm() / gradient.norm()) > 1e-2, "sharing makes no difference"
-    assert len(names) == 23
+    assert len(names) == 25
 
 
 def test_the_cases_have_what_is_easily_got_wrong(tmp_path: Path) -> None:

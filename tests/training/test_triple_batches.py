@@ -14,8 +14,10 @@ from condensery.text.collection import Collection
 from condensery.text.records import Passage, Query
 from condensery.text.same_texts import SameTexts
 from condensery.text.writer import CollectionWriter
+from condensery.tokens.batches import text_rows
 from condensery.tokens.tokenizer import train_wordpiece
-from condensery.training.batches.base import items_in_sequence, items_of_step
+from condensery.training.batches.base import Share, items_in_sequence, items_of_step
+from condensery.training.batches.text_queries import TextQueries
 from condensery.training.batches.triples import TrainingQueries, TripleBatch, TripleBatches
 from condensery.training.datamodules.triples import TripleDataModule
 
@@ -213,3 +215,34 @@ def test_a_data_module_reads_what_is_known_from_the_texts(tmp_path: Path) -> Non
         for number, drawn in enumerate(collection.passages.ids_at(row) for row in hard):
             assert not {f"a{number}", f"b{number}", f"c{number}"} & set(drawn)
         assert "b1" in collection.passages.ids_at(hard[0]), "c1 is b1"
+
+
+def test_queries_of_the_text_stand_beside_the_judged_ones_each_with_its_own_passage(tmp_path: Path) -> None:
+    made = TextQueries(trainings.store(tmp_path / "made", [3 + n % 4 for n in range(12)], seed=4), *_made(), 4)
+    alone, batches = trainings.triple_batches(tmp_path), trainings.triple_batches(tmp_path, text_queries=made)
+    seen = list[int]()
+    for step in range(3):
+        before, batch = alone.batch(step), batches.batch(step)
+        judged, own = len(before.positive), made.of_step(step, batches.seed, Share(), False)
+        assert len(batch.positive) == judged + len(own)
+        assert torch.equal(batch.passages[batch.positive[:judged]], before.passages[before.positive])
+        assert batch.passages[batch.positive[judged:]].tolist() == made.passages[own].tolist()
+        known = batch.known[judged:]
+        assert known.sum(dim=1).tolist() == [1] * len(own), "its own passage and no other"
+        assert known.nonzero()[:, 1].tolist() == batch.positive[judged:].tolist()
+        texts = _texts(batch, QUERY)
+        flat, starts = text_rows(made.store, made.rows[own], batches.vocabulary, batches.query_length)
+        assert [texts[judged + at] for at in range(len(own))] == [
+            part.tolist() for part in np.split(flat, starts[1:-1])
+        ]
+        seen += own.tolist()
+    assert sorted(seen) == list(range(9)), "each once an epoch"
+    parts = [batches.batch(1, Share(rank, 2)) for rank in range(2)]
+    whole = batches.batch(1)
+    both = torch.cat([part.passages[part.positive] for part in parts])
+    assert both.sort().values.tolist() == whole.passages[whole.positive].sort().values.tolist()
+
+
+def _made() -> tuple[np.ndarray, np.ndarray]:
+    """Nine of twelve queries, and the passage of each."""
+    return np.arange(3, 12), np.array([1, 1, 4, 7, 9, 12, 20, 25, 29])

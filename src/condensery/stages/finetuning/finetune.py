@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
+from condensery.errors import UserError
 from condensery.losses.registry import check_loss, check_name, teaching
 from condensery.stages.base import Context, Input, StageConfig, stage
 from condensery.stages.card import card_of, name_of_data
 from condensery.stages.finetuning.training_queries import QueriesConfig, training_queries, training_work, with_teacher
 from condensery.stages.standing_passages import check_encoded_by, vectors_of
 from condensery.stages.training import (
+    Count,
     EncoderStageConfig,
     ValidatedConfig,
     initial_towers,
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from condensery.models.biencoder import BiEncoder
     from condensery.retrieval.dense import DenseIndex
     from condensery.training.batches.base import Order
+    from condensery.training.batches.text_queries import TextQueries
     from condensery.training.batches.triples import TrainingQueries
 
 
@@ -44,11 +47,14 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     """``batch_size`` counts queries; each brings one positive and ``negatives_per_query`` hard negatives.
 
     ``passages``: an index whose vectors of passages stand still; queries get a tower of their own, which alone is trained.
+    ``text_queries``: made of the passages; ``text_batch_size`` of them are in a step besides, each with its own passage.
     ``teacher``: of a pair that several of these stages have scored the first counts.
     """
 
     teacher: Annotated[list[str], Input("pair_scores")]
     passages: Annotated[str | None, Input("index")]
+    text_queries: Annotated[str | None, Input("queries")]
+    text_batch_size: Count
     towers: Literal["shared", "separate"]
     query_length: Annotated[int, Field(ge=4)]
     passage_length: Annotated[int, Field(ge=4)]
@@ -73,7 +79,8 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
 
     def by_content(self) -> set[str]:
         """Keys that came later: where they name nothing the ids are those of before."""
-        return super().by_content() | {key for key in ("teacher", "passages") if not getattr(self, key)}
+        later = {key for key in ("teacher", "passages", "text_queries") if not getattr(self, key)}
+        return super().by_content() | later | (set() if self.text_queries else {"text_batch_size"})
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
         """Also a loss that needs a teacher and has none, or has one that it cannot take."""
@@ -130,6 +137,7 @@ def finetune(config: FinetuneConfig, context: Context) -> dict[str, Any]:
     data.setup()
     assert isinstance(data.batches, TripleBatches)
     data.batches.vectors = index.passage_vectors if index else None
+    data.batches.text_queries = _text_queries(config, context, len(tokens.passages))
     settings = config.loop(
         data.batches
     )  # before the true order, which may need a process that runs beside the training
@@ -167,6 +175,29 @@ def _standing(
     named = f"stages.{context.stage_name}.passages: {config.passages}"
     check_encoded_by(towers, first.passage_length, first, named)
     return index, (first.query_length, first.passage_length)
+
+
+def _text_queries(config: FinetuneConfig, context: Context, passages: int) -> "TextQueries | None":
+    """Those of passages that are not held out (``training.held_out``), so that there is something to choose by."""
+    import numpy as np
+
+    from condensery.tokens.artifacts import Queries
+    from condensery.training.batches.text_queries import TextQueries
+    from condensery.training.held_out import chosen_queries
+
+    if config.text_queries is None:
+        return None
+    queries, key = Queries(context.input("text_queries")), f"stages.{context.stage_name}.text_queries"
+    if len(queries.counts) != passages:
+        raise UserError(
+            f"{key}: {config.text_queries} was made of {len(queries.counts):,} passages, and {passages:,} are searched;"
+            " make it of these (stage.passages.grouping=collection)"
+        )
+    rows = chosen_queries(queries, len(queries.store), config.seed)
+    if not len(rows):
+        raise UserError(f"{key}: all passages with a query are held out; give more text, or set it to null")
+    owners = np.repeat(np.arange(passages), queries.counts)[rows]
+    return TextQueries(queries.store, rows, owners, config.text_batch_size)
 
 
 def _order(config: FinetuneConfig, context: Context, training: "TrainingQueries") -> "Order | None":

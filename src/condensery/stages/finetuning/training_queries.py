@@ -64,7 +64,9 @@ def training_work(
     if sizes.encoder is not None and text is not None:
         question = min(QUESTION, config.query_length)
         each = min(text + 2, longest) if contrast else min(text + 1 + question, longest)
-        rows = config.batch_size * (passages + contrast)
+        rows: float = config.batch_size * (passages + contrast)
+        if getattr(config, "text_queries", None) is not None:  # each with its passage, where passages are encoded
+            rows += config.text_batch_size * (min(passages, 1) + 1)  # type: ignore[union-attr]
         length = (passages * each + contrast * question) / (passages + contrast)
         step = Step(sizes.encoder, rows, length, config.budget, contrast=contrast, precision=config.precision)
     return config.training(sizes, step, queries)

@@ -25,7 +25,7 @@ BLOCK = 4096  # queries that are looked at together
 def taught_batch(batch: "TripleBatch", training: "TrainingQueries", chosen: Ids) -> "TripleBatch":
     """The batch of the queries ``chosen`` (b,) with the scores of their teacher."""
     scored, scores = map(torch.from_numpy, taught(training, chosen))
-    teacher = teacher_scores(scored, scores, batch.passages, len(chosen))
+    teacher = teacher_scores(scored, scores, batch.passages, len(batch.positive))
     return replace(batch, teacher=teacher, scored=scored, scores=scores)
 
 

@@ -27,7 +27,9 @@ from condensery.tokens.vocabulary import Vocabulary
 from condensery.training.batches.base import ALL, Batch, Ids, Order, PassageVectors, Share, items_of_step
 from condensery.training.batches.scheduling import drawn_positives
 from condensery.training.batches.teaching import taught_batch
+from condensery.training.batches.text_queries import TextQueries
 
+NOTHING: Ids = np.empty(0, np.int64)
 Value = TypeVar("Value", bound=np.generic, covariant=True)
 
 
@@ -171,6 +173,7 @@ class TripleBatches:
         seed: of order, positives and negatives.
         order: which queries a step is of; None = all in random order, anew each epoch.
         prefixes: what stands before queries and passages.
+        text_queries: made of the passages, a few in each step beside the judged ones; None = there are none.
         vectors: of passages, which stand still while the queries' tower is trained (ADORE: Zhan et al. 2021, §4.2); None =
             passages are encoded.
     """
@@ -191,12 +194,14 @@ class TripleBatches:
         seed: int,
         order: Order | None = None,
         prefixes: Prefixes = NO_PREFIXES,
+        text_queries: TextQueries | None = None,
         vectors: PassageVectors | None = None,
     ) -> None:
         self.queries, self.passages, self.titles, self.vocabulary = queries, passages, titles, vocabulary
         self.training, self.batch_size, self.negatives = training, batch_size, negatives
         self.query_length, self.passage_length = query_length, passage_length
         self.budget, self.seed, self.prefixes, self.vectors = budget, seed, prefixes, vectors
+        self.text_queries = text_queries
         self.order = order or partial(items_of_step, batch_size=batch_size, items=len(training.rows), seed=seed)
 
     def steps_an_epoch(self) -> int:
@@ -207,25 +212,33 @@ class TripleBatches:
         """See ``Batches``."""
         epoch, items = self.order(step)
         chosen, replicated = share.of(items)
-        return replace(self.batch_of(epoch, chosen), replicated=replicated)
+        made_of_text = self.text_queries
+        of_text = NOTHING if made_of_text is None else made_of_text.of_step(step, self.seed, share, replicated)
+        return replace(self.batch_of(epoch, chosen, of_text), replicated=replicated)
 
-    def batch_of(self, epoch: int, chosen: Ids) -> TripleBatch:
-        """The batch of any queries (b,), numbered as in ``training``, with what is drawn for them in an epoch."""
+    def batch_of(self, epoch: int, chosen: Ids, of_text: Ids = NOTHING) -> TripleBatch:
+        """The batch of any queries (b,), numbered as in ``training``, with what is drawn for them in an epoch.
+
+        Behind them stand the queries ``of_text`` (t,), numbered as in ``text_queries``.
+        """
         positive, hard = self.draw(epoch, chosen)
+        texts, own = self._of_text(of_text)
+        positive = np.concatenate([positive, own])
         passages, place = np.unique(np.concatenate([positive, hard.reshape(-1)]), return_inverse=True)
         parts, tokens = [], 0
-        sides = [(QUERY, self.training.rows[chosen])]
+        sides = [(QUERY, *self.rows(QUERY, self.training.rows[chosen])), (QUERY, *texts)]
         if self.vectors is None:
-            sides.append((PASSAGE, passages))
+            sides.append((PASSAGE, *self.rows(PASSAGE, passages)))
         first = 0
-        for tower, rows in sides:
-            flat, starts = self.rows(tower, rows)
-            places = np.arange(first, first + len(rows))
+        for tower, flat, starts in sides:
+            places = np.arange(first, first + len(starts) - 1)
             parts += chunks(flat, starts, self.budget, self.vocabulary.pad, tower=tower, rows=places)
-            first, tokens = first + len(rows), tokens + len(flat)
-        judged, names = torch.from_numpy(self._judged(chosen)), torch.from_numpy(passages)
-        known = known_positives(judged, names, len(chosen))
-        positive_places = torch.from_numpy(place[: len(chosen)])
+            first, tokens = first + len(places), tokens + len(flat)
+        of_own = np.stack([np.arange(len(chosen), len(positive)), own], axis=1)
+        judged = torch.from_numpy(np.concatenate([self._judged(chosen), of_own]))
+        names = torch.from_numpy(passages)
+        known = known_positives(judged, names, len(positive))
+        positive_places = torch.from_numpy(place[: len(positive)])
         made = TripleBatch(
             chunks=parts,
             tokens=tokens,
@@ -243,6 +256,15 @@ class TripleBatches:
             return text_rows(self.queries, rows, self.vocabulary, self.query_length, prefix=self.prefixes.query)
         how = self.vocabulary, self.passage_length, self.titles
         return text_rows(self.passages, rows, *how, prefix=self.prefixes.passage)
+
+    def _of_text(self, chosen: Ids) -> tuple[tuple[Ids, Ids], Ids]:
+        """Queries of the text (t,): flat ids and starts (t + 1,), and the passage of each (t,)."""
+        if self.text_queries is None:
+            return (NOTHING, np.zeros(1, np.int64)), NOTHING
+        made, known = self.text_queries, self.training.known
+        own = made.passages[chosen]
+        rows = text_rows(made.store, made.rows[chosen], self.vocabulary, self.query_length, prefix=self.prefixes.query)
+        return rows, own if known is None else known.passages.first(own)
 
     def draw(self, epoch: int, chosen: Ids) -> tuple[Ids, Ids]:
         """A positive (b,) and hard negatives (b, negatives) of the queries ``chosen`` (b,) in an epoch."""

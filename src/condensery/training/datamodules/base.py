@@ -235,10 +235,15 @@ class TokenDataModule(StepDataModule):
         if isinstance(self.data, Tokens):
             return
         self._collection, self.tokenizer_folder = collection_of(self.data), _saved(str(self.tokenizer))
-        collection, tokenizer = self._collection, self.tokenizer_folder
+        self._tokens = self._tokens_of(self._collection)
+
+    def _tokens_of(self, collection: Collection) -> Tokens:
+        """The texts of a collection in tokens, which are kept (see ``condensery.system.cache``)."""
+        tokenizer = self.tokenizer_folder
+        assert tokenizer is not None
         content = f"{collection.content_hash} {tokenizer.name} {self.titles}"
         make = partial(tokenise_collection, collection, tokenizer, titles=self.titles, workers=max(1, self.workers))
-        self._tokens = Tokens(cached("tokens", content, lambda folder: make(folder=folder)))
+        return Tokens(cached("tokens", content, lambda folder: make(folder=folder)))
 
 
 def _saved(name: str) -> Path:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.arguments import check_numbers, no_room
-from condensery.errors import UserError
+from condensery.errors import UserError, shown
 from condensery.models.cross_encoder import pair_separators
 from condensery.retrieval.negatives import Negatives, open_negatives, read_negatives
 from condensery.retrieval.no_negatives import NoNegatives
@@ -23,14 +23,16 @@ from condensery.retrieval.searcher import Searcher, hash_of_passages
 from condensery.retrieval.searcher_index import mined
 from condensery.retrieval.searchers import BM25, Retriever
 from condensery.retrieval.teachers import Predict, Predicting, taught_by
+from condensery.text.blank import is_blank
 from condensery.text.collection import Collection
-from condensery.text.given import Given
+from condensery.text.given import Given, collection_of
 from condensery.text.sheets import filled_sheets
 from condensery.tokens.artifacts import Tokens, pair_reader
 from condensery.tokens.prefixes import Prefixes
 from condensery.training.batches.base import Order
 from condensery.training.batches.lists import ListBatches
 from condensery.training.batches.teaching import coverage
+from condensery.training.batches.text_queries import TextQueries
 from condensery.training.batches.triples import TrainingQueries, TripleBatches, judged_queries
 from condensery.training.datamodules.base import TokenDataModule
 from condensery.training.validation import PairSample, ValidationSample, pair_sample
@@ -73,6 +75,9 @@ class TripleDataModule(TokenDataModule):
             ``Retriever``, an object with ``predict``, such as sentence-transformers' ``CrossEncoder``, or a function, that
             gives a number for each of a list of pairs of texts, query and passage; or the scores themselves, in a file
             (``read_pair_scores``), by query id and passage id, or as ``PairScores``. None = nobody.
+        text_queries: pairs of a query that was made of a passage, such as its title, and the id of that passage. They are
+            trained on beside the judged ones, each with its own passage as positive (``TextQueries``). None = there are none.
+        text_batch_size: of these, so many a step.
         student: its vectors are those of the passages, which stand still while ``BiEncoderModule(train_passages=False)``
             trains the queries' tower; its prefixes and the length of its passages are taken. It indexes the passages where
             it has not. None = passages are encoded.
@@ -110,6 +115,8 @@ class TripleDataModule(TokenDataModule):
         seed: int = 42,
         workers: int = 0,
         teacher: Taught | None = None,
+        text_queries: Sequence[tuple[str, str]] | None = None,
+        text_batch_size: int = 48,
         student: Retriever | None = None,
         training: TrainingQueries | None = None,
         order: Order | None = None,
@@ -129,7 +136,8 @@ class TripleDataModule(TokenDataModule):
             query_prefix, passage_prefix = settings.query_prefix, settings.passage_prefix
             passage_length, tokenizer = student.passage_length, tokenizer or student.tokenizer
         super().__init__(data, tokenizer, titles, workers)
-        self.student = student
+        self.student, self.text_batch_size = student, text_batch_size
+        self.text_queries = _checked(text_queries, pairs)
         one = isinstance(negatives, str | Path | Searcher | type | Negatives)
         self.negatives: list[Any] = [negatives] if one else list(negatives or [])  # type: ignore[arg-type]
         self.below = Below(below_share, below_margin, below_score)
@@ -178,6 +186,7 @@ class TripleDataModule(TokenDataModule):
             seed=self.seed,
             order=self.order,
             prefixes=self.prefixes,
+            text_queries=self._of_text(self.text_queries) if self.text_queries else None,
             vectors=None if self.student is None else partial(np.take, self._vectors(self.student), axis=0),
         )
         if not self.pairs:
@@ -192,6 +201,19 @@ class TripleDataModule(TokenDataModule):
             return super().validation_sample()
         assert isinstance(self.batches, ListBatches)
         return None if self._collection is None else pair_sample(self._collection, self.batches.reader, 100, 2000)
+
+    def _of_text(self, pairs: Sequence[tuple[str, str]]) -> TextQueries:
+        if self._collection is None:
+            raise UserError(
+                "TripleDataModule: of tokens alone nobody knows the ids of text_queries; give texts as `data`"
+            )
+        rows = {name: row for row, name in enumerate(self._collection.passages.column("id"))}
+        if unknown := [name for _, name in pairs if name not in rows]:
+            raise UserError(f"TripleDataModule: text_queries: no passage has the id {shown(str(unknown[0]))!r}")
+        store = self._tokens_of(collection_of([text for text, _ in pairs])).passages
+        return TextQueries(
+            store, np.arange(len(pairs)), np.array([rows[name] for _, name in pairs]), self.text_batch_size
+        )
 
     def _vectors(self, student: Retriever) -> NDArray[np.float32]:
         """Those of the student for the passages of the collection, (P, d)."""
@@ -238,6 +260,17 @@ class TripleDataModule(TokenDataModule):
 
     def _relabelled(self, collection: Collection) -> Relabelled:
         return read_relabelled(self.relabel, collection, self.split) if self.relabel else NOTHING
+
+
+def _checked(text_queries: Sequence[tuple[str, str]] | None, pairs: bool) -> list[tuple[str, str]]:
+    """The queries that were made of the text. Raises ``UserError`` where one is blank, or they are for ``pairs``."""
+    made = list(text_queries or [])
+    if made and pairs:
+        raise UserError("TripleDataModule: leave out `text_queries`: a cross-encoder (pairs) learns from none")
+    for number, (text, _) in enumerate(made):
+        if not isinstance(text, str) or is_blank(text):
+            raise UserError(f"TripleDataModule: text_queries[{number}] is no text or a blank one; leave it out")
+    return made
 
 
 def _paths(given: str | Path | Sequence[str | Path]) -> Path | list[Path]:
