@@ -1,11 +1,14 @@
 """Where is one row of a study ahead of another: on queries whose words stand in their passage, or on the others?
 
-    python experiments/by_overlap.py RESULTS ARTIFACTS METRIC "ROW :: BASELINE" ...
+    python experiments/by_overlap.py RESULTS ARTIFACTS METRIC "ROW :: BASELINE" ... [by=words]
+    python experiments/by_overlap.py RESULTS ARTIFACTS METRIC "ROW :: BASELINE" ... by=training
 
 RESULTS is the results.json of a run or a sweep, ARTIFACTS its folder outputs/artifacts. The overlap of a query is the share
 of its terms that its relevant passage has (the highest, where there are several); terms are words, stop words aside, stemmed.
 A line for each pair and each fifth of the overlap: both means in percent, and the difference as differences.py has it; a
 fifth with fewer than two queries is left out. The last line is the mean overlap.
+
+With by=training the parts are two: queries of which a relevant passage is relevant to a training query too, and the others.
 """
 
 import sys
@@ -27,34 +30,40 @@ from condensery.text.languages import guess
 PARTS = 5
 
 
-def by_overlap(results: Path, artifacts: Path, metric: str, pairs: Sequence[str]) -> list[str]:
+def by_overlap(results: Path, artifacts: Path, metric: str, pairs: Sequence[str], by: str = "words") -> list[str]:
     """Lines of a Markdown table. Raises ``UserError`` for a row that is not there."""
     rows = {name: list(seeds.values()) for name, seeds in measured_rows(results, artifacts).items()}
     if not rows:
         raise UserError(f"{results}: no row was measured")
     query_ids = next(iter(rows.values()))[0].query_ids
-    shares = overlaps(*collection_and_split(results, artifacts), query_ids)
-    parts = np.minimum((shares * PARTS).astype(int), PARTS - 1)
+    where = *collection_and_split(results, artifacts), query_ids
+    if by == "training":
+        named, inside = "passage", trained_on(*where)
+        parts = [("is relevant to a training query", inside), ("is not", ~inside)]
+        last = f"Of {100 * inside.mean():.0f} of 100 queries a relevant passage is relevant to a training query too."
+    else:
+        named, shares = "terms in the passage", overlaps(*where)
+        fifths = np.minimum((shares * PARTS).astype(int), PARTS - 1)
+        parts = [(f"{100 * part // PARTS} to {100 * (part + 1) // PARTS} %", fifths == part) for part in range(PARTS)]
+        last = f"A passage has {100 * shares.mean():.0f} of 100 terms of its query in the mean."
     lines = [
-        f"| terms in the passage | queries | | | {metric} | | difference | 95 % | p |",
+        f"| {named} | queries | | | {metric} | | difference | 95 % | p |",
         "|---|--:|---|---|--:|--:|--:|--:|--:|",
     ]
     for pair in pairs:
         names = [name.strip() for name in pair.split("::")]
         if len(names) != 2 or not set(names) <= set(rows):
             raise UserError(f"{pair!r}: two rows with :: between them; there are {sorted(rows)}")
-        for part in range(PARTS):
-            inside = parts == part
+        for share, inside in parts:
             if inside.sum() < 2:
                 continue
             sides = [[restricted(evaluation, query_ids, inside) for evaluation in rows[name]] for name in names]
-            share = f"{100 * part // PARTS} to {100 * (part + 1) // PARTS} %"
             difference = cells(*sides, metric=metric)
             means = [f"{100 * np.mean([one.per_query[metric] for one in side]):.1f}" for side in sides]
             lines.append(
                 f"| {share} | {inside.sum():,} | {names[0]} | {names[1]} | {' | '.join(means)} | {difference} |"
             )
-    return [*lines, "", f"A passage has {100 * shares.mean():.0f} of 100 terms of its query in the mean."]
+    return [*lines, "", last]
 
 
 def collection_and_split(results: Path, artifacts: Path) -> tuple[Collection, str]:
@@ -85,6 +94,14 @@ def overlaps(collection: Collection, split: str, query_ids: Sequence[str]) -> ND
     return shares
 
 
+def trained_on(collection: Collection, split: str, query_ids: Sequence[str]) -> NDArray[np.bool_]:
+    """(n,) whether a passage that is relevant to the query is relevant to a query of the split train, too."""
+    rows_of = {query: row for row, query in enumerate(collection.queries.column("id"))}
+    relevant, trained = collection.qrels(split).positives(), collection.qrels("train").positives()
+    seen = np.unique(np.concatenate([*trained.values(), np.empty(0, np.int64)]))
+    return np.array([bool(np.isin(relevant.get(rows_of[query], []), seen).any()) for query in query_ids])
+
+
 def restricted(evaluation: Evaluation, query_ids: Sequence[str], inside: NDArray[np.bool_]) -> Evaluation:
     """Of those queries alone where ``inside`` (n,) is true. Raises ``UserError`` where others were measured."""
     if list(evaluation.query_ids) != list(query_ids):
@@ -97,6 +114,11 @@ if __name__ == "__main__":
     if len(sys.argv) < 5:
         sys.exit(__doc__)
     try:
-        print(*by_overlap(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4:]), sep="\n")
+        results, artifacts, metric, *pairs = sys.argv[1:]
+        by = [pair.removeprefix("by=") for pair in pairs if pair.startswith("by=")] or ["words"]
+        if by[-1] not in ("words", "training"):
+            raise UserError(f"by={by[-1]}: words or training is expected")
+        pairs = [pair for pair in pairs if not pair.startswith("by=")]
+        print(*by_overlap(Path(results), Path(artifacts), metric, pairs, by[-1]), sep="\n")
     except (UserError, OSError) as error:
         sys.exit(f"error: {error}")

@@ -120,6 +120,8 @@ def test_queries_are_grouped_by_the_words_that_their_passage_has(tmp_path: Path)
             if answer == "all":  # of several passages that with the most terms counts
                 writer.add_judgement("test", query, "none", 1)
             writer.add_query(Query(query, "the pump station"))
+        writer.add_judgement("train", "t0", "half", 1)
+        writer.add_query(Query("t0", "which pumps"))
         for name, text in texts.items():
             writer.add_passage(Passage(name, "", text))
     ids = sorted(answers)
@@ -148,6 +150,15 @@ def test_queries_are_grouped_by_the_words_that_their_passage_has(tmp_path: Path)
         ["40 to 60 %", "10", "ours", "BM25", "50.0", "75.0", "-25.0"],
         ["80 to 100 %", "10", "ours", "BM25", "50.0", "75.0", "-25.0"],
     ]
+    done = subprocess.run([*command, "ours :: BM25", "by=training"], check=True, capture_output=True, text=True)
+    lines = [line.strip("| ").split(" | ") for line in done.stdout.splitlines()[2:-2]]
+    assert [line[:7] for line in lines] == [
+        ["is relevant to a training query", "10", "ours", "BM25", "50.0", "75.0", "-25.0"],
+        ["is not", "20", "ours", "BM25", "75.0", "75.0", "+0.0"],
+    ]
+    wrong = subprocess.run([*command, "ours :: BM25", "by=chance"], capture_output=True, text=True)
+    assert (wrong.returncode, wrong.stdout) == (1, "")
+    assert wrong.stderr == "error: by=chance: words or training is expected\n"
     wrong = subprocess.run([*command, "ours :: others"], capture_output=True, text=True)
     told = "error: 'ours :: others': two rows with :: between them; there are ['BM25', 'ours']\n"
     assert (wrong.returncode, wrong.stdout, wrong.stderr) == (1, "", told)
