@@ -32,6 +32,7 @@ from condensery.training.batches.sources import (
     SpanPairs,
 )
 from condensery.training.batches.spans import ContextMasking, SpanBatches
+from condensery.training.batches.text_queries import TextQueries
 from condensery.training.batches.triples import TrainingQueries, TripleBatches
 from condensery.training.datamodules.base import StepDataModule
 from condensery.training.modules.base import TrainingModule
@@ -212,7 +213,10 @@ def run(
     elif kind == "standing_passages":
         towers = BiEncoder.from_encoder(Encoder(language_model.base_model), separate=True)
         module = BiEncoderModule(towers, train_passages=False, **chosen)
-        batches = triple_batches(folder, vectors=np.random.default_rng(9).normal(size=(30, 16)).astype("f").__getitem__)
+        vectors = np.random.default_rng(9).normal(size=(30, 16)).astype("f")
+        titles = store(folder / "titles", [3 + n % 4 for n in range(12)], seed=4)
+        made = TextQueries(titles, np.arange(12), np.arange(12) * 2, 4)
+        batches = triple_batches(folder, vectors=vectors.__getitem__, text_queries=made)
     elif kind == "query_tower":
         encoder = Encoder(language_model.base_model, VectorSettings("mean", normalise=True))
         module = QueryTowerModule(BiEncoder.from_encoder(encoder, separate=True), **chosen)
