@@ -70,6 +70,7 @@ RANGES = {
     "negatives_per_query": _COUNT_OR_NONE,
     "passage_length": Range(3, whole=True),
     "query_length": Range(3, whole=True),
+    "shared_negatives": _COUNT_OR_NONE,
     "short_probability": _SHARE,
     "skip_from": _COUNT_OR_NONE,
     "teacher_temperature": _POSITIVE,

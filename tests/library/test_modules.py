@@ -80,7 +80,11 @@ def triples_of_student(**changes: Any) -> Callable[[Path], TripleDataModule]:
 
     def made(world: Path) -> TripleDataModule:
         student = Retriever(world / "bert", query_length=20, passage_length=40)
-        more = {"text_queries": [(f"note {n}", f"p{n}") for n in range(18)], "text_batch_size": 3}
+        more = {
+            "text_queries": [(f"note {n}", f"p{n}") for n in range(18)],
+            "text_batch_size": 3,
+            "shared_negatives": 7,
+        }
         return triples(**{"student": student, "negatives_per_query": 3, **more, **changes})(world)
 
     return made
@@ -540,6 +544,8 @@ def test_what_a_trainer_cannot_do_is_said(world: Path, tmp_path: Path) -> None:
     ):
         with pytest.raises(UserError, match=said):
             triples_of_student(**wrong)(world).setup()
+    with pytest.raises(UserError, match="shared_negatives are not encoded; give a `student`"):
+        triples(shared_negatives=3)(world)
     with pytest.raises(UserError, match="leave out `text_queries`"):
         triples(text_queries=[("rain", "p1")], pairs=True)(world)
     with pytest.raises(UserError, match="the student is a Retriever with windows=1"):

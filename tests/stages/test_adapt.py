@@ -229,13 +229,15 @@ def test_judged_queries_train_a_tower_of_their_own_and_passages_stay(
         index = artifact(done, f"{stage}_index") / "passages"
         assert {path.name: path.read_bytes() for path in index.iterdir()} == shards
     assert "positives and hard negatives have a teacher's score" in done.out
-    for other, said in (
-        ("stages.tuned.passages=bm25", "no vector for each passage"),
-        ("stages.tuned.passages=cls", "set it to null"),
+    for key, value, said in (
+        ("passages", "bm25", "no vector for each passage"),
+        ("passages", "cls", "set it to null"),
+        ("shared_negatives", "5 stages.tuned.passages=null", "set passages to an index"),
     ):
-        wrong = run_command(*command, "+stages.cls={stage: retriever, pooling: cls}", other)
+        other = f"stages.tuned.{key}={value}".split()
+        wrong = run_command(*command, "+stages.cls={stage: retriever, pooling: cls}", *other)
         assert wrong.code == 1
-        names(wrong.err, "stages.tuned.passages", said)
+        names(wrong.err, f"stages.tuned.{key}", said)
 
 
 def test_vectors_of_another_tower_are_not_taken_over(adapted: tuple[Done, list[str]], tmp_path: Path) -> None:

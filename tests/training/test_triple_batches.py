@@ -243,6 +243,26 @@ def test_queries_of_the_text_stand_beside_the_judged_ones_each_with_its_own_pass
     assert both.sort().values.tolist() == whole.passages[whole.positive].sort().values.tolist()
 
 
+def test_shared_negatives_are_drawn_of_the_whole_collection_and_what_is_relevant_is_none(tmp_path: Path) -> None:
+    vectors = np.random.default_rng(9).normal(size=(30, 16)).astype("f").__getitem__
+    few = trainings.triple_batches(tmp_path, negatives=0, shared_negatives=8, vectors=vectors)
+    drawn = [set(few.batch(step).passages.tolist()) for step in range(3)]
+    assert drawn[0] != drawn[1]
+    own = trainings.triple_batches(tmp_path, negatives=0, vectors=vectors)
+    for step, passages in enumerate(drawn):
+        alone, batch = own.batch(step), few.batch(step)
+        assert set(alone.passages.tolist()) <= passages
+        assert 0 < len(passages) - len(alone.passages) <= 8
+        assert torch.equal(batch.passages[batch.positive], alone.passages[alone.positive])
+        assert torch.equal(batch.vectors, torch.from_numpy(vectors(batch.passages.numpy())))
+    every = trainings.triple_batches(tmp_path, negatives=0, shared_negatives=100, vectors=vectors).batch(0)
+    assert every.passages.tolist() == list(range(30))
+    chosen = _chosen(few, 0)
+    assert [set(row.nonzero()[:, 0].tolist()) for row in every.known] == [
+        _positives(few.training, query) for query in chosen
+    ]
+
+
 def _made() -> tuple[np.ndarray, np.ndarray]:
     """Nine of twelve queries, and the passage of each."""
     return np.arange(3, 12), np.array([1, 1, 4, 7, 9, 12, 20, 25, 29])

@@ -55,6 +55,7 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     passages: Annotated[str | None, Input("index")]
     text_queries: Annotated[str | None, Input("queries")]
     text_batch_size: Count
+    shared_negatives: Annotated[int, Field(ge=0)]
     towers: Literal["shared", "separate"]
     query_length: Annotated[int, Field(ge=4)]
     passage_length: Annotated[int, Field(ge=4)]
@@ -80,10 +81,16 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     def by_content(self) -> set[str]:
         """Keys that came later: where they name nothing the ids are those of before."""
         later = {key for key in ("teacher", "passages", "text_queries") if not getattr(self, key)}
-        return super().by_content() | later | (set() if self.text_queries else {"text_batch_size"})
+        later |= {"text_batch_size"} if not self.text_queries else set()
+        return super().by_content() | later | ({"shared_negatives"} if not self.shared_negatives else set())
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
         """Also a loss that needs a teacher and has none, or has one that it cannot take."""
+        if self.shared_negatives and self.passages is None:
+            return (
+                "shared_negatives",
+                "so many passages would be encoded in each step; set passages to an index, or it to 0",
+            )
         takes, needs = teaching(self.loss)
         if needs and not self.teacher:
             advice = "set teacher to the stages that made them (score_pairs)"
@@ -137,6 +144,7 @@ def finetune(config: FinetuneConfig, context: Context) -> dict[str, Any]:
     data.setup()
     assert isinstance(data.batches, TripleBatches)
     data.batches.vectors = index.passage_vectors if index else None
+    data.batches.shared_negatives = config.shared_negatives
     data.batches.text_queries = _text_queries(config, context, len(tokens.passages))
     settings = config.loop(
         data.batches

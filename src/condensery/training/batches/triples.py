@@ -14,7 +14,7 @@ from torch import Tensor
 from condensery.errors import UserError
 from condensery.losses.contrast import known_positives
 from condensery.models.biencoder import PASSAGE, QUERY
-from condensery.randomness import check_subset, nested_subset, uniforms
+from condensery.randomness import check_subset, generator, nested_subset, uniforms
 from condensery.retrieval.no_negatives import NoNegatives
 from condensery.retrieval.pair_scores import Teacher
 from condensery.retrieval.pool import without_repeats
@@ -173,6 +173,7 @@ class TripleBatches:
         seed: of order, positives and negatives.
         order: which queries a step is of; None = all in random order, anew each epoch.
         prefixes: what stands before queries and passages.
+        shared_negatives: passages drawn from the whole collection at each step, negatives of all its queries.
         text_queries: made of the passages, a few in each step beside the judged ones; None = there are none.
         vectors: of passages, which stand still while the queries' tower is trained (ADORE: Zhan et al. 2021, §4.2); None =
             passages are encoded.
@@ -194,6 +195,7 @@ class TripleBatches:
         seed: int,
         order: Order | None = None,
         prefixes: Prefixes = NO_PREFIXES,
+        shared_negatives: int = 0,
         text_queries: TextQueries | None = None,
         vectors: PassageVectors | None = None,
     ) -> None:
@@ -201,7 +203,7 @@ class TripleBatches:
         self.training, self.batch_size, self.negatives = training, batch_size, negatives
         self.query_length, self.passage_length = query_length, passage_length
         self.budget, self.seed, self.prefixes, self.vectors = budget, seed, prefixes, vectors
-        self.text_queries = text_queries
+        self.text_queries, self.shared_negatives = text_queries, shared_negatives
         self.order = order or partial(items_of_step, batch_size=batch_size, items=len(training.rows), seed=seed)
 
     def steps_an_epoch(self) -> int:
@@ -214,17 +216,18 @@ class TripleBatches:
         chosen, replicated = share.of(items)
         made_of_text = self.text_queries
         of_text = NOTHING if made_of_text is None else made_of_text.of_step(step, self.seed, share, replicated)
-        return replace(self.batch_of(epoch, chosen, of_text), replicated=replicated)
+        return replace(self.batch_of(epoch, chosen, of_text, self._shared(step)), replicated=replicated)
 
-    def batch_of(self, epoch: int, chosen: Ids, of_text: Ids = NOTHING) -> TripleBatch:
+    def batch_of(self, epoch: int, chosen: Ids, of_text: Ids = NOTHING, shared: Ids = NOTHING) -> TripleBatch:
         """The batch of any queries (b,), numbered as in ``training``, with what is drawn for them in an epoch.
 
-        Behind them stand the queries ``of_text`` (t,), numbered as in ``text_queries``.
+        Behind them stand the queries ``of_text`` (t,), numbered as in ``text_queries``. The passages ``shared`` (s,) are
+        negatives of all.
         """
         positive, hard = self.draw(epoch, chosen)
         texts, own = self._of_text(of_text)
         positive = np.concatenate([positive, own])
-        passages, place = np.unique(np.concatenate([positive, hard.reshape(-1)]), return_inverse=True)
+        passages, place = np.unique(np.concatenate([positive, hard.reshape(-1), shared]), return_inverse=True)
         parts, tokens = [], 0
         sides = [(QUERY, *self.rows(QUERY, self.training.rows[chosen])), (QUERY, *texts)]
         if self.vectors is None:
@@ -256,6 +259,15 @@ class TripleBatches:
             return text_rows(self.queries, rows, self.vocabulary, self.query_length, prefix=self.prefixes.query)
         how = self.vocabulary, self.passage_length, self.titles
         return text_rows(self.passages, rows, *how, prefix=self.prefixes.passage)
+
+    def _shared(self, step: int) -> Ids:
+        """(s,) passages of the whole collection, no two of one text; all where there are no more than are wanted."""
+        if not self.shared_negatives:
+            return NOTHING
+        number, known = len(self.passages), self.training.known
+        random = generator(self.seed, "shared negatives", step)
+        drawn = random.choice(number, min(self.shared_negatives, number), replace=False, shuffle=False)
+        return np.unique(drawn if known is None else known.passages.first(drawn))
 
     def _of_text(self, chosen: Ids) -> tuple[tuple[Ids, Ids], Ids]:
         """Queries of the text (t,): flat ids and starts (t + 1,), and the passage of each (t,)."""

@@ -78,6 +78,8 @@ class TripleDataModule(TokenDataModule):
         text_queries: pairs of a query that was made of a passage, such as its title, and the id of that passage. They are
             trained on beside the judged ones, each with its own passage as positive (``TextQueries``). None = there are none.
         text_batch_size: of these, so many a step.
+        shared_negatives: with a student: so many passages of the whole collection, drawn anew each step, are negatives of
+            all its queries.
         student: its vectors are those of the passages, which stand still while ``BiEncoderModule(train_passages=False)``
             trains the queries' tower; its prefixes and the length of its passages are taken. It indexes the passages where
             it has not. None = passages are encoded.
@@ -117,6 +119,7 @@ class TripleDataModule(TokenDataModule):
         teacher: Taught | None = None,
         text_queries: Sequence[tuple[str, str]] | None = None,
         text_batch_size: int = 48,
+        shared_negatives: int = 0,
         student: Retriever | None = None,
         training: TrainingQueries | None = None,
         order: Order | None = None,
@@ -136,7 +139,9 @@ class TripleDataModule(TokenDataModule):
             query_prefix, passage_prefix = settings.query_prefix, settings.passage_prefix
             passage_length, tokenizer = student.passage_length, tokenizer or student.tokenizer
         super().__init__(data, tokenizer, titles, workers)
-        self.student, self.text_batch_size = student, text_batch_size
+        if shared_negatives and student is None:
+            raise UserError("TripleDataModule: shared_negatives are not encoded; give a `student`")
+        self.student, self.text_batch_size, self.shared_negatives = student, text_batch_size, shared_negatives
         self.text_queries = _checked(text_queries, pairs)
         one = isinstance(negatives, str | Path | Searcher | type | Negatives)
         self.negatives: list[Any] = [negatives] if one else list(negatives or [])  # type: ignore[arg-type]
@@ -186,6 +191,7 @@ class TripleDataModule(TokenDataModule):
             seed=self.seed,
             order=self.order,
             prefixes=self.prefixes,
+            shared_negatives=self.shared_negatives,
             text_queries=self._of_text(self.text_queries) if self.text_queries else None,
             vectors=None if self.student is None else partial(np.take, self._vectors(self.student), axis=0),
         )
