@@ -172,5 +172,10 @@ def test_a_fine_tuning_without_a_teacher_keeps_its_id() -> None:
     taught = identity(After(negatives=["mined"], teacher=["a"]), negatives=("mine/1",), teacher=("score_pairs/1",))
     other = identity(After(negatives=["mined"], teacher=["a"]), negatives=("mine/1",), teacher=("score_pairs/2",))
     assert len({before, taught, other}) == 3
-    for teacher, apart in (([], True), (["a"], False)):
-        assert ("teacher" in FinetuneConfig.model_construct(teacher=teacher).by_content()) == apart
+    later = {"teacher": ["a"], "passages": "b", "text_queries": "c", "shared_negatives": 5}
+    nothing = {"teacher": [], "passages": None, "text_queries": None, "shared_negatives": 0}
+    assert {*later, "text_batch_size"} <= FinetuneConfig.model_construct(**nothing).by_content()
+    for key, value in later.items():
+        config = FinetuneConfig.model_construct(**{**nothing, key: value})
+        assert key not in config.by_content()
+        assert ("text_batch_size" in config.by_content()) == (key != "text_queries")
