@@ -229,6 +229,10 @@ def test_judged_queries_train_a_tower_of_their_own_and_passages_stay(
         index = artifact(done, f"{stage}_index") / "passages"
         assert {path.name: path.read_bytes() for path in index.iterdir()} == shards
     assert "positives and hard negatives have a teacher's score" in done.out
+    both = ["stages.tuned.passages=null", "stages.tuned.shared_negatives=0", "stages.tuned_index.passages=null"]
+    lengths = ["stages.tuned.passage_length=40", "stages.tuned.query_length=40"]
+    whole = run_command(*command, *both, *lengths, "stages.best.trained=[hard,taught]").sound()
+    assert load_retriever(artifact(whole, "tuned")).model.shared
     for key, value, said in (
         ("passages", "bm25", "no vector for each passage"),
         ("passages", "cls", "set it to null"),

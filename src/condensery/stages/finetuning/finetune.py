@@ -72,11 +72,11 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     def work(self, read: Read) -> Work:
         """Steps of queries, their positives and their hard negatives."""
         sizes = with_encoder(known(read, "tokens", "tokenizer", "init"), self.backbone, self.passage_length)
-        if self.passages is not None:
-            sizes = replace(sizes, same_passages=True)
-            return training_work(self, sizes, 0, self.passage_length, contrast=True)
         each = 1 + (self.negatives_per_query if self.negatives or self.labels else 0)
-        return training_work(self, sizes, each, self.passage_length, contrast=True)
+        if self.passages is not None:
+            sizes, each = replace(sizes, same_passages=True), 0
+        texts = self.text_batch_size if self.text_queries else 0
+        return training_work(self, sizes, each, self.passage_length, contrast=True, texts=texts)
 
     def by_content(self) -> set[str]:
         """Keys that came later: where they name nothing the ids are those of before."""

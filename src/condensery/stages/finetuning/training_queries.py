@@ -52,11 +52,17 @@ class QueriesConfig(StageConfig):
 
 
 def training_work(
-    config: "FinetuneConfig | TrainCrossEncoderConfig", sizes: Sizes, passages: int, longest: int, contrast: bool
+    config: "FinetuneConfig | TrainCrossEncoderConfig",
+    sizes: Sizes,
+    passages: int,
+    longest: int,
+    contrast: bool,
+    texts: int = 0,
 ) -> Work:
     """Steps of ``batch_size`` queries with so many ``passages`` each of ``longest`` tokens at most.
 
-    Where there is no ``contrast`` query and passage are read together.
+    Where there is no ``contrast`` query and passage are read together. ``texts``: queries of the text a step, each with its
+    passage where passages are encoded.
     """
     queries, text, step = sizes.collection.queries.get(config.split), sizes.collection.passage_tokens, None
     if config.train_queries is not None:
@@ -64,9 +70,7 @@ def training_work(
     if sizes.encoder is not None and text is not None:
         question = min(QUESTION, config.query_length)
         each = min(text + 2, longest) if contrast else min(text + 1 + question, longest)
-        rows: float = config.batch_size * (passages + contrast)
-        if getattr(config, "text_queries", None) is not None:  # each with its passage, where passages are encoded
-            rows += config.text_batch_size * (min(passages, 1) + 1)  # type: ignore[union-attr]
+        rows = config.batch_size * (passages + contrast) + texts * (1 + min(passages, 1))
         length = (passages * each + contrast * question) / (passages + contrast)
         step = Step(sizes.encoder, rows, length, config.budget, contrast=contrast, precision=config.precision)
     return config.training(sizes, step, queries)
