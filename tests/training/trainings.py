@@ -210,7 +210,7 @@ def run(
         own: Any = {"temperature": 0.2, "learn_temperature": True, "layer_decay": 0.8}
         module = ContrastiveModule(BiEncoder(encoder), **own, **chosen)
         batches = span_batches(folder, mask_rate=None)
-    elif kind == "standing_passages":
+    elif kind == "frozen_passages":
         towers = BiEncoder.from_encoder(Encoder(language_model.base_model), separate=True)
         module = BiEncoderModule(towers, train_passages=False, **chosen)
         vectors = np.random.default_rng(9).normal(size=(30, 16)).astype("f")

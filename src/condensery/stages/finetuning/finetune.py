@@ -13,7 +13,7 @@ from condensery.losses.registry import check_loss, check_name, teaching
 from condensery.stages.base import Context, Input, StageConfig, stage
 from condensery.stages.card import card_of, name_of_data
 from condensery.stages.finetuning.training_queries import QueriesConfig, training_queries, training_work, with_teacher
-from condensery.stages.standing_passages import check_encoded_by, vectors_of
+from condensery.stages.frozen_passages import check_encoded_by, vectors_of
 from condensery.stages.training import (
     Count,
     EncoderStageConfig,

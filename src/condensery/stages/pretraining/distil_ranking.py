@@ -9,7 +9,7 @@ from condensery.errors import UserError
 from condensery.models.flops import Step
 from condensery.stages.base import Context, Input, stage
 from condensery.stages.card import card_of, name_of_data
-from condensery.stages.standing_passages import vectors_of
+from condensery.stages.frozen_passages import vectors_of
 from condensery.stages.training import CollectionConfig, Count, OptimisedStageConfig, run_training
 from condensery.stages.work import Read, Work, known, search
 

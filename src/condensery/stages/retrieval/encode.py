@@ -10,7 +10,7 @@ from condensery.errors import UserError
 from condensery.models.flops import Step
 from condensery.stages.base import Context, Input, Operational, StageConfig, stage
 from condensery.stages.checks import Split
-from condensery.stages.standing_passages import check_encoded_by
+from condensery.stages.frozen_passages import check_encoded_by
 from condensery.stages.work import QUESTION, Read, Work, known
 from condensery.system.downloads import as_bytes
 

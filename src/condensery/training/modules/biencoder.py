@@ -19,7 +19,7 @@ from condensery.tokens.batches import Chunk
 from condensery.training.batches.triples import TripleBatch
 from condensery.training.modules.base import PathOrName
 from condensery.training.modules.encoders import TowersModule
-from condensery.training.modules.passages import check_student, stand_still
+from condensery.training.modules.frozen_passages import check_student, freeze_passages
 
 
 class BiEncoderModule(TowersModule):
@@ -58,7 +58,7 @@ class BiEncoderModule(TowersModule):
         check_numbers(type(self).__name__, locals())
         super().__init__(model, **(others if train_passages else {"towers": "separate", **others}))
         if not train_passages:
-            stand_still(self)
+            freeze_passages(self)
         self.mask_known_positives = mask_known_positives
         self.loss = loss if isinstance(loss, RetrievalLoss) else make_loss(loss, temperature=temperature)
         self.loss.normalised = self.model.settings.normalise

@@ -16,7 +16,7 @@ from condensery.models.biencoder import BiEncoder
 from condensery.training.batches.rankings import RankingBatch
 from condensery.training.modules.base import PathOrName
 from condensery.training.modules.encoders import TowersModule
-from condensery.training.modules.passages import check_student, stand_still
+from condensery.training.modules.frozen_passages import check_student, freeze_passages
 
 
 class QueryTowerModule(TowersModule):
@@ -50,7 +50,7 @@ class QueryTowerModule(TowersModule):
     ) -> None:
         check_numbers(type(self).__name__, locals())
         super().__init__(model, **{"towers": "separate", **others})
-        stand_still(self)
+        freeze_passages(self)
         self.loss = KLDivergence(temperature, teacher_temperature)
         self._remember(model=model)
 

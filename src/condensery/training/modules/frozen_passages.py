@@ -5,7 +5,7 @@ from condensery.models.blending import same_weights
 from condensery.training.modules.encoders import TowersModule
 
 
-def stand_still(module: TowersModule) -> None:
+def freeze_passages(module: TowersModule) -> None:
     """Train the tower of the queries alone. Raises ``UserError`` where it is that of the passages as well."""
     if module.model.shared:
         raise UserError(f"{type(module).__name__}: queries need a tower of their own; give towers='separate'")
