@@ -28,6 +28,12 @@ def test_batches_of_search_are_harder_than_random_ones(project: Path, tmp_path: 
     assert min(greedy["hardness"], beam["hardness"]) > random["hardness"]
 
 
+def test_attention_of_each_length_is_timed(project: Path) -> None:
+    lines = lines_of(project, "attention", "tokens=512", "rounds=1")
+    assert [line["length"] for line in lines] == [16, 32, 64, 128, 256, 512]
+    assert all(line[way] > 0 for line in lines for way in ("forward", "training", "dropout"))
+
+
 @pytest.mark.slow
 def test_the_training_process_spends_little_on_its_batches(project: Path) -> None:
     (pairs,) = lines_of(project, "feed", "kind=pairs", "chunk_tokens=2048", "batches=4")

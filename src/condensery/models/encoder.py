@@ -29,7 +29,7 @@ from condensery.tokens.batches import Chunk
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-_LONG = 1024  # keys of a row
+_LONG = 1024  # keys of a row: in plain products their weights would take all memory
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, p: float) -> Tensor:
@@ -39,11 +39,17 @@ def attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, p:
         query (b, h, m, e); key and value (b, h, t, e); visible (b or 1, 1, m or 1, t) True = the query attends to the
         key, to one at least, or None where all attend to all; the result (b, h, m, e).
 
-    On a CPU plain matrix products beat the fused kernel, in fp32 by a fifth and in the bf16 backward pass by 2.5 times; in
-    rows of thousands of tokens their weights would take all memory.
+    Without dropout the fused kernel is 1.2 to 4 times as fast (``experiments/benchmarks/attention.py``). On a CPU it has
+    none, and its bf16 backward pass is slow.
     """
-    if query.device.type != "cpu" or (p == 0.0 and key.shape[-2] > _LONG):
+    fused = p == 0.0 and (query.dtype != torch.bfloat16 or torch.is_inference_mode_enabled() or key.shape[-2] > _LONG)
+    if query.device.type != "cpu" or fused:
         return nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=visible, dropout_p=p)
+    return plain_attention(query, key, value, visible, p)
+
+
+def plain_attention(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, p: float) -> Tensor:
+    """``attend`` by matrix products; the weights (b, h, m, t) are kept for the backward pass."""
     scores = torch.matmul(query * (1.0 / math.sqrt(query.shape[-1])), key.transpose(-1, -2))  # (b, h, m, t)
     if visible is not None:
         scores = scores.masked_fill_(~visible, torch.finfo(scores.dtype).min)
