@@ -114,6 +114,12 @@ def test_stages_are_added_where_another_product_is_wanted_and_shared(composed: C
     assert len(graph.nodes) == 13
 
 
+def test_a_stage_that_is_added_reads_what_its_model_read(composed: Compose) -> None:
+    graph = build(composed("stages.text={stage: toy_corpus}", "stages.better.corpus=text"))
+    assert graph.nodes["better.index"].inputs["corpus"] == ("text",)
+    assert graph.nodes["plain.index"].inputs["corpus"] == ("corpus",)
+
+
 def test_a_row_may_name_an_evaluation_of_its_own(composed: Compose) -> None:
     own = "stages.mine={stage: toy_evaluate, index: plain, split: dev}"
     graph = build(composed(own, "table.rows.Own=mine"))

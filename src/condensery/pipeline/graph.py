@@ -259,8 +259,16 @@ class _Builder:
         if adapter is None:
             raise UserError(f"{key}: the stage {name!r} makes {product}, but {wanted} is needed here")
         added = f"{name}.{wanted}"
-        self.overrides[added] = {"stage": adapter.kind, str(adapter.adapts): name}
+        self.overrides[added] = {"stage": adapter.kind, str(adapter.adapts): name, **self._shared_inputs(name, adapter)}
         return added
+
+    def _shared_inputs(self, name: str, adapter: Stage) -> dict[str, Any]:
+        """What an added stage reads because the stage ``name`` reads it under the same key: tokens, frozen passages."""
+        kind = self._kind(name)
+        settings = {**(self.raw["stage"].get(kind) or {}), **self.overrides[name]}
+        own, read = references(self.stages[kind].config), references(adapter.config)
+        shared = [key for key in read if key != adapter.adapts and key in own and own[key].product == read[key].product]
+        return {key: settings[key] for key in shared if settings.get(key) is not None}
 
     def _adapter(self, product: str, wanted: str) -> Stage | None:
         """The kind of stage, among those with defaults in the config, that makes ``wanted`` of what makes ``product``."""

@@ -1,4 +1,4 @@
-"""Passages whose vectors stand still: those of an index, of which a stage trains or encodes the queries alone."""
+"""Passages whose vectors are frozen: those of an index, of which a stage trains or encodes the queries alone."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

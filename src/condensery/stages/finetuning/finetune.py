@@ -46,7 +46,7 @@ class AdaptiveConfig(StageConfig):
 class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     """``batch_size`` counts queries; each brings one positive and ``negatives_per_query`` hard negatives.
 
-    ``passages``: an index whose vectors of passages stand still; queries get a tower of their own, which alone is trained.
+    ``passages``: an index whose vectors of the passages are frozen; queries get a tower of their own, which alone is trained.
     ``text_queries``: made of the passages; ``text_batch_size`` of them are in a step besides, each with its own passage.
     ``teacher``: of a pair that several of these stages have scored the first counts.
     """
@@ -66,7 +66,7 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     adaptive: AdaptiveConfig
 
     def lengths(self) -> dict[str, int]:
-        """None that a retriever could be too short for where its passages stand still: its own count."""
+        """None that a retriever could be too short for where its passages are frozen: its own count."""
         return super().lengths() if self.passages is None else {}
 
     def work(self, read: Read) -> Work:
@@ -126,7 +126,7 @@ def finetune(config: FinetuneConfig, context: Context) -> dict[str, Any]:
     by_text = left_out_by_text(training.by_text, context.stage_name)
     separate = config.towers == "separate" or config.passages is not None
     towers = initial_towers(config, context, tokens.vocabulary, separate)
-    index, lengths = _standing(config, context, towers)
+    index, lengths = _frozen(config, context, towers)
     data = TripleDataModule(
         tokens,
         context.input("tokenizer"),
@@ -167,10 +167,10 @@ def finetune(config: FinetuneConfig, context: Context) -> dict[str, Any]:
     return {"queries": len(training.rows), **by_text, **values}
 
 
-def _standing(
+def _frozen(
     config: FinetuneConfig, context: Context, towers: "BiEncoder"
 ) -> "tuple[DenseIndex | None, tuple[int, int] | None]":
-    """The index whose vectors of passages stand still, and the lengths in tokens that its retriever is searched with.
+    """The index whose vectors of the passages are frozen, and the lengths in tokens that its retriever is searched with.
 
     Those stay; queries of the training are shortened to ``query_length``.
     """

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 
 class QueriesConfig(StageConfig):
-    """Which queries are trained on, and where their negatives come from."""
+    """Which queries are trained on, and where their negatives come from.
+
+    ``unseen_dev``: none that shares a relevant passage with a dev query.
+    """
 
     negatives: Annotated[list[str], Input("negatives")]
     negative_depths: list[Count] | None
@@ -33,6 +36,7 @@ class QueriesConfig(StageConfig):
     labels: Annotated[list[str], Input("labels")]
     split: Split
     train_queries: Count | None
+    unseen_dev: bool
     negatives_per_query: Annotated[int, Field(ge=0)]
     seed: Annotated[int, Field(ge=0)]
 
@@ -45,6 +49,10 @@ class QueriesConfig(StageConfig):
                 f"{len(values)} numbers for {len(sources)} sources of negatives; give one for each, or null"
             )
         return values
+
+    def by_content(self) -> set[str]:
+        """``unseen_dev`` came later: where it is false the ids are those of before."""
+        return super().by_content() | (set() if self.unseen_dev else {"unseen_dev"})
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
         """A split that the collection does not have."""
@@ -87,9 +95,11 @@ def training_queries(config: QueriesConfig, context: Context, collection: "Colle
     import numpy as np
 
     from condensery.retrieval.no_negatives import NoNegatives
-    from condensery.training.batches.triples import TrainingQueries
+    from condensery.training.batches.triples import TrainingQueries, apart_from_dev
 
     relevant = relevant_passages(config, context, collection)
+    if config.unseen_dev:
+        relevant = apart_from_dev(relevant, collection, f"stages.{context.stage_name}.unseen_dev")
     pool, weights = _pooled(config, context, collection, np.fromiter(relevant, np.int64), _labels(context))
     return TrainingQueries.of(relevant, pool, weights, NoNegatives.of(collection, relevant))
 

@@ -21,7 +21,7 @@ class RankingBatch(Batch):
     """q queries, and all passages that the teacher ranked for one of them.
 
     Attributes:
-        passages: (c, d) their vectors, which stand still.
+        passages: (c, d) their vectors, which are frozen.
         teacher: (q, c) its scores in [0, 1]; 0 for a passage that it did not rank for the query.
     """
 

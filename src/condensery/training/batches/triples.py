@@ -47,7 +47,7 @@ class TripleBatch(Batch):
         teacher: (q, p) fp32, how a teacher scores the pair, NaN where it has not; None = there is no teacher.
         scored: (s, 2) query of the batch, and row in the collection of a passage that the teacher has scored for it.
         scores: (s,) fp32.
-        vectors: (p, d) of the passages, which stand still; None = the passages are encoded.
+        vectors: (p, d) of the passages, which are frozen; None = the passages are encoded.
     """
 
     positive: Tensor
@@ -154,6 +154,28 @@ def judged_queries(
     return {row: positives[row] for row in chosen.tolist()}
 
 
+def apart_from_dev(
+    relevant: dict[int, NDArray[np.integer]], collection: Collection, key: str
+) -> dict[int, NDArray[np.integer]]:
+    """Queries and their relevant passages without those that share a passage with a query of the split dev.
+
+    Of a passage that many training queries ask for, a retriever learns what no other passage gets. Then dev queries tell what
+    is gained on passages that no training query asks for. Without a dev split all stay.
+
+    Raises:
+        UserError: none is left; ``key`` is where this was asked for.
+    """
+    if "dev" not in collection.splits:
+        return relevant
+    dev = np.concatenate(list(collection.qrels("dev").positives().values()))
+    kept = {query: passages for query, passages in relevant.items() if not np.isin(passages, dev).any()}
+    if not kept:
+        raise UserError(
+            f"{key}: true, but each training query shares a relevant passage with a dev query; set it to false"
+        )
+    return kept
+
+
 class TripleBatches:
     """Queries, one positive each, and hard negatives; passages of other queries serve as negatives too.
 
@@ -175,7 +197,7 @@ class TripleBatches:
         prefixes: what stands before queries and passages.
         shared_negatives: passages drawn from the whole collection at each step, negatives of all its queries.
         text_queries: made of the passages, a few in each step beside the judged ones; None = there are none.
-        vectors: of passages, which stand still while the queries' tower is trained (ADORE: Zhan et al. 2021, §4.2); None =
+        vectors: of passages, which are frozen while the queries' tower is trained (ADORE: Zhan et al. 2021, §4.2); None =
             passages are encoded.
     """
 

@@ -19,7 +19,7 @@ from condensery.training.fingerprint import hashed
 
 
 class RankingDataModule(TokenDataModule):
-    """Queries, and the passages that a teacher ranks for each, whose vectors stand still (Zhan et al. 2021, §4.2).
+    """Queries, and the passages that a teacher ranks for each, whose vectors are frozen (Zhan et al. 2021, §4.2).
 
     No query need be judged: titles, sentences of the passages or what people have asked will do. ``QueryTowerModule`` is
     trained on them, from the checkpoint of the student.

@@ -1,4 +1,4 @@
-"""Passages whose vectors stand still while the tower of the queries is trained."""
+"""Passages whose vectors are frozen while the tower of the queries is trained."""
 
 from condensery.errors import UserError
 from condensery.models.blending import same_weights

@@ -1,4 +1,4 @@
-"""Training of the tower that encodes queries, while the vectors of all passages stand still."""
+"""Training of the tower that encodes queries, while the vectors of all passages are frozen."""
 
 from functools import partial
 from types import MappingProxyType
