@@ -8,7 +8,6 @@ import pytest
 import torch
 import trainings
 
-from condensery.errors import UserError
 from condensery.models.biencoder import PASSAGE, QUERY
 from condensery.retrieval.no_negatives import NoNegatives
 from condensery.text.collection import Collection
@@ -19,7 +18,7 @@ from condensery.tokens.batches import text_rows
 from condensery.tokens.tokenizer import train_wordpiece
 from condensery.training.batches.base import Share, items_in_sequence, items_of_step
 from condensery.training.batches.text_queries import TextQueries
-from condensery.training.batches.triples import TrainingQueries, TripleBatch, TripleBatches, apart_from_dev
+from condensery.training.batches.triples import TrainingQueries, TripleBatch, TripleBatches
 from condensery.training.datamodules.triples import TripleDataModule
 
 NEGATIVES = 3
@@ -267,30 +266,3 @@ def test_shared_negatives_are_drawn_of_the_whole_collection_and_what_is_relevant
 def _made() -> tuple[np.ndarray, np.ndarray]:
     """Nine of twelve queries, and the passage of each."""
     return np.arange(3, 12), np.array([1, 1, 4, 7, 9, 12, 20, 25, 29])
-
-
-def test_no_query_shares_a_passage_with_a_dev_query_where_dev_is_unseen(tmp_path: Path) -> None:
-    with CollectionWriter(tmp_path / "c", "shared passages") as writer:
-        writer.add_judgement("dev", "d", "p0", 1)
-        writer.add_judgement("dev", "d", "p1", 0)  # not relevant
-        for query, passages in (("q0", ["p0"]), ("q1", ["p1"]), ("q2", ["p2", "p0"]), ("q3", ["p2"])):
-            for passage in passages:
-                writer.add_judgement("train", query, passage, 1)
-        for number in range(4):
-            writer.add_passage(Passage(f"p{number}", "", f"note number {number}"))
-        for query in ("d", "q0", "q1", "q2", "q3"):
-            writer.add_query(Query(query, f"which note, asks {query}"))
-    collection = Collection(tmp_path / "c")
-    train_wordpiece(collection.passages.column("text"), 60, tmp_path / "tokenizer")
-
-    def trained_on(**options: bool) -> list[str]:
-        data = TripleDataModule(collection, tmp_path / "tokenizer", query_length=8, **options)
-        data.setup()
-        assert isinstance(data.batches, TripleBatches)
-        return collection.queries.column("id").take(data.batches.training.rows)
-
-    assert trained_on() == ["q0", "q1", "q2", "q3"]
-    assert trained_on(unseen_dev=True) == ["q1", "q3"]
-    relevant = {1: collection.qrels("dev").positives()[int(collection.qrels("dev").query_rows[0])]}
-    with pytest.raises(UserError, match="here: true, but each training query shares a relevant passage"):
-        apart_from_dev(relevant, collection, "here")

@@ -30,16 +30,22 @@ class SampleConfig(CollectionConfig):
     """What is asked: ``number`` dev queries and ``number`` of ``queries`` of passages that are held out, or one of the two
     (``by``); each kind among ``passages`` more.
 
+    ``unseen_dev``: fewer dev queries are filled up with the training queries that ``finetune.unseen_dev`` leaves out.
     ``bm25_weight``: of BM25, which each retriever is joined with before it is measured; 0 = alone.
     """
 
     queries: Annotated[str | None, Input("queries")]
     by: Literal["dev", "queries"] | None
+    unseen_dev: bool
     bm25_weight: Annotated[float, Field(ge=0, lt=1)]
     number: Count
     passages: Annotated[int, Field(ge=0)]
     precision: Literal["fp32", "bf16", "fp16"]
     chunk_tokens: Count
+
+    def by_content(self) -> set[str]:
+        """``unseen_dev`` came later: where it is false the ids are those of before."""
+        return super().by_content() | (set() if self.unseen_dev else {"unseen_dev"})
 
     def work(self, read: Read) -> Work:
         """The sample's passages are encoded; its queries are few beside them."""
@@ -130,7 +136,9 @@ def judge_of(config: SampleConfig, context: Context, folder: Path, start: "Saved
     how: dict[str, Any] = {"budget": config.chunk_tokens, "prefixes": prefixes}
     found: dict[str, ValidationSample | None] = {}
     if config.by != "queries":
-        found[DEV] = sample_of(collection, Tokens(context.input("tokens")), lengths, *sizes, **how)
+        found[DEV] = sample_of(
+            collection, Tokens(context.input("tokens")), lengths, *sizes, **how, unseen=config.unseen_dev
+        )
         if found[DEV] is None and config.by == "dev":
             raise UserError(f"{key}.by: dev, but the collection has no dev queries; set by=queries")
     if config.by != "dev" and config.queries is not None:

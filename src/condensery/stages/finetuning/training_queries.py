@@ -95,7 +95,8 @@ def training_queries(config: QueriesConfig, context: Context, collection: "Colle
     import numpy as np
 
     from condensery.retrieval.no_negatives import NoNegatives
-    from condensery.training.batches.triples import TrainingQueries, apart_from_dev
+    from condensery.training.batches.triples import TrainingQueries
+    from condensery.training.unseen_dev import apart_from_dev
 
     relevant = relevant_passages(config, context, collection)
     if config.unseen_dev:

@@ -154,28 +154,6 @@ def judged_queries(
     return {row: positives[row] for row in chosen.tolist()}
 
 
-def apart_from_dev(
-    relevant: dict[int, NDArray[np.integer]], collection: Collection, key: str
-) -> dict[int, NDArray[np.integer]]:
-    """Queries and their relevant passages without those that share a passage with a query of the split dev.
-
-    Of a passage that many training queries ask for, a retriever learns what no other passage gets. Then dev queries tell what
-    is gained on passages that no training query asks for. Without a dev split all stay.
-
-    Raises:
-        UserError: none is left; ``key`` is where this was asked for.
-    """
-    if "dev" not in collection.splits:
-        return relevant
-    dev = np.concatenate(list(collection.qrels("dev").positives().values()))
-    kept = {query: passages for query, passages in relevant.items() if not np.isin(passages, dev).any()}
-    if not kept:
-        raise UserError(
-            f"{key}: true, but each training query shares a relevant passage with a dev query; set it to false"
-        )
-    return kept
-
-
 class TripleBatches:
     """Queries, one positive each, and hard negatives; passages of other queries serve as negatives too.
 

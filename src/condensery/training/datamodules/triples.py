@@ -33,8 +33,9 @@ from condensery.training.batches.base import Order
 from condensery.training.batches.lists import ListBatches
 from condensery.training.batches.teaching import coverage
 from condensery.training.batches.text_queries import TextQueries
-from condensery.training.batches.triples import TrainingQueries, TripleBatches, apart_from_dev, judged_queries
+from condensery.training.batches.triples import TrainingQueries, TripleBatches, judged_queries
 from condensery.training.datamodules.base import TokenDataModule
+from condensery.training.unseen_dev import apart_from_dev
 from condensery.training.validation import PairSample, ValidationSample, pair_sample
 
 Mined = Searcher | type[BM25] | str | Path | Negatives
