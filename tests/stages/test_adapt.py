@@ -244,6 +244,27 @@ def test_judged_queries_train_a_tower_of_their_own_and_passages_stay(
         names(wrong.err, f"stages.tuned.{key}", said)
 
 
+def test_a_released_retriever_is_pre_trained_further_by_every_objective(
+    adapted: tuple[Done, list[str]], tmp_path: Path
+) -> None:
+    given = [word for word in adapted[1] if word.startswith(("data", "backbone.name", "logger"))]
+    kinds = ("mlm", "condenser", "cocondenser", "contrastive")
+    few = [f"stage.pretrain_{kind}.{key}" for kind in kinds for key in ("token_budget=null", "steps=2", "batch_size=4")]
+    lengths = ["stage.retriever.passage_length=64", "stage.finetune.passage_length=64", "stage.pretrain_mlm.length=64"]
+    more = [*lengths, "stage.finetune.steps=2", "stage.finetune.batch_size=4", f"output_root={tmp_path}"]
+    done = run_command("experiment=ablation/released", *given, *few, *more).sound()
+    searched = ["start", "coCondenser", "coCondenser in own vectors", "query-as-context"]
+    rows = ["start", "MLM", "Condenser", *searched[1:]]
+    assert list(metrics_of(done.folder)) == ["BM25", *(f"{row}, as it is" for row in searched), *rows]
+    start = load_retriever(artifact(done, "start")).model
+    for stage in ("mlm", "condenser", "cocondenser", "own_vectors", "query_as_context"):
+        trained, tuned = (load_retriever(artifact(done, name)) for name in (stage, f"{stage}_tuned"))
+        assert not same_weights(start.passage, trained.model.passage)
+        own = ("cls" if stage == "cocondenser" else start.settings.pooling, start.settings.normalise)
+        assert (tuned.model.settings.pooling, tuned.model.settings.normalise) == own
+        assert (tuned.query_length, tuned.passage_length) == (64, 64)
+
+
 def test_vectors_of_another_tower_are_not_taken_over(adapted: tuple[Done, list[str]], tmp_path: Path) -> None:
     _, command = adapted
     other = [
