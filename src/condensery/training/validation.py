@@ -20,7 +20,7 @@ from condensery.tokens.artifacts import Tokens
 from condensery.tokens.batches import Chunk, chunks, text_rows
 from condensery.tokens.pairs import PairReader
 from condensery.tokens.prefixes import NO_PREFIXES, Prefixes
-from condensery.training.unseen_dev import Relevant, parted_by_dev
+from condensery.training.dev_passages import Relevant, parted_by_dev
 
 Ids = NDArray[np.int64]
 DIVERGING = "the training diverges, or began with broken weights; lower learning_rate, raise warmup_ratio, or take fp32"
@@ -58,7 +58,7 @@ def sample_of(
     *,
     budget: int = 8192,
     prefixes: Prefixes = NO_PREFIXES,
-    unseen: bool = False,
+    left_out: bool = False,
 ) -> ValidationSample | None:
     """Some dev queries, their positives, and passages drawn at random; None where the collection has no dev split.
 
@@ -69,11 +69,11 @@ def sample_of(
         queries, passages: how many, at most; positives come on top.
         budget: padded tokens a chunk may hold.
         prefixes: what stands before queries and passages.
-        unseen: where there are fewer dev queries, training queries that share a passage with one fill up the sample.
+        left_out: add to fewer dev queries the training queries that share a relevant passage with one.
     """
     if "dev" not in collection.splits:
         return None
-    chosen, passage_rows, relevant = _drawn(collection, queries, passages, unseen)
+    chosen, passage_rows, relevant = _drawn(collection, queries, passages, left_out)
     pad, vocabulary = tokens.vocabulary.pad, tokens.vocabulary
     query_tokens = text_rows(tokens.queries, chosen, vocabulary, lengths[0], prefix=prefixes.query)
     passage_tokens = text_rows(
@@ -137,16 +137,16 @@ def pair_sample(
 
 
 def _drawn(
-    collection: Collection, queries: int, passages: int, unseen: bool = False
+    collection: Collection, queries: int, passages: int, left_out: bool = False
 ) -> tuple[Ids, Ids, NDArray[np.bool_]]:
     """Some dev queries (q,), passages (p,) with all that are relevant to them, ascending, and which are (q, p)."""
     positives: Relevant = dict(collection.qrels("dev").positives())
     random = generator("validation")  # the same sample for every training and seed, so that curves can be compared
     chosen = random.permutation(np.fromiter(positives, np.int64))[:queries]
-    if unseen and len(chosen) < queries and "train" in collection.splits:
+    if left_out and len(chosen) < queries and "train" in collection.splits:
         shared, _ = parted_by_dev(dict(collection.qrels("train").positives()), collection)
         further = [query for query in shared if query not in positives]
-        drawn = generator("validation", "unseen").permutation(np.array(further, np.int64))[: queries - len(chosen)]
+        drawn = generator("validation", "left out").permutation(np.array(further, np.int64))[: queries - len(chosen)]
         chosen, positives = np.concatenate([chosen, drawn]), shared | positives
     relevant_rows = [positives[int(query)] for query in chosen]
     others = random.integers(0, len(collection.passages), passages)

@@ -1,12 +1,13 @@
 """Stage ``keep_best``: what a training changed is kept where it helps, as much of it as helps; else the start is."""
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
 from condensery.reporting.choice import HELD_OUT, choice
-from condensery.stages.base import Context, Input, stage
-from condensery.stages.finetuning.sample import DEV, SampleConfig, judge_of
+from condensery.stages.base import Context, Input, StageConfig, stage
+from condensery.stages.finetuning.sample import DEV, LEFT_OUT, SampleConfig, judge_of
 from condensery.stages.training import Share
 from condensery.stages.work import Read, Work, known
 
@@ -17,12 +18,15 @@ class KeepBestConfig(SampleConfig):
     """``start`` and each of ``trained``, in ``shares`` of its weights: the best by MRR@10 of what is asked.
 
     What was trained is kept where it is better than the start with p below ``level``, and not worse on dev queries.
+    ``add_left_out_queries``: to fewer than ``number`` of these, the training queries that no stage of ``trained`` has read
+    (``leave_out_dev_passages``).
     """
 
     start: Annotated[str, Input("encoder")]
     trained: Annotated[list[str], Input("encoder"), Field(min_length=1)]
     shares: Annotated[list[Share], Field(min_length=1)]
     level: Annotated[float, Field(gt=0, le=1)]
+    add_left_out_queries: bool
 
     @field_validator("shares")
     @classmethod
@@ -30,6 +34,18 @@ class KeepBestConfig(SampleConfig):
         if 0 in shares or len(set(shares)) < len(shares):
             raise ValueError("each share is above 0 and stands once; the start itself is always tried")
         return sorted(shares)
+
+    def by_content(self) -> set[str]:
+        """``add_left_out_queries`` came later: where it is false the ids are those of before."""
+        return super().by_content() | (set() if self.add_left_out_queries else {"add_left_out_queries"})
+
+    def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
+        """Queries that were trained on cannot choose."""
+        left_out = (getattr(config, "leave_out_dev_passages", True) for config in inputs["trained"])
+        if self.add_left_out_queries and not all(left_out):
+            wanted = "set leave_out_dev_passages to true where they are trained, or this to false"
+            return "add_left_out_queries", f"true, but a stage of `trained` has read these queries; {wanted}"
+        return super().input_error(inputs)
 
     def work(self, read: Read) -> Work:
         """The sample's passages are encoded with the start, and with each candidate whose tower of passages is another."""
@@ -48,9 +64,10 @@ def keep_best(config: KeepBestConfig, context: Context) -> dict[str, Any]:
     from condensery.system.files import write_json
 
     start = load_retriever(context.input("start"))
-    judge = judge_of(config, context, context.input("start"), start)
+    judge = judge_of(config, context, context.input("start"), start, config.add_left_out_queries)
     if judge is None:
-        print(f"[{context.stage_name}] there are no {HELD_OUT} to choose by: the start is kept", flush=True)
+        wanted = DEV if config.by == "dev" or config.queries is None else HELD_OUT
+        print(f"[{context.stage_name}] there are no {wanted} to choose by: the start is kept", flush=True)
         save_retriever(start, context.folder, context.input("start"))
         nothing = {"by": None, "queries": 0, "kept": "start", "share": 0.0}
         write_json(context.folder / "kept.json", {**nothing, "values": []})
@@ -75,7 +92,8 @@ def keep_best(config: KeepBestConfig, context: Context) -> dict[str, Any]:
         candidate: {name: float(of_sample.mean()) for name, of_sample in zip(judge.samples, found, strict=True)}
         for candidate, found in ranks.items()
     }
-    worse_on_dev = DEV in judge.samples and of_each[best][DEV] < of_each["start", 0.0][DEV]
+    judged = LEFT_OUT if config.add_left_out_queries else DEV
+    worse_on_dev = judged in judge.samples and of_each[best][judged] < of_each["start", 0.0][judged]
     name, share = best if (p < config.level or config.level == 1) and not worse_on_dev else ("start", 0.0)
     kept = blended(start.model, models[name], share) if share else start.model
     save_retriever(

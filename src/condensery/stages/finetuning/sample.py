@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from condensery.training.validation import ValidationSample
 
 DEV = "dev queries"
+LEFT_OUT = f"{DEV} and training queries that were left out"
 Encode = Callable[["BiEncoder"], Callable[["Chunk"], "torch.Tensor"]]
 
 
@@ -30,22 +31,16 @@ class SampleConfig(CollectionConfig):
     """What is asked: ``number`` dev queries and ``number`` of ``queries`` of passages that are held out, or one of the two
     (``by``); each kind among ``passages`` more.
 
-    ``unseen_dev``: fewer dev queries are filled up with the training queries that ``finetune.unseen_dev`` leaves out.
     ``bm25_weight``: of BM25, which each retriever is joined with before it is measured; 0 = alone.
     """
 
     queries: Annotated[str | None, Input("queries")]
     by: Literal["dev", "queries"] | None
-    unseen_dev: bool
     bm25_weight: Annotated[float, Field(ge=0, lt=1)]
     number: Count
     passages: Annotated[int, Field(ge=0)]
     precision: Literal["fp32", "bf16", "fp16"]
     chunk_tokens: Count
-
-    def by_content(self) -> set[str]:
-        """``unseen_dev`` came later: where it is false the ids are those of before."""
-        return super().by_content() | (set() if self.unseen_dev else {"unseen_dev"})
 
     def work(self, read: Read) -> Work:
         """The sample's passages are encoded; its queries are few beside them."""
@@ -118,10 +113,12 @@ class Judge:
         return found
 
 
-def judge_of(config: SampleConfig, context: Context, folder: Path, start: "SavedRetriever") -> Judge | None:
-    """Who measures what is compared with ``start``, which lies in ``folder``; None where the text has no queries to ask.
+def judge_of(
+    config: SampleConfig, context: Context, folder: Path, start: "SavedRetriever", left_out: bool = False
+) -> Judge | None:
+    """Who measures what is compared with ``start``, which lies in ``folder``; None where there are no queries to ask.
 
-    Raises ``UserError`` where they are to be dev queries and there are none.
+    ``left_out``: fewer than ``number`` dev queries are filled up with training queries (``training.dev_passages``).
     """
     from condensery.text.collection import Collection
     from condensery.tokens.artifacts import Passages, Queries, Tokens
@@ -129,25 +126,20 @@ def judge_of(config: SampleConfig, context: Context, folder: Path, start: "Saved
     from condensery.training.held_out import held_out_sample
     from condensery.training.validation import sample_of
 
-    collection, key = Collection(context.input("corpus")), f"stages.{context.stage_name}"
+    collection = Collection(context.input("corpus"))
     lengths, own = (start.query_length, start.passage_length), start.model.settings
     prefixes = Prefixes.of(folder, own.query_prefix, own.passage_prefix, lengths)
     sizes = (config.number, config.passages)
     how: dict[str, Any] = {"budget": config.chunk_tokens, "prefixes": prefixes}
     found: dict[str, ValidationSample | None] = {}
     if config.by != "queries":
-        found[DEV] = sample_of(
-            collection, Tokens(context.input("tokens")), lengths, *sizes, **how, unseen=config.unseen_dev
-        )
-        if found[DEV] is None and config.by == "dev":
-            raise UserError(f"{key}.by: dev, but the collection has no dev queries; set by=queries")
+        name, tokens = LEFT_OUT if left_out else DEV, Tokens(context.input("tokens"))
+        found[name] = sample_of(collection, tokens, lengths, *sizes, **how, left_out=left_out)
     if config.by != "dev" and config.queries is not None:
         artifact = context.artifact("queries")
         texts = Passages(artifact.input("passages").path)
         found[HELD_OUT] = held_out_sample(Queries(artifact.path), texts, lengths, *sizes, **how)
     samples = {name: sample for name, sample in found.items() if sample is not None}
-    if not samples and config.queries is None:
-        raise UserError(f"{key}.queries: null, and the collection has no dev queries to choose by")
     return Judge(start.model, folder, samples, _encode_with(config, context), config.bm25_weight) if samples else None
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class QueriesConfig(StageConfig):
     """Which queries are trained on, and where their negatives come from.
 
-    ``unseen_dev``: none that shares a relevant passage with a dev query.
+    ``leave_out_dev_passages``: no query is trained on that shares a relevant passage with a dev query.
     """
 
     negatives: Annotated[list[str], Input("negatives")]
@@ -36,7 +36,7 @@ class QueriesConfig(StageConfig):
     labels: Annotated[list[str], Input("labels")]
     split: Split
     train_queries: Count | None
-    unseen_dev: bool
+    leave_out_dev_passages: bool
     negatives_per_query: Annotated[int, Field(ge=0)]
     seed: Annotated[int, Field(ge=0)]
 
@@ -51,8 +51,8 @@ class QueriesConfig(StageConfig):
         return values
 
     def by_content(self) -> set[str]:
-        """``unseen_dev`` came later: where it is false the ids are those of before."""
-        return super().by_content() | (set() if self.unseen_dev else {"unseen_dev"})
+        """``leave_out_dev_passages`` came later: where it is false the ids are those of before."""
+        return super().by_content() | (set() if self.leave_out_dev_passages else {"leave_out_dev_passages"})
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
         """A split that the collection does not have."""
@@ -96,11 +96,11 @@ def training_queries(config: QueriesConfig, context: Context, collection: "Colle
 
     from condensery.retrieval.no_negatives import NoNegatives
     from condensery.training.batches.triples import TrainingQueries
-    from condensery.training.unseen_dev import apart_from_dev
+    from condensery.training.dev_passages import apart_from_dev
 
     relevant = relevant_passages(config, context, collection)
-    if config.unseen_dev:
-        relevant = apart_from_dev(relevant, collection, f"stages.{context.stage_name}.unseen_dev")
+    if config.leave_out_dev_passages:
+        relevant = apart_from_dev(relevant, collection, f"stages.{context.stage_name}.leave_out_dev_passages")
     pool, weights = _pooled(config, context, collection, np.fromiter(relevant, np.int64), _labels(context))
     return TrainingQueries.of(relevant, pool, weights, NoNegatives.of(collection, relevant))
 

@@ -35,7 +35,7 @@ from condensery.training.batches.teaching import coverage
 from condensery.training.batches.text_queries import TextQueries
 from condensery.training.batches.triples import TrainingQueries, TripleBatches, judged_queries
 from condensery.training.datamodules.base import TokenDataModule
-from condensery.training.unseen_dev import apart_from_dev
+from condensery.training.dev_passages import apart_from_dev
 from condensery.training.validation import PairSample, ValidationSample, pair_sample
 
 Mined = Searcher | type[BM25] | str | Path | Negatives
@@ -63,7 +63,7 @@ class TripleDataModule(TokenDataModule):
         below_score: the same of what scores below this.
         relabel: filled sheets of the stage ``audit_negatives``, a folder or files: passages found relevant are positives.
         train_queries: so many of the queries, drawn by the seed; None = all.
-        unseen_dev: leave out the queries that share a relevant passage with a query of the split dev.
+        leave_out_dev_passages: leave out the queries that share a relevant passage with a dev query.
         batch_size: queries a step.
         query_length: longest query in tokens, [CLS] and [SEP] included.
         passage_length: longest passage in tokens, [CLS] and [SEP] included.
@@ -110,7 +110,7 @@ class TripleDataModule(TokenDataModule):
         below_score: float | None = None,
         relabel: str | Path | Sequence[str | Path] | None = None,
         train_queries: int | None = None,
-        unseen_dev: bool = False,
+        leave_out_dev_passages: bool = False,
         batch_size: int = 32,
         query_length: int = 64,
         passage_length: int = 256,
@@ -151,7 +151,7 @@ class TripleDataModule(TokenDataModule):
         self.below = Below(below_share, below_margin, below_score)
         self.relabel = [] if relabel is None else filled_sheets(_paths(relabel), "relabel")
         self.split, self.mining_depth, self.train_queries = split, mining_depth, train_queries
-        self.unseen_dev = unseen_dev
+        self.leave_out_dev_passages = leave_out_dev_passages
         self.negatives_per_query = negatives_per_query if self.negatives or training else 0
         self.batch_size, self.query_length, self.passage_length = batch_size, query_length, passage_length
         self.pairs, self.chunk_tokens, self.seed = pairs, chunk_tokens, seed
@@ -241,8 +241,8 @@ class TripleDataModule(TokenDataModule):
             raise UserError("TripleDataModule: of tokens alone nobody knows the judgements; give `training`")
         judged = judged_queries(self._collection, self.split, self.train_queries, self.seed)
         positives = self._relabelled(self._collection).added_to(judged)
-        if self.unseen_dev:
-            positives = apart_from_dev(positives, self._collection, "TripleDataModule: unseen_dev")
+        if self.leave_out_dev_passages:
+            positives = apart_from_dev(positives, self._collection, "TripleDataModule: leave_out_dev_passages")
         rows = np.fromiter(positives, np.int64)
         known, sources = NoNegatives.of(self._collection, positives), self._sources()
         training = TrainingQueries.of(positives, NegativePool(sources, rows), known=known)

@@ -12,7 +12,7 @@ from condensery.tokens.artifacts import Tokens, tokenise_collection
 from condensery.tokens.tokenizer import train_wordpiece
 from condensery.training.batches.triples import TripleBatches
 from condensery.training.datamodules.triples import TripleDataModule
-from condensery.training.unseen_dev import apart_from_dev
+from condensery.training.dev_passages import apart_from_dev
 from condensery.training.validation import sample_of
 
 TRAIN = {"q0": ["p0"], "q1": ["p1"], "q2": ["p2", "p0"], "q3": ["p2"]}
@@ -44,13 +44,13 @@ def test_no_query_is_trained_on_that_shares_a_passage_with_a_dev_query(collectio
         return list(collection.queries.column("id").take(data.batches.training.rows))
 
     assert trained_on() == ["q0", "q1", "q2", "q3"]
-    assert trained_on(unseen_dev=True) == ["q1", "q3"]
+    assert trained_on(leave_out_dev_passages=True) == ["q1", "q3"]
 
 
 def test_those_queries_fill_up_the_sample_to_choose_by(collection: Collection, tmp_path: Path) -> None:
     tokenise_collection(collection, tmp_path / "tokenizer", tmp_path / "tokens", titles=False)
-    for unseen, most, number in ((False, 9, 1), (True, 9, 3), (True, 2, 2), (True, 1, 1)):
-        sample = sample_of(collection, Tokens(tmp_path / "tokens"), (12, 12), most, unseen=unseen)
+    for left_out, most, number in ((False, 9, 1), (True, 9, 3), (True, 2, 2), (True, 1, 1)):
+        sample = sample_of(collection, Tokens(tmp_path / "tokens"), (12, 12), most, left_out=left_out)
         assert sample is not None
         assert len(sample.relevant) == number
         assert sample.relevant[:, 0].all(), "all ask for p0"
