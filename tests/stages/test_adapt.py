@@ -233,6 +233,9 @@ def test_judged_queries_train_a_tower_of_their_own_and_passages_stay(
     lengths = ["stages.tuned.passage_length=40", "stages.tuned.query_length=40"]
     whole = run_command(*command, *both, *lengths, "stages.best.trained=[hard,taught]").sound()
     assert load_retriever(artifact(whole, "tuned")).model.shared
+    trained_on = run_command(*command, "stages.hard.leave_out_dev_passages=false")
+    assert trained_on.code == 1
+    names(trained_on.err, "stages.best.add_left_out_queries", "has read these queries", "leave_out_dev_passages")
     for key, value, said in (
         ("passages", "bm25", "no vector for each passage"),
         ("passages", "cls", "set it to null"),
@@ -253,9 +256,9 @@ def test_a_released_retriever_is_pre_trained_further_by_every_objective(
     lengths = ["stage.retriever.passage_length=64", "stage.finetune.passage_length=64", "stage.pretrain_mlm.length=64"]
     more = [*lengths, "stage.finetune.steps=2", "stage.finetune.batch_size=4", f"output_root={tmp_path}"]
     done = run_command("experiment=ablation/released", *given, *few, *more).sound()
-    searched = ["start", "coCondenser", "coCondenser in own vectors", "query-as-context"]
+    searched = ["start", "coCondenser", "coCondenser with the start's pooling", "query-as-context"]
     rows = ["start", "MLM", "Condenser", *searched[1:]]
-    assert list(metrics_of(done.folder)) == ["BM25", *(f"{row}, as it is" for row in searched), *rows]
+    assert list(metrics_of(done.folder)) == ["BM25", *(f"{row}, not fine-tuned" for row in searched), *rows]
     start = load_retriever(artifact(done, "start")).model
     for stage in ("mlm", "condenser", "cocondenser", "own_vectors", "query_as_context"):
         trained, tuned = (load_retriever(artifact(done, name)) for name in (stage, f"{stage}_tuned"))
