@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from condensery.retrieval.fused import Fused
     from condensery.retrieval.hits import Hit
     from condensery.retrieval.pair_scores import PairScores
+    from condensery.retrieval.reranked import Reranked
     from condensery.retrieval.searchers import BM25, Retriever
     from condensery.training.batches.spans import ContextMasking
     from condensery.training.datamodules.passage_queries import PassageQueryDataModule
@@ -54,6 +55,7 @@ __all__ = [
     "QueryAsContextModule",
     "QueryTowerModule",
     "RankingDataModule",
+    "Reranked",
     "RetrievalLoss",
     "Retriever",
     "SpanPairDataModule",
@@ -83,6 +85,7 @@ _MODULES = {
     "QueryAsContextModule": "training.modules.pretraining",
     "QueryTowerModule": "training.modules.query_tower",
     "RankingDataModule": "training.datamodules.rankings",
+    "Reranked": "retrieval.reranked",
     "RetrievalLoss": "losses.base",
     "Retriever": "retrieval.searchers",
     "SpanPairDataModule": "training.datamodules.spans",

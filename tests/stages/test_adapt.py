@@ -247,6 +247,61 @@ def test_judged_queries_train_a_tower_of_their_own_and_passages_stay(
         names(wrong.err, f"stages.tuned.{key}", said)
 
 
+@pytest.fixture(scope="module")
+def judge(released: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small cross-encoder as others release one, with the retriever's tokenizer."""
+    from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
+
+    folder = tmp_path_factory.mktemp("judge")
+    torch.manual_seed(1)
+    sizes: Any = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    tokenizer = AutoTokenizer.from_pretrained(released)
+    config = BertConfig(
+        vocab_size=len(tokenizer), max_position_embeddings=64, initializer_range=0.3, num_labels=1, **sizes
+    )
+    BertForSequenceClassification(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_a_released_cross_encoder_scores_what_the_teacher_ranks(
+    adapted: tuple[Done, list[str]], judge: Path, tmp_path: Path
+) -> None:
+    from sentence_transformers import CrossEncoder
+
+    _, command = adapted
+    lengths = "query_length: 20, length: 60"
+    given = [
+        f"+stages.judge={{stage: cross_encoder, folder: {judge}, {lengths}}}",
+        "stages.distilled.cross_encoders=[judge]",
+    ]
+    done = run_command(*command, *given, "stages.distilled.depth=5", "stages.distilled.number=40").sound()
+    folder, collection = artifact(done, "distilled"), Collection(artifact(done, "corpus"))
+    passages = np.load(folder / "teacher-passages.npy")
+    found = np.load(folder / "cross-encoder-scores.npy")
+    queries = Queries(artifact(done, "queries"))
+    rows = chosen_queries(queries, 40, 1)
+    titles, texts = (collection.passages.column(name) for name in ("title", "text"))
+    read = [f"{title} [SEP] {text}" if title else text for title, text in zip(titles, texts, strict=True)]
+    asked = queries.texts_at(rows)
+    pairs = [(query, read[passage]) for query, ranked in zip(asked, passages, strict=True) for passage in ranked]
+    assert found.shape == passages.shape == (len(rows), 5)
+    theirs = CrossEncoder(str(judge), max_length=60, activation_fn=torch.nn.Identity(), device="cpu")
+    whole = [place for place, (query, _) in enumerate(pairs) if len(theirs.tokenizer(query)["input_ids"]) <= 20]
+    assert len(whole) > 20, "queries that are not cut, which theirs does in another way"
+    wanted = theirs.predict([pairs[place] for place in whole], show_progress_bar=False)
+    assert found.reshape(-1)[whole] == pytest.approx(wanted, abs=1e-4)
+    other = f"+stages.judge={{stage: cross_encoder, folder: {judge}, query_length: 20, length: 99}}"
+    wrong = run_command(*command, other, "stages.distilled.cross_encoders=[judge]")
+    assert wrong.code == 1
+    names(wrong.err, "stages.judge.length", "99 is longer than its 64 positions")
+    nowhere = run_command(
+        *command, "+stages.judge={stage: cross_encoder, folder: ./no}", "stages.distilled.cross_encoders=[judge]"
+    )
+    assert nowhere.code == 1
+    names(nowhere.err, "stage.cross_encoder.folder", "no such folder")
+
+
 def test_a_released_retriever_is_pre_trained_further_by_every_objective(
     adapted: tuple[Done, list[str]], tmp_path: Path
 ) -> None:

@@ -72,28 +72,32 @@ def by_texts(predict: Predict, collection: Collection, label: str) -> Score:
 
     A passage is its title and its text, as for BM25. Raises ``UserError`` where it gives other than a finite number a pair.
     """
-    queries, titles, texts = (
-        collection.queries.column("text"),
-        collection.passages.column("title"),
-        collection.passages.column("text"),
-    )
+    return by_read_texts(predict, collection.queries.column("text").take, collection.passages.full_texts, label)
+
+
+def by_read_texts(
+    predict: Predict, queries: Callable[[Rows], Sequence[str]], passages: Callable[[Rows], Sequence[str]], label: str
+) -> Score:
+    """As ``by_texts``; the texts of rows (n,) are what ``queries`` and ``passages`` give."""
 
     def score(query_rows: Rows, candidates: Rows, task: ProgressTask) -> Scores:
         place, at = np.nonzero(candidates >= 0)
         scores = np.full(candidates.shape, np.nan, np.float32)
         for first in range(0, len(place), PAIRS):
             part = slice(first, first + PAIRS)
-            rows = candidates[place[part], at[part]]
-            read = [
-                f"{title} {text}" if title else text
-                for title, text in zip(titles.take(rows), texts.take(rows), strict=True)
-            ]
-            pairs = list(zip(queries.take(query_rows[place[part]]), read, strict=True))
+            read = passages(candidates[place[part], at[part]])
+            pairs = list(zip(queries(query_rows[place[part]]), read, strict=True))
             scores[place[part], at[part]] = _numbers(predict(pairs), len(pairs), label)
             task.advance(len(pairs))
         return scores
 
     return score
+
+
+def predicting(given: Any) -> Predict | None:
+    """The function of an object that scores pairs of texts, or the function itself; None where it is neither."""
+    predict = getattr(given, "predict", None if hasattr(given, "parameters") else given)
+    return predict if callable(predict) and not isinstance(given, type) else None
 
 
 def _numbers(given: Any, pairs: int, label: str) -> Scores:
@@ -165,8 +169,8 @@ def taught_by(
     teacher = teacher() if isinstance(teacher, type) else teacher
     if isinstance(teacher, Searcher):
         return _by_searcher(teacher, collection, queries, candidates)
-    predict = getattr(teacher, "predict", None if hasattr(teacher, "parameters") else teacher)
-    if not callable(predict):
+    predict = predicting(teacher)
+    if predict is None:
         raise UserError(
             "teacher: BM25 or a Retriever, an object with predict(pairs of texts), a function of these, a file, scores by"
             f" id, or PairScores is expected, not a {type(teacher).__name__}"

@@ -7,11 +7,12 @@ from pydantic import Field
 
 from condensery.errors import UserError
 from condensery.models.flops import Step
-from condensery.stages.base import Context, Input, stage
+from condensery.stages.base import Artifact, Context, Input, stage
 from condensery.stages.card import card_of, name_of_data
 from condensery.stages.frozen_passages import vectors_of
+from condensery.stages.retrieval.scoring import cross_encoder
 from condensery.stages.training import CollectionConfig, Count, OptimisedStageConfig, run_training
-from condensery.stages.work import Read, Work, known, search
+from condensery.stages.work import Read, Search, Work, known, search, together
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,18 +22,24 @@ if TYPE_CHECKING:
 
     from condensery.retrieval.free_texts import Encode
     from condensery.retrieval.ranking import Ranking
+    from condensery.retrieval.reranking import PairScorer
     from condensery.text.collection import Collection
     from condensery.tokens.artifacts import Queries
 
 Temperature = Annotated[float, Field(gt=0)]
 SENTENCE = 30.0  # tokens of a query that is a sentence
+SHARD = 200  # queries whose scores of cross-encoders are kept on a restart
 
 
 class DistilRankingConfig(CollectionConfig, OptimisedStageConfig):
-    """``student``: the index of the retriever; ``teacher``: what ranks better, such as BM25 and the student joined."""
+    """``student``: the index of the retriever; ``teacher``: what ranks better, such as BM25 and the student joined.
+
+    ``cross_encoders`` score what the teacher ranks in its place (GPL: Wang et al. 2022); of several the mean counts.
+    """
 
     student: Annotated[str, Input("index")]
     teacher: Annotated[str, Input("index")]
+    cross_encoders: Annotated[list[str], Input("cross_encoder")]
     queries: Annotated[str, Input("queries")]
     number: Count
     depth: Count
@@ -44,15 +51,31 @@ class DistilRankingConfig(CollectionConfig, OptimisedStageConfig):
         """None that a retriever could be too short for: its own counts where it is shorter."""
         return {}
 
+    def by_content(self) -> set[str]:
+        """``cross_encoders`` came later: where there are none the ids are those of before."""
+        return super().by_content() | (set() if self.cross_encoders else {"cross_encoders"})
+
     def work(self, read: Read) -> Work:
-        """The teacher is asked, and steps of queries alone are made."""
+        """The teacher is asked, cross-encoders read what it ranks, and steps of queries alone are made."""
         sizes = replace(known(read, "teacher", "student"), same_passages=True)
         if sizes.encoder is None:
             return Work(sizes)
         step = Step(sizes.encoder, self.batch_size, SENTENCE, self.budget, contrast=True, precision=self.precision)
         work = self.training(sizes, step, float(self.number))
         looked = search(known(read, "teacher"), float(self.number), self.depth)
-        return Work(sizes, work.steps, step, looked.products, work.seconds, work.disk)
+        return Work(sizes, work.steps, step, together([looked, self._scoring(read)]).products, work.seconds, work.disk)
+
+    def _scoring(self, read: Read) -> Search:
+        """The products of cross-encoders that read each query with what the teacher ranks for it."""
+        pairs, found = float(self.number) * self.depth, Search(0.0, 0.0)
+        for scorer in read.get("cross_encoders", ()):
+            text = scorer.collection.passage_tokens
+            if scorer.encoder is None or text is None:
+                return Search(None, None)
+            length = min(text + SENTENCE, scorer.passage_length or 512)
+            scored = Step(scorer.encoder, pairs, length, self.budget, trained=False, precision=self.precision)
+            found = together([found, Search(scored.flops, 0.0)])
+        return found
 
 
 @stage("distil_ranking", version=2, makes="encoder", cost=10.0)
@@ -111,6 +134,7 @@ def _ranked(
 
     from condensery.retrieval.free_texts import ranked, searcher
     from condensery.retrieval.index import open_index
+    from condensery.retrieval.reranking import logits, ordered, score_in_shards
     from condensery.system.files import atomic, load_array
 
     files = [context.folder / f"teacher-{name}.npy" for name in ("scores", "passages")]
@@ -123,13 +147,39 @@ def _ranked(
             with atomic(file) as temporary, open(temporary, "wb") as stream:
                 np.save(stream, part)
     scores, passages = (load_array(file) for file in files)
-    return scores, passages
+    if not config.cross_encoders:
+        return scores, passages
+    scorers = [
+        _scorer(artifact, config, context, collection, queries) for artifact in context.artifacts("cross_encoders")
+    ]
+    label = f"{context.stage_name}: cross-encoders"
+    scores = score_in_shards(
+        logits(scorers, config.budget, label),
+        rows,
+        passages,
+        context.folder / "cross-encoder-scores.npy",
+        shard_size=SHARD,
+        label=label,
+        each=len(scorers),
+    )
+    return ordered(scores, passages, passages.shape[1])
+
+
+def _scorer(
+    artifact: Artifact, config: DistilRankingConfig, context: Context, collection: "Collection", queries: "Queries"
+) -> "PairScorer":
+    """A cross-encoder that reads the made queries. Raises ``UserError`` where it reads other tokens than they are in."""
+    if artifact.input("tokens").id != context.artifact("tokens").id:
+        raise UserError(
+            f"stages.{context.stage_name}.cross_encoders: {artifact.kind}/{artifact.id} reads other tokens than those of"
+            f" {config.tokens}, in which the queries are"
+        )
+    return cross_encoder(artifact, collection, config.precision, context, queries.store)
 
 
 def _encoder_of(context: Context) -> "Callable[[Path], Encode]":
     """From the folder of vectors to what encodes queries as they were encoded."""
     from condensery.retrieval.searchers import Retriever
-    from condensery.stages.base import Artifact
 
     def encoder_of(vectors: "Path") -> "Encode":
         encoder = Artifact(vectors).ancestor("encoder")

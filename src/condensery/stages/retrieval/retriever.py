@@ -45,15 +45,25 @@ class RetrieverConfig(VectorConfig, StageConfig):
 
         ``UserError`` where there is no such folder, or it makes vectors in a way that is not known.
         """
-        folder = expanded(self.folder)
-        if not folder.is_dir():
-            if not is_hub_name(str(self.folder)):
-                raise UserError(f"stage.retriever.folder: {self.folder}: no such folder; it names a trained retriever")
-            return [f"hub {self.folder}"]
-        vector_settings(folder)  # said before anything is computed
-        endings = {".json", ".txt", ".model", ".safetensors", ".bin"}
-        files = sorted(path for path in folder.rglob("*") if path.suffix in endings and path.name != "manifest.json")
-        return content_hashes([path for path in files if "logs" not in path.parts])
+        found = content_of_checkpoint(self.folder, "stage.retriever.folder", "a trained retriever")
+        if (folder := expanded(self.folder)).is_dir():
+            vector_settings(folder)  # said before anything is computed
+        return found
+
+
+def content_of_checkpoint(named: str | Path, key: str, what: str) -> list[str]:
+    """For the id of a stage that takes a checkpoint as it is: the hashes of its files, or its name on the hub.
+
+    Raises ``UserError``, which names ``key`` and ``what`` it should be, where there is no such folder.
+    """
+    folder = expanded(named)
+    if not folder.is_dir():
+        if not is_hub_name(str(named)):
+            raise UserError(f"{key}: {named}: no such folder; it names {what}")
+        return [f"hub {named}"]
+    endings = {".json", ".txt", ".model", ".safetensors", ".bin"}
+    files = sorted(path for path in folder.rglob("*") if path.suffix in endings and path.name != "manifest.json")
+    return content_hashes([path for path in files if "logs" not in path.parts])
 
 
 @stage("retriever", version=1, makes="encoder")

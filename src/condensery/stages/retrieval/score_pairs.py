@@ -171,7 +171,7 @@ def _scorers(config: ScorePairsConfig, context: Context, collection: "Collection
 
     runtime, found = context.runtime, []
     for artifact in context.artifacts("cross_encoders"):
-        scorer = cross_encoder(artifact, collection, config, context)
+        scorer = cross_encoder(artifact, collection, config.precision, context)
         found.append(logits([scorer], config.chunk_tokens, context.stage_name))
     for folder in context.inputs("retrievers"):
         index: Any = open_index(folder, collection, runtime.threads, device=runtime.search_device)

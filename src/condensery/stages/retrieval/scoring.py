@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from condensery.retrieval.reranking import PairScorer
     from condensery.text.collection import Collection
     from condensery.tokens.batches import Chunk
+    from condensery.tokens.store import TokenStore
 
 
 class ScoringStageConfig(StageConfig):
@@ -98,7 +99,10 @@ def scored(
     from condensery.text.collection import Collection
 
     collection = Collection(context.input("corpus"))
-    scorers = [cross_encoder(artifact, collection, config, context) for artifact in context.artifacts("cross_encoders")]
+    scorers = [
+        cross_encoder(artifact, collection, config.precision, context)
+        for artifact in context.artifacts("cross_encoders")
+    ]
     return score_candidates(
         scorers,
         query_rows,
@@ -116,7 +120,8 @@ class CrossEncoderScorer:
 
     def __init__(self, config: ScoringStageConfig, context: Context, collection: "Collection") -> None:
         self.scorers = [
-            cross_encoder(artifact, collection, config, context) for artifact in context.artifacts("cross_encoders")
+            cross_encoder(artifact, collection, config.precision, context)
+            for artifact in context.artifacts("cross_encoders")
         ]
         self.budget, self.label = config.chunk_tokens, context.stage_name
 
@@ -132,9 +137,12 @@ class CrossEncoderScorer:
 
 
 def cross_encoder(
-    artifact: Artifact, collection: "Collection", config: ScoringStageConfig, context: Context
+    artifact: Artifact, collection: "Collection", precision: str, context: Context, queries: "TokenStore | None" = None
 ) -> "PairScorer":
-    """A cross-encoder on the tokens that it was trained with: those of an ensemble may have different tokenizers."""
+    """A cross-encoder on the tokens that it was trained with: those of an ensemble may have different tokenizers.
+
+    ``queries``: read in place of the collection's, in the same tokens.
+    """
     from condensery.models.cross_encoder import load_reranker
     from condensery.retrieval.reranking import PairScorer
     from condensery.tokens.artifacts import Tokens, pair_reader
@@ -145,7 +153,9 @@ def cross_encoder(
             f"stages.{context.stage_name}.cross_encoders: {artifact.kind}/{artifact.id} was trained on another collection"
         )
     reader = pair_reader(tokens, reranker.query_length, reranker.length, reranker.separators)
-    return PairScorer(reader, _score(reranker.model, config.precision, context.runtime.accelerator))
+    if queries is not None:
+        reader = replace(reader, queries=queries)
+    return PairScorer(reader, _score(reranker.model, precision, context.runtime.accelerator))
 
 
 def _score(model: "CrossEncoder", precision: str, accelerator: str) -> "Callable[[Chunk], torch.Tensor]":

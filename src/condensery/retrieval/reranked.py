@@ -1,0 +1,76 @@
+"""A searcher of a program of your own whose best passages a cross-encoder puts in order."""
+
+from copy import copy
+from hashlib import blake2b
+from uuid import uuid4
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condensery.arguments import check_numbers
+from condensery.errors import UserError
+from condensery.retrieval.ranking import Ranking
+from condensery.retrieval.reranking import ordered
+from condensery.retrieval.searcher import Searcher
+from condensery.retrieval.teachers import Predict, Predicting, by_read_texts, predicting
+from condensery.system.progress import progress
+
+
+class Reranked(Searcher):
+    """The best passages of a searcher in the order of a cross-encoder, whose scores they get; what ``index`` does leaves the
+    searcher as it is.
+
+    Args:
+        searcher: ``BM25``, a ``Retriever``, a ``Fused``, ... Where it has indexed passages, nothing need be indexed again.
+        cross_encoder: sentence-transformers' ``CrossEncoder`` or another object with ``predict``, or a function: pairs of a
+            query and a passage (its title, a blank and its text) to a number for each.
+        depth: passages that are read for each query; no more are found.
+
+    Raises:
+        UserError: one of them is something else; from a search, nothing is indexed, or a score is no finite number.
+    """
+
+    def __init__(self, searcher: Searcher, cross_encoder: Predicting | Predict, depth: int = 100) -> None:
+        check_numbers("Reranked", locals())
+        super().__init__()
+        predict = predicting(cross_encoder)
+        if not isinstance(searcher, Searcher) or predict is None:
+            raise UserError(
+                "Reranked: a searcher is expected, and an object with predict(pairs of texts) or a function"
+            )
+        self.searcher, self.depth, self._predict = copy(searcher), depth, predict
+        self._ids, self._titles, self._texts = searcher._ids, searcher._titles, searcher._texts
+        self._reads = _weights(cross_encoder)
+
+    def identity(self) -> str:
+        """See ``Searcher``. A cross-encoder without weights is another each time."""
+        return f"reranked {self.depth} {self._reads} {self.searcher.identity()}"
+
+    def _prepare(self, titles: list[str], texts: list[str]) -> None:
+        both = enumerate(zip(titles, texts, strict=True))
+        self.searcher.index({str(number): {"title": title, "text": text} for number, (title, text) in both})
+
+    def _rank(self, queries: list[str], k: int) -> Ranking:
+        _, rows = self.searcher.rank(queries, self.depth)
+        return ordered(self._score(queries, rows), rows, k)
+
+    def _score(self, queries: list[str], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
+        score = by_read_texts(self._predict, lambda rows: [queries[row] for row in rows], self._read, "Reranked")
+        with progress("cross-encoder", int((passage_rows >= 0).sum()), "pairs") as task:
+            return score(np.arange(len(queries)), passage_rows, task)
+
+    def _read(self, rows: NDArray[np.integer]) -> list[str]:
+        return [
+            f"{self._titles[row]} {self._texts[row]}".lstrip() if self._titles[row] else self._texts[row]
+            for row in rows
+        ]
+
+
+def _weights(cross_encoder: object) -> str:
+    """A hash of its weights, or, where it has none, what no other has."""
+    if not hasattr(cross_encoder, "state_dict"):
+        return uuid4().hex
+    digest = blake2b(digest_size=16)
+    for name, tensor in cross_encoder.state_dict().items():
+        digest.update(name.encode() + tensor.detach().cpu().float().numpy().tobytes())
+    return digest.hexdigest()
