@@ -148,6 +148,17 @@ class Stops(pl.Callback):
             trainer.should_stop = True
 
 
+def test_the_passages_of_a_student_are_encoded_in_one_process_and_found_by_the_others(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    triples_of_student()(world).prepare_data()
+    indexed = Retriever(world / "bert", query_length=20, passage_length=40)
+    monkeypatch.setattr(Retriever, "index", lambda *_: pytest.fail("encoded again"))
+    data = triples_of_student(student=indexed)(world)
+    data.setup()
+    assert data.batches.vectors([0, 1, 2]).shape == (3, indexed.model.hidden_size)
+
+
 @each
 def test_it_trains_saves_resumes_and_loads(kind: str, world: Path, tmp_path: Path) -> None:
     """With the user's callback; in the middle of the second epoch it is stopped, and ends with the same bits."""

@@ -172,7 +172,13 @@ def test_a_fine_tuning_without_a_teacher_keeps_its_id() -> None:
     taught = identity(After(negatives=["mined"], teacher=["a"]), negatives=("mine/1",), teacher=("score_pairs/1",))
     other = identity(After(negatives=["mined"], teacher=["a"]), negatives=("mine/1",), teacher=("score_pairs/2",))
     assert len({before, taught, other}) == 3
-    later = {"teacher": ["a"], "passages": "b", "text_queries": "c", "shared_negatives": 5, "leave_out_dev_passages": True}
+    later = {
+        "teacher": ["a"],
+        "passages": "b",
+        "text_queries": "c",
+        "shared_negatives": 5,
+        "leave_out_dev_passages": True,
+    }
     nothing = dict(zip(later, ([], None, None, 0, False), strict=True))
     assert {*later, "text_batch_size"} <= FinetuneConfig.model_construct(**nothing).by_content()
     for key, value in later.items():

@@ -23,6 +23,8 @@ from condensery.retrieval.searcher import Searcher, hash_of_passages
 from condensery.retrieval.searcher_index import mined
 from condensery.retrieval.searchers import BM25, Retriever
 from condensery.retrieval.teachers import Predict, Predicting, taught_by
+from condensery.system.cache import cached
+from condensery.system.files import load_array
 from condensery.text.blank import is_blank
 from condensery.text.collection import Collection
 from condensery.text.given import Given, collection_of
@@ -170,8 +172,10 @@ class TripleDataModule(TokenDataModule):
         return self.query_length, self.passage_length
 
     def prepare_data(self) -> None:
-        """Read, tokenise, mine and score what was not there before; in one process of a machine."""
+        """Read, tokenise, encode, mine and score what was not there before; in one process of a machine."""
         super().prepare_data()
+        if self.student is not None:
+            self._vectors(self.student)
         if self.teacher is None or self._collection is None:
             self._sources()
         else:
@@ -230,11 +234,15 @@ class TripleDataModule(TokenDataModule):
         if self._collection is None:
             raise UserError("TripleDataModule: of tokens alone a student knows no passages; give the texts as `data`")
         columns = [self._collection.passages.column(name) for name in ("id", "title", "text")]
-        if not len(student) or student.content_hash != hash_of_passages(*columns):
-            student = copy(student).index(
-                {name: {"title": title, "text": text} for name, title, text in zip(*columns, strict=True)}
-            )
-        return student.passage_vectors
+        known = hash_of_passages(*columns)
+        if len(student) and student.content_hash == known:
+            return student.passage_vectors
+        passages = {name: {"title": title, "text": text} for name, title, text in zip(*columns, strict=True)}
+
+        def make(folder: Path) -> None:
+            np.save(folder / "vectors.npy", copy(student).index(passages).passage_vectors)
+
+        return load_array(cached("passage_vectors", f"{known} {student.identity()}", make) / "vectors.npy", mapped=True)
 
     def _judged(self) -> TrainingQueries:
         if self._collection is None:
