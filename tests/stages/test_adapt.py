@@ -233,7 +233,9 @@ def test_judged_queries_train_a_tower_of_their_own_and_passages_stay(
     lengths = ["stages.tuned.passage_length=40", "stages.tuned.query_length=40"]
     whole = run_command(*command, *both, *lengths, "stages.best.trained=[hard,taught]").sound()
     assert load_retriever(artifact(whole, "tuned")).model.shared
-    trained_on = run_command(*command, "stages.hard.leave_out_dev_passages=false")
+    left_out = ["stage.finetune.leave_out_dev_passages=true", "stages.best.add_left_out_queries=true"]
+    assert "dev queries and training queries that were left out" in run_command(*command, *left_out).sound().out
+    trained_on = run_command(*command, *left_out, "stages.hard.leave_out_dev_passages=false")
     assert trained_on.code == 1
     names(trained_on.err, "stages.best.add_left_out_queries", "has read these queries", "leave_out_dev_passages")
     for key, value, said in (
