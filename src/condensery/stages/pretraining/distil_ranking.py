@@ -10,7 +10,7 @@ from condensery.models.flops import Step
 from condensery.stages.base import Artifact, Context, Input, stage
 from condensery.stages.card import card_of, name_of_data
 from condensery.stages.frozen_passages import vectors_of
-from condensery.stages.retrieval.scoring import cross_encoder
+from condensery.stages.pair_scorers import cross_encoder
 from condensery.stages.training import CollectionConfig, Count, OptimisedStageConfig, run_training
 from condensery.stages.work import Read, Search, Work, known, search, together
 

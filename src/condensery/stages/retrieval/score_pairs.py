@@ -10,8 +10,9 @@ from condensery.errors import UserError
 from condensery.stages.base import Context, Input, Operational, StageConfig, stage
 from condensery.stages.checks import Split, missing_split, not_encoded
 from condensery.stages.finetuning.training_queries import relevant_passages
+from condensery.stages.pair_scorers import cross_encoder
 from condensery.stages.retrieval.rerank import RerankConfig
-from condensery.stages.retrieval.scoring import ScoringStageConfig, cross_encoder
+from condensery.stages.retrieval.scoring import ScoringStageConfig
 from condensery.stages.sharing import process_group
 from condensery.stages.training import Count
 from condensery.stages.work import Read, Work, known, product, search, together

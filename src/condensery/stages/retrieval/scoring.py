@@ -1,27 +1,22 @@
 """What the stages rerank, denoise, pseudo_label and score_pairs share: candidates of queries are scored by cross-encoders."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from condensery.errors import UserError
 from condensery.models.flops import Step
 from condensery.sharing import SINGLE_PROCESS, ProcessGroup
-from condensery.stages.base import Artifact, Context, Input, Operational, StageConfig
+from condensery.stages.base import Context, Input, Operational, StageConfig
+from condensery.stages.pair_scorers import cross_encoder
 from condensery.stages.sharing import searched_together
 from condensery.stages.work import QUESTION, Read, Search, Work, known, search
 
 if TYPE_CHECKING:
     import numpy as np
-    import torch
 
-    from condensery.models.cross_encoder import CrossEncoder
-    from condensery.retrieval.reranking import PairScorer
     from condensery.text.collection import Collection
-    from condensery.tokens.batches import Chunk
-    from condensery.tokens.store import TokenStore
 
 
 class ScoringStageConfig(StageConfig):
@@ -134,40 +129,3 @@ class CrossEncoderScorer:
 
         logits = mean_scores(self.scorers, query_rows, passage_rows, self.budget, self.label)
         return np.where(passage_rows < 0, np.float32(np.nan), probabilities(logits))
-
-
-def cross_encoder(
-    artifact: Artifact, collection: "Collection", precision: str, context: Context, queries: "TokenStore | None" = None
-) -> "PairScorer":
-    """A cross-encoder on the tokens that it was trained with: those of an ensemble may have different tokenizers.
-
-    ``queries``: read in place of the collection's, in the same tokens.
-    """
-    from condensery.models.cross_encoder import load_reranker
-    from condensery.retrieval.reranking import PairScorer
-    from condensery.tokens.artifacts import Tokens, pair_reader
-
-    tokens, reranker = Tokens(artifact.input("tokens").path), load_reranker(artifact.path)
-    if (len(tokens.queries), len(tokens.passages)) != (len(collection.queries), len(collection.passages)):
-        raise UserError(
-            f"stages.{context.stage_name}.cross_encoders: {artifact.kind}/{artifact.id} was trained on another collection"
-        )
-    reader = pair_reader(tokens, reranker.query_length, reranker.length, reranker.separators)
-    if queries is not None:
-        reader = replace(reader, queries=queries)
-    return PairScorer(reader, _score(reranker.model, precision, context.runtime.accelerator))
-
-
-def _score(model: "CrossEncoder", precision: str, accelerator: str) -> "Callable[[Chunk], torch.Tensor]":
-    import torch
-
-    from condensery.stages.devices import autocast, torch_device
-
-    device: Any = torch_device(accelerator)
-    model.to(device).eval()
-
-    def score(chunk: "Chunk") -> torch.Tensor:
-        with torch.inference_mode(), autocast(device, precision):
-            return model.scores(chunk.to(device))
-
-    return score

@@ -1,0 +1,54 @@
+"""Cross-encoders at work in the stages that score pairs of a query and a passage."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from condensery.errors import UserError
+from condensery.stages.base import Artifact, Context
+
+if TYPE_CHECKING:
+    import torch
+
+    from condensery.models.cross_encoder import CrossEncoder
+    from condensery.retrieval.reranking import PairScorer
+    from condensery.text.collection import Collection
+    from condensery.tokens.batches import Chunk
+    from condensery.tokens.store import TokenStore
+
+
+def cross_encoder(
+    artifact: Artifact, collection: "Collection", precision: str, context: Context, queries: "TokenStore | None" = None
+) -> "PairScorer":
+    """A cross-encoder on the tokens that it was trained with: those of an ensemble may have different tokenizers.
+
+    ``queries``: read in place of the collection's, in the same tokens.
+    """
+    from condensery.models.cross_encoder import load_reranker
+    from condensery.retrieval.reranking import PairScorer
+    from condensery.tokens.artifacts import Tokens, pair_reader
+
+    tokens, reranker = Tokens(artifact.input("tokens").path), load_reranker(artifact.path)
+    if (len(tokens.queries), len(tokens.passages)) != (len(collection.queries), len(collection.passages)):
+        raise UserError(
+            f"stages.{context.stage_name}.cross_encoders: {artifact.kind}/{artifact.id} was trained on another collection"
+        )
+    reader = pair_reader(tokens, reranker.query_length, reranker.length, reranker.separators)
+    if queries is not None:
+        reader = replace(reader, queries=queries)
+    return PairScorer(reader, _score(reranker.model, precision, context.runtime.accelerator))
+
+
+def _score(model: "CrossEncoder", precision: str, accelerator: str) -> "Callable[[Chunk], torch.Tensor]":
+    import torch
+
+    from condensery.stages.devices import autocast, torch_device
+
+    device: Any = torch_device(accelerator)
+    model.to(device).eval()
+
+    def score(chunk: "Chunk") -> torch.Tensor:
+        with torch.inference_mode(), autocast(device, precision):
+            return model.scores(chunk.to(device))
+
+    return score
