@@ -20,6 +20,7 @@ CONFIG = QueriesConfig(
     labels=["labels"],
     split="train",
     train_queries=None,
+    leave_out_dev_passages=False,
     negatives_per_query=1,
     seed=1,
 )

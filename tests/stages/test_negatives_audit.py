@@ -101,7 +101,8 @@ def test_a_filled_sheet_changes_mining_and_training(made: dict[str, Path], tmp_p
     runtime = Runtime("cpu", 1, 1, 0, Wandb("x", None, False), "x", tmp_path)
     context = Context("round2", tmp_path, runtime, {"negatives": (Artifact(tmp_path / "n"),)})
     options = dict.fromkeys(("negative_depths", "negative_weights", "train_queries"))
-    config = QueriesConfig(negatives=["n"], labels=[], split="train", negatives_per_query=1, seed=1, **options)
+    options |= {"leave_out_dev_passages": False, "negatives_per_query": 1, "seed": 1}
+    config = QueriesConfig(negatives=["n"], labels=[], split="train", **options)
     training = training_queries(config, context, collection)
     positives = np.split(training.positives, training.starts[1:-1])
     assert yes[1] in positives[training.rows.tolist().index(yes[0])]

@@ -19,7 +19,7 @@ ROWS = ["BM25", "coCondenser", "two towers"]
 # test_warm_start_stage.py run
 ELSEWHERE = {"retriever", "train_cross_encoder", "rerank", "denoise", "pseudo_label", "attention_entropy"}
 ELSEWHERE |= {"ann_index", "fuse", "token_vectors", "warm_start", "score_pairs", "audit_negatives"}
-ELSEWHERE |= {"pretrain_contrastive", "distil_ranking", "keep_best", "validate"}
+ELSEWHERE |= {"pretrain_contrastive", "distil_ranking", "keep_best", "validate", "cross_encoder"}
 
 
 @pytest.fixture(scope="module")

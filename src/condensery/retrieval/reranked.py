@@ -17,7 +17,7 @@ from condensery.system.progress import progress
 
 
 class Reranked(Searcher):
-    """The best passages of a searcher in the order of a cross-encoder, whose scores they get; what ``index`` does leaves the
+    """The best passages of a searcher in the order of a cross-encoder (Nogueira and Cho 2019); what ``index`` does leaves the
     searcher as it is.
 
     Args:
