@@ -8,11 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from small_runs import some_text, write_beir
 
 from condensery.evaluation.metrics import Evaluation
 from condensery.evaluation.significance import interval, randomisation_test
 from condensery.reporting.results import Row, read_results, write_results
 from condensery.reporting.table import build_table
+from condensery.text.given import collection_of
 from condensery.text.records import Passage, Query
 from condensery.text.writer import CollectionWriter
 
@@ -169,3 +171,31 @@ def test_queries_are_grouped_by_the_words_that_their_passage_has(tmp_path: Path)
 
 def test_the_studies_are_found() -> None:
     assert RESULTS
+
+
+def test_a_sample_has_what_is_relevant_to_its_queries(tmp_path: Path) -> None:
+    data = write_beir(tmp_path, some_text(documents=20))
+    command = [
+        sys.executable,
+        str(EXPERIMENTS / "sample.py"),
+        str(data),
+        str(tmp_path / "out"),
+        "passages=12",
+        "test=3",
+    ]
+    subprocess.run(command, check=True, capture_output=True)
+    sample, whole = collection_of(tmp_path / "out"), collection_of(data)
+    assert len(sample.qrels("test").positives()) == 3
+    assert len(sample.passages) >= 12
+    asked = dict(zip(whole.queries.column("id"), whole.queries.column("text"), strict=True))
+    for split in sample.splits:
+        judged, of_whole = sample.qrels(split).positives(), whole.qrels(split).positives()
+        names = {whole.queries.column("id")[row]: rows for row, rows in of_whole.items()}
+        for row, rows in judged.items():
+            name = sample.queries.column("id")[row]
+            assert sample.queries.column("text")[row] == asked[name]
+            wanted = {whole.passages.column("id")[int(one)] for one in names[name]}
+            assert {sample.passages.column("id")[int(one)] for one in rows} == wanted
+    again = subprocess.run(command, capture_output=True, text=True)
+    assert again.returncode == 1
+    assert "it is there already" in again.stderr

@@ -53,6 +53,13 @@ def test_it_indexes_scores_joins_and_is_evaluated_as_every_searcher(tmp_path: Pa
     assert 0 < evaluate(Reranked(BM25(), letters), data, ["NDCG@10"])["NDCG@10"] < 1
 
 
+def test_a_copy_that_indexes_other_passages_leaves_the_first_as_it_was() -> None:
+    reranked = Reranked(BM25().index(PASSAGES), letters)
+    first = reranked.search("water from clouds")
+    Fused([reranked, BM25()]).index(["a stone", "clouds", "water"])
+    assert reranked.search("water from clouds") == first
+
+
 def test_what_it_reads_by_is_known_by_its_weights() -> None:
     one, other = Weights(2, 3), Weights(2, 3)
     assert Reranked(BM25(), one).identity() == Reranked(BM25(), one).identity() != Reranked(BM25(), other).identity()

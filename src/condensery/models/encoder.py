@@ -39,8 +39,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, p:
         query (b, h, m, e); key and value (b, h, t, e); visible (b or 1, 1, m or 1, t) True = the query attends to the
         key, to one at least, or None where all attend to all; the result (b, h, m, e).
 
-    Without dropout the fused kernel is 1.2 to 4 times as fast (``experiments/benchmarks/attention.py``). On a CPU it has
-    none, and its bf16 backward pass is slow.
+    On a CPU the fused kernel has no dropout, and its bf16 backward pass is slow. Elsewhere it is faster, most in long rows
+    (``experiments/benchmarks/attention.py``).
     """
     fused = p == 0.0 and (query.dtype != torch.bfloat16 or torch.is_inference_mode_enabled() or key.shape[-2] > _LONG)
     if query.device.type != "cpu" or fused:

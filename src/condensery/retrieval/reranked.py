@@ -48,7 +48,8 @@ class Reranked(Searcher):
 
     def _prepare(self, titles: list[str], texts: list[str]) -> None:
         both = enumerate(zip(titles, texts, strict=True))
-        self.searcher.index({str(number): {"title": title, "text": text} for number, (title, text) in both})
+        passages = {str(number): {"title": title, "text": text} for number, (title, text) in both}
+        self.searcher = copy(self.searcher).index(passages)
 
     def _rank(self, queries: list[str], k: int) -> Ranking:
         _, rows = self.searcher.rank(queries, self.depth)
@@ -60,10 +61,7 @@ class Reranked(Searcher):
             return score(np.arange(len(queries)), passage_rows, task)
 
     def _read(self, rows: NDArray[np.integer]) -> list[str]:
-        return [
-            f"{self._titles[row]} {self._texts[row]}".lstrip() if self._titles[row] else self._texts[row]
-            for row in rows
-        ]
+        return [f"{self._titles[row]} {self._texts[row]}" if self._titles[row] else self._texts[row] for row in rows]
 
 
 def _weights(cross_encoder: object) -> str:
