@@ -1,9 +1,12 @@
 """Processes that need not import torch and Lightning anew, which takes five seconds each."""
 
+import gc
 import os
 import random
 import sys
+import tempfile
 import traceback
+import tracemalloc
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -38,6 +41,33 @@ def run_process(work: Callable[..., None], *arguments: Any) -> int:
     process.join()
     code: int = process.exitcode
     return code
+
+
+def peak_memory(work: Callable[[], object]) -> int:
+    """Bytes that Python and NumPy hold at most while ``work()`` runs, beyond what they held before.
+
+    A fork has no threads and frees no garbage of the tests that ran before in this process, whose memory would count too.
+    """
+    if METHOD != "fork":
+        return _traced(work)
+    with tempfile.NamedTemporaryFile("r") as file:
+        assert run_process(_write_peak, work, file.name) == 0, "what was measured failed, see its traceback"
+        return int(file.read())
+
+
+def _write_peak(work: Callable[[], object], file: str) -> None:
+    gc.collect()
+    gc.freeze()
+    Path(file).write_text(str(_traced(work)))
+
+
+def _traced(work: Callable[[], object]) -> int:
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def run_program(source: str, folder: Path) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forked import peak_memory
 from simulated_processes import in_parts
 
 from condensery.retrieval import negatives
@@ -149,8 +150,6 @@ def test_shards_do_not_change_what_is_found(
 
 def test_mining_holds_a_shard_and_not_all_queries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """700 queries x 400 passages are 3.4 MB as rows and scores; a shard of 10 is a seventieth."""
-    import tracemalloc
-
     with CollectionWriter(tmp_path / "c", "many") as writer:
         for query in range(700):
             writer.add_judgement("train", f"q{query}", "p0", 1)
@@ -169,12 +168,9 @@ def test_mining_holds_a_shard_and_not_all_queries(tmp_path: Path, monkeypatch: p
 
     collection = Collection(tmp_path / "c")
     mine(Same(), collection, "train", 1, tmp_path / "first")  # what is imported on the way is not counted
-    tracemalloc.start()
     monkeypatch.setattr(negatives, "WRITTEN", 16)
-    mine(Same(), collection, "train", 400, tmp_path / "n", size=10)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 1_700_000, peak
+    peak = peak_memory(lambda: mine(Same(), collection, "train", 400, tmp_path / "n", size=10))
+    assert peak < 1_700_000
     assert open_negatives(tmp_path / "n", collection).passage_rows[699].tolist() == list(range(1, 401))
 
 

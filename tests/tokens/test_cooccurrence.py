@@ -2,12 +2,12 @@
 
 import math
 import os
-import tracemalloc
 import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
+from forked import peak_memory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -134,12 +134,7 @@ def test_memory_grows_with_the_vocabulary_and_not_with_the_text(
         ids = np.random.default_rng(0).integers(0, size, tokens).tolist()
         store = write_store(tmp_path / f"{tokens}-{size}", [[ids[at : at + 50]] for at in range(0, tokens, 50)])
         assert len(store.document_starts) == tokens // 50 + 1
-        tracemalloc.start()
-        try:
-            cooccurrences(store, size, window=5)
-            return tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
+        return peak_memory(lambda: cooccurrences(store, size, window=5))
 
     short = peak(20_000, 150)  # in which almost any two ids meet
     assert peak(200_000, 150) < 1.2 * short
