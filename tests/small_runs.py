@@ -195,7 +195,7 @@ def write(path: Path, lines: Iterable[str]) -> Path:
     """Write lines, as gzip where the name ends so."""
     path.parent.mkdir(parents=True, exist_ok=True)
     raw = "".join(f"{line}\n" for line in lines).encode()
-    path.write_bytes(gzip.compress(raw) if path.suffix == ".gz" else raw)
+    path.write_bytes(gzip.compress(raw, mtime=0) if path.suffix == ".gz" else raw)
     return path
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import hashlib
 import json
 import re
 from itertools import groupby, zip_longest
@@ -88,6 +89,8 @@ ABLATIONS = {  # settings and seeds of each
     "ablation/warm_start_squad": (1, 3),
     "ablation/windows": (2, 3),
 }
+# By recipe: a digest of the ids of all artifacts. Where it changes, what users have is made anew: say so in the changelog
+IDS = Path(__file__).with_name("recipe_ids.json")
 LONG = {"ablation/query_number", "ablation/low_data", "ablation/wiki_sections", "ablation/pretraining_steps"}
 LONG |= {"ablation/contrast_batch"}
 LONG |= {"ablation/warm_start_squad"}  # composed by itself below
@@ -217,12 +220,18 @@ def sentences_of(recipe: str, roots: dict[str, Path]) -> list[str]:
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_every_recipe_composes_to_a_graph(recipe: str, roots: dict[str, Path], tmp_path: Path) -> None:
+def test_every_recipe_composes_to_a_graph(
+    recipe: str, roots: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")  # no id is cut
     given = [f"data.root={roots[recipe]}"] if recipe in roots else []
-    given += [*GIVEN.get(recipe, []), *sentences_of(recipe, roots)]
+    given += [*GIVEN.get(recipe, []), *sentences_of(recipe, roots), "trainer.precision=fp32"]
     done = run_command(f"experiment={recipe}", *given, "dry_run=plan", f"output_root={tmp_path / 'out'}").sound()
     assert re.search(r"corpus .* to be made", done.out)
     assert not (tmp_path / "out").exists(), "a dry run writes nothing"
+    ids = " ".join(re.findall(r" ([0-9a-f]{16}) ", done.out))
+    digest = hashlib.sha256(ids.encode()).hexdigest()[:16]
+    assert digest == json.loads(IDS.read_text()).get(recipe), f"ids of artifacts are others than before, now {digest}"
 
 
 @pytest.mark.parametrize(
