@@ -223,7 +223,7 @@ def sentences_of(recipe: str, roots: dict[str, Path]) -> list[str]:
 def test_every_recipe_composes_to_a_graph(
     recipe: str, roots: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "400")  # no id is cut
+    monkeypatch.chdir(tmp_path)  # the folder `.` of GIVEN is empty, so that ids depend on recipes alone
     given = [f"data.root={roots[recipe]}"] if recipe in roots else []
     given += [*GIVEN.get(recipe, []), *sentences_of(recipe, roots), "trainer.precision=fp32"]
     done = run_command(f"experiment={recipe}", *given, "dry_run=plan", f"output_root={tmp_path / 'out'}").sound()
