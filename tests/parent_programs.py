@@ -17,7 +17,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from condensery.sharing import NotRankZero
-from condensery.stages.base import Context, StageConfig, stage
+from condensery.stages.base import Context, StageConfig
+from condensery.stages.registry import stage
 from condensery.system import children
 from condensery.system.children import Parent, guarded
 
@@ -178,7 +179,8 @@ if __name__ == "parent_programs":  # the plug-in of stages that this is for the 
 
 def several(folder: Path, launcher: Any) -> None:
     from condensery.pipeline.launch.processes import compute
-    from condensery.stages.base import Runtime, Wandb, registry
+    from condensery.stages.base import Runtime, Wandb
+    from condensery.stages.registry import registry
 
     os.environ["CONDENSERY_STAGES"] = "parent_programs"
     folder.mkdir(exist_ok=True, parents=True)

@@ -7,7 +7,8 @@
 from typing import Annotated, Any, Literal
 
 from condensery.losses.registry import register
-from condensery.stages.base import Context, Input, StageConfig, stage
+from condensery.stages.base import Context, Input, StageConfig
+from condensery.stages.registry import stage
 from condensery.system.files import write_json
 from condensery.text.formats import register_format
 from condensery.text.lines import read_lines

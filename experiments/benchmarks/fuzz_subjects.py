@@ -575,7 +575,8 @@ def write_artifacts(root: Path) -> None:
 
     from condensery.pipeline.graph import Node
     from condensery.pipeline.store import Store
-    from condensery.stages.base import Runtime, Wandb, registry
+    from condensery.stages.base import Runtime, Wandb
+    from condensery.stages.registry import registry
     from condensery.text.config import DataConfig
 
     write_beir(root / "beir")

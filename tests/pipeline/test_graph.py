@@ -8,7 +8,8 @@ from toy_commands import Compose
 
 from condensery.errors import UserError
 from condensery.pipeline.graph import build
-from condensery.stages.base import StageConfig, registry
+from condensery.stages.base import StageConfig
+from condensery.stages.registry import registry
 
 FAULTS = [  # what is given, the place that the line names, what else it says
     ("stages.plain.learning_rate=-1", "stages.plain.learning_rate", "> 0", "got -1"),

@@ -12,7 +12,8 @@ from pydantic import BaseModel, Field
 from condensery.errors import UserError
 from condensery.randomness import hash64
 from condensery.sharing import NotRankZero
-from condensery.stages.base import Context, Input, Operational, StageConfig, stage
+from condensery.stages.base import Context, Input, Operational, StageConfig
+from condensery.stages.registry import stage
 from condensery.system.files import atomic, content_hash, read_json, write_json
 
 RAN = "TOY_LOG"  # environment variable: a file that gets a line each time a stage function starts

@@ -32,7 +32,7 @@ from condensery.pipeline.reports import tables
 from condensery.pipeline.reports.report import table_of
 from condensery.reporting.results import Row
 from condensery.reporting.table import MISSING
-from condensery.stages.base import registry
+from condensery.stages.registry import registry
 
 TEXT = some_text(documents=24, seed=5)
 SIZES = {500: 6, 1000: 8, 10000: 12, 100000: 14}  # training examples of the papers -> those of the small files

@@ -4,7 +4,8 @@ import json
 import random
 from typing import Annotated, Any
 
-from condensery.stages.base import Context, Input, StageConfig, stage
+from condensery.stages.base import Context, Input, StageConfig
+from condensery.stages.registry import stage
 from condensery.text.table import TableWriter, TextTable
 
 

@@ -7,7 +7,8 @@ from typing import Any
 from small_runs import Text, some_text
 from stage_defaults import defaults_of
 
-from condensery.stages.base import Artifact, Context, Runtime, Wandb, references, registry
+from condensery.stages.base import Artifact, Context, Runtime, Wandb, references
+from condensery.stages.registry import registry
 from condensery.text.collection import Collection
 from condensery.text.records import Passage, Query
 from condensery.text.writer import CollectionWriter

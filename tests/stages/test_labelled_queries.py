@@ -8,7 +8,8 @@ import pytest
 
 from condensery.errors import UserError
 from condensery.stages.base import Artifact, Context, Runtime, Wandb
-from condensery.stages.finetuning.training_queries import QueriesConfig, training_queries
+from condensery.stages.finetuning.config import QueriesConfig
+from condensery.stages.finetuning.training_queries import training_queries
 from condensery.text.collection import Collection
 from condensery.text.records import Passage, Query
 from condensery.text.writer import CollectionWriter

@@ -12,8 +12,10 @@ from stage_defaults import defaults_of
 from condensery.errors import UserError
 from condensery.pipeline.graph import Node, artifact_id
 from condensery.retrieval.negatives import open_negatives
-from condensery.stages.base import Artifact, Context, Runtime, Wandb, registry
-from condensery.stages.finetuning.training_queries import QueriesConfig, training_queries
+from condensery.stages.base import Artifact, Context, Runtime, Wandb
+from condensery.stages.finetuning.config import QueriesConfig
+from condensery.stages.finetuning.training_queries import training_queries
+from condensery.stages.registry import registry
 from condensery.system.files import read_json, write_json
 from condensery.text.collection import Collection
 

@@ -10,7 +10,7 @@ from transformers import AutoModel, BertConfig, BertModel
 
 from condensery.errors import UserError
 from condensery.models.checkpoint import load_retriever
-from condensery.stages.retrieval.retriever import RetrieverConfig
+from condensery.stages.retrieval.config import RetrieverConfig
 from condensery.system.files import write_json
 from condensery.tokens.tokenizer import load_tokenizer
 

@@ -17,8 +17,9 @@ from condensery.retrieval.bm25 import BM25Index
 from condensery.retrieval.mining import mine
 from condensery.retrieval.negatives import open_negatives
 from condensery.retrieval.pair_scores import open_pair_scores
-from condensery.stages.base import Input, StageConfig, registry
-from condensery.stages.finetuning.finetune import FinetuneConfig
+from condensery.stages.base import Input, StageConfig
+from condensery.stages.finetuning.config import FinetuneConfig
+from condensery.stages.registry import registry
 from condensery.text.collection import Collection
 
 SCORED = ("queries.npy", "passages.npy", "scores.npy", "pair_scores.jsonl")

@@ -17,7 +17,7 @@ from stage_defaults import defaults_of
 from condensery.errors import UserError
 from condensery.randomness import nested_subset
 from condensery.stages.base import Artifact, Context, Runtime, Wandb
-from condensery.stages.finetuning.finetune import FinetuneConfig
+from condensery.stages.finetuning.config import FinetuneConfig
 from condensery.stages.finetuning.training_queries import training_queries
 from condensery.text.collection import Collection
 from condensery.training.batches.triples import TrainingQueries

@@ -12,10 +12,8 @@ from typing import Any
 import pytest
 
 from condensery.errors import UserError
-from condensery.stages.corpus.read_queries import ReadQueriesConfig
-from condensery.stages.corpus.read_sts import ReadStsConfig
-from condensery.stages.corpus.section_triplets import SectionTripletsConfig
-from condensery.stages.retrieval.read_negatives import TriplesConfig
+from condensery.stages.corpus.config import ReadQueriesConfig, ReadStsConfig, SectionTripletsConfig
+from condensery.stages.retrieval.config import TriplesConfig
 from condensery.system.inputs import resolve
 from condensery.text import read_collection
 from condensery.text.collection import Collection

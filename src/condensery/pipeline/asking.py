@@ -18,7 +18,8 @@ from condensery.errors import UserError
 from condensery.pipeline.graph import Graph
 from condensery.pipeline.reports.made import unmeasured
 from condensery.pipeline.store import Store
-from condensery.stages.base import Artifact, registry
+from condensery.stages.base import Artifact
+from condensery.stages.registry import registry
 from condensery.system.files import content_hash, read_json, write_json
 
 if TYPE_CHECKING:

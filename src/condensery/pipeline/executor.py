@@ -14,7 +14,8 @@ from condensery.pipeline.launch.threads import THREADS, limit_threads
 from condensery.pipeline.store import Store
 from condensery.pipeline.workers import Failure, Worker, attempt
 from condensery.reporting.plain import one_line
-from condensery.stages.base import Runtime, registry
+from condensery.stages.base import Runtime
+from condensery.stages.registry import registry
 from condensery.system.progress import clock
 from condensery.system.signals import deaf_to_ctrl_c, leave_if_asked
 

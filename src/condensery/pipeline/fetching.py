@@ -4,8 +4,8 @@ import shutil
 from collections.abc import Sequence
 
 from condensery.pipeline.graph import Graph
-from condensery.stages.corpus.corpus import CorpusConfig
-from condensery.stages.retrieval.encode import BYTES, EncodeConfig
+from condensery.stages.corpus.config import CorpusConfig
+from condensery.stages.retrieval.config import BYTES, EncodeConfig
 from condensery.system.downloads import as_bytes
 from condensery.text.source import DataConfig, WantedFile
 

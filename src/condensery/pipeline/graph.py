@@ -17,8 +17,9 @@ from condensery.pipeline.config import RootConfig
 from condensery.pipeline.faults import Place, checked, follow, needs_value
 from condensery.pipeline.figure_config import check as check_figure
 from condensery.pipeline.launch.hardware import quick_precision
-from condensery.stages.base import Stage, StageConfig, operational, references, registry
+from condensery.stages.base import StageConfig, operational, references
 from condensery.stages.checks import missing_split
+from condensery.stages.registry import Stage, registry
 from condensery.stages.trainer_options import idle_callback
 
 OWN_STAGES = "; for one of your own set CONDENSERY_STAGES to the module that defines it"

@@ -10,8 +10,9 @@ from condensery.models.card import CARD, Measured
 from condensery.pipeline.config import PushTarget
 from condensery.pipeline.graph import Graph
 from condensery.pipeline.store import Store
-from condensery.stages.base import Artifact, registry
+from condensery.stages.base import Artifact
 from condensery.stages.card import card_of, name_of_data
+from condensery.stages.registry import registry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

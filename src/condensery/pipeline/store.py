@@ -29,7 +29,8 @@ from filelock import FileLock, Timeout
 from condensery.errors import UserError
 from condensery.pipeline.graph import Graph, Node
 from condensery.pipeline.launch.processes import compute
-from condensery.stages.base import Artifact, Context, Runtime, Stage, registry
+from condensery.stages.base import Artifact, Context, Runtime
+from condensery.stages.registry import Stage, registry
 from condensery.system.files import content_hash, inside, read_json, write_json
 
 SCHEMA = 1

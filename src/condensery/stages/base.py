@@ -1,40 +1,18 @@
-"""What a stage is: a typed config in, one artifact folder out.
+"""What every stage knows: the base of its config, the artifacts that it reads, and how it runs on this machine."""
 
-A stage file reads like this; heavy libraries are imported inside the function, so that a dry run stays fast::
-
-    class MineConfig(StageConfig):
-        retriever: Annotated[str, Input("index")]
-        depth: Annotated[int, Field(gt=0)]
-        workers: Annotated[int, Operational()]
-
-    @stage("mine", version=1, makes="negatives")
-    def mine(config: MineConfig, context: Context) -> dict[str, Any]:
-        index = context.input("retriever")  # the folder of the input artifact
-        ...                                 # write into context.folder
-        return {"queries": 1000}            # goes into the manifest
-"""
-
-import importlib
-import importlib.util
-import os
-import pkgutil
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
-from condensery.errors import UserError
 from condensery.stages.launcher import Launcher, LocalLauncher
 from condensery.stages.work import Read, Sizes, Work
 from condensery.system.files import inside, read_json
-
-PLUGINS = "CONDENSERY_STAGES"  # environment variable: comma-separated modules with further stages, losses and formats
-
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"  # of stages, figures and callbacks: a dot is kept for stages added automatically
 Name = Annotated[str, Field(pattern=NAME, max_length=100)]
@@ -278,89 +256,3 @@ class Context:
     def input(self, field: str) -> Path:
         """The folder of the one input artifact of ``field``."""
         return self.artifact(field).path
-
-
-Cost = float | Callable[[Any], float]
-Together = bool | Callable[[Any, Context], bool]
-Function = Callable[[Any, Context], Mapping[str, Any] | None]
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One entry of the registry."""
-
-    kind: str
-    version: int
-    makes: str
-    function: Function
-    cost: Cost
-    adapts: str | None
-    together: Together
-
-    @cached_property
-    def config(self) -> type[StageConfig]:
-        """The config class: the annotation of the function's argument ``config``."""
-        return typing.cast(type[StageConfig], typing.get_type_hints(self.function)["config"])
-
-    def by_several(self, config: StageConfig, context: Context) -> bool:
-        """Whether several processes compute it, where the run has more than one for it."""
-        return self.together(config, context) if callable(self.together) else self.together
-
-
-_STAGES: dict[str, Stage] = {}
-
-
-def stage(
-    kind: str, *, version: int, makes: str, cost: Cost = 1.0, adapts: str | None = None, together: Together = False
-) -> Callable[[Function], Function]:
-    """Register a function as the stage ``kind``.
-
-    Args:
-        version: raised when the code changes what the stage makes.
-        makes: the product, as in ``Input(product)`` of the stages that read it: ``encoder``, ``index``, ...
-        cost: a guess at the time it takes, a number or a function of the config: with ``jobs`` > 1 long chains start
-            first.
-        adapts: a field of its config. Where ``makes`` is wanted and a stage is named that makes what this field reads,
-            a stage of this kind is added between the two, called ``<named>.<makes>``.
-        together: with ``trainer.devices`` > 1 several processes call the function at once, each in ``context.folder``; all
-            but the first write shards at most (``sharing.ProcessGroup``), and end by ``NotRankZero``. A function of config
-            and context says whether that pays.
-    """
-
-    def register(function: Function) -> Function:
-        known = _STAGES.get(kind)
-        if known and (known.function.__module__, known.function.__qualname__) != (
-            function.__module__,
-            function.__qualname__,
-        ):
-            raise ValueError(
-                f"two stages are called {kind!r}: in {known.function.__module__} and {function.__module__}"
-            )
-        _STAGES[kind] = Stage(kind, version, makes, function, cost, adapts, together)
-        return function
-
-    return register
-
-
-@cache
-def _import_all(plugins: str) -> None:
-    for name in [*filter(None, plugins.split(",")), "condensery.stages"]:  # ours read what others have registered
-        try:
-            module = importlib.import_module(name.strip())
-        except ModuleNotFoundError as error:
-            if error.name != name.strip().partition(".")[0]:  # what it imports itself is missing
-                raise
-            raise UserError(f"{PLUGINS}: there is no module {name.strip()!r}; is its folder in PYTHONPATH?") from None
-        for submodule in pkgutil.walk_packages(getattr(module, "__path__", []), f"{module.__name__}."):
-            spec = importlib.util.find_spec(submodule.name)
-            if spec and spec.origin and "@stage(" in Path(spec.origin).read_text(encoding="utf-8"):
-                importlib.import_module(submodule.name)
-
-
-def registry() -> dict[str, Stage]:
-    """All stages by kind: those of ``condensery.stages`` and of the modules named in ``CONDENSERY_STAGES``.
-
-    Their modules are imported now; a module without ``@stage(`` is a helper that may import torch, and is left alone.
-    """
-    _import_all(os.environ.get(PLUGINS, ""))
-    return _STAGES

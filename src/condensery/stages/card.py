@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from condensery.stages.base import StageConfig, operational, registry
+from condensery.models.card import Card
+from condensery.stages.base import StageConfig, operational
+from condensery.stages.registry import registry
 from condensery.system.files import expanded, is_hub_name, read_json
-
-if TYPE_CHECKING:
-    from condensery.models.card import Card
 
 _TIMES = ("train/tokens_per_s",)  # of what a stage returns, what another run of it would not return
 _PLACES = ("precision", "seed")  # of the settings of a stage, those that stand last
@@ -25,9 +24,7 @@ _METHODS = {
 }
 
 
-def card_of(
-    made_by: type[StageConfig], config: Mapping[str, Any], data: str | None, values: Mapping[str, Any]
-) -> "Card":
+def card_of(made_by: type[StageConfig], config: Mapping[str, Any], data: str | None, values: Mapping[str, Any]) -> Card:
     """What can be said of an encoder that a stage has trained.
 
     Paths of this machine are left out, and whatever tells of its hardware: equal artifacts have equal cards.
@@ -38,8 +35,6 @@ def card_of(
         data: name of the collection.
         values: what it returns for its manifest.
     """
-    from condensery.models.card import Card
-
     base = (config.get("backbone") or {}).get("name")
     kind = next(kind for kind, stage in registry().items() if stage.config is made_by)
     left_out = operational(made_by)

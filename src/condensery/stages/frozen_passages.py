@@ -1,25 +1,21 @@
 """Passages whose vectors are frozen: those of an index, of which a stage trains or encodes the queries alone."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from condensery.errors import UserError
+from condensery.models.biencoder import BiEncoder
+from condensery.models.blending import same_weights
+from condensery.models.checkpoint import SavedRetriever
+from condensery.retrieval.dense import DenseIndex
 from condensery.stages.base import Context
-
-if TYPE_CHECKING:
-    from condensery.models.biencoder import BiEncoder
-    from condensery.models.checkpoint import SavedRetriever
-    from condensery.retrieval.dense import DenseIndex
+from condensery.system.files import read_json
 
 
-def vectors_of(context: Context, key: str, named: str) -> "tuple[DenseIndex, Path]":
+def vectors_of(context: Context, key: str, named: str) -> tuple[DenseIndex, Path]:
     """The index that is ``named`` in the stage's ``key``, and the folder of the encoder that made it.
 
     Raises ``UserError`` where it has no vector for each passage.
     """
-    from condensery.retrieval.dense import DenseIndex
-    from condensery.system.files import read_json
-
     artifact = context.artifact(key)
     encoder = artifact.ancestor("encoder")
     dense = read_json(artifact.path / "index.json").get("method") == "dense"
@@ -32,13 +28,11 @@ def vectors_of(context: Context, key: str, named: str) -> "tuple[DenseIndex, Pat
     return index, encoder.path
 
 
-def check_encoded_by(model: "BiEncoder", passage_length: int, index: "SavedRetriever", named: str) -> None:
+def check_encoded_by(model: BiEncoder, passage_length: int, index: SavedRetriever, named: str) -> None:
     """Raise ``UserError`` where a retriever encodes passages in another way than the encoder of an index.
 
     ``named``: how the index is called in the line, such as 'stages.tuned.passages: as_it_is'.
     """
-    from condensery.models.blending import same_weights
-
     alike = model.settings == index.model.settings and passage_length == index.passage_length
     if not alike or not same_weights(model.passage, index.model.passage):
         raise UserError(f"{named}: its passages were encoded with other weights, or otherwise; set it to null")

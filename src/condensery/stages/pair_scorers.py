@@ -2,32 +2,28 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from condensery.errors import UserError
+from condensery.models.cross_encoder import CrossEncoder, load_reranker
+from condensery.retrieval.reranking import PairScorer
 from condensery.stages.base import Artifact, Context
-
-if TYPE_CHECKING:
-    import torch
-
-    from condensery.models.cross_encoder import CrossEncoder
-    from condensery.retrieval.reranking import PairScorer
-    from condensery.text.collection import Collection
-    from condensery.tokens.batches import Chunk
-    from condensery.tokens.store import TokenStore
+from condensery.stages.devices import autocast, torch_device
+from condensery.text.collection import Collection
+from condensery.tokens.artifacts import Tokens, pair_reader
+from condensery.tokens.batches import Chunk
+from condensery.tokens.store import TokenStore
 
 
 def cross_encoder(
-    artifact: Artifact, collection: "Collection", precision: str, context: Context, queries: "TokenStore | None" = None
-) -> "PairScorer":
+    artifact: Artifact, collection: Collection, precision: str, context: Context, queries: TokenStore | None = None
+) -> PairScorer:
     """A cross-encoder on the tokens that it was trained with: those of an ensemble may have different tokenizers.
 
     ``queries``: read in place of the collection's, in the same tokens.
     """
-    from condensery.models.cross_encoder import load_reranker
-    from condensery.retrieval.reranking import PairScorer
-    from condensery.tokens.artifacts import Tokens, pair_reader
-
     tokens, reranker = Tokens(artifact.input("tokens").path), load_reranker(artifact.path)
     if (len(tokens.queries), len(tokens.passages)) != (len(collection.queries), len(collection.passages)):
         raise UserError(
@@ -39,15 +35,12 @@ def cross_encoder(
     return PairScorer(reader, _score(reranker.model, precision, context.runtime.accelerator))
 
 
-def _score(model: "CrossEncoder", precision: str, accelerator: str) -> "Callable[[Chunk], torch.Tensor]":
-    import torch
-
-    from condensery.stages.devices import autocast, torch_device
+def _score(model: CrossEncoder, precision: str, accelerator: str) -> Callable[[Chunk], torch.Tensor]:
 
     device: Any = torch_device(accelerator)
     model.to(device).eval()
 
-    def score(chunk: "Chunk") -> torch.Tensor:
+    def score(chunk: Chunk) -> torch.Tensor:
         with torch.inference_mode(), autocast(device, precision):
             return model.scores(chunk.to(device))
 

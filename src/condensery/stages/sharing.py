@@ -7,8 +7,12 @@ all together anyway, such as BM25 and approximate search, stays in one process.
 from pathlib import Path
 from typing import Any
 
+from torch import distributed
+
+from condensery.retrieval.shards import SHARD
 from condensery.sharing import SINGLE_PROCESS, ProcessGroup
 from condensery.stages.base import Runtime
+from condensery.stages.devices import init_process_group
 from condensery.system.files import read_json
 
 
@@ -17,9 +21,6 @@ def process_group(runtime: Runtime) -> ProcessGroup:
     member = runtime.distributed
     if member is None:
         return SINGLE_PROCESS
-    from torch import distributed
-
-    from condensery.stages.devices import init_process_group
 
     def exchange(value: Any) -> list[Any]:
         values: list[Any] = [None] * member.processes
@@ -32,6 +33,4 @@ def process_group(runtime: Runtime) -> ProcessGroup:
 
 def searched_together(index: Path, queries: int) -> bool:
     """Whether several processes share the search of so many queries: exact search by vectors, in more than one shard."""
-    from condensery.retrieval.shards import SHARD
-
     return queries > SHARD and read_json(index / "index.json").get("method") == "dense"

@@ -23,8 +23,9 @@ from typing import Any
 from condensery.errors import DiskError, UserError
 from condensery.pipeline.launch.launchers import Started, start
 from condensery.pipeline.launch.stage_call import DONE, FAILED, PATIENCE, STOP, StageCall, about_machine
-from condensery.stages.base import Context, Runtime, Stage, StageConfig
+from condensery.stages.base import Context, Runtime, StageConfig
 from condensery.stages.launcher import SlurmLauncher
+from condensery.stages.registry import Stage
 from condensery.system.children import Parent
 from condensery.system.files import read_json
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from condensery.pipeline.launch.hardware import gpus, machine
-from condensery.stages.base import Context, Runtime, StageConfig, registry
+from condensery.stages.base import Context, Runtime, StageConfig
+from condensery.stages.registry import registry
 from condensery.system.children import Parent
 from condensery.system.files import read_json, write_json
 

@@ -19,7 +19,8 @@ from condensery.errors import DiskError, UserError, of_the_disk
 from condensery.pipeline.launch.stage_call import DONE, FAILED, OUTPUT, PATIENCE, STOP, StageCall, about_machine
 from condensery.pipeline.launch.threads import limit_threads
 from condensery.sharing import NotRankZero
-from condensery.stages.base import DistributedProcess, registry
+from condensery.stages.base import DistributedProcess
+from condensery.stages.registry import registry
 from condensery.system.children import alive, end_group
 from condensery.system.files import write_json
 from condensery.system.signals import leave_if_asked, leave_upon

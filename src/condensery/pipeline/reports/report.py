@@ -14,7 +14,8 @@ from condensery.pipeline.reports.made import made_of, unmeasured
 from condensery.pipeline.reports.page import kinds_of_indexes, page_of_run
 from condensery.pipeline.store import Store
 from condensery.pipeline.workers import Failure
-from condensery.stages.base import Artifact, Wandb, registry
+from condensery.stages.base import Artifact, Wandb
+from condensery.stages.registry import registry
 from condensery.system.files import content_hash, read_json, write_json
 
 if TYPE_CHECKING:

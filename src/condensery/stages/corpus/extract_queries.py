@@ -1,35 +1,22 @@
 """Stage ``extract_queries``: queries without any model, taken from the passages themselves: a sentence, or the title."""
 
 import sys
-from collections.abc import Iterable
-from typing import Annotated, Any, Literal, Self
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
 
-from pydantic import Field, model_validator
+import numpy as np
 
-from condensery.stages.base import Context, stage
-from condensery.stages.corpus.query_config import QueryStageConfig
-
-
-class ExtractQueriesConfig(QueryStageConfig):
-    """The ``number`` most salient sentences of ``minimum_words`` to ``maximum_words`` words, the title, or both.
-
-    Of both, a title that several passages have is no query of any.
-
-    ``remove`` tells training to hide the sentence from the passage that it is a query of; a passage of one sentence,
-    of which nothing would be left, then has no query, nor has one whose sentences cannot be told in its tokens.
-    """
-
-    kind: Literal["sentence", "title", "both"]
-    number: Annotated[int, Field(ge=1)]
-    minimum_words: Annotated[int, Field(ge=1)]
-    maximum_words: Annotated[int, Field(ge=1)]
-    remove: bool
-
-    @model_validator(mode="after")
-    def _some_length_fits(self) -> Self:
-        if self.minimum_words > self.maximum_words:
-            raise ValueError("minimum_words is more than maximum_words")
-        return self
+from condensery.errors import UserError
+from condensery.stages.base import Context
+from condensery.stages.corpus.config import ExtractQueriesConfig
+from condensery.stages.corpus.queries import write_queries
+from condensery.system.progress import progress
+from condensery.text.queries import Pair, distinct
+from condensery.text.salience import Salience
+from condensery.text.words import number_of_plain_words
+from condensery.tokens.artifacts import Passages, Queries
+from condensery.tokens.grouping import sentences
 
 
 class _Refused:
@@ -73,23 +60,8 @@ class _Refused:
         return "; ".join(said) or "none has a sentence"
 
 
-@stage("extract_queries", version=1, makes="queries")
 def extract_queries(config: ExtractQueriesConfig, context: Context) -> dict[str, Any]:
     """Write the queries; for sentences also places.npy, where each stands in the tokens of its passage."""
-    from collections import Counter
-    from collections.abc import Iterator
-
-    import numpy as np
-
-    from condensery.errors import UserError
-    from condensery.stages.corpus.queries import write_queries
-    from condensery.system.progress import progress
-    from condensery.text.queries import Pair, distinct
-    from condensery.text.salience import Salience
-    from condensery.text.words import number_of_plain_words
-    from condensery.tokens.artifacts import Passages, Queries
-    from condensery.tokens.grouping import sentences
-
     passages = Passages(context.input("passages"))
     column = passages.table.column("title" if config.kind == "title" else "text")
     places: list[tuple[int, int]] = []

@@ -10,16 +10,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from condensery.models.generator import Generator, Sampling, load_generator
 from condensery.sharing import SINGLE_PROCESS, ProcessGroup
 from condensery.system.files import atomic, open_text, read_json, write_json
 from condensery.system.progress import ProgressTask, progress
-
-if TYPE_CHECKING:
-    from condensery.models.generator import Generator, Sampling
+from condensery.tokens.artifacts import Passages
 
 _SHARDS = "generated"
 Advance = Callable[[int, int], None]  # so many passages, so many queries
@@ -50,7 +48,7 @@ class Plan:
     titles: bool
     batch_size: int
     shard_size: int
-    sampling: "Sampling"
+    sampling: Sampling
     device: str
 
     def path(self, shard: int) -> Path:
@@ -81,8 +79,6 @@ class Plan:
 
 def generate(plan: Plan, label: str, group: ProcessGroup = SINGLE_PROCESS) -> None:
     """Generate what is not there yet. Raises ``UserError`` where the model cannot be used."""
-    from condensery.tokens.artifacts import Passages
-
     order = np.argsort(-Passages(plan.passages).store.lengths, kind="stable")
     with group.shards(lambda: _missing(plan, len(order))) as mine:
         if mine:
@@ -91,8 +87,6 @@ def generate(plan: Plan, label: str, group: ProcessGroup = SINGLE_PROCESS) -> No
 
 def generated(plan: Plan) -> Iterator[tuple[int, str]]:
     """(row of the passage, query) of all shards."""
-    from condensery.tokens.artifacts import Passages
-
     for shard in plan.shards(len(Passages(plan.passages).table)):
         with open_text(plan.path(shard)) as lines:
             for line in lines:
@@ -132,7 +126,6 @@ class _Rate:
 
 
 def _generate(plan: Plan, shards: Sequence[int], order: np.ndarray, label: str) -> None:
-    from condensery.models.generator import load_generator
 
     with progress(label, sum(len(plan.rows(shard, order)) for shard in shards), "passages") as task:
         advance = _Rate(task)
@@ -142,10 +135,8 @@ def _generate(plan: Plan, shards: Sequence[int], order: np.ndarray, label: str) 
             _write_shard(plan, generator, shard, order, advance)
 
 
-def _write_shard(plan: Plan, generator: "Generator", shard: int, order: np.ndarray, advance: Advance) -> None:
+def _write_shard(plan: Plan, generator: Generator, shard: int, order: np.ndarray, advance: Advance) -> None:
     """Sample the queries of a shard's passages; a line a passage: [row, [query, ...]]."""
-    from condensery.tokens.artifacts import Passages
-
     table = Passages(plan.passages).table
     with atomic(plan.path(shard)) as temporary, open(temporary, "w", encoding="utf-8") as lines:
         for rows in plan.batches(shard, order):

@@ -1,61 +1,33 @@
 """Stage ``passages``: documents cut into passages for query-as-context pre-training (Wu et al. 2023, §3.1, 4.1)."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from array import array
+from collections.abc import Iterator
+from functools import partial
+from itertools import pairwise
+from typing import Any
 
-from pydantic import Field
+import numpy as np
 
-from condensery.stages.base import Context, Input, Operational, StageConfig, stage
-from condensery.stages.work import Read, Sizes, Work, known, over, product
-from condensery.text.sizes import CollectionSizes
+from condensery.errors import UserError
+from condensery.stages.base import Context
+from condensery.stages.corpus.config import PassagesConfig
+from condensery.system.progress import progress
+from condensery.text.collection import Collection
+from condensery.text.ids import SUFFIX, IdIndex, id_hash
+from condensery.text.table import TableWriter
+from condensery.tokens.artifacts import Passages, pretraining_texts, unknown_words
+from condensery.tokens.grouping import DocumentTexts, group_documents
+from condensery.tokens.store import tokenise
+from condensery.tokens.tokenizer import load_tokenizer
+from condensery.tokens.vocabulary import Vocabulary
+from condensery.tokens.workers import in_order
 
-if TYPE_CHECKING:
-    import numpy as np
-
-    from condensery.text.collection import Collection
-    from condensery.tokens.grouping import DocumentTexts
-
-FILLED = 0.85  # of a passage, by whole sentences
 BLOCK = 256  # texts that are grouped, or copied, at a time
 Row = tuple[str, str, str, str]  # id, document, title, text
 
 
-class PassagesConfig(StageConfig):
-    """``length`` is in tokens, [CLS], [SEP] and the title with its [SEP] included."""
-
-    corpus: Annotated[str, Input("corpus")]
-    tokenizer: Annotated[str, Input("tokenizer")]
-    grouping: Literal["sentences", "collection"]
-    length: Annotated[int, Field(ge=16)]
-    titles: bool
-    workers: Annotated[int, Field(ge=1), Operational()]
-
-    def work(self, read: Read) -> Work:
-        """Every document is split into sentences, and these into groups; texts and tokens are written."""
-        sizes = known(read)
-        texts = sizes.collection
-        if self.grouping == "sentences" and sizes.tokens is not None and sizes.text_tokens is not None:
-            each = min(sizes.text_tokens, FILLED * (self.length - 2))
-            texts = replace(texts, passages=sizes.tokens / each, passage_tokens=each)
-        written = product(texts.passages, texts.passage_tokens)
-        return Work(replace(sizes, collection=texts), seconds=product(6e-6, written), disk=product(7.0, written))
-
-    def actual_sizes(self, expected: Sizes, metrics: Mapping[str, Any]) -> Sizes:
-        """The passages, as they were counted."""
-        tokens = metrics["tokens_of_texts"] / max(1, metrics["passages"])
-        return over(expected, Sizes(CollectionSizes(metrics["passages"], tokens)))
-
-
-@stage("passages", version=1, makes="passages")
 def passages(config: PassagesConfig, context: Context) -> dict[str, Any]:
     """Write passages.arrow, and the token stores of texts and titles in the same order."""
-    from condensery.text.collection import Collection
-    from condensery.tokens.artifacts import Passages, unknown_words
-    from condensery.tokens.store import tokenise
-    from condensery.tokens.tokenizer import load_tokenizer
-    from condensery.tokens.vocabulary import Vocabulary
-
     collection, folder = Collection(context.input("corpus")), context.input("tokenizer")
     vocabulary = Vocabulary.of(load_tokenizer(folder))
     vocabulary.save(context.folder)
@@ -80,19 +52,11 @@ def passages(config: PassagesConfig, context: Context) -> dict[str, Any]:
     return {**counts, **unknown_words(stores, vocabulary.unk)}
 
 
-def _write(config: PassagesConfig, context: Context, collection: "Collection") -> "tuple[np.ndarray, int]":
+def _write(config: PassagesConfig, context: Context, collection: Collection) -> tuple[np.ndarray, int]:
     """Write the table and the index of its ids; the first row of each document (documents + 1,), and how many are empty.
 
     Raises ``UserError`` where no document has a word.
     """
-    from array import array
-
-    import numpy as np
-
-    from condensery.errors import UserError
-    from condensery.text.ids import SUFFIX, IdIndex, id_hash
-    from condensery.text.table import TableWriter
-
     path = context.folder / "passages.arrow"
     own = config.grouping == "collection"
     rows = _as_they_are(collection, config.titles) if own else _grouped(config, context, collection)
@@ -112,10 +76,8 @@ def _write(config: PassagesConfig, context: Context, collection: "Collection") -
     return np.frombuffer(starts, np.int64), empty
 
 
-def _as_they_are(collection: "Collection", with_titles: bool) -> Iterator[list[Row]]:
+def _as_they_are(collection: Collection, with_titles: bool) -> Iterator[list[Row]]:
     """The rows of each document, as the collection has them."""
-    from itertools import pairwise
-
     table, starts = collection.passages, collection.document_starts
     columns = [table.column(name) for name in ("id", "document", "title", "text")]
     for first, last in pairwise(starts.tolist()):
@@ -123,14 +85,8 @@ def _as_they_are(collection: "Collection", with_titles: bool) -> Iterator[list[R
         yield list(zip(ids, documents, titles if with_titles else [""] * len(ids), texts, strict=True))
 
 
-def _grouped(config: PassagesConfig, context: Context, collection: "Collection") -> Iterator[list[Row]]:
+def _grouped(config: PassagesConfig, context: Context, collection: Collection) -> Iterator[list[Row]]:
     """The rows of each document, its sentences grouped; a worker process groups a block of documents."""
-    from functools import partial
-
-    from condensery.system.progress import progress
-    from condensery.tokens.grouping import group_documents
-    from condensery.tokens.workers import in_order
-
     number = len(collection.document_starts) - 1 if collection.documents is None else len(collection.documents)
     work, blocks = partial(group_documents, length=config.length), _blocks(collection, config.titles)
     with progress(f"{context.stage_name}: group", number, "documents") as task:
@@ -140,13 +96,8 @@ def _grouped(config: PassagesConfig, context: Context, collection: "Collection")
             task.advance(len(grouped))
 
 
-def _blocks(collection: "Collection", with_titles: bool) -> "Iterator[list[DocumentTexts]]":
+def _blocks(collection: Collection, with_titles: bool) -> Iterator[list[DocumentTexts]]:
     """The documents that are pre-trained on, as many at a time as have about ``BLOCK`` texts."""
-    import numpy as np
-
-    from condensery.tokens.artifacts import pretraining_texts
-    from condensery.tokens.grouping import DocumentTexts
-
     texts, starts = pretraining_texts(collection)
     separate = collection.documents
     documents = len(starts) - 1

@@ -2,18 +2,18 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from condensery.errors import UserError, shown
+from condensery.reporting.formats import escape_markdown
+from condensery.reporting.plain import one_line
 from condensery.stages.base import Context
 from condensery.text.queries import Pair, QuerySorter
 from condensery.text.table import TableWriter, TextTable
-from condensery.tokens.artifacts import Passages, unknown_words
-
-if TYPE_CHECKING:
-    from condensery.tokens.store import TokenStore
+from condensery.tokens.artifacts import Passages, Queries, unknown_words
+from condensery.tokens.store import TokenStore, tokenise
 
 EXAMPLES = 10
 WORKERS = 2  # processes that tokenise the queries
@@ -40,8 +40,6 @@ def write_queries(
     Raises:
         UserError: no passage has a query, or one has none and ``missing`` is given.
     """
-    from condensery.tokens.store import tokenise
-
     passages, folder = Passages(context.input("passages")), context.folder
     sorter = QuerySorter(folder / "unsorted.arrow")
     sorter.take(pairs)
@@ -93,15 +91,12 @@ def _report(
     print(f"[{context.stage_name}] {said}; training leaves them out", flush=True)
 
 
-def _lengths(store: "TokenStore") -> dict[str, Any]:
+def _lengths(store: TokenStore) -> dict[str, Any]:
     return {"mean_query_tokens": round(float(store.lengths.mean()), 2)}
 
 
 def _write_examples(context: Context, passages: Passages, counts: np.ndarray) -> None:
     """Ten passages, spread over the collection, with their queries."""
-    from condensery.reporting.formats import escape_markdown
-    from condensery.reporting.plain import one_line
-    from condensery.tokens.artifacts import Queries
 
     def plain(text: str) -> str:
         return escape_markdown(one_line(text))

@@ -9,6 +9,10 @@ from condensery.errors import UserError
 from condensery.stages.base import Context
 from condensery.system.files import write_json
 from condensery.text.table import TableWriter, TextTable
+from condensery.tokens.artifacts import unknown_words
+from condensery.tokens.store import tokenise
+from condensery.tokens.tokenizer import load_tokenizer
+from condensery.tokens.vocabulary import Vocabulary
 
 Task = Literal["similarity", "triplets"]
 Example = tuple[str, tuple[str, ...], float]  # split, its sentences, its score (0 for triplets)
@@ -19,11 +23,6 @@ def write_sentences(examples: Iterable[Example], context: Context, name: str, ta
 
     Raises ``UserError`` where a split has no example.
     """
-    from condensery.tokens.artifacts import unknown_words
-    from condensery.tokens.store import tokenise
-    from condensery.tokens.tokenizer import load_tokenizer
-    from condensery.tokens.vocabulary import Vocabulary
-
     folder, tokenizer = context.folder, context.input("tokenizer")
     known: dict[str, int] = {}
     rows: dict[str, list[list[int]]] = {"train": [], "dev": [], "test": []}

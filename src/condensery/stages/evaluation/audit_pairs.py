@@ -1,80 +1,29 @@
 """Stage ``audit_pairs``: are the contexts of pre-training related to their passages (Wu et al. 2023, appendix A)?"""
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
-from pydantic import Field, ValidationInfo, field_validator
+from numpy.typing import NDArray
 
 from condensery.errors import UserError
-from condensery.stages.base import Context, Input, StageConfig, stage
-from condensery.stages.work import Read, Work, known, product, total
-from condensery.text.hashes import content_hashes
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from condensery.evaluation.agreement import Votes
-    from condensery.evaluation.pairs import Pair, Pairs
-    from condensery.evaluation.sheets import Item
-
-Count = Annotated[int, Field(gt=0)]
-
-
-class AuditPairsConfig(StageConfig):
-    """``pairs`` of each kind are judged by people, ``proxy_pairs`` by BM25; of the two samples one begins the other."""
-
-    passages: Annotated[str, Input("passages")]
-    queries: Annotated[str | None, Input("queries")]
-    pairs: Count
-    annotators: Count
-    groups: Count
-    sheets: Path | Annotated[list[Path], Field(min_length=1)] | None
-    proxy_pairs: Annotated[int, Field(ge=0)]
-    context_words: Count
-    k1: Annotated[float, Field(ge=0)]
-    b: Annotated[float, Field(ge=0, le=1)]
-    stopwords: str
-    stemmer: str
-    seed: Annotated[int, Field(ge=0)]
-
-    def work(self, read: Read) -> Work:
-        """The passages are indexed by their words, and a pair of each kind is scored for each of ``proxy_pairs``."""
-        sizes = known(read)
-        return Work(sizes, seconds=total([product(4e-6, sizes.tokens), 1e-4 * self.proxy_pairs]), disk=1e5)
-
-    @field_validator("groups")
-    @classmethod
-    def _a_pair_for_each(cls, groups: int, info: ValidationInfo) -> int:
-        if groups > info.data.get("pairs", groups):
-            raise ValueError(f"{groups} groups are more than there are pairs of each kind")
-        return groups
-
-    def _filled(self) -> list[Path]:
-        from condensery.text.sheets import filled_sheets
-
-        return [] if self.sheets is None else filled_sheets(self.sheets)
-
-    def by_content(self) -> set[str]:
-        """The filled sheets."""
-        return {"sheets"}
-
-    def identity(self) -> list[str]:
-        """What the sheets hold, in any order, wherever they lie. ``UserError`` where they are missing."""
-        return sorted(content_hashes(self._filled()))
+from condensery.evaluation.agreement import Votes
+from condensery.evaluation.pairs import Pair, Pairs
+from condensery.evaluation.proxy import NOT_FOUND, index_passages, ranks, summary
+from condensery.evaluation.sheets import Item, items_of, read_sheets, write_sheets
+from condensery.reporting.audit import judged, write_tables
+from condensery.retrieval.bm25 import BM25Index
+from condensery.stages.base import Context
+from condensery.stages.evaluation.config import AuditPairsConfig
+from condensery.system.files import atomic, write_json
+from condensery.system.progress import progress
+from condensery.text.table import TextTable
 
 
-@stage("audit_pairs", version=1, makes="audit")
 def audit_pairs(config: AuditPairsConfig, context: Context) -> dict[str, Any]:
     """Write sheet-1.csv ..., their key pairs.jsonl, and what is known of the pairs: audit.json and audit.md."""
-    from condensery.evaluation.pairs import Pairs
-    from condensery.evaluation.proxy import summary
-    from condensery.evaluation.sheets import items_of, read_sheets, write_sheets
-    from condensery.reporting.audit import judged, write_tables
-    from condensery.system.files import write_json
-    from condensery.text.table import TextTable
-
     passages = TextTable(context.input("passages") / "passages.arrow")
     queries = next((folder / "queries.jsonl" for folder in context.inputs("queries")), None)
     drawn = _draw(Pairs(passages, queries, config.seed), config, f"stages.{context.stage_name}.pairs")
@@ -96,7 +45,7 @@ def audit_pairs(config: AuditPairsConfig, context: Context) -> dict[str, Any]:
     return {kind: numbers["judged"]["share"] if votes is not None else None for kind, numbers in kinds.items()}
 
 
-def _draw(pairs: "Pairs", config: AuditPairsConfig, key: str) -> "dict[str, list[Pair]]":
+def _draw(pairs: Pairs, config: AuditPairsConfig, key: str) -> dict[str, list[Pair]]:
     for kind in pairs.kinds:
         available = pairs.available(kind)
         if available < config.pairs:
@@ -108,13 +57,8 @@ def _draw(pairs: "Pairs", config: AuditPairsConfig, key: str) -> "dict[str, list
 
 
 def _ranks(
-    passages: Any, drawn: "Mapping[str, list[Pair]]", config: AuditPairsConfig, context: Context
-) -> "dict[str, NDArray[Any]]":
-    import shutil
-
-    from condensery.evaluation.proxy import index_passages, ranks
-    from condensery.retrieval.bm25 import BM25Index
-    from condensery.system.progress import progress
+    passages: Any, drawn: Mapping[str, list[Pair]], config: AuditPairsConfig, context: Context
+) -> dict[str, NDArray[Any]]:
 
     scratch = context.folder / ".bm25.tmp"  # named as what an interrupted stage may leave and the store removes
     try:
@@ -129,15 +73,12 @@ def _ranks(
 
 def _write_key(
     path: Path,
-    items: "Sequence[Item]",
-    votes: "Votes | None",
-    drawn: "Mapping[str, list[Pair]]",
-    ranks: "Mapping[str, NDArray[Any]]",
+    items: Sequence[Item],
+    votes: Votes | None,
+    drawn: Mapping[str, list[Pair]],
+    ranks: Mapping[str, NDArray[Any]],
 ) -> None:
     """One line a pair of the sheets: what the numbers stand for, how many say high, and BM25's rank (null: none)."""
-    from condensery.evaluation.proxy import NOT_FOUND
-    from condensery.system.files import atomic
-
     rank_of = {
         pair: int(rank)
         for kind, kind_ranks in ranks.items()

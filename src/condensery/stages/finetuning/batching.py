@@ -3,18 +3,15 @@
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import scipy.sparse as sparse
 
+from condensery.retrieval.neighbours import dense_neighbours, lexical_neighbours
 from condensery.text.collection import Collection
 from condensery.training.batches.adaptive import AdaptiveOrder, Similarity
 from condensery.training.batches.scheduling import Ids
-
-if TYPE_CHECKING:
-    import scipy.sparse as sparse
-
-    from condensery.training.batches.triples import TrainingQueries
+from condensery.training.batches.triples import TrainingQueries
 
 
 @dataclass(frozen=True)
@@ -28,10 +25,8 @@ class Bm25Similarity:
     folder: Path
     threads: int
 
-    def __call__(self) -> "sparse.csr_matrix":
+    def __call__(self) -> sparse.csr_matrix:
         """(queries, passages), titles before the texts."""
-        from condensery.retrieval.neighbours import lexical_neighbours
-
         collection = Collection(self.corpus)
         queries = collection.queries.column("text").take(self.queries)
         columns = (collection.passages.column(name).take(self.passages) for name in ("title", "text"))
@@ -42,7 +37,7 @@ class Bm25Similarity:
 def adaptive_order(
     folder: Path,
     corpus: Path,
-    training: "TrainingQueries",
+    training: TrainingQueries,
     *,
     batch_size: int,
     beam: int,
@@ -53,8 +48,6 @@ def adaptive_order(
     device: str | None,
 ) -> AdaptiveOrder:
     """Hard batches of the queries ``training`` of the collection ``corpus``; ``folder`` holds what they need meanwhile."""
-    from condensery.retrieval.neighbours import dense_neighbours
-
     passages = np.unique(training.positives)
     lexical = Bm25Similarity(corpus, training.rows, passages, neighbours, folder / "bm25", threads)
     dense = partial(dense_neighbours, k=neighbours, threads=threads, device=device)

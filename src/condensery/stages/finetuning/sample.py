@@ -2,60 +2,30 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Any
 
-from pydantic import Field
+import numpy as np
+import torch
 
 from condensery.errors import UserError
-from condensery.models.flops import Step
+from condensery.models.biencoder import BiEncoder
+from condensery.models.blending import same_weights
+from condensery.models.checkpoint import SavedRetriever
 from condensery.reporting.choice import HELD_OUT
-from condensery.stages.base import Context, Input
-from condensery.stages.training import AROUND, CollectionConfig, Count
-from condensery.stages.work import Read, Sizes, Work, checkpoint_bytes, known
-
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
-
-    from condensery.models.biencoder import BiEncoder
-    from condensery.models.checkpoint import SavedRetriever
-    from condensery.tokens.batches import Chunk
-    from condensery.training.validation import ValidationSample
+from condensery.stages.base import Context
+from condensery.stages.devices import autocast, torch_device
+from condensery.stages.finetuning.config import SampleConfig
+from condensery.text.collection import Collection
+from condensery.tokens.artifacts import Passages, Queries, Tokens
+from condensery.tokens.batches import Chunk
+from condensery.tokens.prefixes import Prefixes
+from condensery.tokens.tokenizer import load_tokenizer
+from condensery.training.held_out import held_out_sample
+from condensery.training.validation import ValidationSample, bm25_scores, encoded, reciprocal_ranks, sample_of
 
 DEV = "dev queries"
 LEFT_OUT = f"{DEV} and training queries that were left out"
 Encode = Callable[["BiEncoder"], Callable[["Chunk"], "torch.Tensor"]]
-
-
-class SampleConfig(CollectionConfig):
-    """What is asked: ``number`` dev queries and ``number`` of ``queries`` of passages that are held out, or one of the two
-    (``by``); each kind among ``passages`` more.
-
-    ``bm25_weight``: of BM25, which each retriever is joined with before it is measured; 0 = alone.
-    """
-
-    queries: Annotated[str | None, Input("queries")]
-    by: Literal["dev", "queries"] | None
-    bm25_weight: Annotated[float, Field(ge=0, lt=1)]
-    number: Count
-    passages: Annotated[int, Field(ge=0)]
-    precision: Literal["fp32", "bf16", "fp16"]
-    chunk_tokens: Count
-
-    def work(self, read: Read) -> Work:
-        """The sample's passages are encoded; its queries are few beside them."""
-        return self.encoding(known(read), 1)
-
-    def encoding(self, sizes: Sizes, times: int) -> Work:
-        """The work of encoding the sample's passages so many times."""
-        texts = sizes.collection
-        if sizes.encoder is None or texts.passages is None or texts.passage_tokens is None:
-            return Work(sizes)
-        length = min(texts.passage_tokens, sizes.passage_length or 512)
-        kinds = 1 if self.by or not texts.queries.get("dev") else 2
-        rows = min(texts.passages, kinds * (self.passages + self.number))
-        step = Step(sizes.encoder, rows, length, self.chunk_tokens, trained=False, precision=self.precision)
-        return Work(sizes, times, step, seconds=AROUND, disk=checkpoint_bytes(sizes))
 
 
 class Judge:
@@ -74,14 +44,12 @@ class Judge:
 
     def __init__(
         self,
-        start: "BiEncoder",
+        start: BiEncoder,
         folder: Path,
-        samples: "Mapping[str, ValidationSample]",
+        samples: Mapping[str, ValidationSample],
         encode: Encode,
         bm25_weight: float,
     ) -> None:
-        from condensery.tokens.tokenizer import load_tokenizer
-        from condensery.training.validation import bm25_scores, encoded
 
         self.start, self.samples, self.encode, self.weight = start, samples, encode, bm25_weight
         self.by = " and ".join(samples)
@@ -93,13 +61,8 @@ class Judge:
             raise UserError(f"{folder}: it makes vectors that are not finite; begin with another checkpoint")
         self.first = first
 
-    def reciprocal_ranks(self, model: "BiEncoder") -> "list[np.ndarray] | None":
+    def reciprocal_ranks(self, model: BiEncoder) -> list[np.ndarray] | None:
         """Of each sample those of its queries (q,); None where a vector is not finite."""
-        import numpy as np
-
-        from condensery.models.blending import same_weights
-        from condensery.training.validation import encoded, reciprocal_ranks
-
         encode, found = self.encode(model), []
         same = same_weights(model.passage, self.start.passage)
         for sample, of_start, bm25 in zip(self.samples.values(), self.passages, self.bm25, strict=True):
@@ -114,18 +77,12 @@ class Judge:
 
 
 def judge_of(
-    config: SampleConfig, context: Context, folder: Path, start: "SavedRetriever", left_out: bool = False
+    config: SampleConfig, context: Context, folder: Path, start: SavedRetriever, left_out: bool = False
 ) -> Judge | None:
     """Who measures what is compared with ``start``, which lies in ``folder``; None where there are no queries to ask.
 
     ``left_out``: fewer than ``number`` dev queries are filled up with training queries (``training.dev_passages``).
     """
-    from condensery.text.collection import Collection
-    from condensery.tokens.artifacts import Passages, Queries, Tokens
-    from condensery.tokens.prefixes import Prefixes
-    from condensery.training.held_out import held_out_sample
-    from condensery.training.validation import sample_of
-
     collection = Collection(context.input("corpus"))
     lengths, own = (start.query_length, start.passage_length), start.model.settings
     prefixes = Prefixes.of(folder, own.query_prefix, own.passage_prefix, lengths)
@@ -144,16 +101,13 @@ def judge_of(
 
 
 def _encode_with(config: SampleConfig, context: Context) -> Encode:
-    import torch
-
-    from condensery.stages.devices import autocast, torch_device
 
     device = torch_device(context.runtime.accelerator)
 
-    def of(model: "BiEncoder") -> "Callable[[Chunk], torch.Tensor]":
+    def of(model: BiEncoder) -> Callable[[Chunk], torch.Tensor]:
         model.to(device).eval()
 
-        def encode(chunk: "Chunk") -> torch.Tensor:
+        def encode(chunk: Chunk) -> torch.Tensor:
             with torch.inference_mode(), autocast(device, config.precision):
                 return model.vectors(chunk.to(device))
 

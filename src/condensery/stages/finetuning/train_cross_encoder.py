@@ -3,53 +3,27 @@
 As in RocketQA (Qu et al. 2021) and in Gao and Callan 2021b, §4.3.
 """
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Any
 
-from pydantic import Field, model_validator
-
-from condensery.arguments import no_room
 from condensery.errors import UserError
-from condensery.stages.base import Context, stage
-from condensery.stages.finetuning.training_queries import QueriesConfig, training_queries, training_work
-from condensery.stages.training import EncoderStageConfig, ValidatedConfig, run_training
-from condensery.stages.work import Read, Work, known, with_encoder
-
-if TYPE_CHECKING:
-    from condensery.models.cross_encoder import CrossEncoder
-    from condensery.tokens.vocabulary import Vocabulary
-
-
-class TrainCrossEncoderConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
-    """``batch_size`` counts queries; each brings one positive and ``negatives_per_query`` negatives."""
-
-    negatives_per_query: Annotated[int, Field(gt=0)]
-    query_length: Annotated[int, Field(ge=4)]
-    length: Annotated[int, Field(ge=8)]
-    loss: Literal["pointwise", "listwise"]
-
-    def work(self, read: Read) -> Work:
-        """Steps of pairs, each a query and a passage read together."""
-        sizes = with_encoder(known(read, "tokens", "tokenizer", "init"), self.backbone, self.length)
-        return training_work(self, sizes, 1 + self.negatives_per_query, self.length, contrast=False)
-
-    @model_validator(mode="after")
-    def _room_for_a_passage(self) -> Self:
-        if wrong := no_room(self.query_length, self.length):
-            raise ValueError(wrong)
-        return self
+from condensery.models.backbone import check_words, masked_language_model
+from condensery.models.cross_encoder import CrossEncoder, load_cross_encoder, new_cross_encoder
+from condensery.retrieval.no_negatives import left_out_by_text
+from condensery.stages.base import Context
+from condensery.stages.finetuning.config import TrainCrossEncoderConfig
+from condensery.stages.finetuning.training_queries import training_queries
+from condensery.stages.training import loop_settings, run_training
+from condensery.text.collection import Collection
+from condensery.tokens.artifacts import Tokens
+from condensery.tokens.vocabulary import Vocabulary
+from condensery.training.batches.lists import ListBatches
+from condensery.training.datamodules.triples import TripleDataModule
+from condensery.training.modules.cross_encoder import CrossEncoderModule
+from condensery.training.validation import pair_sample
 
 
-@stage("train_cross_encoder", version=2, makes="cross_encoder", cost=10.0, together=True)
 def train_cross_encoder(config: TrainCrossEncoderConfig, context: Context) -> dict[str, Any]:
     """Train the cross-encoder and save it as a checkpoint; the last step's weights are the result."""
-    from condensery.retrieval.no_negatives import left_out_by_text
-    from condensery.text.collection import Collection
-    from condensery.tokens.artifacts import Tokens
-    from condensery.training.batches.lists import ListBatches
-    from condensery.training.datamodules.triples import TripleDataModule
-    from condensery.training.modules.cross_encoder import CrossEncoderModule
-    from condensery.training.validation import pair_sample
-
     collection, tokens = Collection(context.input("corpus")), Tokens(context.input("tokens"))
     training = training_queries(config, context, collection)
     by_text = left_out_by_text(training.by_text, context.stage_name)
@@ -80,16 +54,13 @@ def train_cross_encoder(config: TrainCrossEncoderConfig, context: Context) -> di
         sizes = config.validation_queries, config.validation_passages
         assert isinstance(data.batches, ListBatches)
         sample = pair_sample(collection, data.batches.reader, *sizes, budget=config.budget)
-    values = run_training(module, data, config.loop(data.batches), config, context, sample)
+    values = run_training(module, data, loop_settings(config, data.batches), config, context, sample)
     module.save_pretrained(context.folder, context.input("tokenizer"), data.lengths)
     return {"queries": len(training.rows), **by_text, **values}
 
 
-def _initial(config: TrainCrossEncoderConfig, context: Context, vocabulary: "Vocabulary") -> "CrossEncoder":
+def _initial(config: TrainCrossEncoderConfig, context: Context, vocabulary: Vocabulary) -> CrossEncoder:
     """The cross-encoder before the first step: from scratch, from a checkpoint, or from another stage's encoder."""
-    from condensery.models.backbone import check_words, masked_language_model
-    from condensery.models.cross_encoder import load_cross_encoder, new_cross_encoder
-
     backbone = config.backbone
     if config.init != "backbone":
         return load_cross_encoder(context.input("init"), config.seed, backbone.dropout)

@@ -1,25 +1,18 @@
 """Stage ``validate``: what a retriever has on the queries that checkpoints are chosen by."""
 
-from typing import Annotated, Any
+from typing import Any
 
-from condensery.stages.base import Context, Input, stage
-from condensery.stages.finetuning.sample import SampleConfig, judge_of
+import numpy as np
+
+from condensery.models.checkpoint import load_retriever
+from condensery.stages.base import Context
+from condensery.stages.finetuning.config import ValidateConfig
+from condensery.stages.finetuning.sample import judge_of
+from condensery.system.files import write_json
 
 
-class ValidateConfig(SampleConfig):
-    """``retriever`` is measured by MRR@10 of the sample."""
-
-    retriever: Annotated[str, Input("encoder")]
-
-
-@stage("validate", version=1, makes="validation", cost=2.0)
 def validate(config: ValidateConfig, context: Context) -> dict[str, Any]:
     """Write validation.json: ``by`` (null where the text has no such queries), ``queries`` and ``MRR@10``."""
-    import numpy as np
-
-    from condensery.models.checkpoint import load_retriever
-    from condensery.system.files import write_json
-
     folder = context.input("retriever")
     judge = judge_of(config, context, folder, load_retriever(folder))
     found: dict[str, Any] = {"by": None, "queries": 0, "MRR@10": 0.0}

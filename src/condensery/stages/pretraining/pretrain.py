@@ -1,13 +1,22 @@
 """The stages ``pretrain_...``: an encoder from text alone, or from text and queries that were made for it."""
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
+
+import torch
 
 from condensery.errors import UserError
-from condensery.stages.base import Artifact, Context, stage
+from condensery.models.backbone import masked_language_model
+from condensery.models.checkpoint import load_condenser, load_masked_autoencoder
+from condensery.models.condenser import Condenser, condenser_shape
+from condensery.models.hub import checkpoint_folder
+from condensery.models.masked_autoencoder import DecoderShape, MaskedAutoEncoder
+from condensery.stages.base import Artifact, Context
 from condensery.stages.card import card_of, name_of_data
 from condensery.stages.checks import check_no_retriever
-from condensery.stages.pretraining.configs import (
+from condensery.stages.pretraining.config import (
     AnyConfig,
     AutoEncoderConfig,
     CondenserConfig,
@@ -20,52 +29,48 @@ from condensery.stages.pretraining.configs import (
     PretrainRetromaeConfig,
 )
 from condensery.stages.training import (
+    initial_towers,
     lengths_of_start,
+    loop_settings,
     run_training,
     validation_sample,
 )
+from condensery.tokens.artifacts import Passages, Queries, Tokens
+from condensery.tokens.vocabulary import Vocabulary
+from condensery.training.batches.sources import PassagesAndQueries
+from condensery.training.batches.spans import ContextMasking, SpanBatches
+from condensery.training.datamodules.base import TokenDataModule
+from condensery.training.datamodules.passage_queries import PassageQueryDataModule
+from condensery.training.datamodules.spans import SpanPairDataModule
+from condensery.training.modules.contrastive import ContrastiveModule
+from condensery.training.modules.encoders import EncoderModule
+from condensery.training.modules.pretraining import (
+    CoCondenserModule,
+    CondenserModule,
+    InverseClozeModule,
+    MaskedAutoEncoderModule,
+    QueryAsContextModule,
+)
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
-    from condensery.models.condenser import Condenser
-    from condensery.models.masked_autoencoder import MaskedAutoEncoder
-    from condensery.tokens.vocabulary import Vocabulary
-    from condensery.training.batches.spans import ContextMasking
-    from condensery.training.datamodules.base import TokenDataModule
-    from condensery.training.datamodules.spans import SpanPairDataModule
-    from condensery.training.modules.encoders import EncoderModule
-    from condensery.training.modules.pretraining import CondenserModule
-
-
-@stage("pretrain_mlm", version=3, makes="encoder", cost=20.0, together=True)
 def pretrain_mlm(config: PretrainMlmConfig, context: Context) -> dict[str, Any]:
     """Plain masked language modelling: the baseline."""
-    from condensery.training.modules.pretraining import CondenserModule
-
     return _pretrain_condenser(config, context, _spans(config, context), 0, CondenserModule)
 
 
-@stage("pretrain_condenser", version=3, makes="encoder", cost=30.0, together=True)
 def pretrain_condenser(config: PretrainCondenserConfig, context: Context) -> dict[str, Any]:
     """Condenser (Gao and Callan 2021a, §3).
 
     From another stage's weights and with a low rate it is continued training (§5.4 of the paper's early version).
     """
-    from condensery.training.modules.pretraining import CondenserModule
-
     return _pretrain_condenser(config, context, _spans(config, context), config.head_layers, CondenserModule)
 
 
-@stage("pretrain_cocondenser", version=4, makes="encoder", cost=30.0, together=True)
 def pretrain_cocondenser(config: PretrainCoCondenserConfig, context: Context) -> dict[str, Any]:
     """coCondenser (Gao and Callan 2021b, §3): Condenser plus the contrast of pairs.
 
     With ``queries`` query-as-context (Wu et al. 2023, §3.1).
     """
-    from condensery.training.modules.pretraining import CoCondenserModule, QueryAsContextModule
-
     kind = partial(
         QueryAsContextModule if config.queries else CoCondenserModule,
         temperature=config.temperature,
@@ -77,48 +82,37 @@ def pretrain_cocondenser(config: PretrainCoCondenserConfig, context: Context) ->
 def _pretrain_condenser(
     config: CondenserConfig,
     context: Context,
-    data: "TokenDataModule",
+    data: TokenDataModule,
     head_layers: int,
-    kind: "Callable[..., CondenserModule]",
+    kind: Callable[..., CondenserModule],
 ) -> dict[str, Any]:
     model = _condenser(config, context, data.vocabulary, head_layers)
     return _fit(kind(model, mlm_weight=config.mlm_weight, **config.optimiser()), data, config, context)
 
 
-@stage("pretrain_cotmae", version=1, makes="encoder", cost=30.0, together=True)
 def pretrain_cotmae(config: PretrainCotmaeConfig, context: Context) -> dict[str, Any]:
     """CoT-MAE (Wu et al. 2023, §2.4): a decoder fills in one text of a pair with the help of the other's vector."""
-    from condensery.training.batches.spans import ContextMasking
-
     rate = config.decoder_mask_rate if config.decoder == "masked" else None
     return _pretrain_autoencoder(
         config, context, _pairs(config, context, ContextMasking("partner", config.both_directions, rate))
     )
 
 
-@stage("pretrain_retromae", version=1, makes="encoder", cost=25.0, together=True)
 def pretrain_retromae(config: PretrainRetromaeConfig, context: Context) -> dict[str, Any]:
     """RetroMAE (Xiao et al. 2022): a decoder fills in the text itself with the help of its vector."""
-    from condensery.training.batches.spans import ContextMasking
-
     rate = config.decoder_mask_rate if config.decoder == "masked" else None
     return _pretrain_autoencoder(config, context, _spans(config, context, decoder=ContextMasking("same", True, rate)))
 
 
-def _pretrain_autoencoder(config: AutoEncoderConfig, context: Context, data: "TokenDataModule") -> dict[str, Any]:
-    from condensery.training.modules.pretraining import MaskedAutoEncoderModule
+def _pretrain_autoencoder(config: AutoEncoderConfig, context: Context, data: TokenDataModule) -> dict[str, Any]:
 
     model = _autoencoder(config, context, data.vocabulary)
     module = MaskedAutoEncoderModule(model, mlm_weight=config.mlm_weight, **config.optimiser())
     return _fit(module, data, config, context)
 
 
-@stage("pretrain_ict", version=1, makes="encoder", cost=20.0, together=True)
 def pretrain_ict(config: PretrainIctConfig, context: Context) -> dict[str, Any]:
     """The inverse cloze task (Lee et al. 2019; Gao and Callan 2021a, §4.4): a sentence finds its own passage."""
-    from condensery.stages.training import initial_towers
-    from condensery.training.modules.pretraining import InverseClozeModule
-
     own: dict[str, Any] = {"query_length": config.query_length, "keep_sentence": config.keep_sentence}
     data = _spans(config, context, pairs="sentence", **own)
     towers = initial_towers(config, context, data.vocabulary, separate=False)
@@ -126,16 +120,11 @@ def pretrain_ict(config: PretrainIctConfig, context: Context) -> dict[str, Any]:
     return _fit(module, data, config, context)
 
 
-@stage("pretrain_contrastive", version=1, makes="encoder", cost=20.0, together=True)
 def pretrain_contrastive(config: PretrainContrastiveConfig, context: Context) -> dict[str, Any]:
     """Contrast of pairs in the vectors that the checkpoint is searched with: its pooling, normalisation and prefixes.
 
     What is saved is searched with the lengths of the checkpoint, whatever those of the training.
     """
-    from condensery.stages.training import initial_towers
-    from condensery.tokens.artifacts import Tokens
-    from condensery.training.modules.contrastive import ContrastiveModule
-
     towers = initial_towers(config, context, Tokens(context.input("tokens")).vocabulary, separate=False)
     prefixes = {name: getattr(towers.settings, name) for name in ("query_prefix", "passage_prefix")}
     data = _pairs(config, context, mask_rate=None, tokenizer=context.input("tokenizer"), **prefixes)
@@ -153,11 +142,8 @@ def _shared(config: AnyConfig, context: Context) -> dict[str, Any]:
     return {**settings, "chunk_tokens": config.budget, "workers": context.runtime.workers}
 
 
-def _spans(config: AnyConfig, context: Context, **own: Any) -> "SpanPairDataModule":
+def _spans(config: AnyConfig, context: Context, **own: Any) -> SpanPairDataModule:
     """Spans of the documents, by default single ones."""
-    from condensery.tokens.artifacts import Tokens
-    from condensery.training.datamodules.spans import SpanPairDataModule
-
     cut = {"spans": config.spans, "short_probability": config.short_probability, "min_length": config.min_length}
     given = {"pairs": None, **_shared(config, context), **cut, **own}
     return SpanPairDataModule(Tokens(context.input("tokens")), **given)
@@ -166,14 +152,10 @@ def _spans(config: AnyConfig, context: Context, **own: Any) -> "SpanPairDataModu
 def _pairs(
     config: PretrainCoCondenserConfig | PretrainCotmaeConfig | PretrainContrastiveConfig,
     context: Context,
-    decoder: "ContextMasking | None" = None,
+    decoder: ContextMasking | None = None,
     **own: Any,
-) -> "TokenDataModule":
+) -> TokenDataModule:
     """Spans of the documents, or the passages that ``queries`` was made for with their queries."""
-    from condensery.tokens.artifacts import Passages, Queries, Tokens
-    from condensery.training.batches.sources import PassagesAndQueries
-    from condensery.training.datamodules.passage_queries import PassageQueryDataModule
-
     if not config.queries:
         return _spans(config, context, pairs=config.pairs_within, decoder=decoder, **own)
     artifact = context.artifact("queries")
@@ -203,8 +185,8 @@ def _check_tokenizers(queries: Artifact, context: Context) -> None:
 
 
 def _fit(
-    module: "EncoderModule",
-    data: "TokenDataModule",
+    module: EncoderModule,
+    data: TokenDataModule,
     config: AnyConfig,
     context: Context,
     saved: tuple[int, int] | None = None,
@@ -213,26 +195,18 @@ def _fit(
 
     ``saved``: the lengths that the checkpoint is searched with; None = those of the training.
     """
-    from condensery.training.batches.spans import SpanBatches
-
     data.setup()
     assert isinstance(data.batches, SpanBatches)
     source = data.batches.source
     sample = validation_sample(config, module, context, (config.length, config.length))
-    values = run_training(module, data, config.loop(data.batches), config, context, sample)
+    values = run_training(module, data, loop_settings(config, data.batches), config, context, sample)
     card = card_of(type(config), config.model_dump(mode="json"), name_of_data(context.input("corpus")), values)
     module.save_pretrained(context.folder, context.input("tokenizer"), saved or data.lengths, card)
     return {"items": source.items, "left_out": source.left_out, **values}
 
 
-def _condenser(config: CondenserConfig, context: Context, vocabulary: "Vocabulary", head_layers: int) -> "Condenser":
+def _condenser(config: CondenserConfig, context: Context, vocabulary: Vocabulary, head_layers: int) -> Condenser:
     """The model before the first step: from scratch, from a checkpoint, or from the artifact of another stage."""
-    import torch
-
-    from condensery.models.backbone import masked_language_model
-    from condensery.models.checkpoint import load_condenser
-    from condensery.models.condenser import Condenser, condenser_shape
-
     torch.manual_seed(config.seed)  # of what a checkpoint does not hold: a new Condenser head
     head = (head_layers, getattr(config, "skip_from", None), getattr(config, "late_mlm", True))
     if source := _start(config, context):
@@ -241,14 +215,8 @@ def _condenser(config: CondenserConfig, context: Context, vocabulary: "Vocabular
     return Condenser(language_model, condenser_shape(language_model, *head))
 
 
-def _autoencoder(config: AutoEncoderConfig, context: Context, vocabulary: "Vocabulary") -> "MaskedAutoEncoder":
+def _autoencoder(config: AutoEncoderConfig, context: Context, vocabulary: Vocabulary) -> MaskedAutoEncoder:
     """The same for an auto-encoder."""
-    import torch
-
-    from condensery.models.backbone import masked_language_model
-    from condensery.models.checkpoint import load_masked_autoencoder
-    from condensery.models.masked_autoencoder import DecoderShape, MaskedAutoEncoder
-
     torch.manual_seed(config.seed)  # of a new decoder
     shape = DecoderShape(config.decoder, config.decoder_layers, config.decoder_mask_rate)
     if source := _start(config, context):
@@ -258,10 +226,8 @@ def _autoencoder(config: AutoEncoderConfig, context: Context, vocabulary: "Vocab
     return MaskedAutoEncoder(language_model, shape, config.decoder_init)
 
 
-def _start(config: AnyConfig, context: Context) -> tuple["Path | str", str | None] | None:
+def _start(config: AnyConfig, context: Context) -> tuple[Path | str, str | None] | None:
     """The checkpoint that the weights come from, and its revision; None = from scratch."""
-    from condensery.models.hub import checkpoint_folder
-
     if config.init != "backbone":
         return context.input("init"), None
     name, revision = config.backbone.name, config.backbone.revision

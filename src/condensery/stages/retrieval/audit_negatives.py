@@ -1,52 +1,21 @@
 """Stage ``audit_negatives``: the suspected false negatives of a stage that mines, for a person to judge."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
-from pydantic import Field
-
-from condensery.stages.base import Artifact, Context, Input, StageConfig, stage
-from condensery.stages.work import Read, Work, known
-
-if TYPE_CHECKING:
-    from condensery.retrieval.suspects import Suspects
-    from condensery.text.collection import Collection
-
-Count = Annotated[int, Field(gt=0)]
-
-
-class AuditNegativesConfig(StageConfig):
-    """``depth`` suspects of each query, and the ``rows`` most suspicious of all on the sheet.
-
-    Where mining left candidates out for their scores, these are they; otherwise the first negatives of each query, by the
-    scores of ``scorer`` or of the retriever that mined them.
-    """
-
-    negatives: Annotated[str, Input("negatives")]
-    corpus: Annotated[str, Input("corpus")]
-    scorer: Annotated[str | None, Input("index")]
-    depth: Count
-    rows: Count
-
-    def work(self, read: Read) -> Work:
-        """A few scores of each query."""
-        return Work(known(read), seconds=5.0, disk=4e3 * self.rows)
-
-    def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-        """No retriever that could say how negatives score."""
-        if self.scorer is not None or getattr(inputs["negatives"][0], "retriever", None) is not None:
-            return None
-        return "scorer", f"the stage {self.negatives!r} has no retriever of its own; name one whose scores count"
+from condensery.reporting.suspects import COLUMNS, sheet_lines, shown
+from condensery.retrieval.index import open_index
+from condensery.retrieval.negatives import open_negatives, open_relabelled
+from condensery.retrieval.positive_aware import LEFT_OUT
+from condensery.retrieval.suspects import Suspects, are_negatives, were_left_out
+from condensery.stages.base import Artifact, Context
+from condensery.stages.retrieval.config import AuditNegativesConfig
+from condensery.system.files import write_json
+from condensery.text.collection import Collection
+from condensery.text.sheets import write_sheet
 
 
-@stage("audit_negatives", version=1, makes="suspects")
 def audit_negatives(config: AuditNegativesConfig, context: Context) -> dict[str, Any]:
     """Write sheet.csv, to be filled in, and suspects.json, what the page shows of it."""
-    from condensery.reporting.suspects import COLUMNS, sheet_lines, shown
-    from condensery.system.files import write_json
-    from condensery.text.collection import Collection
-    from condensery.text.sheets import write_sheet
-
     collection = Collection(context.input("corpus"))
     suspects, left_out = _suspects(config, context, collection)
     lines = sheet_lines(suspects, collection, config.rows)
@@ -61,13 +30,8 @@ def audit_negatives(config: AuditNegativesConfig, context: Context) -> dict[str,
     return counts
 
 
-def _suspects(config: AuditNegativesConfig, context: Context, collection: "Collection") -> "tuple[Suspects, bool]":
+def _suspects(config: AuditNegativesConfig, context: Context, collection: Collection) -> tuple[Suspects, bool]:
     """The suspects, and whether they were left out of the negatives."""
-    from condensery.retrieval.index import open_index
-    from condensery.retrieval.negatives import open_negatives, open_relabelled
-    from condensery.retrieval.positive_aware import LEFT_OUT
-    from condensery.retrieval.suspects import are_negatives, were_left_out
-
     mined, folder, runtime = context.artifact("negatives"), context.input("negatives"), context.runtime
     if config.scorer is None and (folder / f"{LEFT_OUT}.npy").exists():
         return were_left_out(folder, config.depth), True

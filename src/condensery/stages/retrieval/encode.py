@@ -1,95 +1,39 @@
 """Stage ``encode``: the vectors of all passages and queries, the index of a dense retriever."""
 
 import math
+import shutil
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Any
 
-from pydantic import Field
+import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from condensery.errors import UserError
-from condensery.models.flops import Step
-from condensery.stages.base import Context, Input, Operational, StageConfig, stage
-from condensery.stages.checks import Split
+from condensery.models.biencoder import QUERY
+from condensery.models.checkpoint import load_retriever
+from condensery.retrieval.encoding import EncoderInput, encode_queries, encode_store, write_dense_index
+from condensery.stages.base import Context
+from condensery.stages.devices import autocast, torch_device
 from condensery.stages.frozen_passages import check_encoded_by
-from condensery.stages.work import QUESTION, Read, Work, known
+from condensery.stages.retrieval.config import BYTES, EncodeConfig
+from condensery.stages.sharing import process_group
 from condensery.system.downloads import as_bytes
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-BYTES = {"float32": 4.0, "float16": 2.0, "int8": 1.0, "binary": 0.125}  # of a number on disk
-
-
-class EncodeConfig(StageConfig):
-    """``model`` is the retriever's checkpoint; lengths are those that it was trained with.
-
-    ``dtype``: of the vectors on disk; in int8 and binary of those of passages (``retrieval.quantising``).
-    ``passages``: an index whose passage vectors are taken, where only the tower of the queries has changed since.
-    ``query_splits``: those whose queries are encoded; others cannot be searched.
-    ``windows``: stretches of a long passage that are encoded at most; it is ranked by its best (``retrieval.windows``).
-    """
-
-    model: Annotated[str, Input("encoder")]
-    passages: Annotated[str | None, Input("index")]
-    tokens: Annotated[str, Input("tokens")]
-    precision: Literal["fp32", "bf16", "fp16"]
-    dtype: Literal["float32", "float16", "int8", "binary"]
-    chunk_tokens: Annotated[int, Field(gt=0)]
-    shard_size: Annotated[int, Field(gt=0), Operational()]
-    windows: Annotated[int, Field(ge=1)]
-    query_splits: Annotated[list[Split], Field(min_length=1)] | None
-
-    def by_content(self) -> set[str]:
-        """Windows, the index of the passages, the splits: where none is set, the id is that of before there were."""
-        return {"windows", *(name for name in ("passages", "query_splits") if getattr(self, name) is None)}
-
-    def identity(self) -> list[str]:
-        """The windows, where there is more than one."""
-        return [f"windows {self.windows}"] if self.windows > 1 else []
-
-    def work(self, read: Read) -> Work:
-        """Queries, and passages whose vectors are not taken over, once. A number takes four bytes, two, one, or an eighth."""
-        sizes = known(read)
-        texts, size, longest = sizes.collection, sizes.encoder, sizes.passage_length or 128
-        if size is None or texts.passages is None or texts.passage_tokens is None:
-            return Work(sizes)
-        splits = self.query_splits or texts.queries
-        queries = sum(texts.queries.get(split) or 0 for split in splits)
-        of_each = min(self.windows, max(1.0, texts.passage_tokens / longest))
-        passages = texts.passages * of_each
-        encoded = 0.0 if self.passages else passages
-        rows = max(1.0, encoded + queries)
-        length = max(QUESTION, (encoded * min(texts.passage_tokens / of_each + 2, longest) + queries * QUESTION) / rows)
-        step = Step(size, rows, length, self.chunk_tokens, trained=False, precision=self.precision)
-        of_query = 2 if self.dtype == "float16" else 4  # in an index of fewer bits they stay whole
-        disk = size.hidden * (passages * BYTES[self.dtype] + queries * of_query)
-        return Work(replace(sizes, dimensions=size.hidden), 1, step, seconds=0.0, disk=disk)
+from condensery.system.files import read_json
+from condensery.text.collection import Collection
+from condensery.tokens.artifacts import Tokens
+from condensery.tokens.batches import Chunk
+from condensery.tokens.prefixes import Prefixes
 
 
-def _several_shards(config: EncodeConfig, context: Context) -> bool:
-    from condensery.tokens.artifacts import Tokens
+def several_shards(config: EncodeConfig, context: Context) -> bool:
 
     tokens = Tokens(context.input("tokens"))
     return max(len(tokens.passages), len(tokens.queries)) > config.shard_size
 
 
-@stage("encode", version=1, makes="index", adapts="model", together=_several_shards)
 def encode(config: EncodeConfig, context: Context) -> dict[str, Any]:
     """Write the shards of passage vectors, the query vectors and index.json; whole shards are kept on a restart."""
-    from dataclasses import replace
-
-    import torch
-
-    from condensery.models.biencoder import QUERY
-    from condensery.models.checkpoint import load_retriever
-    from condensery.retrieval.encoding import EncoderInput, encode_queries, encode_store, write_dense_index
-    from condensery.stages.devices import autocast, torch_device
-    from condensery.stages.sharing import process_group
-    from condensery.tokens.artifacts import Tokens
-    from condensery.tokens.batches import Chunk
-    from condensery.tokens.prefixes import Prefixes
-
     group, tokens = process_group(context.runtime), Tokens(context.input("tokens"))
     device = torch_device(context.runtime.accelerator)
     retriever = load_retriever(context.input("model"))
@@ -131,12 +75,8 @@ def encode(config: EncodeConfig, context: Context) -> dict[str, Any]:
     return values if quantising is None else {**values, **_lost(about, config.dtype, context.stage_name)}
 
 
-def _asked(config: EncodeConfig, context: Context) -> "NDArray[np.int64] | None":
+def _asked(config: EncodeConfig, context: Context) -> NDArray[np.int64] | None:
     """The rows (n,) of the queries of ``query_splits``, ascending; None where all are encoded."""
-    import numpy as np
-
-    from condensery.text.collection import Collection
-
     corpus = context.artifact("tokens").ancestor("corpus") if config.query_splits else None
     if config.query_splits is None or corpus is None:
         return None
@@ -164,11 +104,6 @@ def _lost(about: dict[str, Any], dtype: str, stage: str) -> dict[str, Any]:
 
 def _take_passages(config: EncodeConfig, context: Context, texts: int) -> None:
     """Take over the vectors that another encoder with the same tower of passages has made, in the same way."""
-    import shutil
-
-    from condensery.models.checkpoint import load_retriever
-    from condensery.system.files import read_json
-
     index = context.artifact("passages")
     key, encoder = f"stages.{context.stage_name}.passages", index.ancestor("encoder")
     theirs = index.manifest["config"]

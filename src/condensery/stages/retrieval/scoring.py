@@ -1,69 +1,31 @@
 """What the stages rerank, denoise, pseudo_label and score_pairs share: candidates of queries are scored by cross-encoders."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Any
 
-from pydantic import Field
+import numpy as np
 
-from condensery.models.flops import Step
+from condensery.retrieval.index import open_index
+from condensery.retrieval.labelling import probabilities
+from condensery.retrieval.own_passages import own_passages_left_out
+from condensery.retrieval.reranking import mean_scores, score_candidates, search_candidates
+from condensery.retrieval.retriever import recall_of, unmatched_queries
 from condensery.sharing import SINGLE_PROCESS, ProcessGroup
-from condensery.stages.base import Context, Input, Operational, StageConfig
+from condensery.stages.base import Context
 from condensery.stages.pair_scorers import cross_encoder
+from condensery.stages.retrieval.config import ScoringStageConfig
 from condensery.stages.sharing import searched_together
-from condensery.stages.work import QUESTION, Read, Search, Work, known, search
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from condensery.text.collection import Collection
-
-
-class ScoringStageConfig(StageConfig):
-    """Several ``cross_encoders`` are an ensemble: a pair's score is the mean of theirs."""
-
-    cross_encoders: Annotated[list[str], Input("cross_encoder"), Field(min_length=1)]
-    corpus: Annotated[str, Input("corpus")]
-    precision: Literal["fp32", "bf16", "fp16"]
-    chunk_tokens: Annotated[int, Field(gt=0)]
-    shard_size: Annotated[int, Field(gt=0), Operational()]
-
-    def scoring(self, read: Read, queries: float | None, depth: int) -> Work:
-        """The ``depth`` best passages of so many queries are searched, and read with them by every cross-encoder."""
-        sizes, scorers = known(read), read["cross_encoders"]
-        size, text = known(read, "cross_encoders").encoder, sizes.collection.passage_tokens
-        looked = search(known(read, "corpus", "retriever"), queries, depth) if "retriever" in read else Search(0.0, 0.0)
-        if size is None or text is None or queries is None:
-            return Work(sizes)
-        pairs = queries * depth
-        length = min(text + QUESTION, known(read, "cross_encoders").passage_length or 512)
-        step = Step(size, len(scorers) * pairs, length, self.chunk_tokens, trained=False, precision=self.precision)
-        return Work(replace(sizes, dimensions=0), 1, step, looked.products, looked.seconds, disk=8.0 * pairs)
-
-
-def no_probability(inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-    """What ``StageConfig.input_error`` says of a cross-encoder whose scores are no probabilities."""
-    if all(getattr(config, "loss", "pointwise") == "pointwise" for config in inputs["cross_encoders"]):
-        return None
-    return "cross_encoders", (
-        "thresholds need probabilities, which a cross-encoder trained listwise does not give; set its loss to pointwise"
-    )
+from condensery.system.files import load_array
+from condensery.text.collection import Collection
 
 
 def searched(
-    context: Context, collection: "Collection", query_rows: "np.ndarray", depth: int, group: ProcessGroup
-) -> "tuple[np.ndarray, dict[str, Any]]":
+    context: Context, collection: Collection, query_rows: np.ndarray, depth: int, group: ProcessGroup
+) -> tuple[np.ndarray, dict[str, Any]]:
     """The candidates (n, k) that ``retriever`` finds for queries (n,), kept in candidates.npy, and for the manifest its
     recall and warnings, and how many queries would have found themselves.
 
     What several processes do not share (``searched_together``) the first does with the threads of all on its machine.
     """
-    from condensery.retrieval.index import open_index
-    from condensery.retrieval.own_passages import own_passages_left_out
-    from condensery.retrieval.reranking import search_candidates
-    from condensery.retrieval.retriever import recall_of, unmatched_queries
-    from condensery.system.files import load_array
-
     index, path = context.input("retriever"), context.folder / "candidates.npy"
     member, threads = context.runtime.distributed, context.runtime.threads
 
@@ -85,14 +47,11 @@ def searched(
 def scored(
     config: ScoringStageConfig,
     context: Context,
-    query_rows: "np.ndarray",
-    candidates: "np.ndarray",
+    query_rows: np.ndarray,
+    candidates: np.ndarray,
     group: ProcessGroup,
-) -> "np.ndarray":
+) -> np.ndarray:
     """The scores (n, k) of candidates (n, k) of queries (n,), kept in scores.npy; see ``score_candidates``."""
-    from condensery.retrieval.reranking import score_candidates
-    from condensery.text.collection import Collection
-
     collection = Collection(context.input("corpus"))
     scorers = [
         cross_encoder(artifact, collection, config.precision, context)
@@ -113,19 +72,14 @@ def scored(
 class CrossEncoderScorer:
     """Gives a pair the probability of relevance that cross-encoders find; see ``positive_aware.Scorer``."""
 
-    def __init__(self, config: ScoringStageConfig, context: Context, collection: "Collection") -> None:
+    def __init__(self, config: ScoringStageConfig, context: Context, collection: Collection) -> None:
         self.scorers = [
             cross_encoder(artifact, collection, config.precision, context)
             for artifact in context.artifacts("cross_encoders")
         ]
         self.budget, self.label = config.chunk_tokens, context.stage_name
 
-    def score(self, query_rows: "np.ndarray", passage_rows: "np.ndarray") -> "np.ndarray":
+    def score(self, query_rows: np.ndarray, passage_rows: np.ndarray) -> np.ndarray:
         """(n, k) between 0 and 1 for passages (n, k) of queries (n,); NaN for row -1."""
-        import numpy as np
-
-        from condensery.retrieval.labelling import probabilities
-        from condensery.retrieval.reranking import mean_scores
-
         logits = mean_scores(self.scorers, query_rows, passage_rows, self.budget, self.label)
         return np.where(passage_rows < 0, np.float32(np.nan), probabilities(logits))

@@ -1,0 +1,189 @@
+"""Keys of the stages that measure."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from condensery.errors import UserError
+from condensery.evaluation.names import split_metric
+from condensery.models.config import BackboneConfig
+from condensery.models.flops import Step
+from condensery.stages.base import Input, StageConfig
+from condensery.stages.checks import Split, not_encoded, unmeasurable
+from condensery.stages.registry import stage
+from condensery.stages.work import Read, Work, known, product, search, total, with_encoder
+from condensery.text.hashes import content_hashes
+from condensery.text.sheets import filled_sheets
+
+BACKBONE = "backbone"
+
+Count = Annotated[int, Field(gt=0)]
+
+
+@stage(
+    "attention_entropy",
+    "attention_entropy:attention_entropy",
+    version=1,
+    makes="entropy",
+    cost=2.0,
+)
+class AttentionEntropyConfig(StageConfig):
+    """``encoders``: checkpoints, tuned or not, and ``backbone``, as training begins with it.
+
+    Of separate towers the one of passages is looked at. ``length`` is in tokens, [CLS] and [SEP] included.
+    """
+
+    encoders: Annotated[list[str], Input("encoder", literal=(BACKBONE,)), Field(min_length=1)]
+    backbone: BackboneConfig
+    tokens: Annotated[str, Input("tokens")]
+    texts: Literal["passages", "documents"]
+    number: Annotated[int, Field(gt=0)]
+    length: Annotated[int, Field(ge=8)]
+    min_length: Annotated[int, Field(ge=2)]
+    chunk_tokens: Annotated[int, Field(gt=0)]
+    seed: Annotated[int, Field(ge=0)]
+
+    def work(self, read: Read) -> Work:
+        """The texts once by each encoder."""
+        sizes = with_encoder(known(read), self.backbone)
+        text = sizes.collection.passage_tokens if self.texts == "passages" else sizes.text_tokens
+        if sizes.encoder is None or text is None:
+            return Work(sizes)
+        rows = float(len(self.encoders) * self.number)
+        step = Step(sizes.encoder, rows, min(text + 2, self.length), self.chunk_tokens, trained=False)
+        return Work(sizes, 1, step, seconds=0.0, disk=1e4)
+
+    @model_validator(mode="after")
+    def _some_fit(self) -> Self:
+        if self.min_length > self.length:
+            raise ValueError(f"min_length={self.min_length} is longer than length={self.length}")
+        return self
+
+
+@stage("audit_pairs", "audit_pairs:audit_pairs", version=1, makes="audit")
+class AuditPairsConfig(StageConfig):
+    """``pairs`` of each kind are judged by people, ``proxy_pairs`` by BM25; of the two samples one begins the other."""
+
+    passages: Annotated[str, Input("passages")]
+    queries: Annotated[str | None, Input("queries")]
+    pairs: Count
+    annotators: Count
+    groups: Count
+    sheets: Path | Annotated[list[Path], Field(min_length=1)] | None
+    proxy_pairs: Annotated[int, Field(ge=0)]
+    context_words: Count
+    k1: Annotated[float, Field(ge=0)]
+    b: Annotated[float, Field(ge=0, le=1)]
+    stopwords: str
+    stemmer: str
+    seed: Annotated[int, Field(ge=0)]
+
+    def work(self, read: Read) -> Work:
+        """The passages are indexed by their words, and a pair of each kind is scored for each of ``proxy_pairs``."""
+        sizes = known(read)
+        return Work(sizes, seconds=total([product(4e-6, sizes.tokens), 1e-4 * self.proxy_pairs]), disk=1e5)
+
+    @field_validator("groups")
+    @classmethod
+    def _a_pair_for_each(cls, groups: int, info: ValidationInfo) -> int:
+        if groups > info.data.get("pairs", groups):
+            raise ValueError(f"{groups} groups are more than there are pairs of each kind")
+        return groups
+
+    def _filled(self) -> list[Path]:
+        return [] if self.sheets is None else filled_sheets(self.sheets)
+
+    def by_content(self) -> set[str]:
+        """The filled sheets."""
+        return {"sheets"}
+
+    def identity(self) -> list[str]:
+        """What the sheets hold, in any order, wherever they lie. ``UserError`` where they are missing."""
+        return sorted(content_hashes(self._filled()))
+
+
+@stage(
+    "evaluate",
+    "evaluate:evaluate",
+    version=3,
+    makes="evaluation",
+    adapts="index",
+    together="shared_search",
+)
+class EvaluateConfig(StageConfig):
+    """``depth``: passages ranked for each query; at least the largest cutoff of ``metrics``.
+
+    ``candidates``: whose ``candidates_depth`` best passages ``candidates_number`` are drawn from, to be ranked with one
+    positive instead of all passages (Zhao et al., §4.1).
+    A passage that is the query itself, by its id and its text, is not ranked (``own_passages``).
+    ``ignore_identical_ids``: by its id alone, as in BEIR's own evaluation.
+    """
+
+    index: Annotated[str, Input("index")]
+    corpus: Annotated[str, Input("corpus")]
+    split: Split
+    metrics: Annotated[list[str], Field(min_length=1)]
+    depth: Annotated[int, Field(gt=0)]
+    candidates: Annotated[str | None, Input("index")]
+    candidates_number: Annotated[int, Field(gt=0)]
+    candidates_depth: Annotated[int, Field(gt=0)]
+    ignore_identical_ids: bool
+
+    @field_validator("metrics")
+    @classmethod
+    def _known(cls, metrics: list[str]) -> list[str]:
+        try:
+            for name in metrics:
+                split_metric(name)
+        except UserError as error:
+            raise ValueError(str(error)) from None
+        return metrics
+
+    @field_validator("depth")
+    @classmethod
+    def _deep_enough(cls, depth: int, info: ValidationInfo) -> int:
+        cutoff = max((split_metric(name)[1] or 0 for name in info.data.get("metrics", [])), default=0)
+        if depth < cutoff:
+            raise ValueError(f"{depth} is too few to measure the metrics, which look at {cutoff} passages")
+        return depth
+
+    def work(self, read: Read) -> Work:
+        """All queries of the split are searched; a line of the run takes ten bytes, packed."""
+        sizes = known(read, "corpus", "index")
+        queries = sizes.collection.queries.get(self.split)
+        looked = search(sizes, queries, self.depth)
+        return Work(sizes, products=looked.products, seconds=looked.seconds, disk=product(10.0 * self.depth, queries))
+
+    def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
+        """A split that the collection does not have, or metrics that it has not what it takes for."""
+        missing = unmeasurable(self.metrics, self.split, inputs["corpus"])
+        return missing or not_encoded(self.split, "index", inputs["index"])
+
+
+@stage(
+    "evaluate_sentences",
+    "evaluate_sentences:evaluate_sentences",
+    version=2,
+    makes="evaluation",
+)
+class EvaluateSentencesConfig(StageConfig):
+    """``encoder`` is any checkpoint; the longest input is that with which it was trained."""
+
+    encoder: Annotated[str, Input("encoder")]
+    sentences: Annotated[str, Input("sentences")]
+    split: Split
+    precision: Literal["fp32", "bf16", "fp16"]
+    chunk_tokens: Annotated[int, Field(gt=0)]
+
+    def work(self, read: Read) -> Work:
+        """Every sentence of the split once."""
+        sizes = known(read)
+        texts, size = sizes.sentences, sizes.encoder
+        if texts is None or size is None:
+            return Work(sizes)
+        rows = texts.examples[self.split] * texts.each
+        length = min(texts.tokens + 2, sizes.passage_length or 128)
+        step = Step(size, rows, length, self.chunk_tokens, trained=False, precision=self.precision)
+        return Work(sizes, 1, step, seconds=0.0, disk=8.0 * rows)

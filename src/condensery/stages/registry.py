@@ -1,0 +1,133 @@
+"""All kinds of stages: for each its config class, the function that runs it, and what it makes.
+
+A stage of this project is its config class, in ``config.py`` of its family, and a function in a module beside it::
+
+    @stage("mine", "mine:mine", version=1, makes="negatives")
+    class MineConfig(StageConfig):
+        retriever: Annotated[str, Input("index")]
+        depth: Annotated[int, Field(gt=0)]
+        workers: Annotated[int, Operational()]
+
+    def mine(config: MineConfig, context: Context) -> dict[str, Any]:
+        index = context.input("retriever")  # the folder of the input artifact
+        ...                                 # write into context.folder
+        return {"queries": 1000}            # goes into the manifest
+
+A config module imports pydantic alone; the function's module, which imports torch, is loaded when the stage runs. So a dry
+run is quick. A plugin may have both in one file and decorate the function (``@stage("mine", version=1, makes=...)``).
+"""
+
+import importlib
+import os
+import pkgutil
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any, TypeVar
+
+from condensery.errors import UserError
+from condensery.stages.base import Context, StageConfig
+
+PLUGINS = "CONDENSERY_STAGES"  # environment variable: comma-separated modules with further stages, losses and formats
+FAMILIES = ("corpus", "pretraining", "finetuning", "retrieval", "evaluation")  # packages beside this file
+
+Cost = float | Callable[[Any], float]
+Function = Callable[[Any, Context], Mapping[str, Any] | None]
+Decorated = TypeVar("Decorated", bound=type[StageConfig] | Function)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One entry of the registry; ``place`` is ``module:function``."""
+
+    kind: str
+    place: str
+    version: int
+    makes: str
+    cost: Cost
+    adapts: str | None
+    together: bool | str
+    decorated: type[StageConfig] | Function
+
+    @cached_property
+    def function(self) -> Function:
+        """What runs the stage; its module is imported now."""
+        return self._beside(self.place.partition(":")[2]) if isinstance(self.decorated, type) else self.decorated
+
+    @cached_property
+    def config(self) -> type[StageConfig]:
+        """The config class; of a decorated function the annotation of its argument ``config``."""
+        if isinstance(self.decorated, type):
+            return self.decorated
+        return typing.cast(type[StageConfig], typing.get_type_hints(self.decorated)["config"])
+
+    def by_several(self, config: StageConfig, context: Context) -> bool:
+        """Whether several processes compute it, where the run has more than one for it."""
+        return bool(self._beside(self.together)(config, context)) if isinstance(self.together, str) else self.together
+
+    def _beside(self, name: str) -> Callable[..., Any]:
+        """A function of the module that runs the stage."""
+        found: Callable[..., Any] = getattr(importlib.import_module(self.place.partition(":")[0]), name)
+        return found
+
+
+_STAGES: dict[str, Stage] = {}
+
+
+def stage(
+    kind: str,
+    function: str = "",
+    *,
+    version: int,
+    makes: str,
+    cost: Cost = 1.0,
+    adapts: str | None = None,
+    together: bool | str = False,
+) -> Callable[[Decorated], Decorated]:
+    """Register the stage ``kind``: decorate its config class, or the function itself.
+
+    Args:
+        function: ``module:function`` of a decorated class, in a module beside that of the class.
+        version: raised when the code changes what the stage makes.
+        makes: the product, as in ``Input(product)`` of the stages that read it: ``encoder``, ``index``, ...
+        cost: a guess at the time it takes, a number or a function of the config: with ``jobs`` > 1 long chains start
+            first.
+        adapts: a field of its config. Where ``makes`` is wanted and a stage is named that makes what this field reads,
+            a stage of this kind is added between the two, called ``<named>.<makes>``.
+        together: with ``trainer.devices`` > 1 several processes call the function at once, each in ``context.folder``; all
+            but the first write shards at most (``sharing.ProcessGroup``), and end by ``NotRankZero``. The name of
+            a function beside it, of config and context, says whether that pays.
+    """
+
+    def register(decorated: Decorated) -> Decorated:
+        package = decorated.__module__.rpartition(".")[0]
+        place = f"{package}.{function}" if function else f"{decorated.__module__}:{decorated.__qualname__}"
+        if kind in _STAGES and _STAGES[kind].place != place:
+            raise ValueError(f"two stages are called {kind!r}: {_STAGES[kind].place} and {place}")
+        _STAGES[kind] = Stage(kind, place, version, makes, cost, adapts, together, decorated)
+        return decorated
+
+    return register
+
+
+@cache
+def _import_all(plugins: str) -> None:
+    """Import the plugins with their submodules, then our configs, which read what plugins have registered."""
+    for name in filter(None, (name.strip() for name in plugins.split(","))):
+        try:
+            module = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name != name.partition(".")[0]:  # what it imports itself is missing
+                raise
+            raise UserError(f"{PLUGINS}: there is no module {name!r}; is its folder in PYTHONPATH?") from None
+        for submodule in pkgutil.walk_packages(getattr(module, "__path__", []), f"{name}."):
+            importlib.import_module(submodule.name)
+    for family in FAMILIES:
+        importlib.import_module(f"condensery.stages.{family}.config")
+
+
+def registry() -> dict[str, Stage]:
+    """All stages by kind: ours and those of the modules named in ``CONDENSERY_STAGES``, which are imported now."""
+    _import_all(os.environ.get(PLUGINS, ""))
+    return _STAGES

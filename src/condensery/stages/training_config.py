@@ -1,0 +1,143 @@
+"""Keys that all stages share which train: the optimiser, how long it runs, where it starts, validation."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from condensery.models.config import BackboneConfig
+from condensery.models.flops import Step
+from condensery.stages.base import Input, Operational, StageConfig
+from condensery.stages.checks import check_checkpoint, check_length
+from condensery.stages.trainer_options import Callbacks, identity
+from condensery.stages.work import Sizes, Work, checkpoint_bytes, product
+from condensery.training.settings import Optimiser
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+Count = Annotated[int, Field(gt=0)]
+
+SMALLEST = 2048  # padded tokens of a chunk with which chunk_tokens=auto begins
+
+RUN_LENGTHS = ("steps", "epochs", "token_budget")  # fields that say how long training runs
+
+LENGTHS = ("length", "query_length", "passage_length")  # fields that say how long inputs are, in tokens
+
+AROUND = 5.0  # CPU-seconds of a training besides its steps: libraries, loading, validation, saving
+
+
+class OptimisedStageConfig(StageConfig):
+    """The keys of every stage that trains a model, whatever it is."""
+
+    batch_size: Count
+    chunk_tokens: Count | Literal["auto"]
+    steps: Count | None
+    epochs: Annotated[float, Field(gt=0)] | None
+    token_budget: Count | None
+    learning_rate: Annotated[float, Field(gt=0)]
+    layer_decay: Annotated[float, Field(gt=0, le=1)]
+    warmup_ratio: Share
+    weight_decay: Annotated[float, Field(ge=0)]
+    max_grad_norm: Annotated[float, Field(ge=0)]
+    precision: Literal["fp32", "bf16", "fp16"]
+    seed: Annotated[int, Field(ge=0)]
+    checkpoint_every: Annotated[int, Field(ge=0), Operational()]
+    checkpoint_minutes: Annotated[float, Field(ge=0), Operational()]
+    log_every: Annotated[int, Field(ge=1), Operational()]
+    callbacks: Callbacks
+
+    @model_validator(mode="after")
+    def _one_length(self) -> Self:
+        given = [key for key in RUN_LENGTHS if getattr(self, key) is not None]
+        if len(given) != 1:
+            got = f"got {' and '.join(given)}" if given else "all are null"
+            raise ValueError(f"give one of {', '.join(RUN_LENGTHS)} and set the others to null; {got}")
+        return self
+
+    def by_content(self) -> set[str]:
+        """The callbacks, of which those that only watch do not count, and the decay: at 1 ids are those of before."""
+        return {"callbacks", "layer_decay"}
+
+    def identity(self) -> list[str]:
+        """The callbacks that can change the result, and the decay where there is one."""
+        decay = [f"layer_decay {self.layer_decay}"] if self.layer_decay < 1 else []
+        return [*identity(self.callbacks, self.validations()), *decay]
+
+    def validations(self) -> tuple[int, ...] | None:
+        """How often and on what it is validated; None = never."""
+        return None
+
+    @property
+    def budget(self) -> int:
+        """Padded tokens of a chunk; of ``auto`` until it is known what fits (``training.fitting``)."""
+        return SMALLEST if self.chunk_tokens == "auto" else self.chunk_tokens
+
+    def lengths(self) -> dict[str, int]:
+        """How long inputs are, in tokens, by key."""
+        return {key: getattr(self, key) for key in LENGTHS if hasattr(self, key)}
+
+    def optimiser(self) -> Optimiser:
+        """The keywords of the module."""
+        return {
+            "learning_rate": self.learning_rate,
+            "warmup_ratio": self.warmup_ratio,
+            "weight_decay": self.weight_decay,
+            "max_grad_norm": self.max_grad_norm,
+            "seed": self.seed,
+            "layer_decay": self.layer_decay,
+        }
+
+    def training(self, sizes: Sizes, step: Step | None, items: float | None) -> Work:
+        """The work of so many of these steps: as many as ``steps``, ``epochs`` of ``items`` or ``token_budget`` come to.
+
+        The gradients and AdamW's two moments lie in memory and, while it trains, in a checkpoint; only weights stay.
+        """
+        steps: float | None = self.steps
+        if self.epochs is not None:
+            steps = product(self.epochs, items, 1 / self.batch_size)
+        elif self.token_budget is not None:
+            steps = None if step is None else self.token_budget / step.tokens
+        disk = checkpoint_bytes(sizes, step.head_layers if step else 0)
+        if step is None or steps is None:
+            return Work(sizes, disk=disk)
+        return Work(sizes, max(1.0, steps), step, seconds=AROUND, disk=disk)
+
+
+class EncoderStageConfig(OptimisedStageConfig):
+    """The keys of every stage that trains an encoder of texts; ``conf/stage/`` explains each."""
+
+    tokenizer: Annotated[str, Input("tokenizer")]
+    init: Annotated[str, Input("encoder", literal=("backbone",))]
+    backbone: BackboneConfig
+
+    @model_validator(mode="after")
+    def _inputs_fit_the_backbone(self) -> Self:
+        if self.backbone.name is None:  # a checkpoint tells its size only when it is loaded
+            for key, tokens in self.lengths().items():
+                check_length(key, tokens, self.backbone.max_positions)
+        return self
+
+    def identity(self) -> list[str]:
+        """The callbacks. Raises ``UserError`` where the checkpoint to start from is a missing folder."""
+        if self.init == "backbone":
+            check_checkpoint(self.backbone.name, "backbone.name")
+        return super().identity()
+
+
+class CollectionConfig(StageConfig):
+    """The keys of what a stage has that reads the texts of a collection."""
+
+    corpus: Annotated[str, Input("corpus")]
+    tokens: Annotated[str, Input("tokens")]
+
+
+class ValidatedConfig(CollectionConfig):
+    """The keys of validation, on the collection that is trained on."""
+
+    validate_every: Annotated[int, Field(ge=0), Operational()]
+    validation_queries: Annotated[int, Field(ge=0), Operational()]
+    validation_passages: Annotated[int, Field(ge=0), Operational()]
+
+    def validations(self) -> tuple[int, ...] | None:
+        """How often, with how many queries and passages; None where one of the first two is 0."""
+        numbers = self.validate_every, self.validation_queries, self.validation_passages
+        return numbers if all(numbers[:2]) else None
