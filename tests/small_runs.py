@@ -109,7 +109,7 @@ def _quick(curves: bool) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as monkeypatch, composed_once():
         monkeypatch.setattr(Hydra, "get_mode", lambda *_, **__: None)
         if not curves:
-            monkeypatch.setattr("condensery.reporting.curves.draw_curves", lambda logs, stem: None)
+            monkeypatch.setattr("condensery.pipeline.reports.report.draw_curves", lambda logs, stem: None)
         yield
 
 

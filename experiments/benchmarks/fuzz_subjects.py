@@ -345,11 +345,13 @@ def read_search(folder: Path, scratch: Path) -> Any:
     Raises ``DisagreementError`` where trec_eval has other numbers for the run, or where a query's own text, or that of a
     positive, is a negative.
     """
+    from condensery.retrieval.searcher_index import SearcherIndex
+
     from condensery.evaluation.metrics import evaluate
+    from condensery.retrieval.bm25_searcher import BM25
     from condensery.retrieval.mining import mine
     from condensery.retrieval.negatives import open_negatives
     from condensery.retrieval.runs import Run, write_run
-    from condensery.retrieval.searchers import BM25, SearcherIndex
 
     found = collection("beir", folder, scratch / "made", {})
     index, queries = SearcherIndex(BM25(), found), found.questions("test")
@@ -808,7 +810,7 @@ def _listed() -> list[Subject]:
             neutral=(*LINES, *JSON, "another_form", "invisible", "capitals"),
             told={**OF_TEXT, "judged_in_another_form": ("qrels/*",), "doubled_line": by_id},
             weight=6,
-            imports=(*RANKED, "condensery.retrieval.searchers", "condensery.evaluation.metrics", "pytrec_eval"),
+            imports=(*RANKED, "condensery.retrieval.bm25_searcher", "condensery.evaluation.metrics", "pytrec_eval"),
         ),
         Subject(
             *("words", write_scripts, read_words),

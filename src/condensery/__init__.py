@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     from condensery.losses.cached import cached_backward
     from condensery.losses.registry import register
     from condensery.results import run
+    from condensery.retrieval.bm25_searcher import BM25
+    from condensery.retrieval.dense_searcher import Retriever
     from condensery.retrieval.fused import Fused
     from condensery.retrieval.hits import Hit
     from condensery.retrieval.pair_scores import PairScores
     from condensery.retrieval.reranked import Reranked
-    from condensery.retrieval.searchers import BM25, Retriever
     from condensery.training.batches.spans import ContextMasking
     from condensery.training.datamodules.passage_queries import PassageQueryDataModule
     from condensery.training.datamodules.rankings import RankingDataModule
@@ -69,7 +70,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "BM25": "retrieval.searchers",
+    "BM25": "retrieval.bm25_searcher",
     "BiEncoderModule": "training.modules.biencoder",
     "CoCondenserModule": "training.modules.pretraining",
     "CondenserModule": "training.modules.pretraining",
@@ -87,7 +88,7 @@ _MODULES = {
     "RankingDataModule": "training.datamodules.rankings",
     "Reranked": "retrieval.reranked",
     "RetrievalLoss": "losses.base",
-    "Retriever": "retrieval.searchers",
+    "Retriever": "retrieval.dense_searcher",
     "SpanPairDataModule": "training.datamodules.spans",
     "TripleDataModule": "training.datamodules.triples",
     "UserError": "errors",

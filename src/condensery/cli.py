@@ -16,7 +16,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from condensery.errors import UserError
-from condensery.pipeline import recipe_guard
+from condensery.pipeline import recipe_guard, sweep
 from condensery.pipeline.complaints import Stopped, in_one_line, quoted
 from condensery.pipeline.reports.study import typed
 from condensery.system import signals
@@ -31,7 +31,7 @@ PLAIN = re.compile(r"""[\w.@/+-]+=[^'"()\[\]{}$=]+""")  # nothing in it is quote
 
 def main(cfg: DictConfig) -> None:
     """Run one composed config: once, or as one job of a sweep. Raises ``Stopped`` from whatever goes wrong."""
-    from condensery.pipeline import run, sweep
+    from condensery.pipeline import run
 
     if not gc.isenabled():  # run.py started without
         gc.freeze()
@@ -39,7 +39,7 @@ def main(cfg: DictConfig) -> None:
     multirun = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
     try:
         if multirun:
-            sweep.run_job(cfg)
+            run.run_job(cfg)
         else:
             _write_folder(run.run(cfg).folder)
     except Exception as error:
@@ -88,8 +88,6 @@ def run_program(program: Callable[[], Any], home: Path) -> int:
             raise error from None
         print(line, file=sys.stderr)
         return 1
-    from condensery.pipeline import sweep
-
     return 1 if sweep.failed else 0
 
 

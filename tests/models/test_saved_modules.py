@@ -23,7 +23,7 @@ from condensery.models.checkpoint import (
 from condensery.models.config import BackboneConfig
 from condensery.models.sentence_transformers import write_modules
 from condensery.models.vectors import POOLED, DenseShape, VectorSettings
-from condensery.retrieval.searchers import Retriever
+from condensery.retrieval.dense_searcher import Retriever
 
 QUESTIONS = ["what does a river carry", "stones", "who reads passages and queries at sea, and why would anybody"]
 

@@ -38,7 +38,7 @@ def curves() -> None:
 @pytest.fixture(autouse=True)
 def _few_curves(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if "curves" not in request.fixturenames:
-        monkeypatch.setattr("condensery.reporting.curves.draw_curves", lambda logs, stem: None)
+        monkeypatch.setattr("condensery.pipeline.reports.report.draw_curves", lambda logs, stem: None)
 
 
 @cache

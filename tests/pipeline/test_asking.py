@@ -31,9 +31,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         found.append((text, search, collection.folder))
         return []
 
-    monkeypatch.setattr("condensery.text.collection.Collection", lambda folder: SimpleNamespace(folder=folder))
+    monkeypatch.setattr("condensery.pipeline.asking.Collection", lambda folder: SimpleNamespace(folder=folder))
     monkeypatch.setattr("condensery.pipeline.asking._search", lambda index, collection, store: index.path)
-    monkeypatch.setattr("condensery.reporting.ask.ask", ask)
+    monkeypatch.setattr("condensery.pipeline.asking.ask", ask)
     return found
 
 

@@ -10,8 +10,8 @@ import pytest
 from toy_commands import Command, Compose
 
 from condensery.pipeline.reports.report import draw_logs
+from condensery.pipeline.reports.swept import distinct_rows
 from condensery.pipeline.run import run, run_all
-from condensery.pipeline.sweep import distinct_rows
 from condensery.reporting.results import Row, read_results, write_results
 from condensery.reporting.table import Significance, build_table
 

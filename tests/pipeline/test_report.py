@@ -10,8 +10,7 @@ import pytest
 from omegaconf import OmegaConf
 from toy_commands import Compose
 
-from condensery.pipeline.asking import can_answer
-from condensery.pipeline.graph import build
+from condensery.pipeline.graph import build, can_answer
 from condensery.pipeline.reports import study
 from condensery.pipeline.reports.page import kinds_of_indexes
 from condensery.pipeline.run import run, run_all

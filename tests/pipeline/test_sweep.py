@@ -11,7 +11,14 @@ import pytest
 from toy_commands import Command
 
 from condensery.pipeline.reports.study import SWEPT
-from condensery.pipeline.sweep import distinct_rows, labels_of, of_systems, settings_of, with_settings, without_seed
+from condensery.pipeline.reports.swept import (
+    distinct_rows,
+    labels_of,
+    of_systems,
+    settings_of,
+    with_settings,
+    without_seed,
+)
 from condensery.reporting.results import Row
 
 

@@ -16,7 +16,7 @@ from condensery import BM25, Fused, QueryTowerModule, RankingDataModule, UserErr
 from condensery.models.blending import same_weights
 from condensery.models.checkpoint import load_retriever
 from condensery.retrieval.dense import DenseIndex
-from condensery.retrieval.searchers import Retriever
+from condensery.retrieval.dense_searcher import Retriever
 from condensery.system.files import read_json
 from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Queries

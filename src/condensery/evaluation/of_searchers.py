@@ -2,20 +2,22 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from condensery.evaluation.metrics import evaluate as evaluate_run
 from condensery.evaluation.names import split_metric
-
-if TYPE_CHECKING:
-    from condensery.retrieval.searcher import Searcher
-    from condensery.text.collection import Collection
+from condensery.retrieval.own_passages import WithoutOwn, own_passages_left_out
+from condensery.retrieval.runs import Run
+from condensery.retrieval.searcher import Searcher
+from condensery.retrieval.searcher_index import SearcherIndex
+from condensery.text.collection import Collection
+from condensery.text.given import collection_of
 
 DEPTH = 1000  # passages that a metric without a cutoff looks at
 METRICS = ("NDCG@10", "Recall@100")
 
 
 def evaluate(
-    retriever: "Searcher", data: "str | Path | Collection", metrics: Sequence[str] = METRICS, split: str = "test"
+    retriever: Searcher, data: str | Path | Collection, metrics: Sequence[str] = METRICS, split: str = "test"
 ) -> dict[str, float]:
     """The mean of each metric over the judged queries of a data set, from 0 to 1, with trec_eval's definitions.
 
@@ -31,9 +33,6 @@ def evaluate(
     Raises:
         UserError: a metric that does not exist, data that cannot be read, or a split that it does not have.
     """
-    from condensery.text.collection import Collection
-    from condensery.text.given import collection_of
-
     for name in metrics:
         split_metric(name)
     splits = {"train": None, "dev": None, "test": None, split: split}
@@ -41,11 +40,7 @@ def evaluate(
     return _measured(retriever, collection, list(metrics), split)
 
 
-def _measured(retriever: "Searcher", collection: "Collection", metrics: list[str], split: str) -> dict[str, float]:
-    from condensery.evaluation.metrics import evaluate as evaluate_run
-    from condensery.retrieval.own_passages import WithoutOwn, own_passages_left_out
-    from condensery.retrieval.runs import Run
-    from condensery.retrieval.searcher_index import SearcherIndex
+def _measured(retriever: Searcher, collection: Collection, metrics: list[str], split: str) -> dict[str, float]:
 
     index, queries = WithoutOwn(SearcherIndex(retriever, collection), collection), collection.questions(split)
     index.warn(queries)

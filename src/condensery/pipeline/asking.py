@@ -12,20 +12,25 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from condensery.errors import UserError
+from condensery.models.about import vector_settings
+from condensery.models.query_tower import load_query_tower
 from condensery.pipeline.graph import Graph
 from condensery.pipeline.reports.made import unmeasured
 from condensery.pipeline.store import Store
+from condensery.reporting.ask import ask, show
+from condensery.reporting.results import Row, read_results
+from condensery.retrieval.free_texts import Encode, Search, searcher
+from condensery.retrieval.index import open_index
 from condensery.stages.base import Artifact
-from condensery.stages.registry import registry
 from condensery.system.files import content_hash, read_json, write_json
-
-if TYPE_CHECKING:
-    from condensery.reporting.results import Row
-    from condensery.retrieval.free_texts import Encode, Search
-    from condensery.text.collection import Collection
+from condensery.text.collection import Collection
+from condensery.tokens.quick import load_quick_tokenizer
+from condensery.tokens.vocabulary import with_special
 
 ANSWERS = 5  # passages that are shown
 PROMPT = "-"  # as the question: several of them, from standard input
@@ -35,13 +40,11 @@ ASKING: tuple[str, ...] = ("ask", "next", "push_to_hub", "force", "jobs")
 ASKING += ("fetch", "dry_run", "dry_run_gpu", "dry_run_share", "published_cost", "estimate")
 
 
-def answer(graph: Graph, store: Store, rows: "Sequence[Row]", question: str) -> None:
+def answer(graph: Graph, store: Store, rows: Sequence[Row], question: str) -> None:
     """Print the passages that a retriever of the run finds: for ``question``, or for each question from standard input.
 
     It is the row that the table recommends, else its best; of a recipe without one the index that ``Graph.answers`` names.
     """
-    from condensery.reporting.ask import ask, show
-    from condensery.text.collection import Collection
 
     name, artifact = chosen(graph, store, rows)
     index, corpus = searched(artifact, name)
@@ -55,15 +58,11 @@ def answer(graph: Graph, store: Store, rows: "Sequence[Row]", question: str) -> 
             show(text, answers)
 
 
-def _search(index: Artifact, collection: "Collection", store: Store) -> "Search":
+def _search(index: Artifact, collection: Collection, store: Store) -> Search:
     """How the index is asked; each encoder that it takes is loaded once."""
-    import numpy as np
-
-    from condensery.retrieval.free_texts import searcher
-    from condensery.retrieval.index import open_index
 
     @cache
-    def encoder_of(vectors: Path) -> "Encode":
+    def encoder_of(vectors: Path) -> Encode:
         encoder = Artifact(vectors).ancestor("encoder")
         if encoder is None:
             raise UserError(f"ask: {vectors} does not say which encoder made it; run its stage again")
@@ -74,14 +73,7 @@ def _search(index: Artifact, collection: "Collection", store: Store) -> "Search"
     return searcher(open_index(index.path, collection, device="cpu"), encoder_of)
 
 
-def can_answer(graph: Graph) -> bool:
-    """Whether the run can be asked: its rows were retrieved; a recipe without rows makes an index or an encoder."""
-    if graph.rows:
-        return all("index" in graph.nodes[name].inputs for name in graph.rows.values())
-    return any(registry()[node.kind].makes in ("index", "encoder") for node in graph.nodes.values())
-
-
-def chosen(graph: Graph, store: Store, rows: "Sequence[Row]") -> tuple[str, Artifact]:
+def chosen(graph: Graph, store: Store, rows: Sequence[Row]) -> tuple[str, Artifact]:
     """What answers, as it is called, and an artifact that it is found through."""
     if graph.rows:
         best = best_row(rows)
@@ -93,7 +85,7 @@ def chosen(graph: Graph, store: Store, rows: "Sequence[Row]") -> tuple[str, Arti
     return graph.answers, store.artifact(graph.nodes[graph.answers])
 
 
-def best_row(rows: "Sequence[Row]") -> str:
+def best_row(rows: Sequence[Row]) -> str:
     """The row that the table recommends, else that with the highest first metric; of equal ones the later."""
     if not rows:
         raise UserError("ask: no row of the table could be measured, hence there is no best retriever")
@@ -125,10 +117,6 @@ def _indexes(index: Artifact) -> list[Artifact]:
 
 def query_encoder(checkpoint: Path) -> Callable[[str], Any]:
     """A function from a text to its query vector (d,), cut to the length that the retriever was trained with."""
-    from condensery.models.about import vector_settings
-    from condensery.models.query_tower import load_query_tower
-    from condensery.tokens.quick import load_quick_tokenizer
-    from condensery.tokens.vocabulary import with_special
 
     tokenizer = load_quick_tokenizer(checkpoint)
     encode, length = load_query_tower(checkpoint)
@@ -178,13 +166,12 @@ def finish(graph: Graph, folder: Path) -> None:
     write_json(folder / FINISHED, about)
 
 
-def unchanged(graph: Graph, store: Store, folder: Path) -> "list[Row] | None":
+def unchanged(graph: Graph, store: Store, folder: Path) -> list[Row] | None:
     """The rows of a run that is at hand and was written by the same config; None where anything is to be done.
 
     That is where every artifact is there and none is forced, and what the run left is still there: its results with the
     same content.
     """
-    from condensery.reporting.results import read_results
 
     try:
         about = read_json(folder / FINISHED)

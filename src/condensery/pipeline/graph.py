@@ -340,3 +340,10 @@ def _identity(value: Any) -> Any:
 def _digest(value: Any, size: int) -> str:
     text = json.dumps(value, sort_keys=True, ensure_ascii=False)
     return hashlib.blake2b(text.encode(errors="backslashreplace"), digest_size=size).hexdigest()
+
+
+def can_answer(graph: Graph) -> bool:
+    """Whether the run can be asked: its rows were retrieved; a recipe without rows makes an index or an encoder."""
+    if graph.rows:
+        return all("index" in graph.nodes[name].inputs for name in graph.rows.values())
+    return any(registry()[node.kind].makes in ("index", "encoder") for node in graph.nodes.values())

@@ -1,27 +1,32 @@
 """One run: the graph is made, its artifacts are computed or found, the table is written and shown."""
 
 import os
+import sys
+import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from condensery.errors import UserError
-from condensery.pipeline import asking, pushing
+from condensery.pipeline import pushing
+from condensery.pipeline.complaints import in_one_line
 from condensery.pipeline.executor import execute, warn
-from condensery.pipeline.graph import Graph
+from condensery.pipeline.graph import Graph, can_answer
 from condensery.pipeline.launch.hardware import check_devices
 from condensery.pipeline.launch.threads import threads_of_a_stage
 from condensery.pipeline.projection.show import Costs, announce, project
-from condensery.pipeline.reports import report, study, tables
-from condensery.pipeline.reports.page import write_study
+from condensery.pipeline.reports import study
 from condensery.pipeline.starts import read
 from condensery.pipeline.store import Store
+from condensery.pipeline.sweep import FOLDER
 from condensery.pipeline.workers import Failure, StageError
 from condensery.stages.base import Runtime
 from condensery.system.files import atomic, write_json
+from condensery.system.signals import leave_if_asked
 
 if TYPE_CHECKING:
     from condensery.reporting.results import Row
@@ -74,6 +79,8 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
     graph, to_choose = starts.graph(store), starts.chosen(store) is None
     root = graph.root
     if not graph.nodes and (root.table.columns or root.table.studies):
+        from condensery.pipeline.reports import tables  # not at the head: a dry run shows no table
+
         tables.write(root)
         return Finished(None, [])
     if not graph.nodes:
@@ -91,6 +98,10 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
             names = " or ".join(starts.labels)
             print(f"backbone.name: {names} is chosen on the way; shown as if the first were", flush=True)
         return Finished(None, [], faults=[graph.missing] if graph.missing else [], costs=costs)
+    from condensery.pipeline import asking  # not at the head, as these: a dry run shows no table
+    from condensery.pipeline.reports import report
+    from condensery.pipeline.reports.page import write_study
+
     if root.launcher.kind == "local":
         check_devices(root.trainer.accelerator, root.trainer.devices)
     if to_choose:
@@ -135,7 +146,7 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
 
 def _say_how_to_go_on(graph: Graph) -> None:
     """Print the lines of ``next``; of a recipe without any how it is asked, where it can be."""
-    given = graph.root.next or [NEXT] * asking.can_answer(graph)
+    given = graph.root.next or [NEXT] * can_answer(graph)
     if lines := study.going_on(given):
         print("\n" + "\n".join(lines), flush=True)
 
@@ -176,3 +187,23 @@ def _write_recipe(cfg: DictConfig, graph: Graph, store: Store, folder: Path) -> 
     for name, node in graph.nodes.items():
         with atomic(links / name) as temporary:
             temporary.symlink_to(os.path.relpath(store.path(node), links), target_is_directory=True)
+
+
+def run_job(cfg: DictConfig) -> None:
+    """Run one job of a sweep and record its results, or its error, which is printed at once."""
+    hydra = HydraConfig.get()
+    overrides = [override.lstrip("+") for override in hydra.overrides.task]
+    record: dict[str, Any] = {"number": int(hydra.job.num), "overrides": overrides, "folder": None, "error": None}
+    print(f"\n== job {record['number']}: {' '.join(overrides)}", flush=True)
+    try:
+        finished = run_all(cfg, study.Job(Path(os.environ[FOLDER]).name, overrides))
+        record["folder"] = str(finished.folder) if finished.folder else None
+        record["costs"] = asdict(finished.costs) if finished.costs else None
+        if finished.error:
+            raise finished.error
+    except Exception as error:
+        leave_if_asked()
+        line = in_one_line(error)
+        record["error"] = line or f"error: {type(error).__name__}: {error}"
+        print(line or traceback.format_exc(), file=sys.stderr, flush=True)
+    write_json(Path(os.environ[FOLDER]) / "jobs" / f"{record['number']:04d}.json", record)

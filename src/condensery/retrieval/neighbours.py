@@ -16,7 +16,8 @@ import scipy.sparse as sparse
 from numpy.typing import NDArray
 
 from condensery.retrieval.bm25 import BM25Index, index_texts
-from condensery.retrieval.ranking import Ranking
+from condensery.retrieval.dense import device_of_search, faiss_search, torch_search
+from condensery.retrieval.ranking import Ranking, unpack
 from condensery.text.languages import guess
 
 BLOCK = 65_536  # vectors searched at a time, at most
@@ -47,8 +48,6 @@ def dense_neighbours(
 
 
 def _nearest(queries: Vectors, searched: Vectors, k: int, threads: int, device: str | None) -> Ranking:
-    from condensery.retrieval.dense import device_of_search, faiss_search, torch_search
-    from condensery.retrieval.ranking import unpack
 
     k = min(k, len(searched))
     device = device_of_search(device)

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from condensery.retrieval.mining import mine
 from condensery.retrieval.negatives import Negatives, open_negatives
 from condensery.retrieval.positive_aware import Below
 from condensery.retrieval.ranking import Ranking
@@ -63,8 +64,6 @@ def mined(
     They are kept (see ``condensery.system.cache``). Raises ``UserError`` where the split is not there or no query has a
     positive.
     """
-    from condensery.retrieval.mining import mine
-
     content = f"{collection.content_hash} {split} {depth} {searcher.identity()} {RULE}"
     if below:
         content += f" {below}"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,11 +13,10 @@ import pyarrow.compute as pc
 from condensery.system.files import load_array, read_json
 from condensery.text.collection import Collection
 from condensery.text.table import Column, TextTable
-
-if TYPE_CHECKING:
-    from condensery.tokens.pairs import PairReader
-    from condensery.tokens.store import TokenStore
-    from condensery.tokens.vocabulary import Vocabulary
+from condensery.tokens.pairs import PairReader
+from condensery.tokens.store import TokenStore, tokenise
+from condensery.tokens.tokenizer import load_tokenizer
+from condensery.tokens.vocabulary import Vocabulary
 
 MOST_UNKNOWN = 0.05  # share of [UNK] among the tokens of a store; with a tokenizer that fits it is far below 1 %
 
@@ -36,7 +35,7 @@ def pretraining_texts(collection: Collection) -> tuple[Column[str], np.ndarray]:
 
 def tokenise_collection(
     collection: Collection, tokenizer: Path, folder: Path, *, titles: bool, workers: int = 1, label: str = "tokens"
-) -> "dict[str, TokenStore]":
+) -> dict[str, TokenStore]:
     """Write ``Tokens``: the token stores of passages, queries, separate documents and, if wanted, titles, by name.
 
     Args:
@@ -47,10 +46,6 @@ def tokenise_collection(
         workers: processes.
         label: shown with the progress.
     """
-    from condensery.tokens.store import tokenise
-    from condensery.tokens.tokenizer import load_tokenizer
-    from condensery.tokens.vocabulary import Vocabulary
-
     Vocabulary.of(load_tokenizer(tokenizer)).save(folder)
     texts, documents = pretraining_texts(collection)
     separate = collection.documents is not None
@@ -83,19 +78,16 @@ class _Stores:
     folder: Path
 
     @cached_property
-    def vocabulary(self) -> "Vocabulary":
+    def vocabulary(self) -> Vocabulary:
         """Of all stores."""
-        from condensery.tokens.vocabulary import Vocabulary
-
         return Vocabulary.load(self.folder)
 
     @cached_property
-    def titles(self) -> "TokenStore | None":
+    def titles(self) -> TokenStore | None:
         """The titles of the passages, where they are read before the text."""
         return self._store("titles") if (self.folder / "titles").is_dir() else None
 
-    def _store(self, name: str) -> "TokenStore":
-        from condensery.tokens.store import TokenStore
+    def _store(self, name: str) -> TokenStore:
 
         return TokenStore(self.folder / name)
 
@@ -105,22 +97,22 @@ class Tokens(_Stores):
     """The artifact of the stage ``tokens``."""
 
     @cached_property
-    def passages(self) -> "TokenStore":
+    def passages(self) -> TokenStore:
         """The passages, in row order, without titles."""
         return self._store("passages")
 
     @cached_property
-    def queries(self) -> "TokenStore":
+    def queries(self) -> TokenStore:
         """The queries of all splits, in row order."""
         return self._store("queries")
 
     @cached_property
-    def documents(self) -> "TokenStore":
+    def documents(self) -> TokenStore:
         """What is pre-trained on, grouped by document."""
         return self._store("documents") if (self.folder / "documents").is_dir() else self.passages
 
 
-def unknown_words(stores: "Mapping[str, TokenStore]", unknown: int) -> dict[str, list[str]]:
+def unknown_words(stores: Mapping[str, TokenStore], unknown: int) -> dict[str, list[str]]:
     """``warnings`` for a manifest: of each token store, by its name, with more than ``MOST_UNKNOWN`` of [UNK]; {} of none.
 
     ``unknown`` is the id of [UNK]. Such a store was made with the tokenizer of another language, or with an empty one.
@@ -134,10 +126,8 @@ def unknown_words(stores: "Mapping[str, TokenStore]", unknown: int) -> dict[str,
     return {"warnings": warnings} if warnings else {}
 
 
-def pair_reader(tokens: Tokens, query_length: int, length: int, separators: int) -> "PairReader":
+def pair_reader(tokens: Tokens, query_length: int, length: int, separators: int) -> PairReader:
     """Pairs of a query and a passage of the collection; see ``PairReader``."""
-    from condensery.tokens.pairs import PairReader
-
     stores = (tokens.queries, tokens.passages, tokens.titles)
     return PairReader(*stores, tokens.vocabulary, query_length, length, separators)
 
@@ -152,7 +142,7 @@ class Passages(_Stores):
         return TextTable(self.folder / "passages.arrow")
 
     @cached_property
-    def store(self) -> "TokenStore":
+    def store(self) -> TokenStore:
         """The texts, without titles, with sentences and documents."""
         return self._store("texts")
 
@@ -167,7 +157,7 @@ class Sentences(_Stores):
         return dict(read_json(self.folder / "sentences.json"))
 
     @cached_property
-    def store(self) -> "TokenStore":
+    def store(self) -> TokenStore:
         """The tokens of all sentences."""
         return self._store("texts")
 
@@ -192,10 +182,8 @@ class Queries:
     folder: Path
 
     @cached_property
-    def store(self) -> "TokenStore":
+    def store(self) -> TokenStore:
         """See the class."""
-        from condensery.tokens.store import TokenStore
-
         return TokenStore(self.folder / "queries")
 
     @cached_property
@@ -224,5 +212,5 @@ class Queries:
         return list(self._column.take(rows))
 
     @cached_property
-    def _column(self) -> "Column[str]":
+    def _column(self) -> Column[str]:
         return TextTable(self.folder / "queries.arrow").column("text")

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 
@@ -20,14 +20,14 @@ from condensery.pipeline.figure_config import (
     TrainingFigure,
 )
 from condensery.pipeline.reports.page import read_graph
+from condensery.reporting import figures as pictures
+from condensery.reporting.curves import LOSS, SCORE, read_curves
+from condensery.reporting.drawing import Figure
+from condensery.reporting.figures import Line, draw_differences, draw_scores, draw_training, line_of_curves
+from condensery.reporting.results import Row, read_results
+from condensery.reporting.table import Table
 from condensery.stages.base import Artifact
 from condensery.system.files import inside, read_json
-
-if TYPE_CHECKING:
-    from condensery.reporting.drawing import Figure
-    from condensery.reporting.figures import Line
-    from condensery.reporting.results import Row
-    from condensery.reporting.table import Table
 
 Value = TypeVar("Value")
 Observations = list[tuple[str, str, Value]]  # (setting, artifact, value)
@@ -53,13 +53,11 @@ class FigureJob:
         }
 
     @cached_property
-    def rows(self) -> "list[Row]":
+    def rows(self) -> list[Row]:
         """The rows of its table."""
-        from condensery.reporting.results import read_results
-
         return read_results(self.folder / "results.json")
 
-    def measured(self, row: "Row") -> Artifact:
+    def measured(self, row: Row) -> Artifact:
         """The evaluation behind a row."""
         return Artifact(self.folder.parents[1] / "artifacts" / row.artifact)
 
@@ -72,10 +70,10 @@ def read_figures(value: Any) -> dict[str, FigureConfig]:
 def draw_figures(
     figures: Mapping[str, FigureConfig],
     jobs: Sequence[FigureJob],
-    tables: "Sequence[Table]",
+    tables: Sequence[Table],
     folder: Path,
     swept: bool = True,
-) -> "tuple[list[Figure], list[str]]":
+) -> tuple[list[Figure], list[str]]:
     """Draw all figures of a sweep, or of one run, into ``folder``/figures; those drawn, and of each other why not.
 
     ``tables``: that of the sweep or run, where it has one.
@@ -102,10 +100,8 @@ def draw_figures(
     return drawn, faults
 
 
-def draw(name: str, figure: FigureConfig, jobs: Sequence[FigureJob], tables: "Sequence[Table]", stem: Path) -> "Figure":
+def draw(name: str, figure: FigureConfig, jobs: Sequence[FigureJob], tables: Sequence[Table], stem: Path) -> Figure:
     """Draw one figure. Raises ``UserError`` where no line of it has any number."""
-    from condensery.reporting import figures as pictures
-
     if isinstance(figure, AttentionEntropyFigure):
         panels, even, texts = _entropy(figure, jobs)
         title = figure.title or "CLS attention entropy by layer"
@@ -138,8 +134,7 @@ def by_setting(observations: Observations[Value]) -> dict[str, list[Value]]:
 # Scores
 
 
-def _draw_differences(figure: DifferencesFigure, tables: "Sequence[Table]", stem: Path) -> "Figure":
-    from condensery.reporting.figures import draw_differences
+def _draw_differences(figure: DifferencesFigure, tables: Sequence[Table], stem: Path) -> Figure:
 
     found = [one for table in tables for one in table.comparisons]
     metric = figure.metric or next((one.column for one in found), "")
@@ -163,8 +158,7 @@ def _baseline(names: Sequence[str]) -> str:
     return f"{systems.pop()} of the same settings" if len(different) > len(systems) == 1 else " or ".join(different)
 
 
-def _draw_scores(figure: ScoreBySizeFigure | ScoreByStepsFigure, jobs: Sequence[FigureJob], stem: Path) -> "Figure":
-    from condensery.reporting.figures import draw_scores
+def _draw_scores(figure: ScoreBySizeFigure | ScoreByStepsFigure, jobs: Sequence[FigureJob], stem: Path) -> Figure:
 
     by_size = isinstance(figure, ScoreBySizeFigure)
     units: set[str] = set()
@@ -199,11 +193,9 @@ def _draw_scores(figure: ScoreBySizeFigure | ScoreByStepsFigure, jobs: Sequence[
 
 
 def _score_line(
-    label: str, rows: "Sequence[tuple[FigureJob, Row]]", metric: str, amount: Callable[[Artifact], float | None]
-) -> "Line":
+    label: str, rows: Sequence[tuple[FigureJob, Row]], metric: str, amount: Callable[[Artifact], float | None]
+) -> Line:
     """One system: a point a setting, at the mean amount of its seeds; level where it has none."""
-    from condensery.reporting.figures import Line
-
     observations = [
         (job.setting, row.artifact, (amount(job.measured(row)), 100 * row.metrics[metric])) for job, row in rows
     ]
@@ -257,12 +249,8 @@ def _batch_size(evaluation: Artifact) -> float | None:
 # Curves
 
 
-def _curves(
-    stages: Mapping[str, str], jobs: Sequence[FigureJob], column: str
-) -> "dict[str, tuple[list[Any], Artifact]]":
+def _curves(stages: Mapping[str, str], jobs: Sequence[FigureJob], column: str) -> dict[str, tuple[list[Any], Artifact]]:
     """By label of a stage, with the setting where a sweep made a difference: its curves, and one of its artifacts."""
-    from condensery.reporting.curves import read_curves
-
     by_label: dict[str, tuple[list[Any], Artifact]] = {}
     for label, stage in stages.items():
         own: Observations[Artifact] = []
@@ -279,11 +267,8 @@ def _curves(
     return by_label
 
 
-def _losses(figure: FirstEpochsFigure, jobs: Sequence[FigureJob]) -> "tuple[list[Line], list[str]]":
+def _losses(figure: FirstEpochsFigure, jobs: Sequence[FigureJob]) -> tuple[list[Line], list[str]]:
     """The losses up to the end that is asked for, and the labels of stages without any."""
-    from condensery.reporting.curves import LOSS
-    from condensery.reporting.figures import Line, line_of_curves
-
     by_label = _curves(figure.stages, jobs, LOSS)
     lines = []
     for label, (curves, artifact) in by_label.items():
@@ -305,9 +290,7 @@ def _steps_an_epoch(artifact: Artifact) -> float:
     return float(max(1.0, items / artifact.manifest["config"]["batch_size"]))
 
 
-def _draw_training(figure: TrainingFigure, jobs: Sequence[FigureJob], stem: Path) -> "Figure":
-    from condensery.reporting.curves import LOSS, SCORE
-    from condensery.reporting.figures import draw_training, line_of_curves
+def _draw_training(figure: TrainingFigure, jobs: Sequence[FigureJob], stem: Path) -> Figure:
 
     panels = {}
     columns = ((LOSS, "training loss (nats)", 1.0), (SCORE, "validation MRR@10 (%)", 100.0))
@@ -336,7 +319,7 @@ def _labels_without(stages: Mapping[str, str], drawn: Sequence[str]) -> list[str
 # Entropy
 
 
-def _entropy(figure: AttentionEntropyFigure, jobs: Sequence[FigureJob]) -> "tuple[dict[str, list[Line]], float, int]":
+def _entropy(figure: AttentionEntropyFigure, jobs: Sequence[FigureJob]) -> tuple[dict[str, list[Line]], float, int]:
     """The panels, the entropy of even attention, and the number of texts."""
     panels: dict[str, list[Line]] = {}
     measured = {str(job.stages[figure.stage].path): job for job in jobs if figure.stage in job.stages}
@@ -362,10 +345,8 @@ def _reference(job: FigureJob, stage: str) -> str:
     return f"{job.stages[stage].kind}/{job.stages[stage].id}"
 
 
-def _layers(label: str, observations: Observations[list[float]]) -> "list[Line]":
+def _layers(label: str, observations: Observations[list[float]]) -> list[Line]:
     """A line a setting: the entropy by layer, counted from 1."""
-    from condensery.reporting.figures import Line
-
     lines = []
     for setting, means in by_setting(observations).items():
         name = " · ".join(part for part in (setting, label) if part)
@@ -376,7 +357,7 @@ def _layers(label: str, observations: Observations[list[float]]) -> "list[Line]"
 # Captions
 
 
-def _over(lines: "Sequence[Line]") -> str:
+def _over(lines: Sequence[Line]) -> str:
     runs = sorted({len(values) for line in lines for values in line.values})
     if runs[-1] == 1:
         return ""

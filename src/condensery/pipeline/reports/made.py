@@ -3,29 +3,26 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from condensery.pipeline.graph import Graph
 from condensery.pipeline.store import Store
+from condensery.reporting.recommendation import Made, Recommendation
+from condensery.reporting.recommendation import unmeasured as recommended
 from condensery.stages.base import Artifact
 from condensery.system.files import read_json
-
-if TYPE_CHECKING:
-    from condensery.reporting.recommendation import Made, Recommendation
 
 KEPT = "kept.json"  # of an encoder that was chosen among others
 
 
-def unmeasured(graph: Graph, store: Store) -> "Recommendation | None":
+def unmeasured(graph: Graph, store: Store) -> Recommendation | None:
     """The row to use of a table that is left out since nothing is judged; None where none was made."""
-    from condensery.reporting.recommendation import unmeasured as recommended
-
     indexes = {row: graph.nodes[name] for row, name in graph.unmeasured.items()}
     made = made_of({row: store.artifact(node) for row, node in indexes.items() if store.sound(node)})
     return recommended(made) if made else None
 
 
-def made_of(indexes: Mapping[str, Artifact]) -> "dict[str, Made]":
+def made_of(indexes: Mapping[str, Artifact]) -> dict[str, Made]:
     """How each index was made; the keys are any."""
     rows = {key: _made(index) for key, index in indexes.items()}
     behind = {key: _behind(index) for key, index in indexes.items()}
@@ -36,8 +33,7 @@ def made_of(indexes: Mapping[str, Artifact]) -> "dict[str, Made]":
     }
 
 
-def _made(index: Artifact) -> "Made":
-    from condensery.reporting.recommendation import Made
+def _made(index: Artifact) -> Made:
 
     parts = _parts(index)
     found = [_kept(part) for part in parts]
@@ -54,7 +50,7 @@ def _parts(index: Artifact) -> list[Artifact]:
     return encoders or [part for one in indexes for part in _parts(one)] or [index]
 
 
-def _kept(part: Artifact) -> tuple[Artifact, "dict[str, Any] | None"]:
+def _kept(part: Artifact) -> tuple[Artifact, dict[str, Any] | None]:
     """What an encoder that was chosen is, and by what: itself, or what it began with where nothing else was kept."""
     if not (part.path / KEPT).is_file():
         return part, None

@@ -5,20 +5,22 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from condensery.errors import UserError
 from condensery.pipeline.reports.study import tidied
+from condensery.reporting.conclusion import BM25
+from condensery.reporting.curves import Curve, read_curves
+from condensery.reporting.drawing import Figure
+from condensery.reporting.examples import RUN, EvaluatedRow, Examples, examples
+from condensery.reporting.page import ArtifactRow, JobSection, Page, write_page
+from condensery.reporting.results import Row, read_results
+from condensery.reporting.suspects import FILE
+from condensery.reporting.table import Table
 from condensery.stages.base import Artifact
 from condensery.system.files import inside, read_json, write_json
-
-if TYPE_CHECKING:
-    from condensery.reporting.curves import Curve
-    from condensery.reporting.drawing import Figure
-    from condensery.reporting.examples import Examples
-    from condensery.reporting.page import JobSection, Page
-    from condensery.reporting.results import Row
-    from condensery.reporting.table import Table
+from condensery.system.progress import clock
+from condensery.text.collection import Collection
 
 STUDY = "study.json"  # in a run's folder: its command, its question, and why stages failed
 PAGE, EXAMPLES = "index.html", "examples.json"
@@ -63,13 +65,8 @@ def read_graph(run: Path) -> dict[str, dict[str, Any]]:
     return dict(graph)
 
 
-def page_of_run(
-    folder: Path, root: Path, tables: "Sequence[Table]", figures: "Sequence[Figure]", words: str = ""
-) -> None:
+def page_of_run(folder: Path, root: Path, tables: Sequence[Table], figures: Sequence[Figure], words: str = "") -> None:
     """Write ``index.html`` into a run's folder. ``root`` is the output root; ``words`` stand where there is no table."""
-    from condensery.reporting.page import Page
-    from condensery.reporting.results import read_results
-
     study = read_study(folder)
     page = Page(
         name=folder.name.rpartition("-")[0],
@@ -87,24 +84,21 @@ def page_of_sweep(
     folder: Path,
     root: Path,
     command: str,
-    tables: "Sequence[Table]",
-    figures: "Sequence[Figure]",
-    rows: "Sequence[Row]",
+    tables: Sequence[Table],
+    figures: Sequence[Figure],
+    rows: Sequence[Row],
     runs: Sequence[tuple[str, Path]],
     failed: Sequence[tuple[str, str]],
 ) -> None:
     """Write ``index.html`` into a sweep's folder, over its runs (label, folder); ``failed`` are jobs that left none."""
-    from condensery.reporting.page import Page
-
     about = read_study(runs[0][1])["about"] if runs else []
     page = Page(folder.name, about, command, tables, figures, rows=rows)
     _write(page, folder, root, runs, failed)
 
 
 def _write(
-    page: "Page", folder: Path, root: Path, runs: Sequence[tuple[str, Path]], failed: Sequence[tuple[str, str]]
+    page: Page, folder: Path, root: Path, runs: Sequence[tuple[str, Path]], failed: Sequence[tuple[str, str]]
 ) -> None:
-    from condensery.reporting.page import write_page
 
     manifests: dict[str, dict[str, Any]] = {}
     drawn: set[str] = set()
@@ -128,7 +122,7 @@ def _write(
     write_page(whole, folder / PAGE)
 
 
-def kinds_of_indexes(rows: "Sequence[Row]", root: Path) -> dict[str, str]:
+def kinds_of_indexes(rows: Sequence[Row], root: Path) -> dict[str, str]:
     """Artifact of a row -> kind of the stage that made the index it was retrieved with.
 
     Without rows that were not retrieved, as of sentence tasks, and those whose artifact is gone. ``root`` is the output root.
@@ -141,16 +135,11 @@ def kinds_of_indexes(rows: "Sequence[Row]", root: Path) -> dict[str, str]:
     return kinds
 
 
-def _examples(label: str, run: Path, root: Path) -> "Examples | None":
+def _examples(label: str, run: Path, root: Path) -> Examples | None:
     """Questions with what the rows of a run's table found, on the collection and the split of its first row.
 
     None where nothing was retrieved: no rows, all failed, or sentence tasks.
     """
-    from condensery.reporting.conclusion import BM25
-    from condensery.reporting.examples import RUN, EvaluatedRow, examples
-    from condensery.reporting.results import read_results
-    from condensery.text.collection import Collection
-
     systems: dict[tuple[Path, str], list[EvaluatedRow]] = {}
     for row in (row for row in read_results(run / "results.json") if not row.failed):
         evaluation = Artifact(root / "artifacts" / row.artifact)
@@ -167,8 +156,6 @@ def _examples(label: str, run: Path, root: Path) -> "Examples | None":
 
 def _suspects(runs: Sequence[tuple[str, Path]], root: Path) -> dict[str, Any]:
     """What was found by each stage that looks for false negatives: its name -> ``suspects.json``, each artifact once."""
-    from condensery.reporting.suspects import FILE
-
     found: dict[str, Any] = {}
     seen = set[Path]()
     for label, run in runs:
@@ -180,11 +167,8 @@ def _suspects(runs: Sequence[tuple[str, Path]], root: Path) -> dict[str, Any]:
     return found
 
 
-def _job(label: str, run: Path, root: Path, manifests: dict[str, dict[str, Any]], drawn: set[str]) -> "JobSection":
+def _job(label: str, run: Path, root: Path, manifests: dict[str, dict[str, Any]], drawn: set[str]) -> JobSection:
     """One run. ``manifests`` gets those of its artifacts; ``drawn`` the artifacts whose curves have been shown."""
-    from condensery.reporting.curves import read_curves
-    from condensery.reporting.page import ArtifactRow, JobSection
-
     study, graph = read_study(run), read_graph(run)
     artifacts: list[ArtifactRow] = []
     curves: dict[str, dict[str, Curve]] = {}
@@ -219,8 +203,6 @@ def _job(label: str, run: Path, root: Path, manifests: dict[str, dict[str, Any]]
 
 def _machine(manifests: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Hardware and libraries of all artifacts; where they differ, each value that occurs."""
-    from condensery.system.progress import clock
-
     values: dict[str, dict[str, None]] = {}
     for manifest in manifests.values():
         machine = {"precision": manifest["config"].get("precision"), **manifest.get("machine", {})}

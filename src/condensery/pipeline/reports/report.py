@@ -3,38 +3,45 @@
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from condensery.errors import UserError
+from condensery.evaluation.metrics import Evaluation
 from condensery.pipeline.config import TableConfig
 from condensery.pipeline.executor import causes
 from condensery.pipeline.graph import Graph
+from condensery.pipeline.reports.figures import FigureJob, draw_figures
 from condensery.pipeline.reports.made import made_of, unmeasured
 from condensery.pipeline.reports.page import kinds_of_indexes, page_of_run
 from condensery.pipeline.store import Store
 from condensery.pipeline.workers import Failure
+from condensery.reporting.audit import show_audit
+from condensery.reporting.comparison import comparison
+from condensery.reporting.conclusion import conclusion
+from condensery.reporting.curves import draw_curves
+from condensery.reporting.drawing import Figure
+from condensery.reporting.recommendation import recommendation
+from condensery.reporting.results import Row, write_results
+from condensery.reporting.suspects import show_suspects
+from condensery.reporting.table import Significance, Table, build_table
+from condensery.reporting.tracked import log_results
 from condensery.stages.base import Artifact, Wandb
 from condensery.stages.registry import registry
 from condensery.system.files import content_hash, read_json, write_json
-
-if TYPE_CHECKING:
-    from condensery.reporting.drawing import Figure
-    from condensery.reporting.results import Row
-    from condensery.reporting.table import Table
+from condensery.training.tracking import Tracked
 
 
 def write(
     graph: Graph, store: Store, folder: Path, failures: Mapping[str, Failure], swept: bool = False
-) -> "tuple[list[Row], list[str]]":
+) -> tuple[list[Row], list[str]]:
     """Write ``results.json``, the table, curves, figures and the page into ``folder``; print the table and those of audits.
 
     A recipe without rows has no table, nor has one of whose rows none could be measured; where a row to use is asked for
     (``table.recommend``), it is named all the same. One without training has no curves. ``swept``: figures, W&B's results and
     the words on what the table shows are left to the sweep. Returns the rows, and why figures were not drawn.
     """
-    from condensery.reporting.results import write_results
-
     rows, tables, words = rows_of(graph, store, failures), [], ""
     if any(not row.failed for row in rows):
         table = table_of(graph.root.table, rows, graph.root.name)
@@ -64,11 +71,10 @@ def _in_words(graph: Graph, store: Store) -> str:
     return words
 
 
-def draw(graph: Graph, tables: "Sequence[Table]", folder: Path) -> "tuple[list[Figure], list[str]]":
+def draw(graph: Graph, tables: Sequence[Table], folder: Path) -> tuple[list[Figure], list[str]]:
     """Draw the figures of a run: those drawn, and of each that cannot be drawn, why."""
     if not graph.root.figures:
         return [], []
-    from condensery.pipeline.reports.figures import FigureJob, draw_figures
 
     return draw_figures(graph.root.figures, [FigureJob(folder)], tables, folder, swept=False)
 
@@ -77,14 +83,11 @@ def track(
     settings: Wandb,
     root: Path,
     folder: Path,
-    tables: "Sequence[Table]",
-    figures: "Sequence[Figure]",
-    rows: "Sequence[Row]",
+    tables: Sequence[Table],
+    figures: Sequence[Figure],
+    rows: Sequence[Row],
 ) -> None:
     """Log the results in ``folder``, of a run or a sweep, to W&B, in the group of its stages."""
-    from condensery.reporting.tracked import log_results
-    from condensery.training.tracking import Tracked
-
     pictures = [path for path in (folder / "curves.png", *(figure.paths["png"] for figure in figures)) if path.exists()]
     about = {"results": folder.name}
     where = (settings.enabled, settings.project, settings.entity, folder.name)
@@ -108,16 +111,12 @@ def draw_logs(logs: Mapping[str, Path], folder: Path) -> None:
         if all(path.exists() for path in pictures) and read_json(drawn) == wanted:
             return
     if logs:
-        from condensery.reporting.curves import draw_curves
-
         draw_curves(logs, folder / "curves")
         write_json(drawn, wanted)
 
 
-def rows_of(graph: Graph, store: Store, failures: Mapping[str, Failure]) -> "list[Row]":
+def rows_of(graph: Graph, store: Store, failures: Mapping[str, Failure]) -> list[Row]:
     """The rows of the table; one that has no evaluation after ``failures`` says why."""
-    from condensery.reporting.results import Row
-
     cause, rows = causes(graph, failures), []
     for label, name in graph.rows.items():
         node = graph.nodes[name]
@@ -140,23 +139,17 @@ def _show_audits(graph: Graph, store: Store) -> None:
     """Print the tables of each audit, computed or reused, and where its sheets lie."""
     for name, node in graph.nodes.items():
         if registry()[node.kind].makes == "audit" and store.sound(node):
-            from condensery.reporting.audit import show_audit
-
             print(flush=True)
             show_audit(store.path(node))
             print(f"[{name}] audit.md, pairs.jsonl and sheets in {store.path(node)}", flush=True)
         if registry()[node.kind].makes == "suspects" and store.sound(node):
-            from condensery.reporting.suspects import show_suspects
-
             print(flush=True)
             show_suspects(store.path(node))
             print(f"[{name}] sheet.csv, to be filled in, is in {store.path(node)}", flush=True)
 
 
-def row_of(graph: Graph, label: str, evaluation: Artifact) -> "Row":
+def row_of(graph: Graph, label: str, evaluation: Artifact) -> Row:
     """One row of the table, from the artifact of a stage that evaluates; it may say what was measured on."""
-    from condensery.reporting.results import Row
-
     content, corpus = read_json(evaluation.path / "metrics.json"), evaluation.ancestor("corpus")
     searched = read_json(corpus.path / "collection.json")["name"] if corpus else ""
     return with_queries(
@@ -184,19 +177,15 @@ def measured_split(evaluation: Artifact, split: str) -> str:
     return f"{measured}-{1 + config['candidates_number']}" if config.get("candidates") else measured
 
 
-def with_queries(row: "Row", folder: Path) -> "Row":
+def with_queries(row: Row, folder: Path) -> Row:
     """The row with the values of each query, which lie in the folder of its evaluation, if it is still there."""
-    from dataclasses import replace
-
-    from condensery.evaluation.metrics import Evaluation
-
     if not (folder / "evaluation.npz").is_file():
         return row
     evaluation = Evaluation.load(folder / "evaluation.npz")
     return replace(row, per_query=evaluation.per_query, query_ids=evaluation.query_ids)
 
 
-def with_values(rows: "Sequence[Row]", root: Path) -> "list[Row]":
+def with_values(rows: Sequence[Row], root: Path) -> list[Row]:
     """The rows with the values of each query, out of the artifacts under ``root``; one that failed has none.
 
     Raises ``UserError`` where a row says something else than its queries.
@@ -212,15 +201,12 @@ def with_values(rows: "Sequence[Row]", root: Path) -> "list[Row]":
     return complete
 
 
-def table_of(config: TableConfig, rows: "Sequence[Row]", title: str) -> "Table":
+def table_of(config: TableConfig, rows: Sequence[Row], title: str) -> Table:
     """The table of measured rows, beside published ones where the config has columns.
 
     The others are tested against the baseline where a row is it; one that the jobs of a sweep made each for itself, within
     each job.
     """
-    from condensery.reporting.comparison import comparison
-    from condensery.reporting.table import Significance, build_table
-
     if config.columns:
         return comparison(config, rows, config.split, config.baseline, title)
     known = config.baseline is not None and any(
@@ -231,17 +217,12 @@ def table_of(config: TableConfig, rows: "Sequence[Row]", title: str) -> "Table":
 
 
 def concluded(
-    table: "Table", rows: "Sequence[Row]", config: TableConfig, root: Path, first: str = ""
-) -> "tuple[Table, list[Row]]":
+    table: Table, rows: Sequence[Row], config: TableConfig, root: Path, first: str = ""
+) -> tuple[Table, list[Row]]:
     """The table with what it shows, in words, where its rows were retrieved; and the rows, with the one to use.
 
     ``root`` is the output root; ``first`` is said before.
     """
-    from dataclasses import replace
-
-    from condensery.reporting.conclusion import conclusion
-    from condensery.reporting.recommendation import recommendation
-
     kinds = kinds_of_indexes(rows, root)
     how: Any = (config.baseline, table.comparisons, config.test, config.level)
     told = None
@@ -260,10 +241,8 @@ def remove_tables(folder: Path) -> None:
         path.unlink()
 
 
-def show_table(table: "Table", folder: Path | None, in_words: bool = True) -> "Table":
+def show_table(table: Table, folder: Path | None, in_words: bool = True) -> Table:
     """Print a table, with what it shows ``in_words`` or without, write it into ``folder``, and return it."""
-    from dataclasses import replace
-
     if folder:
         table.write_all(folder)
     print(flush=True)
@@ -271,13 +250,11 @@ def show_table(table: "Table", folder: Path | None, in_words: bool = True) -> "T
     return table
 
 
-def joined(rows: "Sequence[Row]", folder: Path, title: str, config: TableConfig, root: Path) -> "Table":
+def joined(rows: Sequence[Row], folder: Path, title: str, config: TableConfig, root: Path) -> Table:
     """Write, print and return one table over the jobs of a sweep; its rows go into ``results.json`` in ``folder``.
 
     ``root`` is the output root.
     """
-    from condensery.reporting.results import write_results
-
     table, rows = concluded(table_of(config, rows, title), rows, config, root)
     write_results(folder / "results.json", rows)
     return show_table(table, folder)

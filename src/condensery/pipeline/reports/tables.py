@@ -1,8 +1,9 @@
 """A table without a recipe: published rows, and beside them what runs and sweeps of its studies have measured so far."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 
@@ -10,9 +11,7 @@ from condensery.errors import UserError, close_to
 from condensery.pipeline.config import RootConfig
 from condensery.pipeline.reports import report
 from condensery.pipeline.reports.page import run_number
-
-if TYPE_CHECKING:
-    from condensery.reporting.results import Row
+from condensery.reporting.results import Row, read_results
 
 
 def write(root: RootConfig) -> Path | None:
@@ -41,14 +40,12 @@ def write(root: RootConfig) -> Path | None:
     return folder
 
 
-def of_studies(rows_of: "Mapping[str, Sequence[Row]]") -> "list[Row]":
+def of_studies(rows_of: Mapping[str, Sequence[Row]]) -> list[Row]:
     """The rows of all studies. What two of them measured alike stands once.
 
     Where a study has a row of the same name that was made otherwise, it is no further seed of that row: the name of the study
     stands before it, and before what it builds on that row, such as ``X + hard negatives`` on ``X``.
     """
-    from dataclasses import replace
-
     lines: dict[tuple[str, str], dict[tuple[str, int | None], Row]] = {}  # (name, collection) -> by split and seed
     for study, rows in rows_of.items():
         own: dict[tuple[str, str], dict[tuple[str, int | None], Row]] = {}
@@ -71,22 +68,20 @@ def _first_step(line: tuple[str, str]) -> tuple[str, str]:
     return line[0].partition(" + ")[0], line[1]
 
 
-def _agree(known: "Mapping[Any, Row]", placed: "Mapping[Any, Row]") -> bool:
+def _agree(known: Mapping[Any, Row], placed: Mapping[Any, Row]) -> bool:
     """Whether two lines of one name tell of one system, wherever both have measured."""
     common = known.keys() & placed.keys()
     return bool(common) and all(_same(known[place], placed[place]) for place in common)
 
 
-def _same(one: "Row", other: "Row") -> bool:
+def _same(one: Row, other: Row) -> bool:
     """Whether two rows tell of one system: one artifact, or the same numbers in all metrics that both have."""
     common = one.metrics.keys() & other.metrics.keys()
     return one.artifact == other.artifact or (bool(common) and all(one.metrics[m] == other.metrics[m] for m in common))
 
 
-def measured(output_root: Path, study: str) -> "list[Row]":
+def measured(output_root: Path, study: str) -> list[Row]:
     """The rows of the sweep or run whose folder is called ``study``, otherwise of the last run of that name; or none."""
-    from condensery.reporting.results import read_results
-
     runs = (path for path in output_root.glob(f"runs/{study}-*/results.json") if _of_study(path.parent.name, study))
     paths = [output_root / kind / study / "results.json" for kind in ("sweeps", "runs")]
     paths = [path for path in paths if path.is_file()][:1] or sorted(

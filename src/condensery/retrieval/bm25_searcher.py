@@ -1,0 +1,109 @@
+"""``BM25`` for a program of your own: texts in, passages out, as the stage ``bm25`` ranks them; without torch."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condensery.arguments import check_numbers
+from condensery.retrieval.analyser import chosen_language
+from condensery.retrieval.bm25 import BM25Index, index_texts
+from condensery.retrieval.ranking import Ranking, unpack
+from condensery.retrieval.searcher import Searcher
+from condensery.retrieval.sparse import SparseVector, passage_vector, query_vector
+from condensery.text.lines import check_whole
+
+
+class BM25(Searcher):
+    """BM25 (Robertson and Zaragoza 2009) with Lucene's formula over titles and texts; see ``condensery.retrieval.bm25``.
+
+    Args:
+        k1: saturation of term frequency; the default is Anserini's, with which dense retrievers are usually compared.
+        b: length normalisation; the default is Anserini's.
+        stopwords: "english" (Lucene's list) or "none".
+        stemmer: an algorithm of Snowball (porter is Lucene's), or "none".
+        language: "auto" is guessed from the letters of the passages, and a line says so where their terms are not plain
+            words; otherwise a name of ``condensery.text.languages.LANGUAGES``, such as "chinese", "any" or "words".
+
+    Raises:
+        UserError: a number is out of its range; from ``index``, there is no such stemmer, list or language, or no word to
+            index.
+    """
+
+    def __init__(
+        self,
+        k1: float = 0.9,
+        b: float = 0.4,
+        stopwords: str = "english",
+        stemmer: str = "porter",
+        language: str = "auto",
+    ) -> None:
+        check_numbers("BM25", locals())
+        super().__init__()
+        self._settings = (k1, b, stopwords, stemmer)
+        self._language = language
+        self._folder: Any = None
+        self._average: float | None = None  # terms of a passage that is indexed, once that is asked for
+
+    def identity(self) -> str:
+        """See ``Searcher``."""
+        return f"bm25 {(*self._settings, self._language)}"
+
+    def encode_queries(self, texts: Sequence[str]) -> list[SparseVector]:
+        """Queries as sparse vectors for a vector store: the number of a term -> how often it is in the text.
+
+        A store has the scores of this class where it multiplies them with the idf of its own passages, ln(1 + (N - n + 0.5) /
+        (n + 0.5)), and with the vectors of ``encode_passages``. Qdrant does, with the modifier ``idf``. See
+        ``condensery.retrieval.sparse``.
+
+        Raises ``UserError`` where nothing is indexed.
+        """
+        self._check(texts)
+        return [query_vector(self._index.terms(text)) for text in texts]
+
+    def encode_passages(self, texts: Sequence[str], titles: Sequence[str] | None = None) -> list[SparseVector]:
+        """Passages as sparse vectors for a vector store, indexed here or not: the number of a term -> what it weighs.
+
+        Lengths are compared with the average of those that are indexed, so that what is added to the store later changes no
+        vector that is there. See ``encode_queries``.
+
+        Raises ``UserError`` where nothing is indexed.
+        """
+        self._check([])
+        if self._average is None:
+            self._average = sum(map(len, self._terms(self._titles, self._texts))) / len(self)
+        k1, b, *_ = self._settings
+        given = self._terms(titles or [""] * len(texts), texts)
+        return [passage_vector(terms, k1, b, self._average) for terms in given]
+
+    def _terms(self, titles: Sequence[str], texts: Sequence[str]) -> Iterator[list[str]]:
+        for text in _joined(titles, texts):
+            check_whole(text, "text", "encode")
+            yield self._index.analyser.terms(text)
+
+    def _prepare(self, titles: list[str], texts: list[str]) -> None:
+
+        language = chosen_language(self._language, texts, ("BM25:", "BM25(language=...)"))
+        folder = TemporaryDirectory(prefix="bm25-")
+        joined = _joined(titles, texts)
+        index_texts(joined, len(texts), Path(folder.name), *self._settings, what="index", language=language)
+        self._folder, self._index = folder, BM25Index(Path(folder.name))  # the folder lives as long as this
+        self._average = None
+
+    def _rank(self, queries: list[str], k: int) -> Ranking:
+        return self._index.search_texts(queries, k) if queries else unpack(np.empty((0, k), np.int64))
+
+    def _score(self, queries: list[str], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
+        return self._index.score_texts(queries, passage_rows)
+
+    def without_terms(self, queries: Sequence[str]) -> int:
+        """How many of some queries share no term with any passage, so that nothing is found for them."""
+        return self._index.texts_without_terms(queries)
+
+
+def _joined(titles: Sequence[str], texts: Sequence[str]) -> Iterator[str]:
+    """What BM25 reads of passages."""
+    return (f"{title} {text}" if title else text for title, text in zip(titles, texts, strict=True))
