@@ -345,13 +345,12 @@ def read_search(folder: Path, scratch: Path) -> Any:
     Raises ``DisagreementError`` where trec_eval has other numbers for the run, or where a query's own text, or that of a
     positive, is a negative.
     """
-    from condensery.retrieval.searcher_index import SearcherIndex
-
     from condensery.evaluation.metrics import evaluate
     from condensery.retrieval.bm25_searcher import BM25
     from condensery.retrieval.mining import mine
     from condensery.retrieval.negatives import open_negatives
     from condensery.retrieval.runs import Run, write_run
+    from condensery.retrieval.searcher_index import SearcherIndex
 
     found = collection("beir", folder, scratch / "made", {})
     index, queries = SearcherIndex(BM25(), found), found.questions("test")

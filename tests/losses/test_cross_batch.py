@@ -26,7 +26,8 @@ from condensery.text.same_texts import SameTexts
 from condensery.tokens.batches import Chunk
 from condensery.training.batches.spans import SpanBatch
 from condensery.training.batches.text_queries import TextQueries
-from condensery.training.batches.triples import TrainingQueries, TripleBatch, TripleBatches
+from condensery.training.batches.training_queries import TrainingQueries
+from condensery.training.batches.triples import TripleBatch, TripleBatches
 from condensery.training.modules.base import TrainingModule
 from condensery.training.modules.biencoder import BiEncoderModule
 from condensery.training.modules.pretraining import CoCondenserModule, InverseClozeModule

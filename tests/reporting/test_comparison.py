@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from condensery.errors import UserError
 from condensery.reporting.comparison import comparison
-from condensery.reporting.formats import escape
+from condensery.reporting.formats import csv_text, escape, latex, markdown, records
 from condensery.reporting.layout import TableLayout
 from condensery.reporting.results import Row
 from condensery.reporting.table import Cell, Table, mark_best
@@ -74,7 +74,7 @@ def test_the_best_of_each_class_is_bold_and_measured_ones_are_a_class_of_their_o
         ("measured here: pydocs (test)", 2, False),
     ]
     assert [cells[0].best for cells in table.cells] == [False, True, False, False, True, True, False]
-    text = table.markdown()
+    text = markdown(table)
     assert "| *published: dense* " in text
     assert "***36.6***" in text, "published: in italics"
     assert "| *RocketQA\\** " in text
@@ -239,15 +239,15 @@ def test_a_wide_table_is_turned_and_still_says_of_each_column_what_it_is() -> No
     table = wide()
     assert table.turned
     assert table.names == [f"c{i}" for i in range(11)]
-    grid = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in table.markdown().splitlines()[2:7]]
+    grid = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in markdown(table).splitlines()[2:7]]
     assert grid[0][-3:] == ["*Condenser*", "a_b", "c"]
     assert grid[2][-3:] == ["published: dense", "measured here: pydocs (test)", "measured here: pydocs (test)"]
     assert grid[3] == ["source", "C t6, C t5, CO t1", "C t6, CO t1", "C t6", "C t6, CO t1", "CO t1", "1 seed", "1 seed"]
     assert table.data()["columns"] == table.names, "data is not turned"
     assert table.turn().turn() == table
-    assert table.turn().csv() == table.csv()
-    assert r"\multicolumn{3}{c}{\textit{published: dense}}" in table.latex()
-    assert r"\cmidrule(lr){4-6}" in table.latex()
+    assert csv_text(table.turn()) == csv_text(table)
+    assert r"\multicolumn{3}{c}{\textit{published: dense}}" in latex(table)
+    assert r"\cmidrule(lr){4-6}" in latex(table)
     assert "in bold the best of each block" in table.notes[0]
 
 
@@ -255,7 +255,7 @@ def test_a_wide_table_is_turned_and_still_says_of_each_column_what_it_is() -> No
     "table", [comparison(layout(), [measured("a, b", 0.3)], "test"), wide()], ids=["upright", "turned"]
 )
 def test_csv_reads_back_to_the_same_numbers(table: Table) -> None:
-    header, *found = csv.reader(io.StringIO(table.csv()))
+    header, *found = csv.reader(io.StringIO(csv_text(table)))
     data = table.data()
     assert header[:3] == ["block", "row", "source"]
     kept = [at for at, name in enumerate(header) if not name.endswith((" printed", " significance"))]
@@ -267,7 +267,7 @@ def test_csv_reads_back_to_the_same_numbers(table: Table) -> None:
     ]
     read = [[line[at] for at in kept] for line in found]
     assert [[*line[:3], *(float(text) if text else None for text in line[3:])] for line in read] == wanted
-    assert table.records() == (header, found)
+    assert records(table) == (header, found)
 
 
 def test_latex_escapes_what_it_takes_for_commands() -> None:
@@ -279,7 +279,7 @@ def test_latex_escapes_what_it_takes_for_commands() -> None:
 
 def test_latex_is_a_booktabs_table_of_equally_long_lines() -> None:
     rows = [measured("MLM_1", 0.3, 1), measured("MLM_1", 0.3, 2), measured("100% & more", 0.5)]
-    text = comparison(layout(title="T_1"), rows, "test", baseline="MLM_1").latex()
+    text = latex(comparison(layout(title="T_1"), rows, "test", baseline="MLM_1"))
     assert text.count(r"\midrule") == 3
     assert r"\caption{T\_1}" in text
     assert r"\textbf{\textit{36.6}}" in text

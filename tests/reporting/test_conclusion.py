@@ -10,6 +10,7 @@ from condensery.evaluation.metrics import Evaluation
 from condensery.evaluation.significance import Interval, compare, holm
 from condensery.reporting import conclusion as module
 from condensery.reporting.conclusion import conclusion
+from condensery.reporting.formats import csv_text, markdown, show
 from condensery.reporting.results import Row
 from condensery.reporting.table import Comparison, Significance, build_table
 from condensery.retrieval.retriever import UNMATCHED
@@ -169,10 +170,10 @@ def test_a_share_of_nothing_is_not_told() -> None:
 def test_it_stands_in_markdown_on_the_terminal_and_not_among_the_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [row("BM25", 0.3), row("dense_1 | *", 0.4)]
     table = replace(build_table(rows), conclusion=said(*rows))
-    assert "\n\ndense_1 | \\* is ahead of BM25: MRR@10 40.0 against 30.0 (p < 0.01).\n\n" in table.markdown()
-    table.show()
+    assert "\n\ndense_1 | \\* is ahead of BM25: MRR@10 40.0 against 30.0 (p < 0.01).\n\n" in markdown(table)
+    show(table)
     assert "\ndense_1 | * is ahead of BM25: MRR@10 40.0 against 30.0 (p < 0.01).\n" in capsys.readouterr().out
-    assert "ahead" not in table.csv()
+    assert "ahead" not in csv_text(table)
 
 
 def test_nothing_is_ahead_of_a_bm25_that_shares_no_term_with_most_queries() -> None:

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from condensery.evaluation.significance import Interval
 from condensery.reporting.comparison import comparison
-from condensery.reporting.formats import escape, escape_markdown
+from condensery.reporting.formats import csv_text, escape, escape_markdown, latex, markdown, records, show
 from condensery.reporting.layout import TableLayout
 from condensery.reporting.page import results_table
 from condensery.reporting.plain import one_line
@@ -73,7 +73,7 @@ def inline(text: str) -> list[Token]:
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("label", LABELS)
 def test_markdown_shows_a_label_as_it_is(label: str, turned: bool) -> None:
-    found = inline(table(label, turned).markdown())
+    found = inline(markdown(table(label, turned)))
     parts = list(chain.from_iterable(token.children or [] for token in found))
     assert {part.type for part in parts} <= {"text", "em_open", "em_close", "strong_open", "strong_close"}
     texts = ["".join(part.content for part in token.children or []) for token in found]
@@ -90,18 +90,18 @@ def test_markdown_stays_readable_as_plain_text() -> None:
 def test_a_line_break_or_control_character_in_a_label_reaches_no_format(turned: bool) -> None:
     made = table(DIRTY, turned)
     stream = io.StringIO()
-    made.show(Console(file=stream, width=400, force_terminal=False))
-    shown = [made.markdown(), made.latex(), made.csv(), stream.getvalue(), str(results_table(made))]
+    show(made, Console(file=stream, width=400, force_terminal=False))
+    shown = [markdown(made), latex(made), csv_text(made), stream.getvalue(), str(results_table(made))]
     for text in shown:
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u202e\ud800-\udfff]", text), text
         assert CLEAN in text.replace("\\[", "[").replace("{[}", "[")
     clean = table(CLEAN, turned)
-    assert (made.markdown(), made.latex(), made.csv()) == (clean.markdown(), clean.latex(), clean.csv())
+    assert (markdown(made), latex(made), csv_text(made)) == (markdown(clean), latex(clean), csv_text(clean))
 
 
 def test_latex_takes_no_label_for_an_option_of_the_line_above() -> None:
     assert escape("[1] *") == "{[}1] {*}"
-    for text in (table("[x]").latex(), table("* x").latex()):
+    for text in (latex(table("[x]")), latex(table("* x"))):
         lines = [line.lstrip() for line in text.partition(r"\toprule")[2].splitlines()]
         assert not [line for line in lines if line.startswith(("[", "*"))]
         assert not re.search(r"\\\\\s*[\[*]", text)
@@ -109,16 +109,16 @@ def test_latex_takes_no_label_for_an_option_of_the_line_above() -> None:
 
 @pytest.mark.parametrize("label", ["=cmd|' /C calc'!A0", "+1+cmd", "-2+3", "@SUM(A1)", "\t=1", "＝1+1"])
 def test_a_spreadsheet_runs_no_label(label: str) -> None:
-    lines = list(csv.reader(io.StringIO(table(label).csv())))
+    lines = list(csv.reader(io.StringIO(csv_text(table(label)))))
     cells = [cell for line in lines for cell in line]
     assert "'" + label.strip() in cells
     assert not [cell for cell in cells if cell[:1] in ("=", "+", "-", "@", "\t", "＝")]
-    assert "'" + label.strip() not in [cell for line in table(label).records()[1] for cell in line], "only in a CSV"
+    assert "'" + label.strip() not in [cell for line in records(table(label))[1] for cell in line], "only in a CSV"
 
 
 def test_numbers_of_a_csv_stay_numbers() -> None:
     made = Table("t", ["M"], ["-1.2", "x"], [[Cell("-1.2", number=-1.2)], [Cell("+3", number=3)]])
-    assert made.csv().splitlines()[1:] == ["-1.2,-1.2", "x,+3"]
+    assert csv_text(made).splitlines()[1:] == ["-1.2,-1.2", "x,+3"]
 
 
 def row(name: str, level: float, seed: int = 1) -> Row:
@@ -131,7 +131,7 @@ def test_csv_cells_are_plain_numbers_and_what_else_is_known_has_columns_of_its_o
     rows = [row("base", 0.2), row("base", 0.3, 2), row("far", 0.9), Row("lost", "c", "test", {}, failed="it broke")]
     made = build_table(rows, significance=Significance("base"))
     assert made.cells[1][0].marked
-    header, *found = csv.reader(io.StringIO(made.csv()))
+    header, *found = csv.reader(io.StringIO(csv_text(made)))
     assert header == ["row", "MRR@10", "MRR@10 ±", "MRR@10 significance", "R", "R ±"]
     base, far, lost = found
     assert [base[0], base[3], base[4:]] == ["base", "", ["25.0", "7.1"]]
@@ -142,7 +142,7 @@ def test_csv_cells_are_plain_numbers_and_what_else_is_known_has_columns_of_its_o
     assert lost == ["lost", "", "", "", "", ""]
     assert all(re.fullmatch(r"-?\d+(\.\d+)?|", cell) for line in found for cell in line[1:])
     turned = made.turn()
-    assert turned.csv() == made.csv()
+    assert csv_text(turned) == csv_text(made)
 
 
 def test_published_numbers_that_differ_stand_in_words_beside_the_highest() -> None:
@@ -150,7 +150,7 @@ def test_published_numbers_that_differ_stand_in_words_beside_the_highest() -> No
     columns = {"MRR": {"published": "msmarco dev/MRR@10"}, "R": {"published": "msmarco dev/Recall@1000"}}
     given = {"title": None, "columns": columns, "published": published, "within": 0, "test": "t", "level": 0.01}
     made = comparison(TableLayout.model_validate(given), [], "test")
-    header, bm25, deep = csv.reader(io.StringIO(made.csv()))
+    header, bm25, deep = csv.reader(io.StringIO(csv_text(made)))
     assert header == ["block", "row", "source", "MRR", "MRR printed", "R", "R printed"]
     assert bm25[3:] == ["18.9", "18.9 [C t6] / 18.4 [C t5] / 18.7 [CO]", "85.7", "85.3 [C t6, C t5] / 85.7 [CO]"]
     assert deep[3:] == ["24.3", "", "90.9", ""]

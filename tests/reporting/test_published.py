@@ -7,6 +7,7 @@ import pytest
 from shipped_tables import NAMES, cell_of, config_of, from_nothing
 
 from condensery.errors import UserError
+from condensery.reporting.formats import csv_text, markdown
 from condensery.reporting.layout import OwnRow, published_rows
 from condensery.reporting.published import find, papers, read_paper
 
@@ -147,9 +148,9 @@ def test_every_number_of_every_paper_stands_in_a_table() -> None:
 def test_a_table_prints_from_nothing_and_marks_its_rows_as_published(name: str) -> None:
     table = from_nothing(name)
     assert all(block.published for block in table.blocks)
-    assert config_of(name).title in table.markdown()
-    assert "not measured here" in table.markdown()
-    assert "†" not in table.csv()
+    assert config_of(name).title in markdown(table)
+    assert "not measured here" in markdown(table)
+    assert "†" not in csv_text(table)
     for row in (row for block in table.data()["blocks"] for row in block["rows"]):
         assert row["source"]
 

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from condensery.errors import UserError
+from condensery.reporting.formats import markdown, show
 from condensery.reporting.results import Row, read_results, write_results
 from condensery.reporting.table import Significance, build_table
 from condensery.system.files import read_json, write_json
@@ -41,7 +42,7 @@ def test_markdown_shows_percent_best_dash_and_significance() -> None:
         row("MLM | again", 0.10, seed=5, metrics={"MRR@10": 0.1, "Recall@100": 0.566}),
     ]
     table = build_table(rows, ["MRR@10", "Recall@100", "NDCG@10"], Significance("MLM"), title="quickstart")
-    lines = table.markdown().splitlines()
+    lines = markdown(table).splitlines()
     assert lines[0] == "## quickstart · pydocs, test"
     cells = [[cell.strip() for cell in line.replace("\\|", "/").split("|")[1:-1]] for line in lines[2:8]]
     mlm = f"{100 * rows[0].metrics['MRR@10']:.1f}"
@@ -53,7 +54,7 @@ def test_markdown_shows_percent_best_dash_and_significance() -> None:
         ["coCondenser", "17.5†", "**56.6**", "–"],
         ["MLM / again", "10.0", "**56.6**", "–"],
     ]
-    text = table.markdown()
+    text = markdown(table)
     assert "† differs from MLM: paired randomisation test" in text
     assert "Holm-corrected over the 3 tests" in text
     assert [(one.name, one.p < 0.01) for one in table.comparisons] == [
@@ -66,9 +67,7 @@ def test_markdown_shows_percent_best_dash_and_significance() -> None:
 
 
 def test_every_line_of_the_markdown_grid_is_equally_wide() -> None:
-    lines = (
-        build_table([row("a", 0.1), row("a long name", 0.2)], significance=Significance("a")).markdown().splitlines()
-    )
+    lines = markdown(build_table([row("a", 0.1), row("a long name", 0.2)], significance=Significance("a"))).splitlines()
     grids = "\n".join(lines).split("\n\n")
     for grid in (grid.splitlines() for grid in grids if grid.startswith("|")):
         assert len({len(line) for line in grid}) == 1
@@ -122,13 +121,13 @@ def test_a_wide_table_has_a_line_for_each_collection() -> None:
 def test_a_row_without_values_for_each_query_is_not_tested() -> None:
     table = build_table([row("a", 0.1), row("b", 0.4, per_query={})], significance=Significance("a"))
     assert table.comparisons == []
-    assert "†" not in table.markdown()
+    assert "†" not in markdown(table)
 
 
 def test_the_terminal_shows_the_same_numbers() -> None:
     stream = io.StringIO()
     table = build_table([row("MLM", 0.1), row("BM25", 0.4)], significance=Significance("MLM"))
-    table.show(Console(file=stream, width=100))
+    show(table, Console(file=stream, width=100))
     text = stream.getvalue()
     for expected in ("MLM", "BM25", table.cells[0][0].text, table.cells[1][0].text + "†", "differs from MLM"):
         assert expected in text

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from condensery.text.input_file import InputFile
 from condensery.text.sizes import CHARACTERS, counted
-from condensery.text.source import DataConfig, InputFile
+from condensery.text.source import DataConfig
 
 LINE = "x" * 43 + "\n"  # ten tokens
 

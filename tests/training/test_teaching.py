@@ -12,7 +12,7 @@ from condensery.retrieval.pair_scores import PairScores, TeacherScores
 from condensery.text.same_texts import SameTexts
 from condensery.training.batches.base import Share
 from condensery.training.batches.teaching import coverage, taught
-from condensery.training.batches.triples import TrainingQueries
+from condensery.training.batches.training_queries import TrainingQueries
 from condensery.training.fingerprint import described
 
 

@@ -18,7 +18,8 @@ from condensery.tokens.batches import text_rows
 from condensery.tokens.tokenizer import train_wordpiece
 from condensery.training.batches.base import Share, items_in_sequence, items_of_step
 from condensery.training.batches.text_queries import TextQueries
-from condensery.training.batches.triples import TrainingQueries, TripleBatch, TripleBatches
+from condensery.training.batches.training_queries import TrainingQueries
+from condensery.training.batches.triples import TripleBatch, TripleBatches
 from condensery.training.datamodules.triples import TripleDataModule
 
 NEGATIVES = 3

@@ -33,7 +33,8 @@ from condensery.training.batches.sources import (
 )
 from condensery.training.batches.spans import ContextMasking, SpanBatches
 from condensery.training.batches.text_queries import TextQueries
-from condensery.training.batches.triples import TrainingQueries, TripleBatches
+from condensery.training.batches.training_queries import TrainingQueries
+from condensery.training.batches.triples import TripleBatches
 from condensery.training.datamodules.base import StepDataModule
 from condensery.training.modules.base import TrainingModule
 from condensery.training.modules.biencoder import BiEncoderModule

@@ -11,6 +11,7 @@ from condensery.evaluation.agreement import Votes, fleiss_kappa, majority, wilso
 from condensery.evaluation.pairs import PASSAGES, QUERIES
 from condensery.evaluation.proxy import CUTOFFS
 from condensery.reporting.comparison import published_cell
+from condensery.reporting.formats import markdown, show
 from condensery.reporting.table import MISSING, Cell, Table
 from condensery.system.files import atomic, read_json
 
@@ -86,10 +87,10 @@ def _by_bm25(kinds: dict[str, dict[str, Any]], passages: int) -> Table:
 def write_tables(audit: dict[str, Any], path: Path) -> None:
     """Write the tables as Markdown."""
     with atomic(path) as temporary:
-        temporary.write_text("\n".join(table.markdown() for table in tables(audit)), encoding="utf-8")
+        temporary.write_text("\n".join(markdown(table) for table in tables(audit)), encoding="utf-8")
 
 
 def show_audit(folder: Path) -> None:
     """Print the tables of a finished audit."""
     for table in tables(read_json(folder / "audit.json")):
-        table.show()
+        show(table)

@@ -9,21 +9,18 @@ import io
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from condensery.reporting.plain import one_line
+from condensery.reporting.table import COMPARED, MARK, MISSING, Cell, Table
 from condensery.system.cells import NUMBER, harmless
+from condensery.system.files import atomic
 
-if TYPE_CHECKING:
-    from condensery.reporting.table import Cell, Table
-
-MARK, MISSING = "†", "–"
 SOURCE = "source"
-COMPARED = ["metric", "difference", "95 %", "p", "p, seeds too"]  # of a difference from the baseline
 ABOUT_COMPARED = (
     "p is of the test over queries, after Holm's correction. The 95 % interval and the last p, of each test by itself, take "
     "the seeds as drawn at random as well as the queries (Clark 1973); a line with one seed has no spread over seeds."
@@ -50,7 +47,7 @@ ESCAPES = {
 }
 
 
-def one_lined(table: "Table") -> "Table":
+def one_lined(table: Table) -> Table:
     """The table with each of its texts in one line, without control characters."""
     return replace(
         table,
@@ -77,7 +74,7 @@ def _paragraph(text: str) -> str:
     return re.sub(r"^(\d{1,9})(?=[.)]( |$))", r"\1\\", escaped)
 
 
-def markdown(table: "Table") -> str:
+def markdown(table: Table) -> str:
     """The table, what it shows, its notes and the differences from the baseline."""
     table = one_lined(table)
     title = re.sub(r"#+$", r"\\\g<0>", escape_markdown(table.title))  # or it would end the heading, and not be shown
@@ -110,7 +107,7 @@ def markdown(table: "Table") -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _markdown(cell: "Cell") -> str:
+def _markdown(cell: Cell) -> str:
     stars = ("**" if cell.best else "") + ("*" if cell.published and cell.number is not None else "")
     return stars + escape_markdown(cell.text) + stars + (MARK if cell.marked else "")
 
@@ -120,12 +117,12 @@ def _name_markdown(name: str, published: bool) -> str:
     return f"*{escaped}*" if published and name else escaped
 
 
-def _with_kinds(table: "Table") -> list[tuple[str, bool]]:
+def _with_kinds(table: Table) -> list[tuple[str, bool]]:
     """The columns of a turned table, and whether each is published."""
     return [(table.header[i], block.published) for block, places in table.by_block() for i in places]
 
 
-def _above(table: "Table") -> list[tuple[str, list[str]]]:
+def _above(table: Table) -> list[tuple[str, list[str]]]:
     """What stands above the numbers of a turned table: of each column the block and the source."""
     headings = [block.heading for block, places in table.by_block() for _ in places]
     return [("", headings), (SOURCE, table.sources)]
@@ -148,7 +145,7 @@ def _grid(
     return ["| " + " | ".join(row) + " |" for row in [rows[0], rule, *rows[1:]]]
 
 
-def latex(table: "Table") -> str:
+def latex(table: Table) -> str:
     """A ``table`` environment for a document with booktabs and graphicx; the notes stand below the numbers.
 
     A table that is wider than the text is set smaller.
@@ -190,7 +187,7 @@ def latex(table: "Table") -> str:
     )
 
 
-def _latex_turned(table: "Table") -> list[str]:
+def _latex_turned(table: Table) -> list[str]:
     lines = []
     if table.sources:
         spans = [
@@ -212,7 +209,7 @@ def _latex_line(cells: Sequence[str]) -> str:
     return " & ".join(cells) + r" \\"
 
 
-def _latex(cell: "Cell") -> str:
+def _latex(cell: Cell) -> str:
     text = _emphasis(escape(cell.text), cell.published and cell.number is not None)
     return (rf"\textbf{{{text}}}" if cell.best else text) + (escape(MARK) if cell.marked else "")
 
@@ -226,7 +223,7 @@ def escape(text: str) -> str:
     return "".join(ESCAPES.get(character, character) for character in text)
 
 
-def records(table: "Table") -> tuple[list[str], list[list[str]]]:
+def records(table: Table) -> tuple[list[str], list[list[str]]]:
     """Names of columns and lines of text under them. A number stands alone; what else is known of it has columns of its own.
 
     These are, where any line has something for them: the standard deviation over seeds, the p-value of the test against the
@@ -251,18 +248,18 @@ def records(table: "Table") -> tuple[list[str], list[list[str]]]:
     return header, lines
 
 
-def _beside(cells: "Iterator[Cell]") -> list[str]:
+def _beside(cells: Iterator[Cell]) -> list[str]:
     """What a column has to say besides its numbers."""
     texts = [_texts_of(cell) for cell in cells]
     return [kind for kind in (SPREAD, SIGNIFICANCE, PRINTED) if any(one[kind] for one in texts)]
 
 
-def _fields(cell: "Cell", kinds: Sequence[str]) -> list[str]:
+def _fields(cell: Cell, kinds: Sequence[str]) -> list[str]:
     texts = _texts_of(cell)
     return [texts[""], *(texts[kind] for kind in kinds)]
 
 
-def _texts_of(cell: "Cell") -> dict[str, str]:
+def _texts_of(cell: Cell) -> dict[str, str]:
     """All that a cell tells, by the name of its column; the number itself under the empty name."""
     number, _, deviation = cell.text.partition(" ± ")
     several = cell.number is not None and not NUMBER.fullmatch(number)
@@ -276,7 +273,7 @@ def _texts_of(cell: "Cell") -> dict[str, str]:
     }
 
 
-def csv_text(table: "Table") -> str:
+def csv_text(table: Table) -> str:
     """The records with commas between them; what a spreadsheet would take for a formula has an apostrophe before it."""
     stream = io.StringIO()
     header, lines = records(table)
@@ -285,7 +282,14 @@ def csv_text(table: "Table") -> str:
     return stream.getvalue()
 
 
-def show(table: "Table", console: Console | None = None) -> None:
+def write_table(table: Table, folder: Path) -> None:
+    """Write ``table.md``, ``table.tex`` and ``table.csv`` into ``folder``."""
+    for ending, text in (("md", markdown(table)), ("tex", latex(table)), ("csv", csv_text(table))):
+        with atomic(folder / f"table.{ending}") as temporary:
+            temporary.write_text(text, encoding="utf-8", newline="")
+
+
+def show(table: Table, console: Console | None = None) -> None:
     """Print the table, its notes and what it shows to a terminal."""
     table = one_lined(table)
     if console is None:
@@ -320,7 +324,7 @@ def show(table: "Table", console: Console | None = None) -> None:
         console.print(Text(f"\n{table.conclusion}"))
 
 
-def _text(cell: "Cell") -> Text:
+def _text(cell: Cell) -> Text:
     styles = ["bold"] if cell.best else []
     return Text(cell.text + (MARK if cell.marked else ""), " ".join([*styles, _style(cell.published)]).strip())
 

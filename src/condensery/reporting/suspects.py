@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from condensery.reporting.examples import beginning
+from condensery.reporting.formats import show
 from condensery.reporting.table import MISSING, Cell, Table
 from condensery.retrieval.relabelled import PASSAGE, PASSAGE_TEXT, QUERY, QUERY_TEXT, RELEVANT, named
 from condensery.retrieval.suspects import Suspects
@@ -75,7 +76,7 @@ def show_suspects(folder: Path) -> None:
         [Cell(text) for text in (_ratio(item), *item["numbers"][:2], beginning(item["passage"], 60))] for item in items
     ]
     header = ["ratio", "score", "positive's", "passage"]
-    Table("Suspected false negatives: query · passage", header, names, cells, notes=[about(found)]).show()
+    show(Table("Suspected false negatives: query · passage", header, names, cells, notes=[about(found)]))
 
 
 def _texts(suspects: Suspects, collection: Collection, at: int) -> Sequence[str]:

@@ -5,23 +5,20 @@ Rows of one name that differ in their seed become one line: mean and standard de
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
 
 from condensery.errors import UserError
 from condensery.evaluation.metrics import Evaluation
 from condensery.evaluation.significance import PERMUTATIONS, Interval, Test, compare, holm, interval
-from condensery.reporting import formats
 from condensery.reporting.results import Row, averages
-from condensery.system.files import atomic
 
 WIDE = 10  # columns; a table of more is turned
 IN_BOLD = "In percent; the best of each {} in bold."
-MARK, MISSING = formats.MARK, formats.MISSING
+MARK, MISSING = "†", "–"
+COMPARED = ["metric", "difference", "95 %", "p", "p, seeds too"]  # of a difference from the baseline
 TESTS = {"randomisation": "paired randomisation test", "t": "paired t-test"}
 Best = Literal["highest", "lowest", "none"]
 
@@ -58,7 +55,7 @@ class Comparison:
     baseline: str
 
     def shown(self) -> list[str]:
-        """Its cells under ``formats.COMPARED``, in points."""
+        """Its cells under ``COMPARED``, in points."""
         low, high = (f"{100 * end:+.1f}" for end in (self.interval.low, self.interval.high))
         return [f"{100 * self.difference:+.1f}", f"{low} to {high}", f"{self.p:.4f}", f"{self.interval.p:.4f}"]
 
@@ -162,37 +159,6 @@ class Table:
             "turned": self.turned,
             "conclusion": self.conclusion,
         }
-
-    def records(self) -> tuple[list[str], list[list[str]]]:
-        """Names of columns, and lines of text under them: what a spreadsheet, or a table of W&B, takes."""
-        return formats.records(self)
-
-    def markdown(self) -> str:
-        """The table, its notes and the differences from the baseline as Markdown."""
-        return formats.markdown(self)
-
-    def latex(self) -> str:
-        """The table and its notes as LaTeX with booktabs."""
-        return formats.latex(self)
-
-    def csv(self) -> str:
-        """``records`` as CSV."""
-        return formats.csv_text(self)
-
-    def write(self, path: Path) -> None:
-        """Write it to ``path``, which ends in .md, .tex or .csv."""
-        text = {".md": self.markdown, ".tex": self.latex, ".csv": self.csv}[path.suffix]()
-        with atomic(path) as temporary:
-            temporary.write_text(text, encoding="utf-8", newline="")
-
-    def write_all(self, folder: Path) -> None:
-        """Write ``table.md``, ``table.tex`` and ``table.csv`` into ``folder``."""
-        for ending in ("md", "tex", "csv"):
-            self.write(folder / f"table.{ending}")
-
-    def show(self, console: Console | None = None) -> None:
-        """Print the table and its notes to a terminal."""
-        formats.show(self, console)
 
 
 def build_table(

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from condensery.reporting.formats import markdown, records
 from condensery.reporting.plain import one_line
 from condensery.reporting.results import Row
 from condensery.reporting.table import Table
@@ -18,7 +19,7 @@ def log_results(tracked: Tracked, tables: Sequence[Table], figures: Sequence[Pat
     """
     content = hashlib.blake2b(tracked.group.encode(), digest_size=4)
     for table in tables:
-        content.update(table.markdown().encode())
+        content.update(markdown(table).encode())
     for path in figures:
         content.update(path.read_bytes())
     tracked = replace(tracked, run_id=f"{tracked.run_id}-{content.hexdigest()}")
@@ -31,7 +32,7 @@ def log_results(tracked: Tracked, tables: Sequence[Table], figures: Sequence[Pat
 
     try:
         for table in tables:
-            header, lines = table.records()
+            header, lines = records(table)
             columns: list[str | int] = [*header]
             run.log({one_line(table.title): wandb.Table(columns=columns, data=lines)})
         for path in figures:

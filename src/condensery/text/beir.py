@@ -9,9 +9,10 @@ from pydantic import model_validator
 from condensery.errors import UserError
 from condensery.system.files import expanded
 from condensery.system.inputs import anything
+from condensery.text.input_file import InputFile
 from condensery.text.lines import field, integer, read_columns, read_objects
 from condensery.text.records import Document, Passage, Query
-from condensery.text.source import FolderSource, InputFile, Splits, at_least_one
+from condensery.text.source import FolderSource, Splits, at_least_one
 
 if TYPE_CHECKING:
     from condensery.text.writer import CollectionWriter

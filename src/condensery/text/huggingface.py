@@ -21,10 +21,11 @@ from condensery.errors import UserError
 from condensery.system.files import expanded
 from condensery.text.blank import is_blank
 from condensery.text.hub import Repository
+from condensery.text.input_file import InputFile
 from condensery.text.lines import fields_of
 from condensery.text.plain_text import joined
 from condensery.text.records import Passage, Query
-from condensery.text.source import DataConfig, InputFile, Splits, WantedFile
+from condensery.text.source import DataConfig, Splits, WantedFile
 
 if TYPE_CHECKING:
     from condensery.text.writer import CollectionWriter

@@ -20,9 +20,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from condensery.errors import UserError, shown
 from condensery.system.downloads import Download, check_space, fetch
 from condensery.text.hashes import content_hashes
+from condensery.text.input_file import InputFile
 from condensery.text.ir_library import downloads_of, files_of, library, load
 from condensery.text.sizes import CHARACTERS, READ, UNPACKED, CollectionSizes
-from condensery.text.source import DataConfig, InputFile, WantedFile
+from condensery.text.source import DataConfig, WantedFile
 
 AUTO = "auto"
 CANDIDATES = {  # what a split is called in ir_datasets, the best first; "": the collection's own queries

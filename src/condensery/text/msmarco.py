@@ -13,10 +13,11 @@ from pydantic import BaseModel, ConfigDict
 from condensery.errors import UserError
 from condensery.system.inputs import anything
 from condensery.text.beir import NO_DOCUMENTS
+from condensery.text.input_file import InputFile
 from condensery.text.lines import integer, read_columns
 from condensery.text.records import Document, Passage, Query
 from condensery.text.sizes import CollectionSizes, counted
-from condensery.text.source import FolderSource, InputFile, at_least_one, missing_files
+from condensery.text.source import FolderSource, at_least_one, missing_files
 
 if TYPE_CHECKING:
     from condensery.text.writer import CollectionWriter

@@ -14,9 +14,10 @@ from condensery.errors import UserError
 from condensery.system.inputs import FOLDER, HEAD, opened, standing
 from condensery.text.beir import question_files, read_questions
 from condensery.text.blank import is_blank
+from condensery.text.input_file import InputFile
 from condensery.text.lines import read_lines
 from condensery.text.records import Passage
-from condensery.text.source import FolderSource, InputFile, Splits
+from condensery.text.source import FolderSource, Splits
 from condensery.text.words import number_of_words, unspaced
 
 if TYPE_CHECKING:

@@ -3,13 +3,10 @@
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from condensery.errors import UserError
 from condensery.system.inputs import opened
-
-if TYPE_CHECKING:
-    from condensery.text.source import InputFile
+from condensery.text.input_file import InputFile
 
 CHARACTERS = 4.4  # of a token: English in a WordPiece of 30,522, the spaces included
 UNPACKED = 3.0  # bytes of English text in a byte of gzip
@@ -67,7 +64,7 @@ class SentenceSizes:
         return self.each * sum(self.examples.values())
 
 
-def counted_examples(files: Mapping[str, "InputFile"], each: int) -> SentenceSizes | None:
+def counted_examples(files: Mapping[str, InputFile], each: int) -> SentenceSizes | None:
     """The sizes of files with an example of ``each`` sentences a line, by split; None where one cannot be told."""
     examples: dict[str, float] = {}
     tokens = size = 0.0
@@ -81,7 +78,7 @@ def counted_examples(files: Mapping[str, "InputFile"], each: int) -> SentenceSiz
     return SentenceSizes(examples, each, tokens / each / sum(examples.values()), READ * size)
 
 
-def counted(files: Iterable["InputFile"]) -> CollectionSizes:
+def counted(files: Iterable[InputFile]) -> CollectionSizes:
     """The sizes of files with a line an item, by the length of their first lines; what is not there is not counted."""
     none: tuple[float | None, float | None] = (None, None)
     passages = documents = none
@@ -103,7 +100,7 @@ def counted(files: Iterable["InputFile"]) -> CollectionSizes:
     return CollectionSizes(*passages, *documents, queries, reading=READ * size if size else None)
 
 
-def _lines(file: "InputFile") -> tuple[float | None, float | None, float]:
+def _lines(file: InputFile) -> tuple[float | None, float | None, float]:
     """The items of a file, their mean tokens and the bytes of its text; None for what cannot be told.
 
     Of judgements the items are the queries: lines that begin with the same word are one.

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from condensery.errors import UserError, shown
 from condensery.text.blank import is_blank
+from condensery.text.input_file import InputFile
 from condensery.text.lines import decimal, read_csv
-from condensery.text.source import InputFile
 
 HEADER = ["sentence1", "sentence2", "score"]
 HIGHEST = 5.0

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from condensery.errors import UserError
 from condensery.text.dpr import answers_in
+from condensery.text.input_file import InputFile
 from condensery.text.lines import field, read_objects
 from condensery.text.records import Passage, Query
-from condensery.text.source import FolderSource, InputFile, Splits, at_least_one
+from condensery.text.source import FolderSource, Splits, at_least_one
 
 if TYPE_CHECKING:
     from condensery.text.writer import CollectionWriter

@@ -22,6 +22,7 @@ from condensery.reporting.comparison import comparison
 from condensery.reporting.conclusion import conclusion
 from condensery.reporting.curves import draw_curves
 from condensery.reporting.drawing import Figure
+from condensery.reporting.formats import show, write_table
 from condensery.reporting.recommendation import recommendation
 from condensery.reporting.results import Row, write_results
 from condensery.reporting.suspects import show_suspects
@@ -244,9 +245,9 @@ def remove_tables(folder: Path) -> None:
 def show_table(table: Table, folder: Path | None, in_words: bool = True) -> Table:
     """Print a table, with what it shows ``in_words`` or without, write it into ``folder``, and return it."""
     if folder:
-        table.write_all(folder)
+        write_table(table, folder)
     print(flush=True)
-    (table if in_words else replace(table, conclusion="")).show()
+    show(table if in_words else replace(table, conclusion=""))
     return table
 
 

@@ -16,8 +16,8 @@ from condensery.system.files import expanded
 from condensery.system.inputs import look
 from condensery.text.config import DataConfig
 from condensery.text.hashes import content_hashes
+from condensery.text.input_file import InputFile
 from condensery.text.sizes import CHARACTERS, HELD_OUT_SHARE, CollectionSizes, SentenceSizes, counted_examples
-from condensery.text.source import InputFile
 from condensery.text.sts import sts_files
 from condensery.text.triplets import triplet_files
 

@@ -11,7 +11,7 @@ from condensery.retrieval.neighbours import dense_neighbours, lexical_neighbours
 from condensery.text.collection import Collection
 from condensery.training.batches.adaptive import AdaptiveOrder, Similarity
 from condensery.training.batches.scheduling import Ids
-from condensery.training.batches.triples import TrainingQueries
+from condensery.training.batches.training_queries import TrainingQueries
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,8 @@ from condensery.training.adaptive_batches import AdaptiveBatches
 from condensery.training.batches.adaptive import AdaptiveOrder
 from condensery.training.batches.base import Order, items_in_sequence
 from condensery.training.batches.text_queries import TextQueries
-from condensery.training.batches.triples import TrainingQueries, TripleBatches
+from condensery.training.batches.training_queries import TrainingQueries
+from condensery.training.batches.triples import TripleBatches
 from condensery.training.datamodules.triples import TripleDataModule
 from condensery.training.held_out import chosen_queries
 from condensery.training.modules.biencoder import BiEncoderModule

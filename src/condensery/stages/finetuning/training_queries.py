@@ -16,7 +16,7 @@ from condensery.stages.base import Context
 from condensery.stages.finetuning.config import QueriesConfig
 from condensery.text.collection import Collection
 from condensery.training.batches.teaching import coverage
-from condensery.training.batches.triples import TrainingQueries, judged_queries
+from condensery.training.batches.training_queries import TrainingQueries, judged_queries
 from condensery.training.dev_passages import apart_from_dev
 
 

@@ -32,9 +32,9 @@ from condensery.stages.work import (
 )
 from condensery.system.files import expanded, is_hub_name
 from condensery.text.hashes import content_hashes
+from condensery.text.input_file import InputFile
 from condensery.text.languages import check_language
 from condensery.text.sheets import filled_sheets
-from condensery.text.source import InputFile
 
 BYTES = {"float32": 4.0, "float16": 2.0, "int8": 1.0, "binary": 0.125}  # of a number on disk
 

@@ -4,32 +4,18 @@ Of passages that are the same (``NoNegatives``) the first stands for all in a ba
 where it has one, and otherwise that of a passage with its text.
 """
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
-
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from condensery.losses.contrast import teacher_scores
 from condensery.retrieval.no_negatives import packed
 from condensery.tokens.ranges import ranges
-
-if TYPE_CHECKING:
-    from condensery.training.batches.triples import TrainingQueries, TripleBatch
+from condensery.training.batches.training_queries import TrainingQueries
 
 Ids = NDArray[np.int64]
 BLOCK = 4096  # queries that are looked at together
 
 
-def taught_batch(batch: "TripleBatch", training: "TrainingQueries", chosen: Ids) -> "TripleBatch":
-    """The batch of the queries ``chosen`` (b,) with the scores of their teacher."""
-    scored, scores = map(torch.from_numpy, taught(training, chosen))
-    teacher = teacher_scores(scored, scores, batch.passages, len(batch.positive))
-    return replace(batch, teacher=teacher, scored=scored, scores=scores)
-
-
-def taught(training: "TrainingQueries", chosen: Ids) -> tuple[Ids, NDArray[np.float32]]:
+def taught(training: TrainingQueries, chosen: Ids) -> tuple[Ids, NDArray[np.float32]]:
     """What the teacher has scored for the queries ``chosen`` (b,): (s, 2) place in ``chosen`` and passage, and (s,) scores.
 
     No pair is there twice: of several sources the first that has it counts.
@@ -44,7 +30,7 @@ def taught(training: "TrainingQueries", chosen: Ids) -> tuple[Ids, NDArray[np.fl
     return pairs[new], scores[order][new]
 
 
-def coverage(training: "TrainingQueries") -> tuple[int, int]:
+def coverage(training: TrainingQueries) -> tuple[int, int]:
     """Of all passages that may be drawn for the queries, positives and hard negatives, how many have a score, and all."""
     scored = total = 0
     for first in range(0, len(training.rows), BLOCK):

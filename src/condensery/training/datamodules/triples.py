@@ -36,7 +36,8 @@ from condensery.training.batches.base import Order
 from condensery.training.batches.lists import ListBatches
 from condensery.training.batches.teaching import coverage
 from condensery.training.batches.text_queries import TextQueries
-from condensery.training.batches.triples import TrainingQueries, TripleBatches, judged_queries
+from condensery.training.batches.training_queries import TrainingQueries, judged_queries
+from condensery.training.batches.triples import TripleBatches
 from condensery.training.datamodules.base import TokenDataModule
 from condensery.training.dev_passages import apart_from_dev
 from condensery.training.validation import PairSample, ValidationSample, pair_sample
