@@ -74,7 +74,7 @@ def tokenising_on(folder: Path) -> None:
 
 def reading_docstrings(folder: Path) -> None:
     """Forked, where there is no other thread."""
-    from condensery.text.pydocs import _mapper
+    from condensery.text.formats.pydocs import _mapper
 
     with _mapper(2) as run:
         assert os.getpid() not in set(run(nap, range(8)))
@@ -97,7 +97,7 @@ class Steps:
 
 
 def loading_batches(folder: Path) -> None:
-    from condensery.training.datamodules.base import StepDataModule
+    from condensery.training.datamodules.steps import StepDataModule
 
     loader = iter(StepDataModule(Steps(), workers=1).train_dataloader())
     assert next(loader) == 0
@@ -122,7 +122,7 @@ class Waiting:
 
 def scheduling_batches(folder: Path) -> None:
     """The process that makes adaptive batches."""
-    from condensery.training.adaptive_batches import AdaptiveBatches
+    from condensery.training.adaptive.callback import AdaptiveBatches
 
     callback = AdaptiveBatches(Waiting(folder), Steps())  # type: ignore[arg-type]
     callback._encode = lambda *_: None  # type: ignore[method-assign,assignment]

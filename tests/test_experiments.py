@@ -14,8 +14,8 @@ from condensery.evaluation.metrics import Evaluation
 from condensery.evaluation.significance import interval, randomisation_test
 from condensery.reporting.results import Row, read_results, write_results
 from condensery.reporting.table import build_table
-from condensery.text.given import collection_of
 from condensery.text.records import Passage, Query
+from condensery.text.to_collection import collection_of
 from condensery.text.writer import CollectionWriter
 
 EXPERIMENTS = Path(__file__).resolve().parents[1] / "experiments"

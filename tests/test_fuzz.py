@@ -33,7 +33,7 @@ def test_a_few_seconds_of_it_find_nothing(tmp_path: Path) -> None:
 PLANTED = """
 import os, time
 from condensery.errors import UserError
-from condensery.text import beir
+from condensery.text.formats import beir
 read, objects = beir.read_qrels, beir.read_objects
 def planted(path, split, *others):
     if os.path.exists("../stack.txt"):  # not yet where the sound input is read

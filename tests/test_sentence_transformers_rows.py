@@ -18,10 +18,10 @@ from released import PROMPTS, released
 from small_runs import metrics_of, run_command, some_text, write_beir
 
 from condensery.errors import UserError
-from condensery.evaluation.of_searchers import evaluate
+from condensery.evaluation.evaluate import evaluate
 from condensery.retrieval.dense_searcher import Retriever
 from condensery.text import read_collection
-from condensery.text.given import _source
+from condensery.text.to_collection import _source
 from condensery.tokens.tokenizer import train_wordpiece
 
 TEXT = some_text(documents=30, seed=5)

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from condensery.randomness import generator
 from condensery.retrieval.neighbours import dense_neighbours, lexical_neighbours
-from condensery.training.batches.scheduling import Ids, Scheduler
+from condensery.training.adaptive.search import Ids, Scheduler
 
 NEIGHBOURS, MEASURED, SEED = 100, 200, 1
 USAGE = "usage: batch_scheduling.py root=DIR | synthetic=PAIRS [batch=N] [beam=N] [queries=N]"
@@ -58,9 +58,9 @@ class Pairs:
 def from_folder(root: Path, limit: int | None, scratch: Path) -> Pairs:
     """The training pairs of a BEIR folder, by BM25."""
     from condensery.retrieval.bm25 import BM25Index
-    from condensery.text.beir import BeirSource
-    from condensery.text.beir import read as read_beir
     from condensery.text.collection import Collection
+    from condensery.text.formats.beir import BeirSource
+    from condensery.text.formats.beir import read as read_beir
     from condensery.text.source import Splits
     from condensery.text.writer import CollectionWriter
 

@@ -31,12 +31,12 @@ from torch.utils.data import DataLoader
 from condensery.system.files import write_json
 from condensery.tokens.spans import SentencePacked
 from condensery.tokens.store import TokenStore
-from condensery.training.batches.base import Batch, Batches
 from condensery.training.batches.sources import PassageQueries, PassagesAndQueries, SingleSpans, SpanPairs
 from condensery.training.batches.spans import SpanBatches
+from condensery.training.batches.steps import Batch, Batches
 from condensery.training.batches.training_queries import TrainingQueries
 from condensery.training.batches.triples import TripleBatches
-from condensery.training.datamodules.base import StepDataModule
+from condensery.training.datamodules.steps import StepDataModule
 
 LENGTH, TEXTS, TICK = 128, 40_000, 100.0  # the last: what /proc counts a second in, on Linux
 

@@ -416,7 +416,7 @@ def read_words(folder: Path, scratch: Path) -> Any:
 
 
 def read_sts(folder: Path, scratch: Path) -> Any:
-    from condensery.text import sts
+    from condensery.text.formats import sts
 
     return {split: list(sts.read_sts(file.open_path())) for split, file in sts.sts_files(folder).items()}
 
@@ -470,8 +470,8 @@ def _words(folder: Path) -> Any:
 
 
 def _backbone(vocabulary: Any, family: str = "bert") -> Any:
-    from condensery.models.backbone import masked_language_model
-    from condensery.models.config import BackboneConfig
+    from condensery.models.checkpoints.backbone import masked_language_model
+    from condensery.models.checkpoints.config import BackboneConfig
 
     sizes: dict[str, Any] = {"layers": 2, "hidden": 16, "heads": 2, "intermediate": 32, "max_positions": 24}
     other = {
@@ -486,8 +486,9 @@ def _backbone(vocabulary: Any, family: str = "bert") -> Any:
 
 
 def write_checkpoint(kind: str, root: Path) -> None:
-    from condensery.models import checkpoint, cross_encoder, generator
+    from condensery.models import cross_encoder, generator
     from condensery.models.biencoder import BiEncoder
+    from condensery.models.checkpoints import saving as checkpoint
     from condensery.models.condenser import Condenser, condenser_shape
     from condensery.models.encoder import Encoder
     from condensery.models.masked_autoencoder import MaskedAutoEncoder, decoder_shape
@@ -527,7 +528,8 @@ def read_checkpoint(kind: str, folder: Path, scratch: Path) -> Any:
     import numpy as np
     import torch
 
-    from condensery.models import checkpoint, cross_encoder, generator
+    from condensery.models import cross_encoder, generator
+    from condensery.models.checkpoints import saving as checkpoint
     from condensery.models.masked_autoencoder import decoder_shape
     from condensery.models.query_tower import load_query_tower
     from condensery.tokens.batches import chunks
@@ -733,13 +735,21 @@ OF_TEXT = {"no_utf8": ("**/*",), "no_file": ("**/*",), "broken_gzip": ("**/*",),
 BOTH: dict[str, Any] = {"splits": {"train": "train", "dev": None, "test": "test"}}
 NQ = {"train": "biencoder-nq-train.json", "test": "nq-test.qa.csv"}
 TRIVIA = {"train": "biencoder-trivia-train.json", "test": "trivia-test.qa.csv"}
-GROUND = ("numpy", "pyarrow", "pyarrow.compute", "pyarrow.csv", "condensery.text.readers", "condensery.text.config")
-GROUND += ("condensery.text.known_texts", "condensery.text.sts", "condensery.text.sections", "condensery.text.queries")
+GROUND = (
+    "numpy",
+    "pyarrow",
+    "pyarrow.compute",
+    "pyarrow.csv",
+    "condensery.text.formats.readers",
+    "condensery.text.config",
+)
+GROUND += ("condensery.text.known_texts", "condensery.text.formats.sts")
+GROUND += ("condensery.text.sections", "condensery.text.queries")
 RANKED = (*GROUND, "condensery.retrieval.negatives", "condensery.retrieval.runs")
 HEAVY = (
     *GROUND,
     "torch",
-    "condensery.models.checkpoint",
+    "condensery.models.checkpoints.saving",
     "condensery.models.cross_encoder",
     "condensery.models.generator",
 )

@@ -27,9 +27,9 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 import numpy as np
 from sizes import given, in_turn
 
-from condensery.text.beir import BeirSource
-from condensery.text.beir import read as read_beir
 from condensery.text.collection import Collection
+from condensery.text.formats.beir import BeirSource
+from condensery.text.formats.beir import read as read_beir
 from condensery.text.source import Splits
 from condensery.text.writer import CollectionWriter
 from condensery.tokens.store import tokenise

@@ -63,13 +63,13 @@ from sizes import given, mixed
 
 from condensery.arguments import Range
 from condensery.errors import UserError, close_to, of_the_disk
-from condensery.models.about import vector_settings
-from condensery.models.hub import checkpoint_folder
-from condensery.models.loading import quiet, readable
+from condensery.models.checkpoints.hub import checkpoint_folder
+from condensery.models.checkpoints.loading import quiet, readable
+from condensery.models.checkpoints.metadata import vector_settings
 from condensery.pipeline.launch.hardware import quick_precision
 from condensery.system.files import atomic, expanded, write_json
 from condensery.text.collection import DESCRIPTION, Collection
-from condensery.text.given import collection_of
+from condensery.text.to_collection import collection_of
 from condensery.tokens.grouping import sentences
 
 EMPTY = ("checkpoint", "data", "budget", "out", "batch", "rate", "length", "threads", "miner", "relative_margin")

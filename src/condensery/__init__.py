@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from condensery.errors import UserError
-    from condensery.evaluation.of_searchers import evaluate
-    from condensery.losses.base import RetrievalLoss
+    from condensery.evaluation.evaluate import evaluate
     from condensery.losses.cached import cached_backward
     from condensery.losses.registry import register
+    from condensery.losses.retrieval_loss import RetrievalLoss
     from condensery.results import run
     from condensery.retrieval.bm25_searcher import BM25
     from condensery.retrieval.dense_searcher import Retriever
     from condensery.retrieval.fused import Fused
-    from condensery.retrieval.hits import Hit
     from condensery.retrieval.pair_scores import PairScores
     from condensery.retrieval.reranked import Reranked
+    from condensery.retrieval.searcher import Hit
     from condensery.training.batches.spans import ContextMasking
     from condensery.training.datamodules.passage_queries import PassageQueryDataModule
     from condensery.training.datamodules.rankings import RankingDataModule
@@ -78,7 +78,7 @@ _MODULES = {
     "ContrastiveModule": "training.modules.contrastive",
     "CrossEncoderModule": "training.modules.cross_encoder",
     "Fused": "retrieval.fused",
-    "Hit": "retrieval.hits",
+    "Hit": "retrieval.searcher",
     "InverseClozeModule": "training.modules.pretraining",
     "MaskedAutoEncoderModule": "training.modules.pretraining",
     "PairScores": "retrieval.pair_scores",
@@ -87,14 +87,14 @@ _MODULES = {
     "QueryTowerModule": "training.modules.query_tower",
     "RankingDataModule": "training.datamodules.rankings",
     "Reranked": "retrieval.reranked",
-    "RetrievalLoss": "losses.base",
+    "RetrievalLoss": "losses.retrieval_loss",
     "Retriever": "retrieval.dense_searcher",
     "SpanPairDataModule": "training.datamodules.spans",
     "TripleDataModule": "training.datamodules.triples",
     "UserError": "errors",
     "cached_backward": "losses.cached",
     "check_gradients": "training.gradient_check",
-    "evaluate": "evaluation.of_searchers",
+    "evaluate": "evaluation.evaluate",
     "register": "losses.registry",
     "run": "results",
 }

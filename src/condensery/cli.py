@@ -178,7 +178,7 @@ def _of_data(arguments: list[str]) -> list[str]:
 
 
 def _library_of(name: str) -> str:
-    from condensery.text.ir_datasets import knows
+    from condensery.text.formats.ir_datasets import knows
 
     return "ir_datasets" if knows(name) else "huggingface"
 

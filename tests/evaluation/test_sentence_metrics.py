@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from condensery.evaluation.sentences import nearer, spearman
+from condensery.evaluation.sentence_tasks import nearer, spearman
 
 
 def _at(*degrees: float, length: float = 1.0) -> np.ndarray:

@@ -222,7 +222,7 @@ def test_dev_queries_are_validated_on(world: Path, tmp_path: Path) -> None:
     value = float(run.callback_metrics["val/mrr@10"])
     assert float(best.best_model_score) == value
     retriever = Retriever(module)
-    dev = evaluate(retriever, condensery.text.given.collection_of(world / "scifact"), ["MRR@10"], split="dev")
+    dev = evaluate(retriever, condensery.text.to_collection.collection_of(world / "scifact"), ["MRR@10"], split="dev")
     assert value == pytest.approx(dev["MRR@10"], abs=1e-6), "the sample holds all passages of so small a collection"
     assert retriever.query_length == 16
     run = trainer(tmp_path, max_epochs=1)
@@ -617,7 +617,7 @@ def test_texts_are_tokenised_once(world: Path, monkeypatch: pytest.MonkeyPatch) 
     data = spans()(world)
     data.prepare_data()
     monkeypatch.setattr(
-        "condensery.training.datamodules.base.tokenise_collection", lambda **_: pytest.fail("read again")
+        "condensery.training.datamodules.steps.tokenise_collection", lambda **_: pytest.fail("read again")
     )
     spans(seed=9)(world).prepare_data()
 

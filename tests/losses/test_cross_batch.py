@@ -13,10 +13,11 @@ import torch
 from forked import run_processes
 from torch import Tensor, distributed, nn
 
-from condensery.losses.base import RetrievalLoss
-from condensery.losses.cross_batch import average, gathered, joined_passages, share_of
+from condensery.distributed import average, gathered, share_of
+from condensery.losses.cross_batch import joined_passages
 from condensery.losses.gradient_cache import backpropagate
 from condensery.losses.info_nce import info_nce
+from condensery.losses.retrieval_loss import RetrievalLoss
 from condensery.models.biencoder import BiEncoder
 from condensery.models.condenser import Condenser, CondenserShape
 from condensery.models.encoder import Encoder
@@ -28,8 +29,8 @@ from condensery.training.batches.spans import SpanBatch
 from condensery.training.batches.text_queries import TextQueries
 from condensery.training.batches.training_queries import TrainingQueries
 from condensery.training.batches.triples import TripleBatch, TripleBatches
-from condensery.training.modules.base import TrainingModule
 from condensery.training.modules.biencoder import BiEncoderModule
+from condensery.training.modules.optimisation import TrainingModule
 from condensery.training.modules.pretraining import CoCondenserModule, InverseClozeModule
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "training"))

@@ -11,11 +11,11 @@ from test_learning_to_rank import PASSAGES, QUERIES, batch
 from torch import Tensor, nn
 
 from condensery.errors import UserError
-from condensery.losses.base import RetrievalLoss
 from condensery.losses.gradient_cache import backpropagate
 from condensery.losses.info_nce import InfoNCE, info_nce
 from condensery.losses.matryoshka import Matryoshka
 from condensery.losses.registry import check_loss, make_loss
+from condensery.losses.retrieval_loss import RetrievalLoss
 from condensery.models.biencoder import BiEncoder
 from condensery.models.encoder import Encoder
 from condensery.models.pooling import head_of

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from condensery.losses.sentences import cosine_regression, triplet_margin
+from condensery.losses.similarity import cosine_regression, triplet_margin
 
 
 def _random(seed: int) -> torch.Tensor:

@@ -10,7 +10,7 @@ from transformers import AutoModel, AutoTokenizer, BertConfig, BertForMaskedLM, 
 
 from condensery.errors import UserError
 from condensery.models.biencoder import PASSAGE, QUERY, BiEncoder
-from condensery.models.checkpoint import (
+from condensery.models.checkpoints.saving import (
     QUERY_ENCODER,
     SavedRetriever,
     load_biencoder,

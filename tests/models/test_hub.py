@@ -16,13 +16,18 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from condensery.errors import UserError
-from condensery.models.checkpoint import load_any_retriever, load_biencoder, load_condenser, load_masked_autoencoder
+from condensery.models.checkpoints.hub import checkpoint_folder
+from condensery.models.checkpoints.saving import (
+    load_any_retriever,
+    load_biencoder,
+    load_condenser,
+    load_masked_autoencoder,
+)
+from condensery.models.checkpoints.sentence_transformers import write_modules
 from condensery.models.condenser import Condenser, CondenserShape
 from condensery.models.cross_encoder import load_cross_encoder
-from condensery.models.hub import checkpoint_folder
 from condensery.models.masked_autoencoder import decoder_shape
 from condensery.models.pooling import head_of
-from condensery.models.sentence_transformers import write_modules
 from condensery.models.vectors import DenseShape, VectorSettings
 
 NAME = "somebody/model"

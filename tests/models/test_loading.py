@@ -23,8 +23,8 @@ from transformers import (
 )
 
 from condensery.errors import UserError
-from condensery.models.backbone import load_masked_language_model
-from condensery.models.checkpoint import (
+from condensery.models.checkpoints.backbone import load_masked_language_model
+from condensery.models.checkpoints.saving import (
     SavedRetriever,
     load_biencoder,
     load_condenser,

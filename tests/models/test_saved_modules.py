@@ -12,16 +12,16 @@ from error_lines import names
 from released import KINDS, SEVERAL, library_scores, two_towers
 
 from condensery.errors import UserError
-from condensery.models.about import longest_inputs, made_for_search, vector_settings
-from condensery.models.checkpoint import (
+from condensery.models.checkpoints.config import BackboneConfig
+from condensery.models.checkpoints.metadata import longest_inputs, made_for_search, vector_settings
+from condensery.models.checkpoints.saving import (
     SavedRetriever,
     load_any_retriever,
     load_biencoder,
     load_retriever,
     save_retriever,
 )
-from condensery.models.config import BackboneConfig
-from condensery.models.sentence_transformers import write_modules
+from condensery.models.checkpoints.sentence_transformers import write_modules
 from condensery.models.vectors import POOLED, DenseShape, VectorSettings
 from condensery.retrieval.dense_searcher import Retriever
 
@@ -308,7 +308,7 @@ def test_towers_that_read_other_tokens_are_one_line(wordpiece: Path, tmp_path: P
 
 
 def test_files_say_what_was_given(tmp_path: Path) -> None:
-    from condensery.models.sentence_transformers import read_modules
+    from condensery.models.checkpoints.sentence_transformers import read_modules
 
     for pooling in POOLED:
         settings = VectorSettings(pooling, True, "q ", "p ", 4)  # type: ignore[arg-type]

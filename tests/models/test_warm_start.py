@@ -14,8 +14,8 @@ from textbook import CLS, PAD, SEP, SIZE, language_model, vocabulary
 from torch import Tensor
 from transformers import AutoModelForMaskedLM, PreTrainedModel, T5Config, T5ForConditionalGeneration
 
-from condensery.models.backbone import masked_language_model
-from condensery.models.config import BackboneConfig
+from condensery.models.checkpoints.backbone import masked_language_model
+from condensery.models.checkpoints.config import BackboneConfig
 from condensery.models.encoder import Encoder
 from condensery.models.warm_start import SMOOTH, WarmStart, token_vectors, warm_up, warm_up_generator
 from condensery.tokens.batches import chunks, flatten

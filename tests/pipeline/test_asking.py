@@ -201,7 +201,7 @@ def test_a_query_is_encoded_as_transformers_does(tmp_path: Path, separate: bool)
     from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel
 
     from condensery.models.biencoder import BiEncoder
-    from condensery.models.checkpoint import SavedRetriever, save_retriever
+    from condensery.models.checkpoints.saving import SavedRetriever, save_retriever
     from condensery.models.encoder import Encoder
     from condensery.tokens.tokenizer import train_wordpiece
 

@@ -13,8 +13,8 @@ from condensery.errors import UserError
 from condensery.reporting.ask import ask, printable, show
 from condensery.retrieval.bm25 import build_bm25
 from condensery.retrieval.free_texts import searcher
-from condensery.retrieval.hits import Hit
 from condensery.retrieval.index import open_index
+from condensery.retrieval.searcher import Hit
 from condensery.system.files import write_json
 from condensery.text.collection import Collection
 from condensery.text.records import Passage

@@ -12,7 +12,7 @@ from condensery import BM25, Fused, TripleDataModule, UserError, evaluate
 from condensery.retrieval.fusion import FusedIndex
 from condensery.retrieval.ranking import Ranking, pack, top, unpack
 from condensery.retrieval.searcher import Searcher
-from condensery.text.given import collection_of
+from condensery.text.to_collection import collection_of
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 PASSAGES = {

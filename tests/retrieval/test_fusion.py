@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from condensery.errors import UserError
 from condensery.retrieval import fusion
 from condensery.retrieval.bm25 import BM25Index, build_bm25
+from condensery.retrieval.collection_retriever import recall_of
 from condensery.retrieval.dense import DenseIndex
 from condensery.retrieval.fusion import FusedIndex, best_point, measure_grid, min_max, weight_grid
 from condensery.retrieval.index import open_index
 from condensery.retrieval.ranking import Ranking
-from condensery.retrieval.retriever import recall_of
 from condensery.system.files import read_json, write_json
 from condensery.system.progress import ProgressTask, progress
 from condensery.text.collection import Collection

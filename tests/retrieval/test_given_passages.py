@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from condensery.errors import UserError
-from condensery.retrieval.approximate import ApproximateIndex, build_approximate, write_approximate
+from condensery.retrieval.ann import ApproximateIndex, build_approximate, write_approximate
 from condensery.retrieval.bm25 import BM25Index, build_bm25
 from condensery.retrieval.bm25_searcher import BM25
+from condensery.retrieval.collection_retriever import CollectionRetriever
 from condensery.retrieval.dense import DenseIndex
 from condensery.retrieval.fusion import FusedIndex
 from condensery.retrieval.own_passages import WithoutOwn
 from condensery.retrieval.reranking import RerankedIndex, write_reranked
-from condensery.retrieval.retriever import CollectionRetriever
 from condensery.retrieval.searcher_index import SearcherIndex
 from condensery.system.progress import progress
 from condensery.text.collection import Collection

@@ -12,11 +12,11 @@ from simulated_processes import in_parts
 
 from condensery.retrieval import negatives
 from condensery.retrieval.bm25 import build_bm25
+from condensery.retrieval.collection_retriever import CollectionRetriever
 from condensery.retrieval.index import open_index
 from condensery.retrieval.mining import mine
 from condensery.retrieval.negatives import open_negatives, read_negatives
 from condensery.retrieval.ranking import Ranking
-from condensery.retrieval.retriever import CollectionRetriever
 from condensery.system.progress import ProgressTask
 from condensery.text.collection import Collection
 from condensery.text.records import Passage, Query

@@ -9,7 +9,7 @@ from single_stage import inputs, run_stage
 from transformers import AutoModel, BertConfig, BertModel
 
 from condensery.errors import UserError
-from condensery.models.checkpoint import load_retriever
+from condensery.models.checkpoints.saving import load_retriever
 from condensery.stages.retrieval.config import RetrieverConfig
 from condensery.system.files import write_json
 from condensery.tokens.tokenizer import load_tokenizer

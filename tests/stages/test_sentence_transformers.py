@@ -10,8 +10,8 @@ from released import SEVERAL, released
 from single_stage import inputs, run_stage
 from small_runs import metrics_of, run_command, some_text, splits_of, write_beir
 
-from condensery.models.about import made_for_search
-from condensery.models.checkpoint import load_retriever
+from condensery.models.checkpoints.metadata import made_for_search
+from condensery.models.checkpoints.saving import load_retriever
 from condensery.retrieval.dense_searcher import Retriever
 from condensery.system.files import read_json
 from condensery.training.datamodules.triples import TripleDataModule
@@ -181,7 +181,7 @@ def test_nested_vectors_are_trained_with_the_layers_behind_them_and_open_there_c
 ) -> None:
     import pytorch_lightning as pl
 
-    from condensery.models.checkpoint import load_biencoder
+    from condensery.models.checkpoints.saving import load_biencoder
 
     library = pytest.importorskip("sentence_transformers")
     prefixes = {"query_prefix": PROMPTS["query"], "passage_prefix": PROMPTS["document"]}
@@ -284,7 +284,7 @@ def test_settings_for_small_models_from_scratch_are_said_where_a_grown_one_is_tr
     from transformers import BertConfig, BertModel
 
     from condensery.models.biencoder import BiEncoder
-    from condensery.models.config import BackboneConfig
+    from condensery.models.checkpoints.config import BackboneConfig
     from condensery.models.encoder import Encoder
     from condensery.models.vectors import VectorSettings
     from condensery.stages.training import unsuited

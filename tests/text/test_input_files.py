@@ -409,7 +409,7 @@ def test_numbers_are_read_as_python_reads_them(written: str) -> None:
 
 @pytest.mark.parametrize("score", ["0_1", "１"])
 def test_scores_of_sentence_pairs_are_plain_numbers(score: str, tmp_path: Path) -> None:
-    from condensery.text.sts import read_sts
+    from condensery.text.formats.sts import read_sts
 
     (tmp_path / "train.csv").write_text(f"sentence1,sentence2,score\na,b,{score}\n")
     said = refused(lambda: list(read_sts(tmp_path / "train.csv")))

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from condensery.errors import UserError
-from condensery.text import pydocs, read_collection
+from condensery.text import read_collection
 from condensery.text.collection import Collection
 from condensery.text.duplicates import contained, first_of_each, sketches, words
-from condensery.text.pydocs import source_files, split_of
+from condensery.text.formats import pydocs
+from condensery.text.formats.pydocs import source_files, split_of
 
 from .conftest import Make
 
@@ -41,7 +42,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def stdlib(tmp_path_factory: pytest.TempPathFactory, project: Path) -> Collection:
-    from condensery.text.pydocs import PydocsSource
+    from condensery.text.formats.pydocs import PydocsSource
 
     made = PydocsSource(
         name="s",
@@ -79,7 +80,7 @@ def test_copies_repeated_sentences_and_quoted_sentences_are_dealt_with(
 def test_the_collection_does_not_depend_on_the_number_of_workers(
     tmp_path: Path, config: Make, package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("condensery.text.pydocs.PORTION", 1)  # a portion for every file
+    monkeypatch.setattr("condensery.text.formats.pydocs.PORTION", 1)  # a portion for every file
     hashes = {
         workers: read_collection(
             config("pydocs", packages=["toy"], workers=workers), tmp_path / str(workers)
@@ -92,7 +93,7 @@ def test_the_collection_does_not_depend_on_the_number_of_workers(
 def test_boilerplate_paragraphs_are_taken_away(
     tmp_path: Path, config: Make, package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("condensery.text.pydocs.BOILERPLATE", 2)
+    monkeypatch.setattr("condensery.text.formats.pydocs.BOILERPLATE", 2)
     for name in ("m1", "m2", "m3"):
         text = docstring(name * 3).replace('\n    """\n', '\n\n    Inherits from the base.\n    """\n')
         (package / f"{name}.py").write_text(text)

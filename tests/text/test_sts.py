@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from condensery.errors import UserError
-from condensery.text.sts import read_sts, sts_files
+from condensery.text.formats.sts import read_sts, sts_files
 
 HEADER = "sentence1,sentence2,score\n"
 

@@ -6,7 +6,7 @@ import pytest
 from error_lines import names
 
 from condensery.errors import UserError
-from condensery.text.triplets import read_triplets, triplet_files
+from condensery.text.formats.triplets import read_triplets, triplet_files
 
 HEADER = "Sentence1,Sentence2,Sentence3\n"
 

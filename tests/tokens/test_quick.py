@@ -6,7 +6,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from condensery.errors import UserError
-from condensery.tokens import quick
+from condensery.tokens import light_tokenizer as quick
 from condensery.tokens.tokenizer import train_wordpiece
 
 TEXTS = [

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, BertTokenizer
 
 from condensery.errors import UserError
 from condensery.tokens.coverage import coverage
-from condensery.tokens.quick import load_quick_tokenizer
+from condensery.tokens.light_tokenizer import load_quick_tokenizer
 from condensery.tokens.tokenizer import SPECIAL, _alphabet, load_tokenizer, normaliser, train_wordpiece
 from condensery.tokens.vocabulary import Vocabulary
 

@@ -22,11 +22,12 @@ from condensery.models.biencoder import PASSAGE, QUERY, BiEncoder
 from condensery.models.encoder import Encoder
 from condensery.retrieval.neighbours import dense_neighbours
 from condensery.tokens.batches import chunks, text_rows
-from condensery.training.adaptive_batches import AdaptiveBatches
-from condensery.training.batches.adaptive import AdaptiveOrder
-from condensery.training.batches.scheduling import Scheduler, drawn_positives
+from condensery.training.adaptive.callback import AdaptiveBatches
+from condensery.training.adaptive.order import AdaptiveOrder
+from condensery.training.adaptive.search import Scheduler
+from condensery.training.batches.training_queries import drawn_positives
 from condensery.training.batches.triples import TripleBatches
-from condensery.training.datamodules.base import StepDataModule
+from condensery.training.datamodules.steps import StepDataModule
 from condensery.training.loop import fit
 from condensery.training.modules.biencoder import BiEncoderModule
 

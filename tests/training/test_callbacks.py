@@ -15,7 +15,7 @@ from torch import Tensor
 
 from condensery.errors import UserError
 from condensery.training.loop import first_step, fit
-from condensery.training.modules.base import TrainingModule
+from condensery.training.modules.optimisation import TrainingModule
 from condensery.training.validation import mean_reciprocal_rank
 
 # The rate rises for 5 steps of 20 and falls then; it is looked at after every fourth step, as it was in that step
@@ -130,7 +130,7 @@ def test_the_moving_average_of_the_weights_is_validated_and_is_the_result(
         validated.append({name: w.detach().clone() for name, w in embed.__self__.named_parameters()})
         return mean_reciprocal_rank(embed, sample)
 
-    monkeypatch.setattr("condensery.training.modules.base.mean_reciprocal_rank", watched)
+    monkeypatch.setattr("condensery.training.modules.optimisation.mean_reciprocal_rank", watched)
     every, plain = Snapshots(), Snapshots()
     train(tmp_path, "plain", [plain])
     validated.clear()

@@ -15,9 +15,9 @@ import trainings
 
 from condensery.errors import UserError
 from condensery.tokens.tokenizer import train_wordpiece
-from condensery.training.batches.adaptive import AdaptiveOrder
-from condensery.training.batches.base import items_in_sequence
-from condensery.training.datamodules.base import StepDataModule
+from condensery.training.adaptive.order import AdaptiveOrder
+from condensery.training.batches.steps import items_in_sequence
+from condensery.training.datamodules.steps import StepDataModule
 from condensery.training.fingerprint import described, hash_of, settings_of
 
 generator_words = generators.words

@@ -16,8 +16,8 @@ from condensery import RetrievalLoss, UserError, cached_backward, check_gradient
 from condensery.losses.gradient_report import LOSS, GradientReport
 from condensery.models.biencoder import BiEncoder
 from condensery.models.encoder import Encoder
-from condensery.training.modules.base import TrainingModule
 from condensery.training.modules.biencoder import BiEncoderModule
+from condensery.training.modules.optimisation import TrainingModule
 
 
 class Model(nn.Module):
@@ -184,7 +184,7 @@ def scaled_contrast(queries: Tensor, passages: Tensor) -> Tensor:
 def summed(loss: Callable[..., Tensor], *parts: Part) -> Tensor:
     """Ours, but for the mean over the processes."""
     size = distributed.get_world_size() if distributed.is_initialized() else 1
-    from condensery.losses.cross_batch import gathered
+    from condensery.distributed import gathered
 
     return cached_backward(lambda *all: loss(*map(gathered, all)) * size, *parts) / size
 

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sparse
 
 from condensery.randomness import generator
-from condensery.training.batches.scheduling import Scheduler, hardness
+from condensery.training.adaptive.search import Scheduler, hardness
 
 NONE = np.empty(0, np.int64)
 SEED, EPOCH, N = 3, 2, 4

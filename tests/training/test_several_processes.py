@@ -20,13 +20,13 @@ from torch import Tensor, distributed
 
 from condensery.errors import UserError
 from condensery.tokens.tokenizer import train_wordpiece
-from condensery.training.adaptive_batches import AdaptiveBatches
-from condensery.training.batches.base import Share
-from condensery.training.datamodules.base import StepDataModule
+from condensery.training.adaptive.callback import AdaptiveBatches
+from condensery.training.batches.steps import Share
+from condensery.training.datamodules.steps import StepDataModule
 from condensery.training.loop import fit
-from condensery.training.modules.base import TrainingModule
 from condensery.training.modules.biencoder import BiEncoderModule
 from condensery.training.modules.generator import GeneratorModule
+from condensery.training.modules.optimisation import TrainingModule
 from condensery.training.settings import LoopSettings
 
 PROCESSES, STEPS = 2, 20

@@ -10,7 +10,7 @@ import trainings
 from condensery.retrieval.no_negatives import NoNegatives
 from condensery.retrieval.pair_scores import PairScores, TeacherScores
 from condensery.text.same_texts import SameTexts
-from condensery.training.batches.base import Share
+from condensery.training.batches.steps import Share
 from condensery.training.batches.teaching import coverage, taught
 from condensery.training.batches.training_queries import TrainingQueries
 from condensery.training.fingerprint import described

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from condensery.tokens.batches import Chunk, DecoderInput, chunks
-from condensery.training.batches.base import Batch
 from condensery.training.batches.spans import SpanBatch
+from condensery.training.batches.steps import Batch
 from condensery.training.batches.triples import TripleBatch
 
 

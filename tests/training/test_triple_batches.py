@@ -16,7 +16,7 @@ from condensery.text.same_texts import SameTexts
 from condensery.text.writer import CollectionWriter
 from condensery.tokens.batches import text_rows
 from condensery.tokens.tokenizer import train_wordpiece
-from condensery.training.batches.base import Share, items_in_sequence, items_of_step
+from condensery.training.batches.steps import Share, items_in_sequence, items_of_step
 from condensery.training.batches.text_queries import TextQueries
 from condensery.training.batches.training_queries import TrainingQueries
 from condensery.training.batches.triples import TripleBatch, TripleBatches

@@ -10,7 +10,7 @@ import textbook
 import torch
 
 from condensery.models.biencoder import PASSAGE, QUERY, BiEncoder
-from condensery.models.checkpoint import load_biencoder
+from condensery.models.checkpoints.saving import load_biencoder
 from condensery.models.condenser import Condenser, CondenserShape
 from condensery.models.encoder import Encoder
 from condensery.models.masked_autoencoder import MaskedAutoEncoder, decoder_shape
@@ -35,10 +35,10 @@ from condensery.training.batches.spans import ContextMasking, SpanBatches
 from condensery.training.batches.text_queries import TextQueries
 from condensery.training.batches.training_queries import TrainingQueries
 from condensery.training.batches.triples import TripleBatches
-from condensery.training.datamodules.base import StepDataModule
-from condensery.training.modules.base import TrainingModule
+from condensery.training.datamodules.steps import StepDataModule
 from condensery.training.modules.biencoder import BiEncoderModule
 from condensery.training.modules.contrastive import ContrastiveModule
+from condensery.training.modules.optimisation import TrainingModule
 from condensery.training.modules.pretraining import (
     CoCondenserModule,
     CondenserModule,

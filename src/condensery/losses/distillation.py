@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from condensery.arguments import check_numbers
 from condensery.errors import UserError
-from condensery.losses.base import RetrievalLoss
 from condensery.losses.info_nce import info_nce
 from condensery.losses.registry import register
+from condensery.losses.retrieval_loss import RetrievalLoss
 
 
 @register("margin_mse")

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from condensery.losses.base import RetrievalLoss
 from condensery.losses.registry import register
+from condensery.losses.retrieval_loss import RetrievalLoss
 
 
 @register("info_nce")

@@ -10,9 +10,9 @@ Letters: q queries and p passages of a batch, d dimensions of a vector, b rows o
 import torch
 from torch import Tensor, nn
 
-from condensery.losses.base import RetrievalLoss
 from condensery.losses.info_nce import info_nce
 from condensery.losses.registry import register
+from condensery.losses.retrieval_loss import RetrievalLoss
 from condensery.models.biencoder import QUERY
 from condensery.randomness import hash64
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from condensery.errors import UserError
-from condensery.losses.base import RetrievalLoss
 from condensery.losses.registry import Named, make_loss, register, takes_teacher
+from condensery.losses.retrieval_loss import RetrievalLoss
 from condensery.models.biencoder import PASSAGE
 
 

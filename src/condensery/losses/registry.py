@@ -9,7 +9,7 @@ from condensery.arguments import fault
 from condensery.errors import UserError, close_to, shown
 
 if TYPE_CHECKING:
-    from condensery.losses.base import RetrievalLoss
+    from condensery.losses.retrieval_loss import RetrievalLoss
 
 Maker = TypeVar("Maker", bound="Callable[..., RetrievalLoss]")
 Named = str | Mapping[str, Any]

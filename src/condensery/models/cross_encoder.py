@@ -18,11 +18,11 @@ from transformers import (
 )
 
 from condensery.errors import UserError
-from condensery.models.about import ABOUT, read_about
-from condensery.models.backbone import DECODERS, checkpoint_config, config_name
+from condensery.models.checkpoints.backbone import DECODERS, checkpoint_config, config_name
+from condensery.models.checkpoints.hub import checkpoint_folder
+from condensery.models.checkpoints.loading import Allowed, load_weights, quiet, readable
+from condensery.models.checkpoints.metadata import ABOUT, read_about
 from condensery.models.encoder import Encoder
-from condensery.models.hub import checkpoint_folder
-from condensery.models.loading import Allowed, load_weights, quiet, readable
 from condensery.system.files import write_json
 from condensery.tokens.batches import Chunk
 from condensery.tokens.tokenizer import load_tokenizer

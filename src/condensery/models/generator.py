@@ -36,9 +36,9 @@ from transformers import (
 from transformers.modeling_outputs import BaseModelOutput
 
 from condensery.errors import UserError
-from condensery.models.backbone import config_content, config_name
-from condensery.models.config_file import check_config, shown
-from condensery.models.loading import Allowed, load_weights, quiet, reason
+from condensery.models.checkpoints.backbone import config_content, config_name
+from condensery.models.checkpoints.config_file import check_config, shown
+from condensery.models.checkpoints.loading import Allowed, load_weights, quiet, reason
 from condensery.randomness import uniforms
 from condensery.tokens.prefixes import check_prefix
 from condensery.tokens.tokenizer import check_tokenizer, load_tokenizer, number_of_words

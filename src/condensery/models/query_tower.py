@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from condensery.errors import UserError
-from condensery.models.about import read_about, saved_towers, vector_settings
+from condensery.models.checkpoints.metadata import read_about, saved_towers, vector_settings
 from condensery.system.files import read_json
 
 WEIGHTS = "model.safetensors"
@@ -48,7 +48,7 @@ def load_query_tower(folder: Path) -> tuple[Encode, int]:
 def _by_library(folder: Path) -> Encode:
     import torch
 
-    from condensery.models.checkpoint import load_retriever
+    from condensery.models.checkpoints.saving import load_retriever
     from condensery.tokens.batches import chunks
 
     encoder = load_retriever(folder).model.query.eval()

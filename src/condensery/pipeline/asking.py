@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from condensery.errors import UserError
-from condensery.models.about import vector_settings
+from condensery.models.checkpoints.metadata import vector_settings
 from condensery.models.query_tower import load_query_tower
 from condensery.pipeline.graph import Graph
 from condensery.pipeline.reports.made import unmeasured
@@ -29,7 +29,7 @@ from condensery.retrieval.index import open_index
 from condensery.stages.base import Artifact
 from condensery.system.files import content_hash, read_json, write_json
 from condensery.text.collection import Collection
-from condensery.tokens.quick import load_quick_tokenizer
+from condensery.tokens.light_tokenizer import load_quick_tokenizer
 from condensery.tokens.vocabulary import with_special
 
 ANSWERS = 5  # passages that are shown

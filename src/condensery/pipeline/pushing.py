@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from condensery.errors import UserError, close_to
-from condensery.models.about import read_about, vector_settings
-from condensery.models.card import CARD, Measured
+from condensery.models.checkpoints.card import CARD, Measured
+from condensery.models.checkpoints.metadata import read_about, vector_settings
 from condensery.pipeline.config import PushTarget
 from condensery.pipeline.graph import Graph
 from condensery.pipeline.store import Store

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from condensery.errors import UserError
 from condensery.retrieval.free_texts import Search
-from condensery.retrieval.hits import Hit
+from condensery.retrieval.searcher import Hit
 from condensery.text.collection import Collection
 from condensery.text.words import between_letters
 

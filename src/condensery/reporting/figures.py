@@ -17,8 +17,8 @@ from condensery.errors import UserError
 from condensery.reporting.curves import Curve, smoothed
 from condensery.reporting.drawing import STYLES, WIDTH, Figure, canvas, compact, legend, save, separate_ticks
 from condensery.reporting.plain import one_line
-from condensery.system.cells import harmless
 from condensery.system.files import atomic
+from condensery.system.spreadsheets import harmless
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,8 +17,8 @@ from rich.text import Text
 
 from condensery.reporting.plain import one_line
 from condensery.reporting.table import COMPARED, MARK, MISSING, Cell, Table
-from condensery.system.cells import NUMBER, harmless
 from condensery.system.files import atomic
+from condensery.system.spreadsheets import NUMBER, harmless
 
 SOURCE = "source"
 ABOUT_COMPARED = (

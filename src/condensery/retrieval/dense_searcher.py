@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from condensery.arguments import check_numbers
 from condensery.errors import UserError, shown
 from condensery.models.biencoder import PASSAGE, QUERY, BiEncoder
-from condensery.models.checkpoint import load_any_retriever
-from condensery.models.hub import checkpoint_folder
+from condensery.models.checkpoints.hub import checkpoint_folder
+from condensery.models.checkpoints.saving import load_any_retriever
 from condensery.models.vectors import VectorOptions
 from condensery.retrieval.dense import device_of_search, multiply, search_array
 from condensery.retrieval.finite import check_finite

@@ -24,9 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError, shown
+from condensery.retrieval.collection_retriever import CollectionRetriever
 from condensery.retrieval.finite import check_scores
 from condensery.retrieval.ranking import EMPTY, Ranking, pack, scores_in, top, unpack
-from condensery.retrieval.retriever import CollectionRetriever
 from condensery.system.files import RECOMPUTE, inside, read_json, write_json
 from condensery.system.progress import ProgressTask
 

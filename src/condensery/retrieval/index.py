@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from condensery.errors import UserError, shown
+from condensery.retrieval.collection_retriever import MEMORY, CollectionRetriever
 from condensery.retrieval.own_passages import WithoutOwn
-from condensery.retrieval.retriever import MEMORY, CollectionRetriever
 from condensery.system.files import read_json
 from condensery.text.collection import Collection
 
@@ -56,7 +56,7 @@ def _single(
 
         return DenseIndex(folder, threads=threads, memory=memory, device=device)
     if about.get("method") == "approximate":
-        from condensery.retrieval.approximate import ApproximateIndex
+        from condensery.retrieval.ann import ApproximateIndex
         from condensery.retrieval.dense import DenseIndex
 
         vectors = DenseIndex(folder.parents[1] / about["vectors"], threads, memory, device)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from condensery.retrieval.collection_retriever import CollectionRetriever
 from condensery.retrieval.ranking import Ranking
-from condensery.retrieval.retriever import CollectionRetriever
 from condensery.retrieval.shards import padded, without
 from condensery.system.progress import ProgressTask
 from condensery.text.collection import Collection

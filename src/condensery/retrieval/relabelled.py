@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from condensery.errors import UserError, shown
 from condensery.retrieval.no_negatives import ROW, packed
-from condensery.system.cells import harmless
 from condensery.system.files import atomic
+from condensery.system.spreadsheets import harmless
 from condensery.text.collection import Collection, Qrels
 from condensery.text.sheets import bare, cell, sheet_rows
 from condensery.text.table import TextTable

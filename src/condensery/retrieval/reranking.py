@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from condensery.errors import UserError, shown
+from condensery.retrieval.collection_retriever import CollectionRetriever
 from condensery.retrieval.dense import shard_path
 from condensery.retrieval.encoding import join_shards, missing, shard_ranges
 from condensery.retrieval.finite import check_finite
 from condensery.retrieval.ranking import EMPTY, Ranking, pack, scores_in, top, unpack
-from condensery.retrieval.retriever import CollectionRetriever
 from condensery.retrieval.shards import rank_in_shards
 from condensery.sharing import SINGLE_PROCESS, ProcessGroup
 from condensery.system.files import atomic, load_array, read_json, write_json

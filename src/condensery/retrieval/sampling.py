@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.randomness import uniforms
+from condensery.retrieval.collection_retriever import CollectionRetriever
 from condensery.retrieval.ranking import EMPTY, Ranking, pack, top, unpack
-from condensery.retrieval.retriever import CollectionRetriever
 from condensery.system.progress import ProgressTask
 
 

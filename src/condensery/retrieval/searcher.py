@@ -6,6 +6,7 @@ Shapes: n queries, m passages, k results.
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Self, overload
 
 import numpy as np
@@ -14,12 +15,22 @@ from numpy.typing import NDArray
 from condensery.arguments import check_numbers
 from condensery.errors import UserError, shown
 from condensery.retrieval.finite import check_scores
-from condensery.retrieval.hits import Hit
 from condensery.retrieval.ranking import Ranking
 from condensery.text.ids import check_distinct
 from condensery.text.lines import check_whole
 
 Passages = Sequence[str] | Mapping[str, str | Mapping[str, str]]
+
+
+@dataclass(frozen=True)
+class Hit:
+    """Attributes: ``rank`` from 1, ``score`` of the retriever, and the passage."""
+
+    rank: int
+    score: float
+    id: str
+    title: str
+    text: str
 
 
 class Searcher(ABC):

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from condensery.retrieval.collection_retriever import unmatched_queries
 from condensery.retrieval.mining import mine
 from condensery.retrieval.negatives import Negatives, open_negatives
 from condensery.retrieval.positive_aware import Below
 from condensery.retrieval.ranking import Ranking
 from condensery.retrieval.relabelled import NOTHING, Relabelled
-from condensery.retrieval.retriever import unmatched_queries
 from condensery.retrieval.searcher import Searcher
 from condensery.system.cache import cached
 from condensery.system.progress import ProgressTask
@@ -40,7 +40,7 @@ class SearcherIndex:
         return self.searcher.score(self.queries.take(query_rows), passage_rows)
 
     def without_terms(self, query_rows: NDArray[np.integer]) -> int:
-        """See ``condensery.retrieval.retriever.unmatched_queries``."""
+        """See ``condensery.retrieval.collection_retriever.unmatched_queries``."""
         count = getattr(self.searcher, "without_terms", None)
         return count(self.queries.take(query_rows)) if count else 0
 

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError, shown
+from condensery.retrieval.collection_retriever import CollectionRetriever
 from condensery.retrieval.fusion import min_max
 from condensery.retrieval.negatives import Negatives
 from condensery.retrieval.pair_scores import PairScores, open_pair_scores, read_pair_scores, save_pair_scores
 from condensery.retrieval.pool import NegativePool, without_repeats
 from condensery.retrieval.reranking import Score
-from condensery.retrieval.retriever import CollectionRetriever
 from condensery.retrieval.searcher import Searcher
 from condensery.retrieval.searcher_index import SearcherIndex
 from condensery.system.cache import cached

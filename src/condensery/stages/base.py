@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 from condensery.stages.launcher import Launcher, LocalLauncher
-from condensery.stages.work import Read, Sizes, Work
+from condensery.stages.workload import Read, Sizes, Work
 from condensery.system.files import inside, read_json
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"  # of stages, figures and callbacks: a dot is kept for stages added automatically

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from condensery.models.card import Card
+from condensery.models.checkpoints.card import Card
 from condensery.stages.base import StageConfig, operational
 from condensery.stages.registry import registry
 from condensery.system.files import expanded, is_hub_name, read_json

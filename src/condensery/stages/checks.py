@@ -6,8 +6,8 @@ from typing import Literal
 
 from condensery.errors import UserError
 from condensery.evaluation.names import HIT, split_metric
-from condensery.models.about import made_for_search
-from condensery.models.config import BackboneConfig
+from condensery.models.checkpoints.config import BackboneConfig
+from condensery.models.checkpoints.metadata import made_for_search
 from condensery.stages.base import StageConfig
 from condensery.system.files import expanded
 

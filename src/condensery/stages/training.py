@@ -7,14 +7,14 @@ from typing import Any
 from pytorch_lightning import callbacks
 from pytorch_lightning.callbacks import Callback
 
+from condensery.distributed import processes, rank
 from condensery.errors import UserError
-from condensery.losses.cross_batch import processes, rank
-from condensery.models.about import longest_inputs
 from condensery.models.biencoder import BiEncoder
-from condensery.models.checkpoint import backbone_towers, load_biencoder
-from condensery.models.config import BackboneConfig
+from condensery.models.checkpoints.config import BackboneConfig
+from condensery.models.checkpoints.hub import checkpoint_folder
+from condensery.models.checkpoints.metadata import longest_inputs
+from condensery.models.checkpoints.saving import backbone_towers, load_biencoder
 from condensery.models.encoder import Encoder
-from condensery.models.hub import checkpoint_folder
 from condensery.sharing import NotRankZero
 from condensery.stages.base import Context
 from condensery.stages.checks import check_length
@@ -25,14 +25,14 @@ from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Tokens
 from condensery.tokens.prefixes import Prefixes
 from condensery.tokens.vocabulary import Vocabulary
-from condensery.training.batches.base import Batches, steps_of_epochs, steps_of_tokens
-from condensery.training.datamodules.base import StepDataModule
+from condensery.training.batches.steps import Batches, steps_of_epochs, steps_of_tokens
+from condensery.training.datamodules.steps import StepDataModule
 from condensery.training.equipment import check_precision, equipment
 from condensery.training.fitting import chunk_that_fits
 from condensery.training.logs import wandb_logger
 from condensery.training.loop import first_step, fit
-from condensery.training.modules.base import TrainingModule
 from condensery.training.modules.encoders import EncoderModule
+from condensery.training.modules.optimisation import TrainingModule
 from condensery.training.settings import LoopSettings
 from condensery.training.tracking import Tracked
 from condensery.training.validation import PairSample, ValidationSample, sample_of

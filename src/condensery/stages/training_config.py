@@ -4,12 +4,12 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from condensery.models.config import BackboneConfig
+from condensery.models.checkpoints.config import BackboneConfig
 from condensery.models.flops import Step
 from condensery.stages.base import Input, Operational, StageConfig
 from condensery.stages.checks import check_checkpoint, check_length
 from condensery.stages.trainer_options import Callbacks, identity
-from condensery.stages.work import Sizes, Work, checkpoint_bytes, product
+from condensery.stages.workload import Sizes, Work, checkpoint_bytes, product
 from condensery.training.settings import Optimiser
 
 Share = Annotated[float, Field(ge=0, le=1)]

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 def read_collection(config: "DataConfig", folder: Path) -> "Collection":
     """Read the input that ``config`` describes into ``folder`` and open it. Raises ``UserError`` for bad input."""
     from condensery.text.collection import Collection
-    from condensery.text.formats import ADDED
-    from condensery.text.readers import READERS
+    from condensery.text.formats.readers import READERS
+    from condensery.text.formats.registry import ADDED
     from condensery.text.writer import CollectionWriter
 
     config.check()

@@ -4,17 +4,17 @@ from typing import TYPE_CHECKING, Annotated, Union
 
 from pydantic import Field
 
-from condensery.text.beir import BeirSource
-from condensery.text.documents import DocumentsSource
-from condensery.text.dpr import DprSource
-from condensery.text.formats import ADDED
-from condensery.text.huggingface import HuggingfaceDocumentsSource, HuggingfaceSource, HuggingfaceTriplesSource
-from condensery.text.ir_datasets import IrDatasetsSource
-from condensery.text.msmarco import MarcoDocumentsSource, MarcoSource
-from condensery.text.plain_text import TextSource
-from condensery.text.pydocs import PydocsSource
+from condensery.text.formats.beir import BeirSource
+from condensery.text.formats.documents import DocumentsSource
+from condensery.text.formats.dpr import DprSource
+from condensery.text.formats.huggingface import HuggingfaceDocumentsSource, HuggingfaceSource, HuggingfaceTriplesSource
+from condensery.text.formats.ir_datasets import IrDatasetsSource
+from condensery.text.formats.msmarco import MarcoDocumentsSource, MarcoSource
+from condensery.text.formats.plain_text import TextSource
+from condensery.text.formats.pydocs import PydocsSource
+from condensery.text.formats.registry import ADDED
+from condensery.text.formats.tevatron import TevatronSource
 from condensery.text.source import DataConfig
-from condensery.text.tevatron import TevatronSource
 
 _OURS = (
     BeirSource,

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from condensery.errors import UserError
 from condensery.text.ids import IdIndex, KeptIds, id_hash
-from condensery.text.places import Places
+from condensery.text.line_numbers import Places
 
 Rows = NDArray[np.int32]
 Hint = Callable[[str], str]  # of an id that is not there: what is said of one that looks the same

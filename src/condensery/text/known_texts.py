@@ -4,7 +4,7 @@ from array import array
 
 from condensery.errors import UserError, shown
 from condensery.text.ids import id_hash
-from condensery.text.places import Places
+from condensery.text.line_numbers import Places
 from condensery.text.records import Passage
 
 

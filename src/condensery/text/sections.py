@@ -6,7 +6,7 @@ from pathlib import Path
 
 from condensery.errors import UserError
 from condensery.randomness import generator
-from condensery.text.beir import document_of
+from condensery.text.formats.beir import document_of
 from condensery.text.lines import check_whole, field, read_objects
 
 Triplet = tuple[str, str, str]  # anchor, another sentence of its section, a sentence of another section

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from condensery.errors import UserError
-from condensery.system.cells import FORMULA
 from condensery.system.files import atomic, expanded
 from condensery.system.inputs import fault
+from condensery.system.spreadsheets import FORMULA
 from condensery.text.lines import csv_rows
 
 SEPARATORS = ",;\t"

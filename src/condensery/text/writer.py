@@ -18,8 +18,8 @@ from condensery.text.blank import is_blank
 from condensery.text.collection import DESCRIPTION, SPLITS
 from condensery.text.ids import SUFFIX, IdIndex, KeptIds, id_hash, look_alike
 from condensery.text.judgements import GivenNegatives, Judgements
+from condensery.text.line_numbers import Places
 from condensery.text.lines import check_whole
-from condensery.text.places import Places
 from condensery.text.records import Document, Passage, Query
 from condensery.text.sizes import HELD_OUT_SHARE
 from condensery.text.table import TableWriter, TextTable

@@ -13,12 +13,12 @@ import pytorch_lightning as pl
 import torch
 from lightning_fabric.plugins.io import TorchCheckpointIO
 
+from condensery.distributed import from_rank_zero
 from condensery.errors import UserError, close_to
-from condensery.losses.cross_batch import from_rank_zero
 from condensery.system.progress import progress
 from condensery.system.signals import hear_again, leave_if_asked
-from condensery.training.datamodules.base import StepDataModule
-from condensery.training.modules.base import TrainingModule
+from condensery.training.datamodules.steps import StepDataModule
+from condensery.training.modules.optimisation import TrainingModule
 from condensery.training.validation import PairSample, ValidationSample
 
 WAITED = 0.05  # share of the time of a training; to wait less for batches is not worth a word

@@ -5,7 +5,7 @@ import torch
 from condensery.errors import UserError
 from condensery.models.encoder import Encoder
 from condensery.models.varlen import best_kernel
-from condensery.training.modules.base import TrainingModule
+from condensery.training.modules.optimisation import TrainingModule
 from condensery.training.settings import Precision
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

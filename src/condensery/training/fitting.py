@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from condensery.losses.cross_batch import from_rank_zero, rank, replicated
-from condensery.training.modules.base import TrainingModule
+from condensery.distributed import from_rank_zero, rank, replicated
+from condensery.training.modules.optimisation import TrainingModule
 from condensery.training.settings import Precision
 
 ROOM = 0.8  # of the memory that is free; the rest is for what else a step needs, and for what lies in pieces

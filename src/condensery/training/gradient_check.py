@@ -14,11 +14,11 @@ from condensery.losses.cached import cached_backward
 from condensery.losses.captured import copies, evaluated
 from condensery.losses.gradient_cache import leaves
 from condensery.losses.gradient_report import LOSS, GradientReport, Outcome, causes_of, compare
-from condensery.training.batches.base import ALL, Share
+from condensery.training.batches.steps import ALL, Share
 from condensery.training.gradient_cuts import Cut
 from condensery.training.gradient_processes import ProcessError, in_processes, one_line
 from condensery.training.gradient_trials import EVERY_PART, Replayed, Trial, TrialOfModule, TrialOfParts
-from condensery.training.modules.base import TrainingModule
+from condensery.training.modules.optimisation import TrainingModule
 
 Gradients = dict[str, Tensor | None]
 

@@ -13,7 +13,7 @@ import torch
 from torch import distributed, multiprocessing
 
 from condensery.errors import UserError
-from condensery.training.batches.base import Share
+from condensery.training.batches.steps import Share
 
 _PATIENCE = timedelta(minutes=10)
 

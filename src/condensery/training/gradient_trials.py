@@ -14,16 +14,16 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from condensery.distributed import gathered
 from condensery.errors import UserError
 from condensery.losses.cached import PieceChunk, cached_backward, chunks_of
 from condensery.losses.captured import Captured
-from condensery.losses.cross_batch import gathered
 from condensery.losses.gradient_cache import backpropagate, wide
 from condensery.randomness import hash64
 from condensery.tokens.batches import Chunk
-from condensery.training.batches.base import ALL, Batch, Share
+from condensery.training.batches.steps import ALL, Batch, Share
 from condensery.training.gradient_cuts import Cut, borders, in_default_dtype, rows_of, rows_of_chunk
-from condensery.training.modules.base import TrainingModule
+from condensery.training.modules.optimisation import TrainingModule
 
 EVERY_PART = "every part"
 WHOLE = 1 << 40  # padded tokens: no batch has more

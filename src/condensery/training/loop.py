@@ -15,8 +15,8 @@ from pytorch_lightning.callbacks import Callback, Checkpoint
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.profilers import AdvancedProfiler, PyTorchProfiler, SimpleProfiler
 
+from condensery.distributed import from_rank_zero, processes, rank
 from condensery.errors import UserError
-from condensery.losses.cross_batch import from_rank_zero, processes, rank
 from condensery.models.encoder import compiled as compiled_layers
 from condensery.system.signals import after_this_step
 from condensery.training.callbacks import (
@@ -28,10 +28,10 @@ from condensery.training.callbacks import (
     Validation,
     Waiting,
 )
-from condensery.training.datamodules.base import StepDataModule
+from condensery.training.datamodules.steps import StepDataModule
 from condensery.training.equipment import check_precision
 from condensery.training.logs import LOGS, csv_logger, last_values, merge_parts
-from condensery.training.modules.base import TrainingModule
+from condensery.training.modules.optimisation import TrainingModule
 from condensery.training.settings import LoopSettings
 from condensery.training.validation import PairSample, ValidationSample
 

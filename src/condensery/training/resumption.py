@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from condensery.errors import UserError
-from condensery.losses.base import RetrievalLoss
+from condensery.losses.retrieval_loss import RetrievalLoss
 from condensery.training.fingerprint import Fingerprint, Plain, described, settings_of
 
 RULED = ("learning_rate", "warmup_ratio", "weight_decay", "max_grad_norm")

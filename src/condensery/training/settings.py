@@ -1,6 +1,5 @@
 """What every training run has in common, as plain numbers. Imports no torch."""
 
-import math
 from dataclasses import dataclass
 from typing import Literal, TypedDict
 
@@ -51,11 +50,3 @@ def check_trainer_precision(precision: str) -> None:
         raise UserError(
             f"Trainer(precision={precision!r}): nothing is trained in it here; use {', '.join(TRAINER_PRECISIONS)}"
         )
-
-
-def linear_schedule(step: int, steps: int, warmup_ratio: float) -> float:
-    """Learning rate of step ``step`` (from 0) of ``steps`` over the peak: linear warm-up, then linear decay to zero."""
-    rising = warmup_ratio * steps
-    if step < rising:
-        return (step + 1) / math.ceil(rising + 1e-9)
-    return max(0.0, (steps - step) / max(1.0, steps - rising))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from condensery.pipeline.graph import Graph, Node
 from condensery.pipeline.store import State, Store
-from condensery.stages.work import Sizes, Work
+from condensery.stages.workload import Sizes, Work
 
 
 @dataclass(frozen=True)

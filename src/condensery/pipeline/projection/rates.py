@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 from condensery.models.flops import Step
 from condensery.pipeline.gpus import FP32, GPUS
 from condensery.pipeline.launch.threads import limit_threads
-from condensery.stages.work import Work
+from condensery.stages.workload import Work
 
 if TYPE_CHECKING:
-    from condensery.training.rates import Rate
+    from condensery.pipeline.projection.measured import Rate
 
 SMALL, LARGE = 1.5e10, 4e12  # operations of a step that is measured, about: on a CPU, on a GPU
 
@@ -43,7 +43,7 @@ class Here:
         return seconds
 
     def _rate(self, step: Step) -> "Rate":
-        from condensery.training.rates import rate_of
+        from condensery.pipeline.projection.measured import rate_of
 
         kind = step.sample(SMALL if self.device.type == "cpu" else LARGE)
         if kind not in self._rates:
@@ -51,7 +51,7 @@ class Here:
         return self._rates[kind]
 
     def _product_rate(self) -> float:
-        from condensery.training.rates import product_rate
+        from condensery.pipeline.projection.measured import product_rate
 
         if self._products is None:
             self._products = product_rate(self.device)

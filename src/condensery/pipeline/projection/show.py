@@ -14,7 +14,7 @@ from condensery.pipeline.launch.threads import threads_of_a_stage
 from condensery.pipeline.projection.plan import Planned, plan
 from condensery.pipeline.projection.rates import Here, seconds_on_gpu
 from condensery.pipeline.store import Store
-from condensery.stages.work import total
+from condensery.stages.workload import total
 
 UNKNOWN = "?"
 WIDTH = 120  # where there is no terminal

@@ -11,15 +11,15 @@ from condensery.models.flops import T5_BASE, Step
 from condensery.stages.base import Input, Operational, StageConfig
 from condensery.stages.checks import check_checkpoint, check_folder
 from condensery.stages.registry import stage
-from condensery.stages.work import Read, Sizes, Work, known, over, product, total
+from condensery.stages.workload import Read, Sizes, Work, known, over, product, total
 from condensery.system.files import expanded
 from condensery.system.inputs import look
 from condensery.text.config import DataConfig
+from condensery.text.formats.sts import sts_files
+from condensery.text.formats.triplets import triplet_files
 from condensery.text.hashes import content_hashes
 from condensery.text.input_file import InputFile
 from condensery.text.sizes import CHARACTERS, HELD_OUT_SHARE, CollectionSizes, SentenceSizes, counted_examples
-from condensery.text.sts import sts_files
-from condensery.text.triplets import triplet_files
 
 WRITTEN = 12.0  # tokens of a query
 

@@ -5,7 +5,7 @@ from typing import Any
 from condensery.stages.base import Context
 from condensery.stages.corpus.config import ReadStsConfig
 from condensery.stages.corpus.sentences import write_sentences
-from condensery.text import sts
+from condensery.text.formats import sts
 
 
 def read_sts(config: ReadStsConfig, context: Context) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Any
 from condensery.stages.base import Context
 from condensery.stages.corpus.config import ReadTripletsConfig
 from condensery.stages.corpus.sentences import write_sentences
-from condensery.text import triplets
+from condensery.text.formats import triplets
 
 
 def read_triplets(config: ReadTripletsConfig, context: Context) -> dict[str, Any]:

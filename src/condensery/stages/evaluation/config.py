@@ -8,12 +8,12 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from condensery.errors import UserError
 from condensery.evaluation.names import split_metric
-from condensery.models.config import BackboneConfig
+from condensery.models.checkpoints.config import BackboneConfig
 from condensery.models.flops import Step
 from condensery.stages.base import Input, StageConfig
 from condensery.stages.checks import Split, not_encoded, unmeasurable
 from condensery.stages.registry import stage
-from condensery.stages.work import Read, Work, known, product, search, total, with_encoder
+from condensery.stages.workload import Read, Work, known, product, search, total, with_encoder
 from condensery.text.hashes import content_hashes
 from condensery.text.sheets import filled_sheets
 

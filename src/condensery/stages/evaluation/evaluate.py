@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 from condensery.errors import UserError
 from condensery.evaluation.metrics import evaluate as evaluate_run
+from condensery.retrieval.collection_retriever import CollectionRetriever, recall_of, unmatched_queries
 from condensery.retrieval.index import open_index
 from condensery.retrieval.own_passages import own_passages_left_out
 from condensery.retrieval.ranking import Ranking
-from condensery.retrieval.retriever import CollectionRetriever, recall_of, unmatched_queries
 from condensery.retrieval.runs import write_run
 from condensery.retrieval.sampling import SampledCandidates
 from condensery.retrieval.shards import open_ranking, rank_in_shards

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 
 from condensery.evaluation.metrics import Evaluation
-from condensery.evaluation.sentences import nearer, spearman
-from condensery.models.checkpoint import load_retriever
+from condensery.evaluation.sentence_tasks import nearer, spearman
+from condensery.models.checkpoints.saving import load_retriever
 from condensery.retrieval.finite import check_finite
 from condensery.stages.base import Context
 from condensery.stages.devices import autocast, torch_device

@@ -9,8 +9,8 @@ import scipy.sparse as sparse
 
 from condensery.retrieval.neighbours import dense_neighbours, lexical_neighbours
 from condensery.text.collection import Collection
-from condensery.training.batches.adaptive import AdaptiveOrder, Similarity
-from condensery.training.batches.scheduling import Ids
+from condensery.training.adaptive.order import AdaptiveOrder, Similarity
+from condensery.training.adaptive.search import Ids
 from condensery.training.batches.training_queries import TrainingQueries
 
 

@@ -23,7 +23,7 @@ from condensery.stages.training_config import (
     Share,
     ValidatedConfig,
 )
-from condensery.stages.work import QUESTION, Read, Sizes, Work, checkpoint_bytes, known, with_encoder
+from condensery.stages.workload import QUESTION, Read, Sizes, Work, checkpoint_bytes, known, with_encoder
 from condensery.system.files import expanded
 from condensery.text.hashes import content_hashes
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from condensery.errors import UserError
 from condensery.models.biencoder import BiEncoder
-from condensery.models.checkpoint import load_retriever
+from condensery.models.checkpoints.saving import load_retriever
 from condensery.retrieval.dense import DenseIndex
 from condensery.retrieval.no_negatives import left_out_by_text
 from condensery.stages.base import Context
@@ -20,9 +20,9 @@ from condensery.stages.frozen_passages import check_encoded_by, vectors_of
 from condensery.stages.training import initial_towers, loop_settings, run_training, validation_sample
 from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Queries, Tokens
-from condensery.training.adaptive_batches import AdaptiveBatches
-from condensery.training.batches.adaptive import AdaptiveOrder
-from condensery.training.batches.base import Order, items_in_sequence
+from condensery.training.adaptive.callback import AdaptiveBatches
+from condensery.training.adaptive.order import AdaptiveOrder
+from condensery.training.batches.steps import Order, items_in_sequence
 from condensery.training.batches.text_queries import TextQueries
 from condensery.training.batches.training_queries import TrainingQueries
 from condensery.training.batches.triples import TripleBatches

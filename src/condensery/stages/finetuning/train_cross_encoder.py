@@ -6,7 +6,7 @@ As in RocketQA (Qu et al. 2021) and in Gao and Callan 2021b, §4.3.
 from typing import Any
 
 from condensery.errors import UserError
-from condensery.models.backbone import check_words, masked_language_model
+from condensery.models.checkpoints.backbone import check_words, masked_language_model
 from condensery.models.cross_encoder import CrossEncoder, load_cross_encoder, new_cross_encoder
 from condensery.retrieval.no_negatives import left_out_by_text
 from condensery.stages.base import Context

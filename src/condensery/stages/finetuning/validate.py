@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from condensery.models.checkpoint import load_retriever
+from condensery.models.checkpoints.saving import load_retriever
 from condensery.stages.base import Context
 from condensery.stages.finetuning.config import ValidateConfig
 from condensery.stages.finetuning.sample import judge_of

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from condensery.models.config import BackboneConfig
+from condensery.models.checkpoints.config import BackboneConfig
 from condensery.models.flops import Step
 from condensery.stages.base import Input, StageConfig
 from condensery.stages.checks import check_checkpoint, check_length, check_no_retriever
@@ -19,7 +19,7 @@ from condensery.stages.training_config import (
     Share,
     ValidatedConfig,
 )
-from condensery.stages.work import (
+from condensery.stages.workload import (
     Read,
     Search,
     Work,

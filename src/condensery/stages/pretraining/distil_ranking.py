@@ -8,7 +8,7 @@ import numpy as np
 
 from condensery.errors import UserError
 from condensery.models.biencoder import BiEncoder
-from condensery.models.checkpoint import load_retriever
+from condensery.models.checkpoints.saving import load_retriever
 from condensery.retrieval.dense_searcher import Retriever
 from condensery.retrieval.free_texts import Encode, ranked, searcher
 from condensery.retrieval.index import open_index
@@ -25,7 +25,7 @@ from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Queries, Tokens
 from condensery.tokens.prefixes import Prefixes
 from condensery.training.batches.rankings import RankingBatches
-from condensery.training.datamodules.base import StepDataModule
+from condensery.training.datamodules.steps import StepDataModule
 from condensery.training.held_out import chosen_queries
 from condensery.training.modules.query_tower import QueryTowerModule
 

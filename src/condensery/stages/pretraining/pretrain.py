@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from condensery.errors import UserError
-from condensery.models.backbone import masked_language_model
-from condensery.models.checkpoint import load_condenser, load_masked_autoencoder
+from condensery.models.checkpoints.backbone import masked_language_model
+from condensery.models.checkpoints.hub import checkpoint_folder
+from condensery.models.checkpoints.saving import load_condenser, load_masked_autoencoder
 from condensery.models.condenser import Condenser, condenser_shape
-from condensery.models.hub import checkpoint_folder
 from condensery.models.masked_autoencoder import DecoderShape, MaskedAutoEncoder
 from condensery.stages.base import Artifact, Context
 from condensery.stages.card import card_of, name_of_data
@@ -39,9 +39,9 @@ from condensery.tokens.artifacts import Passages, Queries, Tokens
 from condensery.tokens.vocabulary import Vocabulary
 from condensery.training.batches.sources import PassagesAndQueries
 from condensery.training.batches.spans import ContextMasking, SpanBatches
-from condensery.training.datamodules.base import TokenDataModule
 from condensery.training.datamodules.passage_queries import PassageQueryDataModule
 from condensery.training.datamodules.spans import SpanPairDataModule
+from condensery.training.datamodules.steps import TokenDataModule
 from condensery.training.modules.contrastive import ContrastiveModule
 from condensery.training.modules.encoders import EncoderModule
 from condensery.training.modules.pretraining import (

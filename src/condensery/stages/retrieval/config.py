@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator, mod
 from condensery.arguments import no_room
 from condensery.errors import UserError
 from condensery.evaluation.names import split_metric
-from condensery.models.about import longest_inputs, vector_settings
+from condensery.models.checkpoints.metadata import longest_inputs, vector_settings
 from condensery.models.flops import Step
 from condensery.models.vectors import VectorConfig
 from condensery.retrieval.analyser import check_stemmer, check_stopwords
@@ -18,7 +18,7 @@ from condensery.stages.base import Input, Operational, StageConfig
 from condensery.stages.checks import Split, missing_split, not_encoded, unmeasurable
 from condensery.stages.registry import stage
 from condensery.stages.training_config import Count, Share
-from condensery.stages.work import (
+from condensery.stages.workload import (
     QUESTION,
     Read,
     Search,

@@ -3,8 +3,8 @@
 from typing import Any
 
 from condensery.errors import UserError
+from condensery.models.checkpoints.hub import checkpoint_folder
 from condensery.models.cross_encoder import Reranker, load_cross_encoder, pair_separators, save_cross_encoder
-from condensery.models.hub import checkpoint_folder
 from condensery.stages.base import Context
 from condensery.stages.retrieval.config import CrossEncoderConfig
 from condensery.system.files import expanded

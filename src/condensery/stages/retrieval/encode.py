@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from condensery.errors import UserError
 from condensery.models.biencoder import QUERY
-from condensery.models.checkpoint import load_retriever
+from condensery.models.checkpoints.saving import load_retriever
 from condensery.retrieval.encoding import EncoderInput, encode_queries, encode_store, write_dense_index
 from condensery.stages.base import Context
 from condensery.stages.devices import autocast, torch_device

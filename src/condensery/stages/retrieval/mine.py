@@ -5,10 +5,10 @@ Relevant passages are excluded, and what has their text or the query's; and, by 
 
 from typing import Any
 
+from condensery.retrieval.collection_retriever import recall_of, unmatched_queries
 from condensery.retrieval.index import open_index
 from condensery.retrieval.mining import mine as mine_negatives
 from condensery.retrieval.positive_aware import Below, Scorer
-from condensery.retrieval.retriever import recall_of, unmatched_queries
 from condensery.retrieval.shards import SHARD
 from condensery.stages.base import Context, retriever_name
 from condensery.stages.retrieval.config import MineConfig

@@ -3,8 +3,8 @@
 from typing import Any
 
 from condensery.errors import UserError
-from condensery.models.checkpoint import SavedRetriever, load_any_retriever, save_retriever
-from condensery.models.hub import checkpoint_folder
+from condensery.models.checkpoints.hub import checkpoint_folder
+from condensery.models.checkpoints.saving import SavedRetriever, load_any_retriever, save_retriever
 from condensery.stages.base import Context
 from condensery.stages.retrieval.config import RetrieverConfig
 from condensery.system.files import expanded

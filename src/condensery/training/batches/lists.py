@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from condensery.tokens.pairs import PairReader
-from condensery.training.batches.base import ALL, Batch, Share
+from condensery.training.batches.steps import ALL, Batch, Share
 from condensery.training.batches.triples import TripleBatches
 
 

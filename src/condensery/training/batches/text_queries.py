@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from condensery.tokens.store import TokenStore
-from condensery.training.batches.base import Ids, Share, items_of_step
+from condensery.training.batches.steps import Ids, Share, items_of_step
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError
-from condensery.randomness import check_subset, nested_subset
+from condensery.randomness import check_subset, nested_subset, uniforms
 from condensery.retrieval.no_negatives import NoNegatives
 from condensery.retrieval.pair_scores import Teacher
 from condensery.text.collection import Collection
 from condensery.tokens.ranges import ranges
-from condensery.training.batches.base import Ids
+from condensery.training.batches.steps import Ids
 
 NOTHING: Ids = np.empty(0, np.int64)
 Value = TypeVar("Value", bound=np.generic, covariant=True)
@@ -111,3 +111,13 @@ def judged_queries(
     judged = np.fromiter(positives, np.int64)
     chosen = judged[nested_subset(seed, len(judged), number)]
     return {row: positives[row] for row in chosen.tolist()}
+
+
+def drawn_positives(positives: Ids, starts: Ids, chosen: Ids, seed: int, epoch: int) -> Ids:
+    """(b,) the passage that makes a pair of each query ``chosen`` (b,) in an epoch, drawn from its relevant ones.
+
+    ``positives`` and ``starts`` as in ``TrainingQueries``.
+    """
+    draws = uniforms(seed, "positive", epoch, index=chosen)
+    numbers = starts[chosen + 1] - starts[chosen]
+    return positives[starts[chosen] + (draws * numbers).astype(np.int64)]

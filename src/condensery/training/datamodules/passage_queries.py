@@ -19,8 +19,8 @@ from condensery.training.batches.sources import (
     prefixed,
 )
 from condensery.training.batches.spans import ContextMasking, SpanBatches
-from condensery.training.datamodules.base import TokenDataModule
 from condensery.training.datamodules.spans import Masking, masked_batches
+from condensery.training.datamodules.steps import TokenDataModule
 
 
 class PassageQueryDataModule(TokenDataModule):

@@ -14,7 +14,7 @@ from condensery.retrieval.searcher import Searcher
 from condensery.text.blank import is_blank
 from condensery.tokens.prefixes import Prefixes
 from condensery.training.batches.rankings import RankingBatches
-from condensery.training.datamodules.base import TokenDataModule
+from condensery.training.datamodules.steps import TokenDataModule
 from condensery.training.fingerprint import hashed
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from condensery.arguments import check_numbers
-from condensery.text.given import Given
+from condensery.text.to_collection import Given
 from condensery.tokens.artifacts import Tokens
 from condensery.tokens.prefixes import Prefixes
 from condensery.tokens.spans import SPECIAL_TOKENS, RandomWindows, SentencePacked, SpanSet
@@ -19,7 +19,7 @@ from condensery.training.batches.sources import (
     prefixed,
 )
 from condensery.training.batches.spans import ContextMasking, SpanBatches
-from condensery.training.datamodules.base import TokenDataModule
+from condensery.training.datamodules.steps import TokenDataModule
 
 
 @dataclass(frozen=True)

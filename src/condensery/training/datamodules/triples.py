@@ -28,17 +28,17 @@ from condensery.system.cache import cached
 from condensery.system.files import load_array
 from condensery.text.blank import is_blank
 from condensery.text.collection import Collection
-from condensery.text.given import Given, collection_of
 from condensery.text.sheets import filled_sheets
+from condensery.text.to_collection import Given, collection_of
 from condensery.tokens.artifacts import Tokens, pair_reader
 from condensery.tokens.prefixes import Prefixes
-from condensery.training.batches.base import Order
 from condensery.training.batches.lists import ListBatches
+from condensery.training.batches.steps import Order
 from condensery.training.batches.teaching import coverage
 from condensery.training.batches.text_queries import TextQueries
 from condensery.training.batches.training_queries import TrainingQueries, judged_queries
 from condensery.training.batches.triples import TripleBatches
-from condensery.training.datamodules.base import TokenDataModule
+from condensery.training.datamodules.steps import TokenDataModule
 from condensery.training.dev_passages import apart_from_dev
 from condensery.training.validation import PairSample, ValidationSample, pair_sample
 

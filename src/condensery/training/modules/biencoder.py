@@ -8,18 +8,19 @@ import torch
 from torch import Tensor
 
 from condensery.arguments import check_numbers
+from condensery.distributed import gathered, processes
 from condensery.errors import UserError
-from condensery.losses.base import RetrievalLoss
 from condensery.losses.contrast import Contrast
-from condensery.losses.cross_batch import gathered, joined_passages, joined_teacher, processes
+from condensery.losses.cross_batch import joined_passages, joined_teacher
 from condensery.losses.gradient_cache import ChunkEncoder, wide
 from condensery.losses.registry import make_loss, takes_teacher
+from condensery.losses.retrieval_loss import RetrievalLoss
 from condensery.models.biencoder import PASSAGE, BiEncoder
 from condensery.tokens.batches import Chunk
 from condensery.training.batches.triples import TripleBatch
-from condensery.training.modules.base import PathOrName
 from condensery.training.modules.encoders import TowersModule
 from condensery.training.modules.frozen_passages import check_student, freeze_passages
+from condensery.training.modules.optimisation import PathOrName
 
 
 class BiEncoderModule(TowersModule):

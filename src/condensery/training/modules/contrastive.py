@@ -15,8 +15,8 @@ from condensery.losses.gradient_cache import ChunkEncoder
 from condensery.models.biencoder import BiEncoder
 from condensery.training.batches.spans import SpanBatch
 from condensery.training.datamodules.spans import Masking
-from condensery.training.modules.base import PathOrName
 from condensery.training.modules.encoders import TowersModule
+from condensery.training.modules.optimisation import PathOrName
 from condensery.training.modules.pretraining import PAIRS
 
 COLDEST = 0.01  # the smallest temperature that is learned (CLIP)

@@ -5,9 +5,9 @@ from types import MappingProxyType
 from typing import Unpack
 
 from condensery.arguments import check_numbers, no_room
+from condensery.distributed import share_of
 from condensery.errors import UserError
 from condensery.losses.contrast import Contrast
-from condensery.losses.cross_batch import share_of
 from condensery.losses.gradient_cache import ChunkEncoder
 from condensery.losses.relevance import Loss, RelevanceOfLists
 from condensery.models.cross_encoder import (
@@ -18,7 +18,7 @@ from condensery.models.cross_encoder import (
     save_cross_encoder,
 )
 from condensery.training.batches.lists import ListBatch
-from condensery.training.modules.base import TrainingModule
+from condensery.training.modules.optimisation import TrainingModule
 from condensery.training.settings import Optimiser
 from condensery.training.validation import PairSample, mean_reciprocal_rank_of_pairs
 

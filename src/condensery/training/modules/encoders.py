@@ -7,16 +7,16 @@ from torch import Tensor, nn
 
 from condensery.arguments import check_numbers
 from condensery.errors import UserError
-from condensery.models.backbone import check_words
 from condensery.models.biencoder import BiEncoder
-from condensery.models.card import Card, write_card
-from condensery.models.checkpoint import SavedRetriever, load_biencoder, save_retriever
+from condensery.models.checkpoints.backbone import check_words
+from condensery.models.checkpoints.card import Card, write_card
+from condensery.models.checkpoints.saving import SavedRetriever, load_biencoder, save_retriever
 from condensery.models.encoder import Encoder
 from condensery.models.vectors import VectorOptions
 from condensery.system.files import expanded, is_hub_name
 from condensery.tokens.batches import Chunk
 from condensery.tokens.tokenizer import load_tokenizer
-from condensery.training.modules.base import PathOrName, TrainingModule
+from condensery.training.modules.optimisation import PathOrName, TrainingModule
 from condensery.training.settings import Optimiser
 
 Towers = Literal["shared", "separate"]

@@ -9,14 +9,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from condensery.distributed import share_of
 from condensery.losses.contrast import Contrast
-from condensery.losses.cross_batch import share_of
 from condensery.losses.gradient_cache import ChunkEncoder, wide
 from condensery.models.generator import check_room
 from condensery.text.table import TextTable
 from condensery.tokens.batches import Chunk
-from condensery.training.batches.base import ALL, Batch, Share, items_of_step
-from condensery.training.modules.base import TrainingModule
+from condensery.training.batches.steps import ALL, Batch, Share, items_of_step
+from condensery.training.modules.optimisation import TrainingModule
 
 IGNORED = -100  # the label of padding
 

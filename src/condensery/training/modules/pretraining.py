@@ -9,33 +9,31 @@ import torch
 from torch import Tensor
 
 from condensery.arguments import check_numbers
+from condensery.distributed import share_of
 from condensery.errors import UserError
 from condensery.losses.contrast import Contrast, span_contrast, weighted
-from condensery.losses.cross_batch import (
-    across_processes,
-    share_of,
-)
+from condensery.losses.cross_batch import across_processes
 from condensery.losses.gradient_cache import ChunkEncoder
 from condensery.losses.info_nce import info_nce
 from condensery.losses.mlm import MaskedPrediction
-from condensery.models.about import made_for_search
 from condensery.models.biencoder import BiEncoder
-from condensery.models.checkpoint import (
+from condensery.models.checkpoints.hub import checkpoint_folder
+from condensery.models.checkpoints.metadata import made_for_search
+from condensery.models.checkpoints.saving import (
     load_condenser,
     load_masked_autoencoder,
     save_condenser,
     save_masked_autoencoder,
 )
 from condensery.models.condenser import Condenser
-from condensery.models.hub import checkpoint_folder
 from condensery.models.masked_autoencoder import Init, Kind, MaskedAutoEncoder, decoder_shape
 from condensery.system.files import expanded
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
 from condensery.training.batches.spans import SpanBatch
 from condensery.training.datamodules.spans import Masking
-from condensery.training.modules.base import PathOrName
 from condensery.training.modules.encoders import EncoderModule, TowersModule, tokenizer_of
+from condensery.training.modules.optimisation import PathOrName
 from condensery.training.settings import Optimiser
 
 PAIRS = {

@@ -7,16 +7,16 @@ from typing import Any
 from torch import Tensor
 
 from condensery.arguments import check_numbers
+from condensery.distributed import processes
 from condensery.errors import UserError
 from condensery.losses.contrast import Contrast
-from condensery.losses.cross_batch import processes
 from condensery.losses.distillation import KLDivergence
 from condensery.losses.gradient_cache import ChunkEncoder
 from condensery.models.biencoder import BiEncoder
 from condensery.training.batches.rankings import RankingBatch
-from condensery.training.modules.base import PathOrName
 from condensery.training.modules.encoders import TowersModule
 from condensery.training.modules.frozen_passages import check_student, freeze_passages
+from condensery.training.modules.optimisation import PathOrName
 
 
 class QueryTowerModule(TowersModule):

@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from condensery.models.about import QUERY_ENCODER, SavedTower, saved_towers, vector_settings
-from condensery.models.sentence_transformers import dense_weights
+from condensery.models.checkpoints.metadata import QUERY_ENCODER, SavedTower, saved_towers, vector_settings
+from condensery.models.checkpoints.sentence_transformers import dense_weights
 from condensery.models.vectors import VectorConfig
 from condensery.system.files import content_hash
 

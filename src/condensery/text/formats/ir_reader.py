@@ -1,4 +1,4 @@
-"""Reading a collection of ir_datasets (``text/ir_datasets.py``): its documents, queries and judgements, row by row."""
+"""Reading a collection of ir_datasets (``ir_datasets.py``): its documents, queries and judgements, row by row."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from condensery.errors import UserError, of_the_disk
 from condensery.system.progress import progress, style
-from condensery.text.ir_datasets import IrDatasetsSource, Part
+from condensery.text.formats.ir_datasets import IrDatasetsSource, Part
 from condensery.text.records import Document, Passage, Query
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def read(config: IrDatasetsSource, writer: "CollectionWriter") -> None:
 
 
 def _name(config: IrDatasetsSource, split: str, identifier: str) -> str:
-    """The id of a query; DPR's, which are places in the file of a split, are named as ``text/dpr.py`` names them."""
+    """The id of a query; DPR's, which are places in the file of a split, are named as ``text/formats/dpr.py`` names them."""
     return f"{split}-{identifier}" if config.from_dpr else identifier
 
 

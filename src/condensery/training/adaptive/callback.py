@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytorch_lightning as pl
 
+from condensery.distributed import from_rank_zero, rank
 from condensery.errors import UserError
-from condensery.losses.cross_batch import from_rank_zero, rank
 from condensery.models.biencoder import PASSAGE, QUERY
 from condensery.retrieval.finite import check_finite
 from condensery.system.children import Parent
@@ -16,11 +16,11 @@ from condensery.system.files import atomic
 from condensery.system.signals import deaf_to_ctrl_c
 from condensery.system.spawning import spawning
 from condensery.tokens.batches import chunks
-from condensery.training.batches.adaptive import AdaptiveOrder, Vectors, make_all
-from condensery.training.batches.base import Ids
+from condensery.training.adaptive.order import AdaptiveOrder, Vectors, make_all
+from condensery.training.batches.steps import Ids
 from condensery.training.batches.triples import TripleBatches
 from condensery.training.callbacks import evaluating
-from condensery.training.modules.base import TrainingModule
+from condensery.training.modules.optimisation import TrainingModule
 from condensery.training.validation import DIVERGING
 
 _BLOCK = 4096  # texts that are sorted by length together when they are encoded

@@ -19,9 +19,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from condensery.errors import UserError, shown
 from condensery.system.downloads import Download, check_space, fetch
+from condensery.text.formats.ir_library import downloads_of, files_of, library, load
 from condensery.text.hashes import content_hashes
 from condensery.text.input_file import InputFile
-from condensery.text.ir_library import downloads_of, files_of, library, load
 from condensery.text.sizes import CHARACTERS, READ, UNPACKED, CollectionSizes
 from condensery.text.source import DataConfig, WantedFile
 

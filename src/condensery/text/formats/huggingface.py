@@ -6,8 +6,8 @@
   have no ids there: they get those of their content, and the same text is the same passage.
 - ``huggingface_documents``: rows of text (Wikipedia, BookCorpus) as documents, their paragraphs as passages.
 
-See ``text/hub.py`` for where the files come from. The identity of a collection is made of the digests of the files that are
-read, which the hub knows before they are fetched.
+``hub.py`` says where the files come from. The identity of a collection is made of the digests of the files that are read,
+which the hub knows before they are fetched.
 """
 
 import re
@@ -20,10 +20,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from condensery.errors import UserError
 from condensery.system.files import expanded
 from condensery.text.blank import is_blank
-from condensery.text.hub import Repository
+from condensery.text.formats.hub import Repository
+from condensery.text.formats.plain_text import joined
 from condensery.text.input_file import InputFile
 from condensery.text.lines import fields_of
-from condensery.text.plain_text import joined
 from condensery.text.records import Passage, Query
 from condensery.text.source import DataConfig, Splits, WantedFile
 

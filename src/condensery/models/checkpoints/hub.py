@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from condensery.errors import UserError
-from condensery.models.loading import readable
+from condensery.models.checkpoints.loading import readable
 from condensery.system.files import expanded, is_hub_name
 
 # config, tokenizer, what sentence-transformers and this project write; the weights of its layers behind pooling

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from condensery.errors import UserError
 from condensery.randomness import generator
+from condensery.retrieval.collection_retriever import TOP
 from condensery.retrieval.dense import DenseIndex, Vectors
 from condensery.retrieval.factory import check_numbers, measure, said_by_faiss
 from condensery.retrieval.finite import check_finite
 from condensery.retrieval.ranking import EMPTY, Ranking, pack, top, unpack
-from condensery.retrieval.retriever import TOP
 from condensery.system.files import atomic, read_json, write_json
 from condensery.system.progress import ProgressTask
 

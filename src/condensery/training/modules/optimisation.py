@@ -20,24 +20,18 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from condensery.arguments import check_numbers
+from condensery.distributed import any_of, average, copy_first_weights, rank, replicated, sum_of
 from condensery.errors import UserError
 from condensery.losses.contrast import Contrast
-from condensery.losses.cross_batch import (
-    any_of,
-    average,
-    copy_first_weights,
-    rank,
-    replicated,
-    sum_of,
-)
 from condensery.losses.gradient_cache import ChunkEncoder, backpropagate
 from condensery.randomness import hash64
 from condensery.system import signals
 from condensery.tokens.batches import Chunk
-from condensery.training.batches.base import Batch
+from condensery.training.batches.steps import Batch
 from condensery.training.layer_decay import layer_shares
 from condensery.training.resumption import Resumption, Schedule, keep_own_settings
-from condensery.training.settings import check_trainer_precision, linear_schedule
+from condensery.training.schedule import linear_schedule
+from condensery.training.settings import check_trainer_precision
 from condensery.training.validation import ValidationSample, mean_reciprocal_rank
 
 PathOrName = str | Path

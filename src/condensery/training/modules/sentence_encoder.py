@@ -9,15 +9,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from condensery.distributed import share_of
 from condensery.losses.contrast import Contrast, weighted
-from condensery.losses.cross_batch import share_of
 from condensery.losses.gradient_cache import ChunkEncoder
-from condensery.losses.sentences import cosine_regression, triplet_margin
+from condensery.losses.similarity import cosine_regression, triplet_margin
 from condensery.models.biencoder import BiEncoder
 from condensery.tokens.batches import chunks, text_rows
 from condensery.tokens.store import TokenStore
 from condensery.tokens.vocabulary import Vocabulary
-from condensery.training.batches.base import ALL, Batch, Share, items_of_step
+from condensery.training.batches.steps import ALL, Batch, Share, items_of_step
 from condensery.training.modules.encoders import TowersModule
 
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from condensery.errors import UserError
 from condensery.system.inputs import anything
-from condensery.text.beir import NO_DOCUMENTS
+from condensery.text.formats.beir import NO_DOCUMENTS
 from condensery.text.input_file import InputFile
 from condensery.text.lines import integer, read_columns
 from condensery.text.records import Document, Passage, Query

@@ -8,10 +8,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from condensery.errors import UserError
+from condensery.models.checkpoints.loading import readable
+from condensery.models.checkpoints.sentence_transformers import SavedDense, dense_weights
 from condensery.models.encoder import Encoder
-from condensery.models.loading import readable
 from condensery.models.pooling import Dense, head_of
-from condensery.models.sentence_transformers import SavedDense, dense_weights
 from condensery.system.files import check_file
 
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from condensery.errors import UserError
-from condensery.text.dpr import answers_in
+from condensery.text.formats.dpr import answers_in
 from condensery.text.input_file import InputFile
 from condensery.text.lines import field, read_objects
 from condensery.text.records import Passage, Query

@@ -10,11 +10,11 @@ from condensery.system.cache import cached
 from condensery.system.files import expanded
 from condensery.system.inputs import FOLDER, fault, resolve
 from condensery.text import read_collection
-from condensery.text.beir import BeirSource
 from condensery.text.collection import Collection
-from condensery.text.documents import DocumentsSource
+from condensery.text.formats.beir import BeirSource
+from condensery.text.formats.documents import DocumentsSource
+from condensery.text.formats.plain_text import TextSource
 from condensery.text.lines import check_whole
-from condensery.text.plain_text import TextSource
 from condensery.text.records import Passage
 from condensery.text.source import FolderSource
 from condensery.text.writer import CollectionWriter

@@ -10,7 +10,7 @@ from condensery.retrieval.runs import Run
 from condensery.retrieval.searcher import Searcher
 from condensery.retrieval.searcher_index import SearcherIndex
 from condensery.text.collection import Collection
-from condensery.text.given import collection_of
+from condensery.text.to_collection import collection_of
 
 DEPTH = 1000  # passages that a metric without a cutoff looks at
 METRICS = ("NDCG@10", "Recall@100")

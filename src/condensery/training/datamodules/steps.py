@@ -15,19 +15,19 @@ import pytorch_lightning as pl
 import torch
 from torch.utils.data import DataLoader
 
+from condensery.distributed import processes, rank
 from condensery.errors import UserError
-from condensery.losses.cross_batch import processes, rank
 from condensery.system.cache import cached
 from condensery.system.children import Parent
 from condensery.system.signals import deaf_to_ctrl_c
 from condensery.system.spawning import spawning
 from condensery.text.collection import Collection
-from condensery.text.given import Given, collection_of
+from condensery.text.to_collection import Given, collection_of
 from condensery.tokens.artifacts import Tokens, tokenise_collection
 from condensery.tokens.prefixes import NO_PREFIXES, Prefixes
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
-from condensery.training.batches.base import Batch, Batches, Share, StepDataset, StepSampler, begin_worker
+from condensery.training.batches.steps import Batch, Batches, Share, StepDataset, StepSampler, begin_worker
 from condensery.training.fingerprint import Fingerprint, described, settings_of
 from condensery.training.resumption import check_same
 from condensery.training.validation import PairSample, ValidationSample, sample_of

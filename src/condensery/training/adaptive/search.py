@@ -20,7 +20,7 @@ import numpy as np
 import scipy.sparse as sparse
 from numpy.typing import NDArray
 
-from condensery.randomness import generator, uniforms
+from condensery.randomness import generator
 from condensery.tokens.ranges import ranges
 
 Ids = NDArray[np.int64]
@@ -28,16 +28,6 @@ Ids = NDArray[np.int64]
 SCALE = 1 << 20  # the largest similarity as a whole number: sums of whole numbers are exact in any order
 APART = 1 << 40  # more than any gain: the price of a passage that is in a batch twice
 TAKEN = 1 << 61  # more than all prices
-
-
-def drawn_positives(positives: Ids, starts: Ids, chosen: Ids, seed: int, epoch: int) -> Ids:
-    """(b,) the passage that makes a pair of each query ``chosen`` (b,) in an epoch, drawn from its relevant ones.
-
-    ``positives`` and ``starts`` as in ``TrainingQueries``.
-    """
-    draws = uniforms(seed, "positive", epoch, index=chosen)
-    numbers = starts[chosen + 1] - starts[chosen]
-    return positives[starts[chosen] + (draws * numbers).astype(np.int64)]
 
 
 def hardness(similarity: sparse.csr_matrix, passage: Ids, batch: Ids) -> float:

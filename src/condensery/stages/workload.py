@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from condensery.models.config import BackboneConfig
+from condensery.models.checkpoints.config import BackboneConfig
 from condensery.models.flops import EncoderSize, Step
 from condensery.system.files import expanded, read_json
 from condensery.text.sizes import CollectionSizes, SentenceSizes

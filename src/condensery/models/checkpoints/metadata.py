@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from condensery.errors import UserError
-from condensery.models.sentence_transformers import (
+from condensery.models.checkpoints.sentence_transformers import (
     MODULES,
     Route,
     SavedDense,

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from condensery.text import beir, documents, dpr, huggingface, ir_reader, msmarco, plain_text, pydocs, tevatron
+from condensery.text.formats import beir, documents, dpr, huggingface, ir_reader, msmarco, plain_text, pydocs, tevatron
 from condensery.text.writer import CollectionWriter
 
 READERS: dict[str, Callable[[Any, CollectionWriter], None]] = {

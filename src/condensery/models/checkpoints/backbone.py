@@ -7,11 +7,11 @@ import torch
 from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
 
 from condensery.errors import UserError
-from condensery.models.config import BackboneConfig
-from condensery.models.config_file import check_config, check_encoder, shown
+from condensery.models.checkpoints.config import BackboneConfig
+from condensery.models.checkpoints.config_file import check_config, check_encoder, shown
+from condensery.models.checkpoints.hub import checkpoint_folder
+from condensery.models.checkpoints.loading import Allowed, load_weights, readable
 from condensery.models.families import FAMILIES
-from condensery.models.hub import checkpoint_folder
-from condensery.models.loading import Allowed, load_weights, readable
 from condensery.system.files import read_json
 from condensery.tokens.vocabulary import Vocabulary
 

@@ -20,7 +20,20 @@ from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
 from condensery.errors import UserError
-from condensery.models.about import (
+from condensery.models.biencoder import BiEncoder
+from condensery.models.checkpoints.backbone import (
+    DECODERS,
+    OTHER_HEADS,
+    check_words,
+    checkpoint_config,
+    load_masked_language_model,
+    masked_language_model,
+)
+from condensery.models.checkpoints.config import BackboneConfig
+from condensery.models.checkpoints.head import check_cut, load_head, save_head
+from condensery.models.checkpoints.hub import checkpoint_folder
+from condensery.models.checkpoints.loading import Allowed, load_weights, quiet, readable
+from condensery.models.checkpoints.metadata import (
     ABOUT,
     QUERY_ENCODER,
     SavedTower,
@@ -29,25 +42,12 @@ from condensery.models.about import (
     saved_towers,
     vector_settings,
 )
-from condensery.models.backbone import (
-    DECODERS,
-    OTHER_HEADS,
-    check_words,
-    checkpoint_config,
-    load_masked_language_model,
-    masked_language_model,
-)
-from condensery.models.biencoder import BiEncoder
+from condensery.models.checkpoints.sentence_transformers import write_modules, write_router
 from condensery.models.condenser import Condenser, condenser_shape
-from condensery.models.config import BackboneConfig
 from condensery.models.encoder import Encoder
 from condensery.models.families import FAMILIES
-from condensery.models.head import check_cut, load_head, save_head
-from condensery.models.hub import checkpoint_folder
-from condensery.models.loading import Allowed, load_weights, quiet, readable
 from condensery.models.masked_autoencoder import DecoderShape, Init, MaskedAutoEncoder
 from condensery.models.pooling import shapes_of
-from condensery.models.sentence_transformers import write_modules, write_router
 from condensery.models.vectors import VectorOptions, VectorSettings
 from condensery.system.files import check_file, write_json
 from condensery.system.inputs import standing

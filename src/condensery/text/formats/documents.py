@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from condensery.system.files import expanded
-from condensery.text.beir import document_of, question_files, read_questions
 from condensery.text.blank import is_blank
+from condensery.text.formats.beir import document_of, question_files, read_questions
 from condensery.text.input_file import InputFile
 from condensery.text.lines import read_objects
 from condensery.text.records import Document, Passage
