@@ -241,7 +241,12 @@ class Shared(StageConfig):
     queries: int
 
 
-@stage("toy_shared", version=1, makes="ranking", together=lambda config, context: config.queries > 2)
+def more_than_two_queries(config: Shared, context: Context) -> bool:
+    """Whether sharing pays."""
+    return config.queries > 2
+
+
+@stage("toy_shared", version=1, makes="ranking", together="more_than_two_queries")
 def shared(config: Shared, context: Context) -> dict[str, Any]:
     """A search whose shards, of two queries, several processes share; each leaves its number where it searched."""
     import numpy as np

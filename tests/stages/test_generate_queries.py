@@ -12,7 +12,7 @@ from small_t5 import save_small_t5
 from condensery.errors import UserError
 from condensery.models.generator import Generator, Sampling
 from condensery.sharing import NotRankZero, ProcessGroup
-from condensery.stages import sharing
+from condensery.stages.corpus import generate_queries
 from condensery.tokens.artifacts import Queries
 
 SETTINGS = {"number": 3, "max_tokens": 10, "batch_size": 4, "shard_size": 8}
@@ -97,7 +97,9 @@ def test_two_processes_that_go_on_where_one_stopped_make_the_same(
         with pytest.raises(InterruptionError):
             run_stage("generate_queries", tmp_path / "out", made, **run)
     left = [1, 2, 3, 4, 5]
-    monkeypatch.setattr(sharing, "process_group", lambda runtime: ProcessGroup(1, 2, lambda value: [left, value]))
+    monkeypatch.setattr(
+        generate_queries, "process_group", lambda runtime: ProcessGroup(1, 2, lambda value: [left, value])
+    )
     asked = _stop_after(100, monkeypatch)
     with pytest.raises(NotRankZero):
         run_stage("generate_queries", tmp_path / "out", made, **run)
@@ -105,7 +107,9 @@ def test_two_processes_that_go_on_where_one_stopped_make_the_same(
     assert names == ["000000.jsonl", "000002.jsonl", "000004.jsonl", "layout.json"], (
         "only the first writes the artifact"
     )
-    monkeypatch.setattr(sharing, "process_group", lambda runtime: ProcessGroup(0, 2, lambda value: [left, value]))
+    monkeypatch.setattr(
+        generate_queries, "process_group", lambda runtime: ProcessGroup(0, 2, lambda value: [left, value])
+    )
     run_stage("generate_queries", tmp_path / "out", made, **run)
     rows = [row for batch in asked for row in batch]
     assert len(rows) == len(set(rows)) == 41 - 8, "nothing is done twice"

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from small_runs import Done, run_command
 
-from condensery.evaluation import proxy
 from condensery.evaluation.agreement import fleiss_kappa, wilson
 from condensery.evaluation.proxy import index_passages
 from condensery.retrieval.bm25 import BM25Index, index_texts
+from condensery.stages.evaluation import audit_pairs
 from condensery.system.files import read_json
 from condensery.text.table import TextTable
 
@@ -190,7 +190,7 @@ def test_the_keys_of_bm25_and_the_number_of_annotators_count(root: Path, monkeyp
         seen.extend(settings)
         index_passages(passages, folder, *settings)
 
-    monkeypatch.setattr(proxy, "index_passages", watch)
+    monkeypatch.setattr(audit_pairs, "index_passages", watch)
     given = ["k1=1.5", "b=0.75", "stopwords=none", "stemmer=none", "annotators=1"]
     done = audited(root, *(f"stages.audit.{one}" for one in given)).sound()
     assert seen == [1.5, 0.75, "none", "none"]

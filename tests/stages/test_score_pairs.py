@@ -12,7 +12,6 @@ from stage_defaults import defaults_of
 
 from condensery.errors import UserError
 from condensery.pipeline import graph
-from condensery.retrieval import teachers
 from condensery.retrieval.bm25 import BM25Index
 from condensery.retrieval.mining import mine
 from condensery.retrieval.negatives import open_negatives
@@ -20,6 +19,7 @@ from condensery.retrieval.pair_scores import open_pair_scores
 from condensery.stages.base import Input, StageConfig
 from condensery.stages.finetuning.config import FinetuneConfig
 from condensery.stages.registry import registry
+from condensery.stages.retrieval import score_pairs
 from condensery.text.collection import Collection
 
 SCORED = ("queries.npy", "passages.npy", "scores.npy", "pair_scores.jsonl")
@@ -64,7 +64,7 @@ def test_a_kill_at_any_shard_ends_with_the_same_bytes(
     tmp_path: Path, made: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     score(tmp_path / "whole", made)
-    real, calls = teachers.by_retriever, 0
+    real, calls = score_pairs.by_retriever, 0
 
     def stopping(retriever: Any) -> Any:
         def work(*given: Any) -> Any:
@@ -76,7 +76,7 @@ def test_a_kill_at_any_shard_ends_with_the_same_bytes(
 
         return work
 
-    monkeypatch.setattr(teachers, "by_retriever", stopping)
+    monkeypatch.setattr(score_pairs, "by_retriever", stopping)
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
             score(tmp_path / "killed", made)

@@ -20,7 +20,6 @@ from condensery.errors import UserError
 from condensery.models.checkpoints.metadata import vector_settings
 from condensery.models.query_tower import load_query_tower
 from condensery.pipeline.graph import Graph
-from condensery.pipeline.reports.made import unmeasured
 from condensery.pipeline.store import Store
 from condensery.reporting.ask import ask, show
 from condensery.reporting.results import Row, read_results
@@ -78,6 +77,10 @@ def chosen(graph: Graph, store: Store, rows: Sequence[Row]) -> tuple[str, Artifa
     if graph.rows:
         best = best_row(rows)
         return best, store.artifact(graph.nodes[graph.rows[best]])
+    from condensery.pipeline.reports.made import (
+        unmeasured,
+    )  # with the metrics, which an answer of a table's row need not have
+
     if told := unmeasured(graph, store):
         return told.row, store.artifact(graph.nodes[graph.unmeasured[told.row]])
     assert graph.answers is not None  # `graph.build` saw to it

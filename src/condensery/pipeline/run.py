@@ -98,10 +98,6 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
             names = " or ".join(starts.labels)
             print(f"backbone.name: {names} is chosen on the way; shown as if the first were", flush=True)
         return Finished(None, [], faults=[graph.missing] if graph.missing else [], costs=costs)
-    from condensery.pipeline import asking  # not at the head, as these: a dry run shows no table
-    from condensery.pipeline.reports import report
-    from condensery.pipeline.reports.page import write_study
-
     if root.launcher.kind == "local":
         check_devices(root.trainer.accelerator, root.trainer.devices)
     if to_choose:
@@ -113,6 +109,8 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
     if graph.choice:
         print(graph.choice, flush=True)
     folder = root.output_root / "runs" / f"{root.name}-{graph.id}"
+    from condensery.pipeline import asking  # not at the head: a dry run answers nothing
+
     if root.ask is not None and not job and (known := asking.unchanged(graph, store, folder)) is not None:
         print(f"{len(graph.nodes)} stages, all reused; {folder} is as this command would write it", flush=True)
         warn(graph, store)
@@ -120,6 +118,9 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
         return Finished(folder, known)
     if root.ask is not None and not job:
         print("ask: this run is not there as a whole; what is missing is computed first", flush=True)
+    from condensery.pipeline.reports import report  # not at the head: an answer needs no table
+    from condensery.pipeline.reports.page import write_study
+
     folder.mkdir(parents=True, exist_ok=True)
     (folder / asking.FINISHED).unlink(missing_ok=True)
     _write_recipe(starts.config_of(graph), graph, store, folder)
