@@ -26,11 +26,12 @@ test-slow: .venv/.installed-dev ## the tests that take minutes
 gpu-report: .venv/.installed-dev ## all that only a GPU shows, on one page, in 30 minutes; device=cpu tries the command
 	$(BIN)/python experiments/gpu/report.py device=$(or $(device),cuda)
 
-check: .venv/.installed-dev ## lint, types, import cycles
+check: .venv/.installed-dev ## lint, types, import cycles, size of the code
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python .ci/structure.py
 
 docs: .venv/.installed-docs ## the documentation, into site/; a warning or a dead link fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

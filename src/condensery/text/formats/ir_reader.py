@@ -3,15 +3,16 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partialmethod
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from tqdm import tqdm
 
 from condensery.errors import UserError, of_the_disk
 from condensery.system.progress import progress, style
 from condensery.text.formats.ir_datasets import IrDatasetsSource, Part
+from condensery.text.ids import id_hash
 from condensery.text.records import Document, Passage, Query
-
-if TYPE_CHECKING:
-    from condensery.text.writer import CollectionWriter
+from condensery.text.writer import CollectionWriter
 
 LARGE = 1_000_000  # passages
 EVERY = 1000  # rows after which progress is told
@@ -20,7 +21,6 @@ EVERY = 1000  # rows after which progress is told
 @contextmanager
 def _reading(part: Part) -> Iterator[None]:
     """Say in one line what the library fails of while it reads. Its own bars are shown where ours is one."""
-    from tqdm import tqdm
 
     shown = tqdm.__init__
     if style() != "bar":
@@ -49,9 +49,8 @@ def _rows(part: Part, kind: str, total: int = 0) -> Iterator[tuple[str, Any]]:
                 task.advance(EVERY)
 
 
-def read(config: IrDatasetsSource, writer: "CollectionWriter") -> None:
+def read(config: IrDatasetsSource, writer: CollectionWriter) -> None:
     """Fetch the files, and read them into ``writer``."""
-    from condensery.text.ids import id_hash  # imports NumPy, which a dry run does without
 
     config.fetch()
     expected = config.expected()
@@ -89,9 +88,8 @@ def _name(config: IrDatasetsSource, split: str, identifier: str) -> str:
     return f"{split}-{identifier}" if config.from_dpr else identifier
 
 
-def _read_qrels(config: IrDatasetsSource, split: str, writer: "CollectionWriter") -> None:
+def _read_qrels(config: IrDatasetsSource, split: str, writer: CollectionWriter) -> None:
     """Add the judgements of a split; those of unknown queries, and of queries without any positive, are left out."""
-    from condensery.text.ids import id_hash
 
     part = config.parts[f"qrels of {split}"]
     known = {id_hash(row.query_id) for _, row in _rows(config.parts[f"queries of {split}"], "queries")}

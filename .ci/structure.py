@@ -1,0 +1,75 @@
+"""How heavy the code is to read, and how far it may go: run by `make check`, which fails where a figure is over its limit.
+
+    python .ci/structure.py
+
+Limits only fall: whoever lowers a figure lowers its limit too.
+"""
+
+import ast
+import io
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+SOURCE = Path(__file__).resolve().parents[1] / "src" / "condensery"
+LIMITS = {
+    "lines of code (neither comment nor docstring)": 29_050,
+    "imports of our own modules inside functions": 44,
+    "blocks of imports for types alone": 32,
+}
+NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+
+
+def lines_of_code(text: str, tree: ast.Module) -> int:
+    """Lines with a token that is neither a comment nor of a docstring."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    docstrings = {
+        line
+        for node in ast.walk(tree)
+        if isinstance(node, documented) and ast.get_docstring(node, clean=False) is not None
+        for line in range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1)
+    }
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    lines = {line for token in tokens if token.type not in NO_CODE for line in range(token.start[0], token.end[0] + 1)}
+    return len(lines - docstrings)
+
+
+def own_imports_in_functions(tree: ast.Module) -> int:
+    """Import statements of this project's modules that stand in a function."""
+    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    found = {id(node): node for function in functions for node in ast.walk(function)}.values()
+    return sum(any(name.split(".")[0] == "condensery" for name in _imported(node)) for node in found)
+
+
+def _imported(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.ImportFrom):
+        yield node.module or ""
+    elif isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+
+
+def typed_only_blocks(tree: ast.Module) -> int:
+    """Blocks under ``if TYPE_CHECKING``."""
+    return sum(isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" for node in ast.walk(tree))
+
+
+def main() -> int:
+    """Print the figures beside their limits; 1 where one is over it."""
+    texts = [path.read_text(encoding="utf-8") for path in sorted(SOURCE.rglob("*.py"))]
+    trees = [ast.parse(text) for text in texts]
+    figures = (
+        sum(map(lines_of_code, texts, trees)),
+        sum(map(own_imports_in_functions, trees)),
+        sum(map(typed_only_blocks, trees)),
+    )
+    over = False
+    for (name, limit), figure in zip(LIMITS.items(), figures, strict=True):
+        print(f"{figure:7,} of at most {limit:,}  {name}")
+        over |= figure > limit
+    print(f"{len(texts):7,} files")
+    return int(over)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
