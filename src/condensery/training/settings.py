@@ -12,7 +12,7 @@ TRAINER_PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true", "bf16-true
 class Optimiser(TypedDict, total=False):
     """The keywords of every module, which ``TrainingModule`` explains."""
 
-    learning_rate: float
+    learning_rate: float | None
     warmup_ratio: float
     weight_decay: float
     max_grad_norm: float

@@ -44,6 +44,8 @@ class BiEncoderModule(TowersModule):
         UserError: the checkpoint cannot be loaded, a number is out of its range, or there is no such loss or option of it.
     """
 
+    usual_rate = 5e-6
+
     trained_on = MappingProxyType({False: "TripleDataModule"})
 
     def __init__(

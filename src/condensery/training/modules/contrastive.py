@@ -40,6 +40,8 @@ class ContrastiveModule(TowersModule):
         UserError: the checkpoint cannot be loaded or has separate towers, or a number is out of its range.
     """
 
+    usual_rate = 2e-5
+
     trained_on = MappingProxyType(PAIRS)
 
     def __init__(

@@ -38,6 +38,8 @@ class CrossEncoderModule(TrainingModule):
         UserError: the checkpoint cannot be loaded, or a number is out of its range.
     """
 
+    usual_rate = 2e-5
+
     model: CrossEncoder
     trained_on = MappingProxyType({True: "TripleDataModule(pairs=True)"})
 

@@ -46,7 +46,7 @@ class TrainingModule(pl.LightningModule):
 
     Args:
         model: what is trained.
-        learning_rate: the peak.
+        learning_rate: the peak; None = ``usual_rate`` of the class, which is that of the papers.
         warmup_ratio: share of the steps in which the rate rises linearly from zero; then it falls linearly to zero at the
             trainer's last step.
         weight_decay: of AdamW; biases and LayerNorm weights are not decayed.
@@ -58,6 +58,7 @@ class TrainingModule(pl.LightningModule):
     Attributes:
         tokens: read in the last step by all processes together, padding not counted.
         trained_on: by the ``pairs`` of a data module of ours, how one is written that fits.
+        usual_rate: the peak of the learning rate where none is given, as in ``conf/stage/``.
         asked_to_leave: one of the processes got a signal to end, such as SLURM's warning.
 
     Raises:
@@ -66,13 +67,14 @@ class TrainingModule(pl.LightningModule):
 
     tokens: int
     trained_on: ClassVar[Mapping[Any, str]] = {}
+    usual_rate: ClassVar[float] = 1e-4
     asked_to_leave = False
 
     def __init__(
         self,
         model: nn.Module,
         *,
-        learning_rate: float = 1e-4,
+        learning_rate: float | None = None,
         warmup_ratio: float = 0.1,
         weight_decay: float = 0.01,
         max_grad_norm: float = 1.0,
@@ -83,7 +85,8 @@ class TrainingModule(pl.LightningModule):
         super().__init__()
         self.automatic_optimization = False
         self.model = model
-        self.learning_rate, self.warmup_ratio, self.weight_decay = learning_rate, warmup_ratio, weight_decay
+        self.learning_rate = self.usual_rate if learning_rate is None else learning_rate
+        self.warmup_ratio, self.weight_decay = warmup_ratio, weight_decay
         self.max_grad_norm, self.seed, self.layer_decay = max_grad_norm, seed, layer_decay
         self._norm: Tensor | None = None
         self._resumption = Resumption(self)

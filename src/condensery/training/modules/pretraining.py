@@ -169,6 +169,7 @@ class MaskedAutoEncoderModule(BackboneModule):
         UserError: the checkpoint or its tokenizer cannot be loaded, or a number is out of its range.
     """
 
+    usual_rate = 4e-4
     model: MaskedAutoEncoder
 
     def __init__(

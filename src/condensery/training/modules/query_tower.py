@@ -38,6 +38,8 @@ class QueryTowerModule(TowersModule):
         UserError: the checkpoint cannot be loaded, a number is out of its range, or ``towers`` says shared.
     """
 
+    usual_rate = 5e-5
+
     trained_on = MappingProxyType({"ranking": "RankingDataModule"})
 
     def __init__(
