@@ -1,4 +1,7 @@
-"""The command line: Hydra composes, this runs it and says what went wrong in one line. Imports nothing heavy itself."""
+"""The command line: Hydra composes the config, and this module runs it and reports a failure in one line.
+
+The module itself imports nothing heavy.
+"""
 
 import gc
 import os
@@ -24,16 +27,20 @@ from condensery.system.terminal import check_arguments, print_anything
 
 FOLDER_FILE = "CONDENSERY_FOLDER_FILE"  # environment variable: a file that gets the path of the run's folder
 COMMAND = "data"  # `condensery data NAME`
-ALONE = "stages.corpus={stage: corpus}"  # what it reads where no recipe is named
+ALONE = "stages.corpus={stage: corpus}"  # the stages of that command where no recipe is named
 GROUPS = re.compile(r"^((stages?|data|backbone|trainer|launcher|logger|table|figures)\.[^=]+|push_to_hub[^=]*)=")
 PLAIN = re.compile(r"""[\w.@/+-]+=[^'"()\[\]{}$=]+""")  # nothing in it is quoted, nested, or to be resolved
 
 
 def main(cfg: DictConfig) -> None:
-    """Run one composed config: once, or as one job of a sweep. Raises ``Stopped`` from whatever goes wrong."""
+    """Run one composed config: once, or as one job of a sweep.
+
+    Raises:
+        Stopped: any exception ended the run; that exception is the cause.
+    """
     from condensery.pipeline import run
 
-    if not gc.isenabled():  # run.py started without
+    if not gc.isenabled():  # run.py switched the collector off
         gc.freeze()
         gc.enable()
     multirun = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
@@ -47,7 +54,7 @@ def main(cfg: DictConfig) -> None:
 
 
 def _write_folder(folder: Path | None) -> None:
-    """Write the path of the run's folder where the program that called the command reads it; see ``condensery.results``."""
+    """Write the path of the run's folder into the file that the calling program reads (``condensery.results.run``)."""
     if path := os.environ.get(FOLDER_FILE):
         Path(path).write_text(str(folder or ""), encoding="utf-8")
 
@@ -55,8 +62,12 @@ def _write_folder(folder: Path | None) -> None:
 def run_program(program: Callable[[], Any], home: Path) -> int:
     """Run ``program``, a function under ``hydra.main``, and return the exit code.
 
-    Bad input, Hydra's complaints and a full or read-only disk give one line and 1; Ctrl-C gives 130, SIGTERM 143.
-    An unexpected exception keeps its traceback: it is a fault of ours. ``home`` is the folder of ``outputs``.
+    Bad input, Hydra's complaints and a full or read-only disk give one line and the code 1. Ctrl-C gives 130, SIGTERM 143.
+    An unexpected exception keeps its traceback, because it is a fault of this project.
+
+    Args:
+        program: the function that Hydra has wrapped.
+        home: the folder that holds ``outputs``.
     """
     print_anything()
     try:
@@ -69,7 +80,7 @@ def run_program(program: Callable[[], Any], home: Path) -> int:
     if os.environ.get("HYDRA_FULL_ERROR") == "1":  # a developer wants to see the whole traceback
         program()
         return 0
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises, so that its message can be made one line here
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and this function makes its message one line
     recipe_guard.install()
     _compose_quickly()
     signals.leave_upon((signal.SIGINT, signal.SIGTERM, signal.SIGUSR1), lambda number: KeyboardInterrupt())
@@ -92,9 +103,9 @@ def run_program(program: Callable[[], Any], home: Path) -> int:
 
 
 def _compose_quickly() -> None:
-    """Let Hydra read YAML with libyaml, and list the options of a group without copying the config of all others.
+    """Let Hydra read YAML with libyaml, and list the options of a group without copying the config of all other groups.
 
-    It composes twice, and does the latter a hundred times for ``--help``: half a second of a run's start.
+    Hydra composes twice, and lists options a hundred times for ``--help``: together half a second of a run's start.
     """
 
     def once(self: ConfigLoaderImpl, name: str | None, overrides: list[str]) -> Any:
@@ -113,14 +124,17 @@ def _compose_quickly() -> None:
 
 
 def prepared(arguments: list[str]) -> list[str]:
-    """The command line as Hydra wants it: options first, so that ``-m`` may stand anywhere.
+    """Return the command line as Hydra wants it: options first, so that ``-m`` may stand anywhere.
 
-    ``stages.round1.steps=9`` may add a key that the recipe leaves to the defaults, so it gets Hydra's ``++``; a key
-    that does not exist is found when the config is checked. ``output_root=~/x`` gets its home folder. A question is taken
-    as it is typed, with its commas and quotes, and so is a value with letters that Hydra's grammar does not know.
+    - ``stages.round1.steps=9`` may set a key that the recipe leaves to the defaults, so the argument gets Hydra's ``++``.
+      The check of the config finds a key that does not exist.
+    - In ``output_root=~/x`` the ``~`` becomes the home folder.
+    - A question (``ask=``) is taken as it is typed, with its commas and quotes. The same holds for a value with letters
+      that Hydra's grammar does not know.
 
-    Raises ``UserError`` for a key that is given twice: Hydra would take the last without a word. And for a path with a
-    comma in a sweep, which would be two.
+    Raises:
+        UserError: a key is given twice, of which Hydra would silently take the last; or a path of a sweep has a comma,
+            which would make two values of it.
     """
     arguments = _of_data(arguments)
     sweep = not {"-m", "--multirun"}.isdisjoint(arguments)
@@ -155,13 +169,13 @@ def _check_paths(arguments: list[str]) -> None:
 
 
 def _of_data(arguments: list[str]) -> list[str]:
-    """``data NAME [key=value ...]`` as keys: the recipe that is named, or the collection alone, with ``fetch=true``.
+    """Turn ``data NAME [key=value ...]`` into keys: the recipe that is named, or the collection alone, with ``fetch=true``.
 
-    Where no ``data=`` says which library knows the name, it is ir_datasets if it does, otherwise the Hugging Face hub.
-    Other arguments are left as they are, and all of them where none is ``data``.
+    Where no ``data=`` names a library, ir_datasets is taken if it knows the name, and the Hugging Face hub otherwise.
+    Other arguments stay as they are. Without the word ``data`` all arguments stay as they are.
 
     Raises:
-        UserError: no name follows.
+        UserError: no name follows ``data``.
     """
     if COMMAND not in arguments:
         return arguments
@@ -184,7 +198,7 @@ def _library_of(name: str) -> str:
 
 
 def _verbatim(text: str) -> str:
-    """A text for Hydra, which would read commas, brackets and quotes in it; null, and what is quoted for it, stays."""
+    """Quote a text, so that Hydra does not read its commas, brackets and quotes; null and quoted texts stay as they are."""
     from hydra.core.override_parser.types import Quote, QuotedString
 
     if text in ("", "null") or re.fullmatch(r"""'[^']*'|"[^"]*\"""", text):

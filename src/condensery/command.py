@@ -13,13 +13,13 @@ def start(home: Path, recipes: Path, called: str = "") -> int:
     """Run the command line and return the exit code.
 
     Args:
-        home: the folder of ``outputs``.
+        home: the folder that holds ``outputs``.
         recipes: the folder ``conf``.
-        called: what the command is called where it tells how to go on; empty: ``python run.py``.
+        called: the name that messages give to the command; empty means ``python run.py``.
     """
     os.environ[PROGRAM] = called
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # while libraries are imported, Ctrl-C ends it without a word
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # while libraries are imported, Ctrl-C ends the program silently
     restart_flat()  # before anything else is imported, so that nothing is imported twice
     gc.disable()  # there is no garbage to find while libraries are imported; `main` switches it on
 
@@ -31,5 +31,5 @@ def start(home: Path, recipes: Path, called: str = "") -> int:
 
 
 def installed() -> int:
-    """The command ``condensery``: outputs lie in the folder where it is called."""
+    """Run the command ``condensery``, whose outputs lie in the folder where it is called; return the exit code."""
     return start(Path.cwd(), RECIPES, INSTALLED)

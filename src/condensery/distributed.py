@@ -1,4 +1,4 @@
-"""The processes that train one model together: how many there are, and what they exchange in a step."""
+"""The processes that train one model together: their number, and the values that they exchange in a step."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -8,22 +8,22 @@ import torch
 from torch import Tensor, distributed, nn
 
 Value = TypeVar("Value")
-_replicated: list[bool] = []  # of the blocks ``replicated`` that we are in, the innermost last
+_replicated: list[bool] = []  # ``whole`` of each ``replicated`` block that is open, the innermost last
 
 
 def processes() -> int:
-    """How many processes share the batch of this step; 1 without ``torch.distributed``."""
+    """The number of processes that share the batch of this step; 1 without ``torch.distributed``."""
     return 1 if any(_replicated) else _world()
 
 
 def rank() -> int:
-    """Which of the processes this one is, from 0; the first alone writes, logs and validates."""
+    """The number of this process, from 0. Only the first process writes, logs and validates."""
     return distributed.get_rank() if _world() > 1 else 0
 
 
 @contextmanager
 def replicated(whole: bool) -> Iterator[None]:
-    """Where ``whole``, every process computes the whole batch for itself in this block, and asks no other for anything."""
+    """A block in which, if ``whole``, every process computes the whole batch by itself and exchanges nothing."""
     _replicated.append(whole)
     try:
         yield
@@ -32,7 +32,7 @@ def replicated(whole: bool) -> Iterator[None]:
 
 
 def from_rank_zero(value: Value) -> Value:
-    """The value that the first process gives."""
+    """The ``value`` of the first process, in every process."""
     values = [value]
     if _world() > 1:
         distributed.broadcast_object_list(values)
@@ -40,26 +40,29 @@ def from_rank_zero(value: Value) -> Value:
 
 
 def copy_first_weights(model: nn.Module) -> None:
-    """Give the weights of ``model`` the values that they have in the first process."""
+    """Overwrite the weights of ``model`` with those of the first process."""
     if _world() > 1:
         for weight in model.state_dict().values():
             distributed.broadcast(weight, 0)
 
 
 def average(weights: Iterable[nn.Parameter], values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Take the mean over the processes of the gradients of ``weights``, and of ``values`` (scalars), which are returned.
+    """Average the gradients of ``weights`` (in place) and the scalars ``values`` over the processes, in one exchange.
 
-    All goes in one exchange. A weight that has no gradient in any process keeps none.
+    A weight that has no gradient in any process keeps none.
+
+    Returns:
+        the mean of each value, by name.
     """
     if _world() == 1:
         return dict(values)
     weights = list(weights)
-    present = torch.tensor([weight.grad is not None for weight in weights], dtype=torch.int32)
+    present = torch.tensor([weight.grad is not None for weight in weights], dtype=torch.int32)  # (weights,)
     present = present.to(_for_numbers())
     distributed.all_reduce(present)
     given = [weight for weight, number in zip(weights, present.tolist(), strict=True) if number]
     parts = [(torch.zeros_like(w) if w.grad is None else w.grad).flatten() for w in given]
-    flat = torch.cat([*parts, torch.stack(list(values.values())).to(parts[0].dtype)])
+    flat = torch.cat([*parts, torch.stack(list(values.values())).to(parts[0].dtype)])  # (elements + values,)
     del parts
     distributed.all_reduce(flat)
     flat /= _world()
@@ -74,29 +77,30 @@ def _world() -> int:
 
 
 def _for_numbers() -> torch.device:
-    """Where single numbers are exchanged: on the CPU, so that no GPU is waited for, unless the processes met on GPUs alone.
+    """The device on which single numbers are exchanged: the CPU, so that no process waits for its GPU.
 
-    Those of a stage have both; Lightning's ``ddp`` on GPUs has NCCL alone.
+    It is the GPU if the process group has NCCL alone, as Lightning's ``ddp`` on GPUs has. The group of a stage has a
+    backend for each.
     """
     gpus_alone = distributed.get_backend() == "nccl"
     return torch.device("cuda", torch.cuda.current_device()) if gpus_alone else torch.device("cpu")
 
 
 def gathered(rows: Tensor) -> Tensor:
-    """The rows of all processes one behind the other, by rank: (n, ...) of each -> (sum of n, ...).
+    """Concatenate the rows of all processes by rank: (n, ...) of each process -> (sum of n, ...).
 
-    The number of rows may differ. A gradient reaches only a process's own rows, that many times larger as there are
-    processes, over which training takes the mean.
+    The number of rows may differ between processes. Only a process's own rows have a gradient. It is multiplied by the
+    number of processes, because training takes the mean over them.
     """
     if processes() == 1:
         return rows
-    number = torch.tensor([len(rows)], device=_for_numbers())
+    number = torch.tensor([len(rows)], device=_for_numbers())  # (1,)
     numbers = [torch.empty_like(number) for _ in range(processes())]
     distributed.all_gather(numbers, number)
     sizes = torch.cat(numbers).tolist()
-    sent = rows.new_zeros((max(sizes), *rows.shape[1:]))
+    sent = rows.new_zeros((max(sizes), *rows.shape[1:]))  # (largest n, ...)
     sent[: len(rows)] = rows.detach()
-    received = [torch.empty_like(sent) for _ in sizes]
+    received = [torch.empty_like(sent) for _ in sizes]  # (largest n, ...) each
     distributed.all_gather(received, sent)
     parts = [part[:size] for part, size in zip(received, sizes, strict=True)]
     parts[distributed.get_rank()] = rows + (processes() - 1) * (rows - rows.detach()) if rows.requires_grad else rows
@@ -113,7 +117,7 @@ def sum_of(count: int) -> int:
 
 
 def any_of(flag: bool) -> bool:
-    """Whether ``flag`` is true in one of the processes at least; also where they do not share the batch."""
+    """Whether ``flag`` is true in at least one process, also of processes that do not share the batch."""
     if _world() == 1:
         return flag
     number = torch.tensor(int(flag), device=_for_numbers())
@@ -122,5 +126,8 @@ def any_of(flag: bool) -> bool:
 
 
 def share_of(count: int) -> float:
-    """The mean of a count over the processes: what a sum is divided by that is then averaged over them."""
+    """The mean of a count over the processes.
+
+    If each process divides its sum by this, the mean of the results over the processes is the mean over all items.
+    """
     return sum_of(count) / processes()

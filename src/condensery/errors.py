@@ -1,4 +1,4 @@
-"""The errors that a person sees: bad input or a disk that will not take it, said in one line."""
+"""The errors that a user sees: bad input, or a disk that cannot be written. Each message is one line."""
 
 import difflib
 import errno
@@ -18,7 +18,7 @@ DISK = {
     errno.ELOOP: "links that lead in a circle",
 }
 
-# What libraries say of a full disk in exceptions of their own: safetensors, tokenizers; NumPy's `tofile`; faiss
+# Messages about a full disk in exceptions of safetensors, tokenizers, NumPy's `tofile` and faiss
 LARGE = re.compile(r"File too large \(os error")
 FULL = re.compile(
     r"No space left on device|^\d+ requested and \d+ written$|faiss::write_.* failed: write error", re.DOTALL
@@ -27,7 +27,7 @@ FULL = re.compile(
 
 SHOWN = 60  # characters of a wrong value in a message
 
-# what steers a terminal (ESC and the like) or turns the direction of writing, as a message shows it
+# characters that control a terminal (such as ESC) or change the direction of writing -> the escapes that messages show
 STEERING = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
 STEERING |= {
     code: f"\\u{code:04x}" for code in (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
@@ -37,8 +37,8 @@ STEERING |= {
 class UserError(Exception):
     """Bad input. The message is one line that names the file and line, or the config key, and what to do.
 
-    The command line prints it as ``error: <message>`` and exits with code 1; no traceback is shown. What it quotes of an
-    input may hold anything: control characters and halves of a character are written as escapes, as ``\\x1b``.
+    The command line prints it as ``error: <message>`` and exits with code 1; no traceback is shown. The message may quote
+    any input: control characters and lone surrogates are written as escapes, such as ``\\x1b``.
     """
 
     def __init__(self, message: object = "") -> None:
@@ -46,11 +46,11 @@ class UserError(Exception):
 
 
 class DiskError(UserError):
-    """The disk is full or closed. A run ends at once: its other stages would fare no better."""
+    """The disk is full or cannot be written. The run ends at once, because its other stages would fail as well."""
 
 
 def of_the_disk(error: BaseException) -> DiskError | None:
-    """What is said where ``error`` is a fault of the disk; None where it is another."""
+    """The ``DiskError`` for an ``error`` that the disk caused; None for any other error."""
     if isinstance(error, OSError) and error.errno in DISK:
         return DiskError(f"{error.filename2 or error.filename or 'output_root'}: {DISK[error.errno]}")
     if LARGE.search(str(error)):
@@ -61,14 +61,14 @@ def of_the_disk(error: BaseException) -> DiskError | None:
 
 
 def said_within(error: BaseException) -> UserError | None:
-    """The ``UserError`` that a library has wrapped into an error of its own; None where there is none."""
+    """The ``UserError`` that a library has wrapped into its own exception; None if there is none."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, UserError):
         cause = cause.__cause__ or cause.__context__
     return cause
 
 
-RENAMED = {  # what recipes of before call it -> what it is called now
+RENAMED = {  # name in older recipes -> name now
     "approximate": "ann_index",
     "augment": "pseudo_label",
     "breadth": "ef_search",
@@ -82,7 +82,7 @@ RENAMED = {  # what recipes of before call it -> what it is called now
 }
 
 
-ELSEWHERE = {  # what other toolkits call it -> what it is called here
+ELSEWHERE = {  # name in other toolkits -> name here
     "gradient_clip_val": "max_grad_norm",
     "lr": "learning_rate",
     "max_length": "length",
@@ -100,7 +100,11 @@ ELSEWHERE = {  # what other toolkits call it -> what it is called here
 
 
 def close_to(word: str, known: Iterable[str]) -> str:
-    """The hint `` (did you mean 'x'?)`` where a known word is near or is the new name, otherwise the known words."""
+    """The hint that a message adds for an unknown ``word``, with a leading space.
+
+    It gives the name that the word has now or has here, otherwise a similar known word (`` (did you mean 'x'?)``),
+    otherwise the list of known words.
+    """
     words = sorted(known)
     if RENAMED.get(word) in words:
         return f" (it is now called {RENAMED[word]!r})"
@@ -113,5 +117,5 @@ def close_to(word: str, known: Iterable[str]) -> str:
 
 
 def shown(text: str, most: int = SHOWN) -> str:
-    """A wrong value as a message shows it: its first ``most`` characters, and how long it is where it is longer."""
+    """A wrong value as a message shows it. A long value is cut to ``most`` characters, and its length is added."""
     return text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)"

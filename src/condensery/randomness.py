@@ -1,7 +1,7 @@
-"""Randomness as a function of its keys: the same (seed, epoch, index) gives the same draw, whoever asks and when.
+"""Randomness as a function of its keys: the same (seed, epoch, index) gives the same draw in any process at any time.
 
-Nothing here keeps a state, so a run that is resumed at step k, or that reads with other workers, draws what an
-uninterrupted run draws.
+The functions keep no state. A run that is resumed at step k, or that has another number of workers, therefore draws the
+same numbers as an uninterrupted run.
 """
 
 import hashlib
@@ -45,14 +45,15 @@ def uniforms(*keys: Key, index: ArrayLike, second: ArrayLike | None = None) -> N
 
 
 def generator(*keys: Key) -> np.random.Generator:
-    """A NumPy generator of its own for these keys."""
+    """A new NumPy generator whose stream depends on these keys alone."""
     return np.random.Generator(np.random.Philox(key=hash64(*keys)))
 
 
 def nested_subset(seed: int, items: int, number: int | None) -> NDArray[np.int64]:
-    """``number`` of the items 0 .. ``items`` - 1, ascending; None = all. A smaller subset lies in every larger one.
+    """Choose ``number`` of the items 0 .. ``items`` - 1, ascending; None = all.
 
-    They are the first of a permutation that depends on the seed and on ``items`` alone. *Shape:* (number,).
+    The subset is the beginning of a permutation that depends on ``seed`` and ``items`` alone, so a smaller subset lies
+    in every larger one. *Shape:* (number,).
     """
     if number is None:
         return np.arange(items)
@@ -60,6 +61,13 @@ def nested_subset(seed: int, items: int, number: int | None) -> NDArray[np.int64
 
 
 def check_subset(number: int | None, items: int, key: str, what: str) -> None:
-    """Raise ``UserError`` where a subset of the training set is larger than the set."""
+    """Raise ``UserError`` if a subset of the training set is larger than the set.
+
+    Args:
+        number: size of the subset; None = all items.
+        items: size of the set.
+        key: the config key that the message names.
+        what: the noun that the message has for the items.
+    """
     if number is not None and number > items:
         raise UserError(f"{key}={number}: there are only {items:,} {what}; null takes all")

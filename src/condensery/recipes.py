@@ -1,7 +1,7 @@
-"""Where the recipes lie, and what the program is called."""
+"""The folder of the recipes and the name of the program."""
 
 from pathlib import Path
 
 RECIPES = Path(__file__).parent / "conf"
-PROGRAM = "CONDENSERY_PROGRAM"  # environment variable: what the program is called, where that is not ``python run.py``
+PROGRAM = "CONDENSERY_PROGRAM"  # environment variable: the program's name, where that is not ``python run.py``
 INSTALLED = "condensery"

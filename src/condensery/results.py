@@ -1,4 +1,4 @@
-"""A recipe from a program of one's own: run, and its table."""
+"""Run a recipe from a Python program and read its table."""
 
 import os
 import subprocess
@@ -16,18 +16,18 @@ from condensery.reporting.results import Row, read_results
 
 @dataclass(frozen=True)
 class Results(Sequence[Row]):
-    """What a run measured, row by row.
+    """The results of a run, row by row.
 
     Attributes:
-        folder: of the run: its tables, its page, links to the artifacts.
-        rows: one for each row of its table.
+        folder: the folder of the run, with its tables, its page and links to the artifacts.
+        rows: the rows of the run's table.
     """
 
     folder: Path
     rows: list[Row]
 
     def __getitem__(self, at: Any) -> Any:
-        """A row by its place; by the name of a system its metrics, from 0 to 1."""
+        """Return a row by its place, or the metrics of a system, each from 0 to 1, by the system's name."""
         if isinstance(at, str):
             return dict(next(row.metrics for row in self.rows if row.name == at))
         return self.rows[at]
@@ -39,7 +39,7 @@ class Results(Sequence[Row]):
         return iter(self.rows)
 
     def records(self) -> list[dict[str, Any]]:
-        """One flat mapping a row: ``pandas.DataFrame(results.records())`` is the table."""
+        """Return one flat mapping per row: ``pandas.DataFrame(results.records())`` is the table."""
         named = ("name", "collection", "split", "seed")
         return [{**{key: getattr(row, key) for key in named}, **row.metrics} for row in self.rows]
 
@@ -60,16 +60,16 @@ def run(
     recipes: str | Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Results:
-    """Run a recipe in a process of its own, as ``condensery experiment=NAME ...`` does; what is at hand is reused.
+    """Run a recipe in a process of its own, as ``condensery experiment=NAME ...`` does; existing artifacts are reused.
 
     Args:
-        experiment: its name, such as ``quickstart``.
+        experiment: the name of the recipe, such as ``quickstart``.
         overrides: as on the command line: ``["seed=2", "output_root=DIR"]``.
-        recipes: a folder with recipes of your own, searched besides ours (``--config-dir``).
-        environment: variables set for it besides this program's own.
+        recipes: a folder with recipes of your own, searched besides the recipes of this package (``--config-dir``).
+        environment: variables that are set for the process besides those of this program.
 
     Returns:
-        the rows of its table.
+        the rows of the recipe's table.
 
     Raises:
         UserError: the run failed, for the reason that it printed; or ``overrides`` ask for a sweep.

@@ -1,8 +1,9 @@
-"""Work that several processes share: cut into shards, contiguous in row order, each a file of its own under its number.
+"""Work that several processes share. It is cut into shards of consecutive rows; each shard is a file with its number.
 
-A shard is written whole or not at all, so the file that is there is the mark that it is done, and a restart keeps it.
-What lies on disk is asked by the first process alone, which tells the others: all act on one answer, whoever is ahead
-and however late a shared file system shows a file. No shard depends on who writes it, nor on how many do.
+A shard is written whole or not at all. A shard whose file exists is therefore done, and a restart keeps it.
+Only the first process looks at the disk; it tells the others which shards are left. So all processes agree, even if one
+is ahead or a shared file system shows a file late. The content of a shard does not depend on the process that writes it,
+nor on the number of processes.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +15,7 @@ Value = TypeVar("Value")
 
 
 class NotRankZero(BaseException):
-    """Ends a stage in all processes but the first, whose part alone the rest is: to write the artifact."""
+    """Ends a stage in every process but the first, which alone does the rest: it writes the artifact."""
 
 
 def _with_nobody(value: Any) -> list[Any]:
@@ -23,12 +24,12 @@ def _with_nobody(value: Any) -> list[Any]:
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """The part of one process in the work of several, which take the same steps in the same order.
+    """The view of one process on a group of processes that take the same steps in the same order.
 
     Attributes:
-        rank: which process this is, from 0.
-        processes: how many there are.
-        exchange: gives a value to all; returns those of all by rank, when all have given theirs.
+        rank: the number of this process, from 0.
+        processes: the number of processes.
+        exchange: sends a value to all processes, waits for theirs, and returns the values of all by rank.
     """
 
     rank: int = 0
@@ -37,20 +38,25 @@ class ProcessGroup:
 
     @contextmanager
     def shards(self, left: Callable[[], Sequence[int]]) -> Iterator[Sequence[int]]:
-        """The numbers of the shards that this process is to write in the block; at its end those of all are written.
+        """A block in which this process writes its share of the shards. It ends when all processes have written theirs.
 
-        ``left`` prepares the folder and gives the shards that are not there yet. The first process alone calls it.
+        Args:
+            left: prepares the folder and returns the numbers of the shards that do not exist yet. Only the first process
+                calls it.
+
+        Yields:
+            the numbers of the shards that this process writes.
         """
         yield self.from_rank_zero(left)[self.rank :: self.processes]
         self.exchange(None)
 
     def from_rank_zero(self, work: Callable[[], Value]) -> Value:
-        """What ``work`` gives in the first process, which alone does it; the others wait for it."""
+        """The result of ``work``, which only the first process calls; the others wait for the result."""
         value: Value = self.exchange(work() if self.rank == 0 else None)[0]
         return value
 
     def leave_unless_rank_zero(self) -> None:
-        """What follows is for the first process alone: the others leave the stage, by ``NotRankZero``."""
+        """Raise ``NotRankZero`` in every process but the first, so that only the first process goes on."""
         if self.rank:
             raise NotRankZero
 

@@ -1,1 +1,1 @@
-"""Rankings to numbers: metrics per query, and whether a difference between two systems is more than chance."""
+"""Evaluation of rankings: metrics per query, and tests whether a difference between two systems is more than chance."""

@@ -1,4 +1,4 @@
-"""Metrics of a retriever of your own program on a data set."""
+"""Evaluate a retriever of your own program on a data set."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ from condensery.retrieval.searcher_index import SearcherIndex
 from condensery.text.collection import Collection
 from condensery.text.to_collection import collection_of
 
-DEPTH = 1000  # passages that a metric without a cutoff looks at
+DEPTH = 1000  # passages of each query that a metric without a cutoff covers
 METRICS = ("NDCG@10", "Recall@100")
 
 
@@ -21,17 +21,21 @@ def evaluate(
 ) -> dict[str, float]:
     """The mean of each metric over the judged queries of a data set, from 0 to 1, with trec_eval's definitions.
 
-    All passages of the data set are indexed for it; the retriever's own index stays as it is. A passage that is the query
-    itself, by its id and its text, is not ranked, unless it is judged relevant; a line says of how many queries.
+    All passages of the data set are indexed for the evaluation; the retriever's own index does not change. A passage that
+    is the query itself, by its id and its text, is not ranked, unless it is judged relevant. A printed line says how many
+    queries have such a passage.
 
     Args:
         retriever: a ``Retriever``, ``BM25``, or several of them as one (``Fused``).
         data: a folder in the BEIR layout, or a ``Collection``.
         metrics: such as NDCG@10, MRR@10, Recall@100, MAP or Success@5.
-        split: train, dev or test; of a folder the file ``qrels/SPLIT.tsv``.
+        split: train, dev or test; in a folder the file ``qrels/SPLIT.tsv``.
+
+    Returns:
+        The mean of each metric by its name.
 
     Raises:
-        UserError: a metric that does not exist, data that cannot be read, or a split that it does not have.
+        UserError: a metric does not exist, the data cannot be read, or the data have no such split.
     """
     for name in metrics:
         split_metric(name)

@@ -1,7 +1,7 @@
 """Metrics per query, with trec_eval's definitions (through ir_measures and its provider pytrec_eval).
 
-A query without results, or whose results hold nothing relevant, counts 0; queries are those of the split. ``Hit@k``, which
-asks for answers instead of judgements, is of ours.
+A query without results, or without a relevant result, counts 0. The queries are those of the split. ``Hit@k``, which uses
+answers instead of judgements, is computed here and not by trec_eval.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from condensery.system.files import RECOMPUTE, atomic, load_arrays
 from condensery.text.answers import AnswerMatcher
 from condensery.text.collection import Collection, Qrels
 
-QUERIES = 1000  # handed to trec_eval at a time: what it reads, dictionaries of strings, is large
+QUERIES = 1000  # queries given to trec_eval at a time: its input, dictionaries of strings, is large
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Evaluation:
 
     Attributes:
         query_ids: ids of the judged queries, sorted as strings.
-        per_query: metric, as it was asked for -> float64 (queries,), in the order of ``query_ids``.
+        per_query: name of a metric, as it was asked for -> float64 (queries,), in the order of ``query_ids``.
     """
 
     query_ids: list[str]
@@ -41,14 +41,14 @@ class Evaluation:
         return {name: float(values.mean()) for name, values in self.per_query.items()}
 
     def save(self, path: Path) -> None:
-        """Write as .npz: ``query_ids`` and an array for each metric."""
+        """Write an .npz file: ``query_ids`` and an array for each metric."""
         with atomic(path) as temporary, open(temporary, "wb") as stream:
             arrays: dict[str, Any] = {"query_ids": np.array(self.query_ids), **self.per_query}
             np.savez(stream, **arrays)
 
     @classmethod
     def load(cls, path: Path) -> "Evaluation":
-        """Read what ``save`` wrote."""
+        """Read the file that ``save`` wrote. Raises ``UserError`` where it is not one."""
         values = load_arrays(path)
         if "query_ids" not in values:
             raise UserError(f"{path}: holds no query_ids, so it is no evaluation; {RECOMPUTE}")
@@ -67,7 +67,7 @@ def parse_metric(name: str) -> tuple[Measure, int | None]:
 
 
 def evaluate(run: Run, collection: Collection, split: str, metrics: list[str]) -> Evaluation:
-    """Score a run on a split: by its judgements, Hit@k by its answers.
+    """Score a run on a split: Hit@k by the answers of the queries, all other metrics by judgements.
 
     Raises ``UserError`` for an unknown metric and for a split that lacks queries, judgements or answers.
     """
@@ -87,9 +87,9 @@ def evaluate(run: Run, collection: Collection, split: str, metrics: list[str]) -
 def score_answers(
     run: Run, collection: Collection, query_rows: NDArray[np.integer], metrics: list[str]
 ) -> dict[str, NDArray[np.float64]]:
-    """Whether one of the first k passages of each query holds an answer (top-k accuracy, Karpukhin et al. 2020).
+    """Hit@k: whether one of the first k passages of a query holds an answer (top-k accuracy, Karpukhin et al. 2020).
 
-    Passages are looked at in order, without titles, up to the first that holds one. Queries without answers count 0.
+    Passages are checked in order, without titles, up to the first that holds an answer. Queries without answers count 0.
 
     Returns:
         metric -> float64 (queries,), in the order of ``query_rows``.
@@ -118,10 +118,10 @@ def score(
     """Metrics of rankings in memory.
 
     Args:
-        query_rows: (n,) queries that were searched; those without a judgement are ignored.
-        passage_rows: (n, k) their passages, best first, padded with -1.
+        query_rows: (n,) queries that were searched; queries without a judgement are ignored.
+        passage_rows: (n, k) the passages of each query, best first, padded with -1.
         qrels: judgements.
-        metrics: names, see ``parse_metric``.
+        metrics: names that ``parse_metric`` reads.
 
     Returns:
         metric -> float64 (queries,), in the order of ``qrels.query_set``.
@@ -132,7 +132,7 @@ def score(
     judged = _judged(qrels)
     measures = {name: _measure(*what, qrels.relevant_from) for name, what in parsed.items()}
     cutoffs = [cutoff for _, cutoff in parsed.values()]
-    looked_at = None if None in cutoffs else max(filter(None, cutoffs))  # what lies deeper changes no metric
+    looked_at = None if None in cutoffs else max(filter(None, cutoffs))  # deeper passages change no metric
     known = [i for i, row in enumerate(query_rows.tolist()) if row in place]
     for first in range(0, len(known), QUERIES):
         block = known[first : first + QUERIES]
@@ -147,18 +147,18 @@ def score(
             results[metric][places] = [values[measure].get(name, 0.0) for name in names]
     for metric, (measure, cutoff) in parsed.items():
         if measure is ir_measures.RR and cutoff:
-            # 1/rank from trec_eval, which has no cutoff for it: a first hit behind the cutoff counts 0.
+            # trec_eval gives 1/rank without a cutoff, so a first hit behind the cutoff is set to 0.
             results[metric][results[metric] < 1.0 / cutoff] = 0.0
     return results
 
 
 def _measure(measure: Measure, cutoff: int | None, relevant_from: int) -> Measure:
-    graded = measure if measure is ir_measures.nDCG else measure(rel=relevant_from)  # NDCG gains by the grade itself
+    graded = measure if measure is ir_measures.nDCG else measure(rel=relevant_from)  # NDCG's gain is the grade itself
     return graded if cutoff is None or measure is ir_measures.RR else graded @ cutoff
 
 
 def _judged(qrels: Qrels) -> dict[str, dict[str, int]]:
-    """Judgements as trec_eval reads them; it takes a negative grade (junk) for irrelevant."""
+    """Judgements as trec_eval reads them: query -> passage -> grade. It takes a negative grade (junk) for irrelevant."""
     judged: dict[str, dict[str, int]] = {}
     for query, passage, grade in zip(
         qrels.query_rows.tolist(), qrels.passage_rows.tolist(), qrels.grades.tolist(), strict=True
@@ -170,8 +170,8 @@ def _judged(qrels: Qrels) -> dict[str, dict[str, int]]:
 def _ranks(passages: NDArray[np.integer]) -> dict[str, float]:
     """One ranking as trec_eval reads it: passage -> -rank.
 
-    Not the scores: trec_eval ignores the order that it is given, sorts by score and puts equal scores in descending
-    order of the passage id, and it reads scores as float32. Strictly falling numbers make it keep our order.
+    The real scores could change the order. trec_eval ignores the given order, reads scores as float32, sorts by score,
+    and puts equal scores in descending order of the passage id. Strictly falling numbers make it keep our order.
     """
     retrieved = passages[passages >= 0].tolist()
     return dict(zip(map(str, retrieved), map(float, range(0, -len(retrieved), -1)), strict=True))

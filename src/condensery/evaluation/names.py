@@ -1,11 +1,11 @@
-"""Names of metrics as users write them. Imports nothing, so that a misspelt one is found before any work is done."""
+"""Names of metrics as users write them. Imports no library, so a misspelt name is found before any work is done."""
 
 import re
 
 from condensery.errors import UserError, shown
 
 _NAME = re.compile(r"(?P<name>[a-z]+)(?:@(?P<cutoff>[1-9][0-9]*))?", re.IGNORECASE)
-HIT = "Hit"  # of ours: one of the first k passages holds an answer; the top-k accuracy of open-domain QA
+HIT = "Hit"  # our own: one of the first k passages holds an answer; the top-k accuracy of open-domain QA
 MEASURES = {  # name in small letters -> measure of ir_measures, or HIT
     "mrr": "RR",
     "rr": "RR",
@@ -23,9 +23,13 @@ _NEEDS_CUTOFF = ("R", "Success", "P", HIT)
 
 
 def split_metric(name: str) -> tuple[str, int | None]:
-    """The measure of ir_measures, or ``HIT``, and the cutoff of a name: MRR@10, Recall@100, R@100, nDCG@10, MAP, Hit@20.
+    """Split the name of a metric, such as MRR@10, Recall@100, R@100, nDCG@10, MAP or Hit@20, into measure and cutoff.
 
-    Raises ``UserError`` for a name that does not exist or lacks its cutoff.
+    Returns:
+        The name of the measure in ir_measures, or ``HIT``; and the cutoff, None where the name has none.
+
+    Raises:
+        UserError: the name does not exist or lacks its cutoff.
     """
     match = _NAME.fullmatch(name.strip())
     measure = MEASURES.get(match["name"].lower()) if match else None

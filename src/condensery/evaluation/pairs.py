@@ -1,7 +1,8 @@
-"""Pairs of a passage and its context, drawn to be looked at: another passage of its document, or one of its queries.
+"""Draw pairs of a passage and its context for people to judge.
 
-Drawn as in appendix A of query-as-context pre-training (Wu et al. 2023): a document at random, a passage of it at
-random, and for this passage a context. No document comes twice before all have come once, and no pair comes twice.
+A context is another passage of the same document, or one of the passage's queries. Pairs are drawn as in appendix A of
+query-as-context pre-training (Wu et al. 2023): a random document, a random passage of it, and a context for this passage.
+No document comes twice before all have come once, and no pair comes twice.
 """
 
 from collections.abc import Iterable, Iterator
@@ -38,11 +39,15 @@ class Pair:
 
 
 class Pairs:
-    """The pairs that passages and their predicted queries make, in a random order that depends on ``seed`` alone.
+    """The pairs of passages and their predicted queries, in a random order that depends on ``seed`` alone.
 
-    ``passages`` is a table with the columns id, document and text, the passages of a document side by side; ``queries``
-    a file with one line a passage in row order, {"id": ..., "queries": [...]}, or ``None``. Raises ``UserError`` where
-    the file does not fit the table, and where no pair of a kind can be made.
+    Args:
+        passages: a table with the columns id, document and text; the passages of a document lie side by side.
+        queries: a file with one line for each passage in row order, {"id": ..., "queries": [...]}; or None.
+        seed: seed of the random order.
+
+    Raises:
+        UserError: the file does not fit the table, or there is no pair of a kind.
     """
 
     def __init__(self, passages: TextTable, queries: Path | None, seed: int) -> None:
@@ -67,7 +72,7 @@ class Pairs:
                 raise UserError(f"{self.queries}: no passage has a query, so there is no passage-query pair to audit")
 
     def _read_queries(self, path: Path) -> Iterator[tuple[int, list[str]]]:
-        """The row of each passage and its different queries, empty ones left out."""
+        """The row of each passage and its distinct queries; empty queries are left out."""
         ids: Column[str] = self.passages.column("id")
         row = -1
         for row, ((place, record), expected) in enumerate(zip(read_objects(path), _and_end(ids), strict=False)):
@@ -86,16 +91,17 @@ class Pairs:
             raise UserError(f"{path}: {row + 1:,} lines for {len(ids):,} passages; predict the queries again")
 
     def available(self, kind: str) -> int:
-        """How many different pairs of a kind there are."""
+        """The number of different pairs of a kind."""
         if kind == QUERIES:
             return int(self._of_each.sum(dtype=np.int64))
         sizes = np.diff(self.starts)
         return int((sizes * (sizes - 1) // 2).sum())
 
     def draw(self, kind: str, count: int) -> list[Pair]:
-        """The first ``count`` pairs of a kind, or all where there are fewer: of 20 drawn the first 10 are those of 10.
+        """The first ``count`` pairs of a kind, or all where there are fewer.
 
-        The first pairs of a document are about the same passage in both kinds, where that one has a query.
+        A larger ``count`` only adds pairs: the first 10 of 20 pairs are the same as 10 pairs. The first pairs of a
+        document are about the same passage in both kinds, where this passage has a query.
         """
         of_document = self._with_passages if kind == PASSAGES else self._with_queries
         order = generator("audit", self.seed, "documents").permutation(len(self.starts) - 1)
@@ -118,13 +124,13 @@ class Pairs:
         return generator("audit", self.seed, "passages", document).permutation(rows)
 
     def _with_passages(self, document: int) -> Iterator[Chosen]:
-        """Every two passages of a document once, neighbours in the random order first."""
+        """Every pair of passages of a document once, neighbours in the random order first."""
         rows = self._shuffled(document).tolist()
         for apart in range(1, len(rows)):
             yield from zip(rows[:-apart], rows[apart:], strict=True)
 
     def _with_queries(self, document: int) -> Iterator[Chosen]:
-        """Every query of a document's passages once; a passage's second comes after each passage's first."""
+        """Every query of a document's passages once: first one query of each passage, then the second of each, ..."""
         rows = self._shuffled(document)
         counts = self._of_each[rows]
         orders = {}

@@ -1,7 +1,7 @@
-"""Sheets for annotators: one CSV file each, written blind, and read back as spreadsheet programs save it.
+"""Sheets for annotators: one CSV file for each annotator, written blind, and read as spreadsheet programs save it.
 
-A sheet does not say of what kind a pair is; the key is kept apart. Of several groups of annotators each judges its own
-share of the pairs, as in appendix A of query-as-context pre-training (Wu et al. 2023: two groups of three).
+A sheet does not show the kind of a pair; the key is kept apart. Each group of annotators judges its own share of the
+pairs, as in appendix A of query-as-context pre-training (Wu et al. 2023: two groups of three).
 """
 
 import re
@@ -23,7 +23,7 @@ JUDGEMENTS = {"high": True, "low": False}
 
 @dataclass(frozen=True)
 class Item:
-    """One line of a sheet: ``number`` is from 1, ``group`` from 0."""
+    """One line of a sheet: ``number`` counts from 1, ``group`` from 0."""
 
     number: int
     group: int
@@ -38,7 +38,7 @@ def items_of(pairs: Sequence[Sequence[Pair]], groups: int, seed: int) -> list[It
 
 
 def write_sheets(items: Sequence[Item], folder: Path, annotators: int, groups: int) -> list[Path]:
-    """Write ``sheet-1.csv`` ... into ``folder``: for each group as many as it has ``annotators``."""
+    """Write ``sheet-1.csv``, ... into ``folder``, one for each annotator of each group; returns their paths."""
     paths = []
     for group in range(groups):
         own = [item for item in items if item.group == group]
@@ -50,11 +50,14 @@ def write_sheets(items: Sequence[Item], folder: Path, annotators: int, groups: i
 
 
 def read_sheets(paths: Sequence[Path], items: Sequence[Item], annotators: int, groups: int) -> Votes:
-    """The votes of all annotators on all pairs, (items, annotators) in the order of ``items``; True is high.
+    """Read the votes of all annotators on all pairs. Columns and lines may stand in any order; other columns may be added.
 
-    Columns may stand in any order and others beside them, lines in any order. Raises ``UserError`` with file and line
-    for an unknown judgement, a number that is missing, repeated or of another group, and texts that are not those of
-    the pair; and where a group has not as many sheets as annotators.
+    Returns:
+        bool (items, annotators), in the order of ``items``; True is high.
+
+    Raises:
+        UserError: with file and line, for an unknown judgement, a number that is missing, repeated or of another group,
+            and texts that are not those of the pair. Also where a group has fewer or more sheets than annotators.
     """
     if len(paths) != annotators * groups:
         wanted = f"{annotators} annotators" + (f" in each of {groups} groups" if groups > 1 else "")
@@ -110,7 +113,7 @@ def _read_sheet(path: Path, items: dict[int, Item]) -> tuple[int, dict[int, bool
 
 
 def _number(text: str, place: str) -> int:
-    """A whole number; a spreadsheet program may have written 7 as 7.0 or 7,0."""
+    """Read the number of a pair; a spreadsheet program may have written 7 as 7.0 or 7,0."""
     if not re.fullmatch(r"\d{1,9}([.,]0+)?", text, re.ASCII):
         raise UserError(f"{place}: the number must be that of a pair, not {text[:40]!r}")
     return int(re.split("[.,]", text)[0])

@@ -1,4 +1,4 @@
-"""Is system A better than system B on these queries, or was it luck? Paired tests over the queries, two-sided."""
+"""Significance of the difference between two systems: paired, two-sided tests over the queries."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ CELLS = 10_000_000  # random signs in memory at a time, one byte each
 
 
 class PerQuery(Protocol):
-    """What is compared: values of each metric over named queries."""
+    """Results that can be compared: the values of each metric over named queries."""
 
     @property
     def query_ids(self) -> Sequence[str]:
@@ -24,7 +24,7 @@ class PerQuery(Protocol):
 
     @property
     def per_query(self) -> dict[str, NDArray[np.float64]]:
-        """Metric -> values in the order of ``query_ids``."""
+        """Name of a metric -> values (queries,), in the order of ``query_ids``."""
 
 
 def compare(
@@ -37,7 +37,14 @@ def compare(
 ) -> tuple[float, float]:
     """The mean difference system - baseline of a metric, and its p-value.
 
-    Raises ``UserError`` when the two were measured on different queries or on none, or one lacks the metric.
+    Args:
+        system, baseline: results on the same queries, in any order.
+        metric: name of a metric of both.
+        test: "randomisation" (``randomisation_test``) or "t" (``t_test``).
+        permutations, seed: of the randomisation test.
+
+    Raises:
+        UserError: the two were measured on different queries or on none, or one of them lacks the metric.
     """
     first, second = list(system.query_ids), list(baseline.query_ids)
     if not first:
@@ -61,12 +68,20 @@ def compare(
 def randomisation_test(differences: NDArray[np.float64], permutations: int = PERMUTATIONS, seed: int = 0) -> float:
     """Fisher's paired randomisation test (Smucker, Allan and Carterette 2007).
 
-    Under the null hypothesis the two systems' values of a query can be swapped, i.e. each difference (n,) may change
-    its sign. p is the share of random sign vectors whose mean is at least as far from 0 as the observed one, which is
-    counted among them: the smallest p is 1 / (permutations + 1). Where there are no more than ``permutations`` sign
-    vectors, each is counted once and p is exact.
+    Under the null hypothesis the two systems' values of a query can be swapped, so each difference (n,) may change its
+    sign. p is the share of random sign vectors whose mean is at least as far from 0 as the observed mean. The observed
+    signs count as one of these vectors, so the smallest p is 1 / (permutations + 1). Where there are no more than
+    ``permutations`` sign vectors, each is counted once and p is exact.
+
+    Args:
+        differences: (n,) the difference of the two systems on each query.
+        permutations: number of random sign vectors.
+        seed: seed of the random sign vectors.
+
+    Returns:
+        The two-sided p-value.
     """
-    moving = differences[differences != 0]  # a query without a difference changes no sum
+    moving = differences[differences != 0]  # (m,) a query without a difference changes no sum
     if not len(moving):
         return 1.0
     observed = abs(moving.sum())
@@ -79,25 +94,25 @@ def randomisation_test(differences: NDArray[np.float64], permutations: int = PER
     for first in range(0, permutations, block):
         shape = (min(block, permutations - first), len(moving))
         flipped = np.unpackbits(np.frombuffer(random.bytes(-(-shape[0] * shape[1] // 8)), np.uint8))
-        # sum of signed differences = sum - 2 * sum of the flipped ones
+        # sum of signed differences = sum - 2 * sum of the flipped differences
         sums = moving.sum() - 2 * (flipped[: shape[0] * shape[1]].reshape(shape) @ moving)
         extreme += int((np.abs(sums) >= observed - 1e-9 * observed).sum())  # sums of the same terms in another order
     return (extreme + 1) / (permutations + 1)
 
 
 def t_test(differences: NDArray[np.float64]) -> float:
-    """Student's paired t-test; 1 when all differences are zero, and of a single query, which says nothing."""
+    """The p-value of Student's paired t-test; 1 when all differences are zero, and for a single query."""
     if not differences.any():
         return 1.0
     if np.ptp(differences) <= 1e-12 * np.abs(differences).max():  # the same everywhere, but for rounding
         return 0.0 if len(differences) > 1 else 1.0
-    from scipy import stats  # seconds to import: only for those who ask for this test
+    from scipy import stats  # takes seconds to import, so only this test imports it
 
     return float(stats.ttest_1samp(differences, 0.0).pvalue)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's (1979) step-down correction for testing several hypotheses at once; the order is kept."""
+    """Holm's (1979) step-down correction of p-values for testing several hypotheses at once; the order is kept."""
     adjusted = [0.0] * len(p_values)
     highest = 0.0
     for rank, i in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
@@ -108,7 +123,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class Interval:
-    """Where a difference lies, 95 of 100 times, and the p of none: with other queries, and with other seeds."""
+    """The 95 % interval of a difference, and the p-value of no difference, over other queries and other seeds."""
 
     low: float
     high: float
@@ -116,17 +131,18 @@ class Interval:
 
 
 def interval(system: Sequence[NDArray[np.float64]], baseline: Sequence[NDArray[np.float64]]) -> Interval:
-    """How far a difference of two systems' means holds for other queries and other seeds; both count as drawn at random.
+    """The 95 % interval of the difference of two systems' means, with queries and seeds both taken as random draws.
 
-    The variances of the mean over queries and of each system's mean over seeds are added, with as many degrees of freedom
-    as Welch and Satterthwaite give the sum (a quasi-F of two random factors: Clark 1973). What chance does within a seed is
-    in both, so the interval is wide rather than narrow. A system with one seed, as BM25, has no spread over seeds.
+    The variance of the mean over queries and the variances of each system's mean over seeds are added. The sum has the
+    degrees of freedom of Welch and Satterthwaite (a quasi-F of two random factors: Clark 1973). Chance within a seed is
+    part of both kinds of variance, so the interval is too wide rather than too narrow. A system with one seed, such as
+    BM25, has no variance over seeds.
 
     Args:
-        system: of each seed the values (n,) of the queries, in one order.
-        baseline: the same of the other system, whose seeds are others.
+        system: for each seed the values (n,) of the queries, always in the same order.
+        baseline: the same values of the other system, which has other seeds.
     """
-    from scipy.special import stdtr, stdtrit  # a third of a second to import
+    from scipy.special import stdtr, stdtrit  # takes a third of a second to import
 
     sides = [np.asarray(side, np.float64) for side in (system, baseline)]  # (seeds, n)
     differences = sides[0].mean(axis=0) - sides[1].mean(axis=0)

@@ -1,4 +1,4 @@
-"""Losses, one file each, and the one gradient cache through which contrastive batches are trained.
+"""Losses, one file each, and the gradient cache through which contrastive batches are trained.
 
-A new loss of the bi-encoder is a subclass of ``RetrievalLoss`` with a name: ``@register("my_loss")``.
+A new loss of the bi-encoder is a subclass of ``RetrievalLoss`` that is registered by name: ``@register("my_loss")``.
 """

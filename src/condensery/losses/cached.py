@@ -1,4 +1,4 @@
-"""The gradient cache (``gradient_cache``; Gao and Callan 2021b, §3.3) for one's own program: any encoder, any loss."""
+"""The gradient cache (``gradient_cache``; Gao and Callan 2021b, §3.3) for other programs: any encoder and any loss."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,28 +16,28 @@ Part = tuple[Callable[[Any], Tensor], Sequence[Any]]
 def cached_backward(
     loss: Callable[..., Tensor], *parts: Part, backward: Callable[[Tensor], None] = Tensor.backward
 ) -> Tensor:
-    """Accumulate the gradient of a loss of many vectors in the memory of one chunk, exactly, dropout included.
+    """Accumulate the gradient of a loss over many vectors in the memory of one chunk, exactly, also under dropout.
 
     This is the gradient cache of Gao and Callan 2021b (§3.3).
 
         loss = cached_backward(contrast, (query_encoder, query_chunks), (passage_encoder, passage_chunks))
 
     Args:
-        loss: of the vectors of each part, in the order of the parts, (n, d) each in fp32 or wider -> scalar. It may read
-            weights of its own, such as a learned temperature. Parts may have different d.
-        parts: an encoder and the chunks that it reads. The encoder takes a chunk and gives its vectors (b, d); it may be
-            the same in several parts. A chunk is a tensor or a sequence of length b, or a mapping (or a tokenizer's output)
-            whose first entry is one. Chunks whose vectors have no gradient, such as those of a frozen encoder or vectors
-            that were computed before, are encoded once.
-        backward: called once a chunk with the scalar to back-propagate, and once for the loss's own weights; such as
-            ``self.manual_backward`` or ``accelerator.backward``.
+        loss: takes the vectors of each part, (n, d) in fp32 or wider, in the order of the parts, and returns a scalar. It
+            may have weights, such as a learned temperature. Parts may have different d.
+        parts: pairs of an encoder and the chunks that it reads. An encoder maps a chunk to its vectors (b, d); several
+            parts may have the same encoder. A chunk is a tensor or a sequence of length b, or a mapping (or a tokenizer's
+            output) whose first entry is such a tensor or sequence. Chunks whose vectors have no gradient are encoded once:
+            those of a frozen encoder, or vectors that were computed before.
+        backward: called once per chunk with the scalar to back-propagate, and once for the loss's own weights; for
+            example ``self.manual_backward`` or ``accelerator.backward``.
 
     Returns:
-        the loss, detached. ``.grad`` of all weights, the loss's own too, holds its gradient, added to what was there.
+        the loss, detached. Its gradient is added to ``.grad`` of all weights, those of the loss included.
 
     Raises:
-        UserError: a part has no chunk, an encoder gives something else than finite vectors (b, d), the loss is no scalar,
-            or nothing has a gradient.
+        UserError: a part has no chunk, an encoder does not return finite vectors (b, d), the loss is no scalar, or no
+            weight has a gradient.
     """
     chunks = chunks_of(parts)
     encoders = _Encoders([encode for encode, _ in parts])
@@ -56,7 +56,13 @@ def cached_backward(
 
 @dataclass(frozen=True)
 class PieceChunk:
-    """A chunk of a program's own, with what the cache asks of one."""
+    """A chunk of another program, with the attributes of ``Chunk`` that the gradient cache reads.
+
+    Attributes:
+        piece: the chunk as the program gave it.
+        tower: the number of its part.
+        rows: (b,) the places of its rows among those of all parts.
+    """
 
     piece: Any
     tower: int
@@ -64,12 +70,12 @@ class PieceChunk:
 
     @property
     def input_ids(self) -> Tensor:
-        """Any tensor of the chunk: where it lies, the cache computes."""
+        """The first tensor of the chunk. The cache computes on its device."""
         return next((value for value in _values(self.piece) if isinstance(value, Tensor)), self.rows)
 
     @property
     def tokens(self) -> int:
-        """A measure of its size."""
+        """The size of the chunk: the number of elements of its first tensor."""
         return self.input_ids.numel()
 
     def __len__(self) -> int:
@@ -77,7 +83,11 @@ class PieceChunk:
 
 
 def chunks_of(parts: Sequence[Part]) -> list[PieceChunk]:
-    """The chunks of all parts, whose rows stand one behind the other. Raises ``UserError`` where a part has none."""
+    """The chunks of all parts, with their rows numbered through all parts.
+
+    Raises:
+        UserError: there is no part, or a part has no chunk.
+    """
     if not parts:
         raise UserError("cached_backward: give a part, an encoder and its chunks")
     chunks: list[PieceChunk] = []
@@ -94,10 +104,10 @@ def chunks_of(parts: Sequence[Part]) -> list[PieceChunk]:
 
 
 class _Encoders:
-    """The encoder of each part as one ``ChunkEncoder``.
+    """The encoders of all parts as one ``ChunkEncoder``.
 
     Attributes:
-        widths: dimensions of the vectors of each part, once a chunk of it was encoded.
+        widths: number of part -> dimensions of its vectors, known once a chunk of the part was encoded.
     """
 
     def __init__(self, encoders: Sequence[Callable[[Any], Tensor]]) -> None:
@@ -136,5 +146,5 @@ def _rows(piece: Any, tower: int) -> int:
 
 
 def _values(piece: Any) -> list[Any]:
-    """The entries of a mapping or of a tokenizer's output; anything else is its own only entry."""
+    """The values of a mapping or of a tokenizer's output; a list with the piece itself otherwise."""
     return list(piece.values()) if hasattr(piece, "keys") else [piece]

@@ -1,4 +1,4 @@
-"""What functions read besides their arguments: the modules and tensors that are trained with them."""
+"""The modules and tensors that functions read besides their arguments, and that are trained with them."""
 
 import functools
 import types
@@ -9,16 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-_DEPTH, _ENTRIES = 8, 100  # how far, and how much of a list or mapping, is looked through
+_DEPTH, _ENTRIES = 8, 100  # levels of objects that are searched, and entries of each list or mapping
 _LIBRARIES = {"builtins", "numpy", "tokenizers", "torch", "transformers"}
 
 
 class Captured:
-    """The modules and tensors that functions reach by closures, globals, arguments of a partial or objects of methods.
+    """The modules and tensors that functions reach through closures, globals, partial arguments or a method's object.
 
     Attributes:
-        modules: by the names by which they were found.
-        tensors: others than those of the modules.
+        modules: the modules, by the names under which they were found.
+        tensors: the tensors that belong to no module, by name.
     """
 
     def __init__(self, roots: Mapping[str, Any]) -> None:
@@ -29,14 +29,14 @@ class Captured:
             self._walk(name, value, _DEPTH)
 
     def weights(self) -> dict[str, Tensor]:
-        """All parameters of the modules, each once by its first name, and tensors that ask for a gradient."""
+        """All parameters of the modules and all leaf tensors that require a gradient, each once under its first name."""
         found = {f"{name}.{part}": weight for name, module in self.modules.items() for part, weight in _named(module)}
         found.update((name, tensor) for name, tensor in self.tensors.items() if tensor.requires_grad and tensor.is_leaf)
         once = {id(weight): name for name, weight in reversed(found.items())}
         return {name: weight for name, weight in found.items() if once[id(weight)] == name}
 
     def values(self) -> Iterator[Tensor]:
-        """Everything that has a value: parameters, buffers and tensors without a history."""
+        """All parameters, buffers and leaf tensors."""
         for module in self.modules.values():
             yield from module.parameters()
             yield from module.buffers()
@@ -60,7 +60,7 @@ def _named(module: nn.Module) -> Iterable[tuple[str, Tensor]]:
 
 
 def _parts_of(name: str, value: Any) -> list[tuple[str, Any]]:
-    """What an object is made of, with names."""
+    """The parts of an object, each with a name."""
     if isinstance(value, Mapping):
         return [(f"{name}[{key!r}]", inner) for key, inner in list(value.items())[:_ENTRIES]]
     if isinstance(value, list | tuple | set):
@@ -85,7 +85,7 @@ def _of_function(function: types.FunctionType) -> list[tuple[str, Any]]:
         except ValueError:  # not filled yet
             continue
     names, waiting = set(code.co_names), [code]
-    while waiting:  # functions within it
+    while waiting:  # inner functions
         inner = [constant for constant in waiting.pop().co_consts if isinstance(constant, types.CodeType)]
         waiting += inner
         names.update(name for one in inner for name in one.co_names)
@@ -96,9 +96,10 @@ def _of_function(function: types.FunctionType) -> list[tuple[str, Any]]:
 
 @contextmanager
 def copies(tensors: Iterable[Tensor], double: bool) -> Iterator[None]:
-    """In this block the tensors are copies of themselves, in float64 if ``double``, without a gradient.
+    """A block in which the tensors hold copies of their data, in float64 if ``double``, and have no gradient.
 
-    Behind it they are, to the bit, what they were. Random numbers, training mode and default dtype are as before, too.
+    After the block the tensors, their gradients, the state of the random numbers and the default dtype are, to the bit,
+    what they were before.
     """
     each = {id(tensor): tensor for tensor in tensors}
     before = [(tensor, tensor.data, tensor.grad) for tensor in each.values()]
@@ -123,7 +124,7 @@ def _put(tensor: Tensor, data: Tensor, gradient: Tensor | None) -> None:
 
 @contextmanager
 def evaluated(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """In this block the modules are in evaluation mode: no dropout."""
+    """A block in which the modules are in evaluation mode, without dropout."""
     modes = [(part, part.training) for module in modules for part in module.modules()]
     try:
         for part, _ in modes:

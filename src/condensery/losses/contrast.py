@@ -1,4 +1,7 @@
-"""The contrast of spans of one document (coCondenser): a function of the vectors of the whole batch, in fp32 or wider."""
+"""The contrastive loss of spans of one document (coCondenser), and matrices of labels and teacher scores.
+
+A contrast is a function of the vectors of the whole batch, in fp32 or wider.
+"""
 
 from collections.abc import Callable
 
@@ -9,7 +12,7 @@ Contrast = Callable[[Tensor], Tensor]
 
 
 def weighted(contrast: Contrast, weight: float) -> Contrast:
-    """``contrast`` times ``weight``, as a contrast."""
+    """A contrast that gives ``contrast`` times ``weight``."""
     return lambda vectors: contrast(vectors) * weight
 
 
@@ -21,34 +24,36 @@ def span_contrast(vectors: Tensor, temperature: float | Tensor = 1.0) -> Tensor:
         temperature: divides the inner products (tau of Wu et al. 2023); Gao and Callan 2021b have none (1).
 
     Returns:
-        mean over spans of -log exp<h_i1, h_i2> / sum over all other spans exp<h_ij, h_kl>; zero for a single pair.
+        the mean over spans of -log (exp<h_i1, h_i2> / sum over all other spans exp<h_ij, h_kl>); zero for a single pair.
     """
     similarity = vectors @ vectors.T / temperature  # (2n, 2n)
     similarity = similarity.masked_fill(torch.eye(len(vectors), dtype=torch.bool, device=vectors.device), -torch.inf)
-    partner = torch.arange(len(vectors), device=vectors.device) ^ 1
+    partner = torch.arange(len(vectors), device=vectors.device) ^ 1  # (2n,)
     return nn.functional.cross_entropy(similarity, partner)
 
 
 def known_positives(judged: Tensor, passages: Tensor, queries: int) -> Tensor:
-    """Which passages of a batch are judged relevant to which of its ``queries``: (q, p) bool.
+    """The relevance judgements of a batch as a matrix: (q, p) bool, True where the passage is judged relevant.
 
     Args:
-        judged: (j, 2) query, from 0, and row in the collection of a passage judged relevant to it.
-        passages: (p,) the rows in the collection of the batch's passages, ascending.
+        judged: (j, 2) pairs of a query, from 0, and the collection row of a passage that is judged relevant to it.
+        passages: (p,) the collection rows of the batch's passages, ascending.
+        queries: the number q of queries.
     """
     column, here = _columns(judged, passages)
-    known = torch.zeros(queries, len(passages), dtype=torch.bool, device=passages.device)
+    known = torch.zeros(queries, len(passages), dtype=torch.bool, device=passages.device)  # (q, p)
     known[judged[here, 0], column[here]] = True
     return known
 
 
 def teacher_scores(scored: Tensor, scores: Tensor, passages: Tensor, queries: int) -> Tensor:
-    """How a teacher scores the pairs of a batch: (q, p) fp32, NaN where it has not.
+    """The teacher's scores of a batch as a matrix: (q, p) fp32, NaN where the teacher has not scored the pair.
 
     Args:
-        scored: (s, 2) query, from 0, and row in the collection of a passage that is scored for it; no pair twice.
-        scores: (s,) fp32.
-        passages: (p,) as in ``known_positives``; ``queries`` are as many.
+        scored: (s, 2) pairs of a query, from 0, and the collection row of a passage that is scored for it; no pair twice.
+        scores: (s,) fp32, the score of each pair.
+        passages: (p,) the collection rows of the batch's passages, ascending.
+        queries: the number q of queries.
     """
     column, here = _columns(scored, passages)
     teacher = torch.full((queries, len(passages)), torch.nan, dtype=scores.dtype, device=passages.device)
@@ -57,6 +62,6 @@ def teacher_scores(scored: Tensor, scores: Tensor, passages: Tensor, queries: in
 
 
 def _columns(pairs: Tensor, passages: Tensor) -> tuple[Tensor, Tensor]:
-    """Where the passage of each pair (n, 2) stands among ``passages`` (p,), ascending, and whether it is there: (n,) each."""
+    """For the passage of each pair (n, 2): its place in ascending ``passages`` (p,), and whether it is there; (n,) each."""
     column = torch.searchsorted(passages, pairs[:, 1].contiguous()).clamp(max=len(passages) - 1)
     return column, passages[column] == pairs[:, 1]

@@ -1,9 +1,9 @@
 """Cross-batch negatives (RocketQA §4.1, Qu et al. 2021): a contrast over the vectors of all processes.
 
-Each process computes the loss of the joined batch from everybody's vectors, of which its own alone have a graph. The
-mean over the processes of what they back-propagate is the gradient of the joined batch: that of the vectors is multiplied
-by the number of processes, since each row has its graph in one of them; that of weights which the loss itself reads is
-whole in every process.
+Each process computes the loss of the joined batch from the vectors of all processes; only its own vectors have a graph.
+The mean of the processes' gradients is the gradient of the joined batch. For this, the gradient of the vectors is
+multiplied by the number of processes, because the graph of each row is in one process only. The gradient of the loss's own
+weights is complete in every process and is not multiplied.
 """
 
 import torch
@@ -14,49 +14,52 @@ from condensery.losses.contrast import Contrast, known_positives, teacher_scores
 
 
 def across_processes(contrast: Contrast) -> Contrast:
-    """``contrast`` over the vectors of all processes; for losses whose rows stand in any order of the processes."""
+    """``contrast`` over the vectors of all processes, for losses that do not depend on the order of the processes."""
     return lambda vectors: contrast(gathered(vectors))
 
 
 def joined_passages(passages: Tensor, names: Tensor, positive: Tensor, judged: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The passages of all processes, and what the queries of all processes, in the order of ``gathered``, have there.
+    """Join the passages of all processes, with the positives and judgements of all queries in the order of ``gathered``.
 
-    A passage that several processes have is one passage, with the vector of the first, as in a batch of one process.
+    A passage that several processes have is joined into one, with the vector of the first process that has it. This equals
+    the batch of a single process.
 
     Args:
-        passages: (p, d) vectors of this process.
-        names: (p,) the passages' rows in the collection.
+        passages: (p, d) the vectors of this process's passages.
+        names: (p,) their collection rows.
         positive: (q,) the row in ``passages`` of each query's positive.
-        judged: (j, 2) query of this process, from 0, and row in the collection of a passage judged relevant to it.
+        judged: (j, 2) pairs of a query of this process, from 0, and the collection row of a passage that is judged
+            relevant to it.
 
     Returns:
-        the P passages (P, d), each query's positive among them (Q,), and where one is judged relevant (Q, P).
+        the P distinct passages (P, d), the place of each query's positive among them (Q,), and the matrix (Q, P) bool of
+        judged pairs.
     """
-    distinct, place = torch.unique(gathered(names), return_inverse=True)
-    order = torch.arange(len(place), device=place.device)
-    first = order.new_full((len(distinct),), len(place)).scatter_reduce(0, place, order, "amin")
-    positives = torch.searchsorted(distinct, gathered(names[positive]))
-    pairs = gathered(_of_all_queries(judged, len(positive)))
+    distinct, place = torch.unique(gathered(names), return_inverse=True)  # (P,), (sum of p,)
+    order = torch.arange(len(place), device=place.device)  # (sum of p,)
+    first = order.new_full((len(distinct),), len(place)).scatter_reduce(0, place, order, "amin")  # (P,)
+    positives = torch.searchsorted(distinct, gathered(names[positive]))  # (Q,)
+    pairs = gathered(_of_all_queries(judged, len(positive)))  # (sum of j, 2)
     return gathered(passages)[first], positives, known_positives(pairs, distinct, len(positives))
 
 
 def joined_teacher(names: Tensor, queries: int, scored: Tensor, scores: Tensor) -> Tensor:
-    """How a teacher scores the queries and passages of all processes, as ``joined_passages`` orders them: (Q, P).
+    """The teacher's scores (Q, P) of the queries and passages of all processes, in the order of ``joined_passages``.
 
     Args:
-        names: (p,) the rows in the collection of this process's passages.
-        queries: how many this process has.
-        scored: (s, 2) query of this process, from 0, and row in the collection of a passage that is scored for it.
-        scores: (s,).
+        names: (p,) the collection rows of this process's passages.
+        queries: the number of this process's queries.
+        scored: (s, 2) pairs of a query of this process, from 0, and the collection row of a passage that is scored for it.
+        scores: (s,) the score of each pair.
     """
-    distinct = torch.unique(gathered(names))
-    here = torch.isin(scored[:, 1], distinct)  # most of what is scored for a query is in nobody's batch
-    pairs = gathered(_of_all_queries(scored[here], queries))
+    distinct = torch.unique(gathered(names))  # (P,)
+    here = torch.isin(scored[:, 1], distinct)  # (s,); most of the scored passages are in no process's batch
+    pairs = gathered(_of_all_queries(scored[here], queries))  # (pairs of all processes, 2)
     return teacher_scores(pairs, gathered(scores[here]), distinct, sum_of(queries))
 
 
 def _of_all_queries(pairs: Tensor, queries: int) -> Tensor:
-    """Pairs (n, 2) of a query and a passage, the queries numbered through all processes; this one has so many."""
-    numbers = gathered(torch.tensor([queries], device=pairs.device))
+    """Renumber the queries of ``pairs`` (n, 2) through all processes. ``queries``: the number of this process's queries."""
+    numbers = gathered(torch.tensor([queries], device=pairs.device))  # (processes,)
     before = numbers[: distributed.get_rank() if processes() > 1 else 0].sum()
     return torch.stack([pairs[:, 0] + before, pairs[:, 1]], dim=1)

@@ -1,7 +1,7 @@
-"""Distillation: the student learns how a teacher scores the passages of a query, not only which one is relevant.
+"""Distillation: the student learns a teacher's scores of a query's passages, not only which passage is relevant.
 
-The student's score of a query q and a passage d is <q, d> / temperature, the teacher's is what travels in the batch over
-teacher_temperature. A pair that the teacher has not scored is NaN there, and no part of the loss.
+The student's score of a query q and a passage d is <q, d> / temperature. The teacher's score is the one in the batch,
+divided by teacher_temperature. A pair that the teacher has not scored is NaN in the batch, and no part of the loss.
 
 Letters: q queries and p passages of a batch, d dimensions of a vector.
 """
@@ -20,8 +20,8 @@ from condensery.losses.retrieval_loss import RetrievalLoss
 class MarginMSE(RetrievalLoss):
     """The squared error of the margins between the positive and each scored negative (Hofstätter et al. 2020, eq. 8).
 
-    The mean over all pairs of a query and a negative that the teacher has scored: a query whose positive has no score, or
-    that has no scored negative, is no part of it.
+    The loss is the mean over all pairs of a query and a negative that the teacher has scored. A query is left out if its
+    positive has no score or if it has no scored negative.
 
     Args:
         temperature: divides the student's inner products, as in InfoNCE.
@@ -46,11 +46,14 @@ class MarginMSE(RetrievalLoss):
         known: Tensor | None = None,
         teacher: Tensor | None = None,
     ) -> Tensor:
-        """See ``RetrievalLoss``; a passage that is ``known`` to be relevant is no negative."""
+        """The mean squared error of the margins, a scalar. Arguments as in ``RetrievalLoss``.
+
+        A passage that is ``known`` to be relevant is no negative. Raises ``UserError`` without a teacher.
+        """
         teacher = _given(teacher, "margin_mse")
-        taught = teacher.to(queries.dtype) / self.teacher_temperature
-        errors = _margins(queries @ passages.T / self.temperature, positive) - _margins(taught, positive)
-        counted = ~taught.isnan() & ~taught.gather(1, positive[:, None]).isnan()
+        taught = teacher.to(queries.dtype) / self.teacher_temperature  # (q, p)
+        errors = _margins(queries @ passages.T / self.temperature, positive) - _margins(taught, positive)  # (q, p)
+        counted = ~taught.isnan() & ~taught.gather(1, positive[:, None]).isnan()  # (q, p)
         if known is not None:
             counted = counted & ~known
         counted = counted.scatter(1, positive[:, None], False)
@@ -65,7 +68,7 @@ def _given(teacher: Tensor | None, loss: str) -> Tensor:
 
 
 def _margins(scores: Tensor, positive: Tensor) -> Tensor:
-    """How much higher each query's positive scores than every passage, (q, p)."""
+    """The score of each query's positive minus the score of each passage, (q, p)."""
     return scores.gather(1, positive[:, None]) - scores
 
 
@@ -73,15 +76,15 @@ def _margins(scores: Tensor, positive: Tensor) -> Tensor:
 class KLDivergence(RetrievalLoss):
     """The KL divergence of the student's distribution over a query's scored passages from the teacher's.
 
-    Both are softmaxes over the same passages (Hinton et al. 2015; Lin et al. 2020, "Distilling Dense Representations for
-    Ranking using Tightly-Coupled Teachers"). The mean over the queries of which the teacher has scored two passages or more;
-    one passage is no distribution. It is the plain divergence: sentence-transformers' ``DistillKLDivLoss`` is
-    temperature ** 2 times as large.
+    Both distributions are softmaxes over the same passages (Hinton et al. 2015; Lin et al. 2020, "Distilling Dense
+    Representations for Ranking using Tightly-Coupled Teachers"). The loss is the mean over the queries for which the teacher
+    has scored two passages or more, since one passage is no distribution. It is the plain divergence:
+    sentence-transformers' ``DistillKLDivLoss`` is temperature ** 2 times as large.
 
     Args:
         temperature: divides the student's inner products, as in InfoNCE.
         teacher_temperature: divides the teacher's scores.
-        contrast_weight: of InfoNCE over the whole batch, which is added; 0 = without.
+        contrast_weight: weight of InfoNCE over the whole batch, which is added to the divergence; 0 = without InfoNCE.
 
     Raises:
         UserError: a temperature is not above 0, or the weight is below 0.
@@ -105,13 +108,17 @@ class KLDivergence(RetrievalLoss):
         known: Tensor | None = None,
         teacher: Tensor | None = None,
     ) -> Tensor:
-        """See ``RetrievalLoss``; ``known`` is left out of the contrast alone, for the teacher knows what is relevant."""
+        """The divergence, plus InfoNCE times its weight; a scalar. Arguments as in ``RetrievalLoss``.
+
+        A passage that is ``known`` to be relevant is left out of InfoNCE only; the divergence keeps it, because the
+        teacher's scores say how relevant it is. Raises ``UserError`` without a teacher.
+        """
         teacher = _given(teacher, "kl")
-        scored = ~teacher.isnan()
+        scored = ~teacher.isnan()  # (q, p)
         scored = scored & (scored.sum(dim=1, keepdim=True) > 1)
-        theirs = _log_softmax(teacher.to(queries.dtype) / self.teacher_temperature, scored)
-        ours = _log_softmax(queries @ passages.T / self.temperature, scored)
-        # of a passage that is not scored both are 0
+        theirs = _log_softmax(teacher.to(queries.dtype) / self.teacher_temperature, scored)  # (q, p)
+        ours = _log_softmax(queries @ passages.T / self.temperature, scored)  # (q, p)
+        # both are 0 for a passage that is not scored
         divergence = (theirs.exp() * (theirs - ours)).sum() / scored.any(dim=1).sum().clamp(min=1)
         if not self.contrast_weight:
             return divergence
@@ -119,6 +126,9 @@ class KLDivergence(RetrievalLoss):
 
 
 def _log_softmax(scores: Tensor, scored: Tensor) -> Tensor:
-    """Over the passages (q, p) that are ``scored``; 0 elsewhere, also of a query without any, with gradients of 0 there."""
+    """The log softmax over each query's ``scored`` passages, (q, p).
+
+    It is 0, with a gradient of 0, at passages that are not scored, also for a query that has no scored passage.
+    """
     lowest = torch.finfo(scores.dtype).min  # -inf would give NaN where no passage is scored
     return torch.where(scored, nn.functional.log_softmax(torch.where(scored, scores, lowest), dim=1), 0.0)

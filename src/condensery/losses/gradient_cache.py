@@ -1,17 +1,17 @@
-"""The one gradient cache: the gradient of a large contrastive batch in the memory of one chunk.
+"""The gradient cache: computes the gradient of a large contrastive batch in the memory of one chunk.
 
 The steps are those of Gao and Callan 2021b, §3.3, eq. 8-12:
 
-1. One chunk, of queries or passages, is encoded with a graph, which waits; every other one without, by the backbone alone.
-   The vectors are kept.
-2. The contrastive loss over all vectors gives one gradient per vector, v = dL / dh (eq. 9). Weights that the loss itself
-   reads, such as a learned temperature, get theirs here.
-3. v . h plus the chunk's own losses is back-propagated (eq. 12) chunk by chunk: through the graph that waits, and through
-   every other chunk, encoded again under the same dropout. This accumulates the gradient of the whole batch.
+1. Every chunk is encoded, and its vectors are kept. One chunk, of queries or passages, is encoded with its graph, which
+   waits for step 3. Every other chunk is encoded without a graph, by the backbone alone.
+2. The contrastive loss over all vectors gives one gradient per vector, v = dL / dh (eq. 9). The loss's own weights, such as
+   a learned temperature, get their gradient here.
+3. The sum of v . h and the chunk's own losses is back-propagated chunk by chunk (eq. 12). The waiting chunk has its graph;
+   every other chunk is encoded again under the same dropout. This accumulates the gradient of the whole batch.
 
-One graph is in memory at a time, but for that of a few queries beside that of the passages. A batch that is one chunk is
-encoded once, and so is a chunk whose vectors have no gradient: step 3 passes over it. Without contrast (Condenser, MLM)
-only step 3 is left: that is gradient accumulation.
+One graph is in memory at a time, except that the graph of a few queries may exist beside that of the passages. A batch of
+one chunk is encoded once. A chunk whose vectors have no gradient is encoded once as well: step 3 skips it. Without a
+contrast (Condenser, MLM) only step 3 remains, which is plain gradient accumulation.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,48 +27,49 @@ from condensery.losses.contrast import Contrast
 from condensery.system import memory
 from condensery.tokens.batches import Chunk
 
-_MANY = 16  # chunks; a batch of more gives free memory back twice a chunk, which costs it a tenth of its time
-_FEW = 0.25  # of the tokens of the chunk that waits: the graphs of chunks before it, made beside its own, hold no more
+_MANY = 16  # chunks; a batch with more returns free memory twice per chunk, which costs a tenth of its time
+# the waiting chunk's graph exists beside the graphs of the chunks before it; these have at most this share of its tokens
+_FEW = 0.25
 
 
 class ChunkEncoder(Protocol):
-    """What can be trained through the cache."""
+    """A model that can be trained through the gradient cache."""
 
     def vectors(self, chunk: Chunk) -> Tensor:
-        """The vectors of the chunk's rows, (b, d), at the least cost."""
+        """The vectors of the chunk's rows, (b, d), without the computations that only ``encode`` needs."""
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
-        """The same vectors, and the chunk's own losses by name, each a sum divided by its batch-wide count.
+        """The same vectors (b, d), and the chunk's own losses by name, each a sum divided by its batch-wide count.
 
-        Under autocast it casts at least the weights that ``vectors`` casts.
+        Under autocast the method casts at least the weights that ``vectors`` casts.
         """
 
 
 def wide(vectors: Tensor) -> Tensor:
-    """In fp32, or in fp64 where they are."""
+    """The vectors in fp32; fp64 vectors stay in fp64."""
     return vectors if vectors.dtype == torch.float64 else vectors.float()
 
 
 class _Replays:
-    """The state of the random number generators before each chunk, so that its second pass draws the same dropout.
+    """The states of the random number generators before each chunk, so that its second pass draws the same dropout.
 
-    In one block of memory: a small one made amid the tensors of each chunk would keep the room around it from being used
-    as a whole again.
+    All states are in one block of memory. A small tensor per chunk would lie between the chunk's other tensors, and would
+    fragment the memory that they leave free.
     """
 
     def __init__(self, chunks: int, device: torch.device) -> None:
-        self.gpus = [device] if device.type == "cuda" else _gpus_in_use()  # chunks of texts say nothing of the device
+        self.gpus = [device] if device.type == "cuda" else _gpus_in_use()  # chunks of texts do not tell the device
         self.cpu = torch.get_rng_state().new_empty((chunks, len(torch.get_rng_state())))
         self.cuda = [self.cpu.new_empty((chunks, len(torch.cuda.get_rng_state(gpu)))) for gpu in self.gpus]
 
     def save(self, chunk: int) -> None:
-        """Before the first pass of this chunk."""
+        """Save the states, before the first pass of this chunk."""
         self.cpu[chunk] = torch.get_rng_state()
         for gpu, states in zip(self.gpus, self.cuda, strict=True):
             states[chunk] = torch.cuda.get_rng_state(gpu)
 
     def restore(self, chunk: int) -> None:
-        """Before its second pass."""
+        """Restore the states, before the second pass of this chunk."""
         torch.set_rng_state(self.cpu[chunk].clone())
         for gpu, states in zip(self.gpus, self.cuda, strict=True):
             torch.cuda.set_rng_state(states[chunk].clone(), gpu)
@@ -92,18 +93,19 @@ def backpropagate(
 
     Args:
         model: encodes a chunk.
-        chunks: the batch; ``Chunk.rows`` says which rows of the batch each holds, every row 0 .. n - 1 once.
+        chunks: the batch; ``Chunk.rows`` gives the batch rows of each chunk, every row 0 .. n - 1 once.
         contrast: loss of the vectors of all rows in batch order, (n, d) in fp32 or wider -> scalar; None = no contrast. It
-            may read weights of its own.
-        backward: called once a chunk with the scalar to back-propagate (Lightning's scales it for fp16), and once before
-            where the contrast reads weights of its own.
-        padded: chunks may have vectors of several widths; zeros stand behind the narrower ones.
+            may have weights of its own.
+        backward: called once per chunk with the scalar to back-propagate (Lightning's scales it for fp16). If the contrast
+            has weights, ``backward`` is called once before that for them.
+        padded: whether chunks may have vectors of several widths; the narrower ones are then padded with zeros.
 
     Returns:
-        the losses, detached: ``contrast`` (where there is one) and the sum over the chunks of each of the model's own.
+        the losses, detached: ``contrast`` (if there is one), and the sum over the chunks of each of the model's own losses.
 
     Raises:
-        UserError: nothing has a gradient, the contrast has none or is no scalar, or the vectors have several widths.
+        UserError: no weight has a gradient, the contrast has no gradient or is no scalar, or the vectors have several
+            widths.
     """
     losses: dict[str, Tensor] = {}
     first: _FirstPass | None = None
@@ -133,7 +135,7 @@ def backpropagate(
 
 
 def _give_back(chunks: Sequence[Chunk]) -> None:
-    """Where a CPU has many chunks before it, let none inherit the free memory in which those before it left holes."""
+    """On a CPU with many chunks, return free memory to the system, so that no chunk starts in fragmented memory."""
     if len(chunks) > _MANY and chunks[0].input_ids.device.type == "cpu":
         memory.give_back()
 
@@ -144,9 +146,16 @@ def _back_propagate_chunk(
     backward: Callable[[Tensor], None],
     encoded: Callable[[], None],
 ) -> dict[str, Tensor]:
-    """Step 3 for one chunk, whose own losses are returned. Nothing of its graph outlives the call.
+    """Step 3 for one chunk. Its graph is freed before the call returns.
 
-    ``encoded`` is called between the two passes, when the memory is at its fullest.
+    Args:
+        encode: gives the chunk's vectors (b, d) and its own losses.
+        gradient: (b, d) or wider, v of the chunk's vectors; None = they have none.
+        backward: back-propagates a scalar.
+        encoded: called between the forward and the backward pass, when the most memory is in use.
+
+    Returns:
+        the chunk's own losses by name, detached.
     """
     vectors, own = encode()
     encoded()
@@ -157,10 +166,10 @@ def _back_propagate_chunk(
 
 
 def _waits(chunks: Sequence[Chunk]) -> int:
-    """The chunk that is encoded once.
+    """The index of the chunk that is encoded once: the first of the batch, or the first of the second tower.
 
-    The first, or the first of the second tower: of two chunks the larger; of more, which are back-propagated in turn, the
-    latter where little comes before it.
+    Of two chunks the larger one is chosen. More than two chunks are back-propagated in turn; the first of the second tower
+    is chosen if the chunks before it hold at most ``_FEW`` of its tokens.
     """
     second = next((index for index, chunk in enumerate(chunks) if chunk.tower != chunks[0].tower), 0)
     before = sum(chunk.tokens for chunk in chunks[:second])
@@ -168,7 +177,7 @@ def _waits(chunks: Sequence[Chunk]) -> int:
 
 
 def leaves(root: Tensor) -> Iterator[Tensor]:
-    """The tensors that ``root`` was computed from, which have no history and whose gradient is asked for; each once."""
+    """The leaf tensors that require a gradient and from which ``root`` was computed, each once."""
     if root.grad_fn is None:
         yield from [root] if root.requires_grad else []
         return
@@ -183,14 +192,15 @@ def leaves(root: Tensor) -> Iterator[Tensor]:
 
 
 class _FirstPass:
-    """Steps 1 and 2: the vectors of all chunks, their gradients (n, d), and what encodes each chunk once more.
+    """Steps 1 and 2: the vectors of all chunks, their gradients (n, d), and the second encoding of each chunk.
 
-    Which chunk waits changes no number: each draws its dropout in its turn, and they are back-propagated in turn; of two
-    the one that waits comes first, for two gradients have the same sum in either order.
+    The choice of the waiting chunk changes no number, because every chunk draws its dropout in its turn and is
+    back-propagated in its turn. Of two chunks the waiting one comes first; the sum of two gradients is the same in either
+    order.
 
     Attributes:
-        gradient: of the vectors, once ``loss`` was called; None = none of them has one.
-        order: in which chunks are back-propagated; those that have no gradient are left out.
+        gradient: (n, d) of the vectors, set by ``loss``; None = no vector has a gradient.
+        order: the order in which chunks are back-propagated, without the chunks that have no gradient.
     """
 
     gradient: Tensor | None
@@ -200,14 +210,14 @@ class _FirstPass:
         self.replays = _Replays(len(chunks), chunks[0].input_ids.device)
         self.kept: list[tuple[Tensor, dict[str, Tensor]]] = []
         self.vectors: Tensor | None = None
-        self.learning: set[int] = set()  # towers of which a chunk has a gradient
-        self.fixed: set[int] = set()  # chunks that are known to have none
+        self.learning: set[int] = set()  # towers that have a chunk with a gradient
+        self.fixed: set[int] = set()  # chunks that are known to have no gradient
         for index, chunk in enumerate(chunks):
             _give_back(chunks)
             self.replays.save(index)
             self._place(chunk, self._first(index))
         if any(chunk.tower != chunks[0].tower for chunk in chunks):
-            torch.clear_autocast_cache()  # see below; here of another tower's weights
+            torch.clear_autocast_cache()  # as in ``_first``, here for the weights of the other tower
         order = [self.waits, 1 - self.waits] if len(chunks) == 2 else range(len(chunks))
         own_losses = bool(self.kept[0][1])
         self.order = [index for index in order if own_losses or index not in self.fixed]
@@ -217,7 +227,7 @@ class _FirstPass:
         chunk = self.chunks[index]
         if index == self.waits:
             if index > 0:
-                # some releases of torch use, where a graph is wanted, casts that were made without one
+                # some releases of torch reuse casts that were made without a graph, even if a graph is wanted
                 torch.clear_autocast_cache()
             self.kept.append(self.model.encode(chunk))
             vectors = self.kept[0][0]
@@ -225,7 +235,7 @@ class _FirstPass:
             with torch.no_grad():
                 vectors = self.model.vectors(chunk)
         else:
-            with saved_tensors_hooks(_nothing, _nothing):  # a graph that tells whether there is one, and holds nothing
+            with saved_tensors_hooks(_nothing, _nothing):  # a graph without saved tensors: is there a gradient?
                 vectors = self.model.vectors(chunk)
         if vectors.requires_grad:
             self.learning.add(chunk.tower)
@@ -234,7 +244,10 @@ class _FirstPass:
         return wide(vectors.detach())
 
     def _place(self, chunk: Chunk, vectors: Tensor) -> None:
-        """Put a chunk's vectors beside those before, in the wider dtype; where one lies on a GPU, all do."""
+        """Write a chunk's vectors (b, d) into those of the batch (n, d).
+
+        The batch has the widest dtype of its chunks, and is on a GPU as soon as a chunk's vectors are.
+        """
         rows, width = sum(map(len, self.chunks)), vectors.shape[1]
         if self.vectors is None:
             self.vectors = vectors.new_zeros((rows, width)) if self.padded else vectors.new_empty((rows, width))
@@ -250,10 +263,10 @@ class _FirstPass:
         self.vectors[chunk.rows, :width] = vectors.to(device, dtype)
 
     def loss(self, contrast: Contrast, backward: Callable[[Tensor], None]) -> Tensor:
-        """The contrastive loss, detached; ``gradient`` is then that of the vectors.
+        """The contrastive loss, detached. Sets ``gradient`` to the gradient of the vectors.
 
-        Weights that the contrast reads itself get their gradient through ``backward``, which may scale it. By how much, the
-        gradient of a summand tells: that of the vectors is not to be scaled, for it goes through ``backward`` once more.
+        The contrast's own weights get their gradient through ``backward``, which may scale it. The scale is the gradient of
+        a zero that is added to the loss. The vectors' gradient is divided by the scale, because it passes ``backward`` again.
         """
         assert self.vectors is not None, "a batch has a chunk"
         self.gradient = None
@@ -277,11 +290,14 @@ class _FirstPass:
         return loss.detach()
 
     def gradient_of(self, index: int) -> Tensor | None:
-        """The gradient of a chunk's vectors, (b, d) or wider; None where no vector has one."""
+        """The gradient of a chunk's vectors, (b, d) or wider; None if no vector has a gradient."""
         return None if self.gradient is None else self.gradient[self.chunks[index].rows]
 
     def again(self, index: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """A chunk with its graph: that which waits, or a second pass under the same dropout."""
+        """The vectors (b, d) and own losses of a chunk, with their graph.
+
+        The waiting chunk has them already; another chunk is encoded a second time under the same dropout.
+        """
         if index == self.waits:
             return self.kept.pop()
         self.replays.restore(index)
@@ -293,7 +309,7 @@ def _nothing(_: Any) -> Any:
 
 
 def kind_of(value: Any) -> str:
-    """What a value is, for a message: its shape or its type."""
+    """A description of a value for a message: the shape of a tensor, the type of another value."""
     return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
 
 

@@ -1,4 +1,4 @@
-"""How a gradient differs from the one that is right, and what is probably wrong with the code that computed it."""
+"""The differences between a gradient and the right one, and the probable faults of the code that computed it."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -8,9 +8,9 @@ from torch import Tensor
 from condensery.errors import UserError
 
 LOSS = "the loss itself"
-_SMALL = 1e-6  # of the largest gradient: one below it that should be zero is measured against this
-_NEARLY = 1e-2  # of the largest entry: an error below it comes of rounding
-_LIKE = 1e-4  # of itself: how far a gradient may be from a multiple of the right one
+_SMALL = 1e-6  # share of the largest gradient entry of all; errors of smaller gradients are measured against it
+_NEARLY = 1e-2  # share of the largest entry; a smaller error is taken for rounding
+_LIKE = 1e-4  # share of a gradient's largest entry by which it may differ from a multiple of the right one
 
 
 @dataclass(frozen=True)
@@ -18,10 +18,10 @@ class Difference:
     """One weight whose gradient is wrong.
 
     Attributes:
-        weight: its name, or ``LOSS``.
+        weight: the weight's name, or ``LOSS``.
         error: the largest difference, as a share of the right gradient's largest entry.
-        factor: the multiple of the right gradient that it is; None = it is none.
-        missing: it has no gradient at all, or zeros.
+        factor: the gradient as a multiple of the right one; None = it is no multiple.
+        missing: whether the weight has no gradient, or only zeros.
     """
 
     weight: str
@@ -40,17 +40,17 @@ class Difference:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was found in one setting.
+    """The result of the check in one setting. It is true if every gradient is right.
 
     Attributes:
-        setting: its name.
-        chunks: how many chunks a process has.
-        processes: how many processes share the batch.
-        random: dropout, or what else is drawn, is on.
-        frozen: a part or module has no gradient.
+        setting: name of the setting.
+        chunks: number of chunks of a process.
+        processes: number of processes that share the batch.
+        random: whether dropout, or another source of random numbers, is on.
+        frozen: whether a part or module has no gradient.
         differences: the wrong gradients.
-        failure: the exception that ended it.
-        replayed: a chunk that was encoded twice began with the same random numbers.
+        failure: the exception that ended the check; None = none.
+        replayed: whether a chunk that was encoded twice began with the same random numbers.
     """
 
     setting: str
@@ -66,7 +66,7 @@ class Outcome:
         return not self.differences and self.failure is None
 
     def __str__(self) -> str:
-        """What is wrong: the worst weight, and how many there are."""
+        """The setting with its failure, or with its worst weight and the number of other wrong weights."""
         if self.failure is not None or not self.differences:
             return f"{self.setting}: {self.failure or 'right'}"
         worst = max(self.differences, key=lambda one: one.error)
@@ -76,12 +76,12 @@ class Outcome:
 
 @dataclass(frozen=True)
 class GradientReport:
-    """What ``check_gradients`` found. It is true where every gradient is right; printed, it says what is not.
+    """The report of ``check_gradients``. It is true if every gradient is right; its text names the wrong ones.
 
     Attributes:
-        outcomes: of each setting that was tried.
-        causes: what is probably wrong, one sentence each.
-        notes: what could not be tried, and why.
+        outcomes: the outcome of each setting that was tried.
+        causes: the probable faults, one sentence each.
+        notes: the settings that could not be tried, with the reason.
     """
 
     outcomes: tuple[Outcome, ...]
@@ -106,7 +106,7 @@ class GradientReport:
     __repr__ = __str__
 
     def raise_if_wrong(self) -> None:
-        """Raise ``UserError`` with the first cause where a gradient is wrong."""
+        """Raise ``UserError`` with the first cause if a gradient is wrong, or if no setting could be tried."""
         if not self.outcomes:
             raise UserError(f"check_gradients: nothing could be tried; {'; '.join(self.notes)}")
         if not self:
@@ -117,9 +117,10 @@ class GradientReport:
 def compare(
     expected: Mapping[str, Tensor | None], found: Mapping[str, Tensor | None], tolerance: float
 ) -> tuple[Difference, ...]:
-    """The weights whose gradients differ by more than ``tolerance`` of the right one's largest entry.
+    """The weights whose gradients differ by more than ``tolerance`` of the right gradient's largest entry.
 
-    None is a gradient of zeros. A right gradient that is zero but for rounding is taken to be 1e-6 of the largest of all.
+    None stands for a gradient of zeros. If the largest entry is below 1e-6 of the largest of all weights, which may be
+    rounding, the difference is measured against that bound instead.
     """
     sizes = {name: 0.0 if value is None else float(value.abs().max()) for name, value in expected.items()}
     floor = _SMALL * max(size for name, size in [*sizes.items(), ("", 0.0)] if name != LOSS) or 1e-300
@@ -148,12 +149,13 @@ def _factor(right: Tensor, other: Tensor) -> float | None:
 
 
 def causes_of(outcomes: Iterable[Outcome], of_the_loss: Iterable[str], repeatable: bool) -> tuple[str, ...]:
-    """What explains the differences, the most certain first.
+    """The probable causes of the differences, one sentence each, the most certain first.
 
     Args:
-        outcomes: of all settings.
-        of_the_loss: weights that the loss reads itself and no encoder does.
-        repeatable: an encoder gives the same vectors for the same chunk and the same state of torch's random numbers.
+        outcomes: the outcomes of all settings.
+        of_the_loss: names of the weights that the loss reads and no encoder reads.
+        repeatable: whether the encoders give the same vectors for the same chunk and the same state of torch's random
+            numbers.
     """
     outcomes = list(outcomes)
     plain = [one for one in outcomes if one.processes == 1 and not one.frozen and one.failure is None]
@@ -177,19 +179,19 @@ def causes_of(outcomes: Iterable[Outcome], of_the_loss: Iterable[str], repeatabl
 
 
 def _left_out(wrong: list[Outcome]) -> list[str]:
-    """Weights that have no gradient wherever they have a wrong one."""
+    """The weights whose wrong gradients are all missing ones."""
     differences = [one for each in wrong for one in each.differences]
     some = {one.weight for one in differences if not one.missing}
     return list(dict.fromkeys(one.weight for one in differences if one.missing and one.weight not in some))
 
 
 def _besides(outcome: Outcome, left: list[str]) -> list[Difference]:
-    """Its differences but for those of weights that are left out altogether."""
+    """The differences of an outcome, without those of the weights in ``left``."""
     return [one for one in outcome.differences if one.weight not in left]
 
 
 def _factors(outcomes: Iterable[Outcome], left: list[str]) -> set[float | None]:
-    """The multiples of the right gradients that are found; None among them = one is no multiple."""
+    """The factors, to three digits, between the wrong gradients and the right ones; None = a gradient is no multiple."""
     found = [one for each in outcomes for one in _besides(each, left) if one.weight != LOSS]
     return {None if one.factor is None else float(f"{one.factor:.3g}") for one in found}
 
@@ -208,7 +210,7 @@ def _of_weights_left_out(left: list[str], of_the_loss: set[str]) -> list[str]:
 
 
 def _of_one_process(plain: list[Outcome], wrong: list[Outcome], left: list[str]) -> list[str]:
-    """Of differences within one process: without dropout, where there are any, and with it."""
+    """The causes of differences within one process, first of those without dropout, then of those that only dropout has."""
     steady = [one for one in wrong if not one.random]
     causes = []
     if steady:
@@ -248,7 +250,7 @@ def _of_chunks(plain: list[Outcome], wrong: list[Outcome], left: list[str]) -> s
 
 
 def _of_processes(wrong: list[Outcome], left: list[str]) -> list[str]:
-    """Of differences that several processes alone have."""
+    """The cause of differences that occur with several processes only."""
     factors = _factors(wrong, left)
     if not factors:
         return []

@@ -9,7 +9,7 @@ from condensery.losses.retrieval_loss import RetrievalLoss
 
 @register("info_nce")
 class InfoNCE(RetrievalLoss):
-    """Negative log-likelihood of the positive among all passages of the batch; see ``info_nce``.
+    """Negative log-likelihood of the positive among all passages of the batch (DPR, Karpukhin et al. 2020, eq. 2).
 
     Args:
         temperature: divides the inner products.
@@ -22,7 +22,7 @@ class InfoNCE(RetrievalLoss):
     def forward(  # type: ignore[override]  # without a teacher
         self, queries: Tensor, passages: Tensor, positive: Tensor, known: Tensor | None = None
     ) -> Tensor:
-        """See ``RetrievalLoss``."""
+        """The mean of the loss over the queries, a scalar. Arguments as in ``RetrievalLoss``."""
         return info_nce(queries, passages, positive, known, self.temperature)
 
 
@@ -32,16 +32,19 @@ def info_nce(
     """Negative log-likelihood of the positive among all passages of the batch (DPR eq. 2; Gao and Callan 2021b, §3.4).
 
     Args:
-        queries: (q, d).
-        passages: (p, d), positives and hard negatives of all queries.
+        queries: (q, d) vectors.
+        passages: (p, d) vectors, positives and hard negatives of all queries.
         positive: (q,) the row in ``passages`` of each query's positive.
-        known: (q, p) True where a passage of the batch is known to be relevant to the query: it is not a negative
-            and is left out of the sum; None = keep all, as the papers' code does.
+        known: (q, p) True where a passage of the batch is known to be relevant to the query. Such a passage is no negative
+            and is left out of the sum. None = keep all, as the papers' code does.
         temperature: divides the inner products (Wu et al. 2023, eq. 5).
+
+    Returns:
+        the mean over the queries, a scalar.
     """
     scores = queries @ passages.T / temperature  # (q, p)
     if known is not None:
-        others = known.clone()
+        others = known.clone()  # (q, p) relevant passages other than the positive
         others[torch.arange(len(queries), device=others.device), positive] = False
         scores = scores.masked_fill(others, -torch.inf)
     return nn.functional.cross_entropy(scores, positive)

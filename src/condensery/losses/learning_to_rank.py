@@ -1,8 +1,8 @@
 """The learning-to-rank loss of Zhao et al. (eq. 14), kept as an ablation of the contrast by inner products.
 
-The score of a query q and a passage d is sigmoid(W [q; d] + b). W [q; d] is W_q q + W_d d, so the loss needs one number of
-each text, and goes through the gradient cache as vectors of one dimension do. It also means that all queries rank the
-passages alike, by W_d d. That is the paper's formula as it is printed; its result is "much worse" (Zhao et al., §4.3).
+The score of a query q and a passage d is sigmoid(W [q; d] + b). W [q; d] is W_q q + W_d d, so the loss needs one number per
+text. The gradient cache treats these numbers as vectors of one dimension. All queries therefore rank the passages alike,
+by W_d d. That is the paper's formula as it is printed; its result is "much worse" (Zhao et al., §4.3).
 
 Letters: q queries and p passages of a batch, d dimensions of a vector, b rows of a chunk.
 """
@@ -35,20 +35,23 @@ class LearningToRank(RetrievalLoss):
         self.temperature = temperature
 
     def prepare(self, hidden_size: int, seed: int) -> None:
-        """Random weights by ``seed``."""
+        """Make W, random by ``seed``, and b, zero."""
         random = torch.Generator().manual_seed(hash64(seed, "learned score") >> 1)
         self.weight = nn.Parameter(torch.randn(2, hidden_size, generator=random) * 0.02)
         self.bias = nn.Parameter(torch.zeros(1))
 
     def features(self, vectors: Tensor, tower: int) -> Tensor:
-        """The numbers (b, 1) that the score is the sum of: W_q q + b of a query, W_d d of a passage."""
-        numbers = (vectors * self.weight[1 if tower == QUERY else 0]).sum(dim=-1, keepdim=True)
+        """The summands (b, 1) of the score: W_q q + b for a query, W_d d for a passage."""
+        numbers = (vectors * self.weight[1 if tower == QUERY else 0]).sum(dim=-1, keepdim=True)  # (b, 1)
         return numbers + self.bias if tower == QUERY else numbers
 
     def forward(  # type: ignore[override]  # without a teacher
         self, queries: Tensor, passages: Tensor, positive: Tensor, known: Tensor | None = None
     ) -> Tensor:
-        """``queries`` (q, 1) and ``passages`` (p, 1) are those of ``features``; the rest is as in ``RetrievalLoss``."""
+        """The mean of the loss over the queries, a scalar.
+
+        ``queries`` (q, 1) and ``passages`` (p, 1) are the numbers of ``features``; other arguments as in ``RetrievalLoss``.
+        """
         scores = torch.sigmoid(queries + passages.T)  # (q, p)
-        units = torch.eye(len(passages), dtype=scores.dtype, device=scores.device)  # products with them are the scores
+        units = torch.eye(len(passages), dtype=scores.dtype, device=scores.device)  # (p, p); scores @ units.T = scores
         return info_nce(scores, units, positive, known, self.temperature)

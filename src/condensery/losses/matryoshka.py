@@ -1,6 +1,6 @@
-"""A loss of vectors cut to several sizes (Matryoshka Representation Learning, Kusupati et al. 2022, eq. 1).
+"""A loss of vectors that are cut to several sizes (Matryoshka Representation Learning, Kusupati et al. 2022, eq. 1).
 
-The first d numbers of a vector then serve as a vector of their own: ``truncate_dim`` keeps these.
+After training, the first numbers of a vector serve as a vector by themselves; ``truncate_dim`` keeps only these.
 
 Letters: q queries and p passages of a batch, d dimensions of a vector, b rows of a chunk, n sizes.
 """
@@ -21,18 +21,18 @@ from condensery.models.biencoder import PASSAGE
 
 @register("matryoshka")
 class Matryoshka(RetrievalLoss):
-    """sum_i w_i L(the first dims_i numbers of each vector), of another loss L.
+    """Another loss L at several sizes of the vectors: sum_i w_i L(the first dims_i numbers of each vector).
 
-    What is cut is normalised anew where the encoder normalises its vectors. A loss with weights has its own for each size.
+    Cut vectors are normalised again if the encoder normalises its vectors. If L has weights, each size has its own.
 
     Args:
-        dims: the sizes, each once and none above that of the vectors; the whole vector is trained where it is among them.
+        dims: the sizes, each once and none above d. The whole vector is trained only if d is among them.
         loss: L: the name of a loss, a mapping with ``name`` and its options, or a ``RetrievalLoss``.
-        weights: w, one for each size; None = 1 for each.
+        weights: w, one weight per size; None = 1 for each.
         temperature: an option of L.
 
     Raises:
-        UserError: sizes or weights are no such numbers, or there is no such loss.
+        UserError: sizes or weights are not valid, or there is no such loss.
     """
 
     def __init__(
@@ -51,7 +51,11 @@ class Matryoshka(RetrievalLoss):
         self._widths = list(self.dims)
 
     def prepare(self, hidden_size: int, seed: int) -> None:
-        """The weights of the loss of each size, if it has any. Raises ``UserError`` where vectors have fewer numbers."""
+        """Make the weights of each size's loss, if it has any.
+
+        Raises:
+            UserError: a size is above ``hidden_size``.
+        """
         if max(self.dims) > hidden_size:
             raise UserError(f"loss: matryoshka: dims has {max(self.dims)}; vectors have {hidden_size} numbers")
         for size, loss in zip(self.dims, self._each(), strict=True):
@@ -61,7 +65,7 @@ class Matryoshka(RetrievalLoss):
             self._widths = [part.shape[1] for part in self._features(torch.zeros(1, hidden_size), PASSAGE)]
 
     def features(self, vectors: Tensor, tower: int) -> Tensor:
-        """The vectors (b, d); or, of a loss with features of its own, those of each size behind each other."""
+        """The vectors (b, d). If L has features of its own: those of all sizes, concatenated along the last dimension."""
         return torch.cat(self._features(vectors, tower), dim=1) if self._own_features else vectors
 
     def forward(
@@ -72,7 +76,11 @@ class Matryoshka(RetrievalLoss):
         known: Tensor | None = None,
         teacher: Tensor | None = None,
     ) -> Tensor:
-        """See ``RetrievalLoss``."""
+        """The weighted sum of the losses of all sizes, a scalar. Arguments as in ``RetrievalLoss``.
+
+        Raises:
+            UserError: there is a teacher, but L takes no teacher's scores.
+        """
         taught = {} if teacher is None else {"teacher": teacher}
         if taught and not takes_teacher(self._each()[0]):
             raise UserError(f"loss: matryoshka: {type(self._each()[0]).__name__} takes no teacher's scores")
@@ -91,13 +99,13 @@ class Matryoshka(RetrievalLoss):
         ]
 
     def _part(self, features: Tensor, size: int) -> Tensor:
-        """What the loss of a size reads of the features."""
+        """The part of the features that the loss of size number ``size`` reads."""
         if self._own_features:
             return features.split(self._widths, dim=1)[size]
         return self._cut(features, self.dims[size])
 
     def _cut(self, vectors: Tensor, dim: int) -> Tensor:
-        cut = vectors[:, :dim]
+        cut = vectors[:, :dim]  # (b, dim)
         return nn.functional.normalize(cut, dim=-1) if self.normalised else cut
 
 

@@ -9,10 +9,10 @@ from condensery.tokens.batches import Chunk
 
 
 class MaskedPrediction:
-    """A model for pre-training as the gradient cache sees it: CLS vectors, and losses that add up to the batch's means.
+    """A model for pre-training, as a ``ChunkEncoder`` of the gradient cache.
 
-    The mean of each loss is over its predicted tokens in the whole batch, whatever the chunking (Gao and Callan
-    2021a, eq. 11; 2021b, eq. 7).
+    It gives CLS vectors, and losses whose sum over the chunks is the mean of the batch. The mean of each loss is over its
+    predicted tokens in the whole batch, whatever the chunking (Gao and Callan 2021a, eq. 11; 2021b, eq. 7).
     """
 
     def __init__(
@@ -21,22 +21,22 @@ class MaskedPrediction:
         masked: float | Mapping[str, float],
         weight: float | Mapping[str, float] = 1.0,
     ) -> None:
-        """One number for all losses of the model, or each by its name.
+        """Wrap a model. ``masked`` and ``weight`` are one number for all losses, or a number for each loss by name.
 
         Args:
             model: gives the losses.
-            masked: predicted tokens in the batch; with several processes the mean of their numbers.
+            masked: number of predicted tokens in the batch; with several processes the mean of their numbers.
             weight: multiplies the losses (1 in the papers).
         """
         self.model = model
         self.masked, self.weight = masked, weight
 
     def vectors(self, chunk: Chunk) -> Tensor:
-        """Late CLS vectors (b, d), the backbone alone."""
+        """Late CLS vectors (b, d), computed by the backbone alone."""
         return self.model.vectors(chunk)
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
-        """Late CLS vectors (b, d) and the chunk's share of each loss."""
+        """Late CLS vectors (b, d), and the chunk's share of each loss by name."""
         vectors, losses = self.model.encode(chunk)
         return vectors, {name: loss.sum() * self._scale(name) for name, loss in losses.items()}
 

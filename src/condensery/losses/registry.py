@@ -1,4 +1,4 @@
-"""The losses of the bi-encoder by name. Imports no torch: a recipe is checked before any work is begun."""
+"""The losses of the bi-encoder by name. Imports no torch, so that a recipe is checked quickly before any work begins."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -24,10 +24,10 @@ _OURS = {  # name -> the file in this folder
 
 
 def register(name: str) -> Callable[[Maker], Maker]:
-    """Let recipes and ``BiEncoderModule`` know a loss by ``name``: a decorator of its class, or of a function that makes it.
+    """Register a loss by ``name`` for recipes and ``BiEncoderModule``. Decorates its class, or a function that makes it.
 
     Args:
-        name: what ``loss: NAME`` says; what else stands there are the arguments of the class or function.
+        name: the name in ``loss: NAME``. The options beside it become arguments of the class or function.
 
     Raises:
         ValueError: another loss has the name.
@@ -43,7 +43,7 @@ def register(name: str) -> Callable[[Maker], Maker]:
 
 
 def check_name(loss: Named) -> str:
-    """The name of a loss, which may have options beside it. Raises ``ValueError`` where there is no such loss."""
+    """The name of a loss, given alone or in a mapping with options. Raises ``ValueError`` if there is no such loss."""
     names = {*_OURS, *_LOSSES}
     if not isinstance(loss, str) and "name" not in loss:
         raise ValueError(f"a loss with options has a name beside them, one of {', '.join(sorted(names))}")
@@ -54,9 +54,13 @@ def check_name(loss: Named) -> str:
 
 
 def check_loss(loss: Named) -> str:
-    """The same; the options beside the name must be those of the loss, whose file is imported only where there are any.
+    """Check the name and the options of a loss, and return the name.
 
-    The numbers among those of our losses must be in their ranges.
+    The file of the loss is imported only if there are options.
+
+    Raises:
+        ValueError: there is no such loss, the loss has no such option, or a number among the options of one of our losses
+            is not in its range.
     """
     name, options = check_name(loss), _options(loss)
     if options:
@@ -64,7 +68,7 @@ def check_loss(loss: Named) -> str:
         unknown = [str(option) for option in options if option not in known]
         if unknown and not any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
             raise ValueError(f"{name} has no option {shown(unknown[0])!r}{close_to(unknown[0], known)}")
-        if isinstance(inner := options.get("loss"), str | Mapping):  # of a loss that is made of another one
+        if isinstance(inner := options.get("loss"), str | Mapping):  # the loss inside of another loss
             check_loss(inner)
         if name in _OURS and (wrong := fault(options)):
             raise ValueError(f"{name}: {wrong}")
@@ -72,13 +76,13 @@ def check_loss(loss: Named) -> str:
 
 
 def teaching(loss: Named) -> tuple[bool, bool]:
-    """Whether a loss takes a teacher's scores, and whether it needs them.
+    """Whether a loss takes a teacher's scores, and whether it needs them. Imports no file of our losses.
 
-    Of what a registered function makes nothing is known before: it is taken to take them, and ``BiEncoderModule`` looks at
-    what it made. Of ours no file is imported.
+    A registered function is assumed to make a loss that takes them, since its result is not known yet. ``BiEncoderModule``
+    checks the loss once it is made.
     """
     name, inner = check_name(loss), _options(loss).get("loss")
-    if name in _OURS and isinstance(inner, str | Mapping):  # a loss that is made of another one
+    if name in _OURS and isinstance(inner, str | Mapping):  # the loss inside of another loss
         return teaching(inner)
     if name in _OURS:
         return (_OURS[name] == "distillation",) * 2
@@ -87,7 +91,7 @@ def teaching(loss: Named) -> tuple[bool, bool]:
 
 
 def takes_teacher(loss: Any) -> bool:
-    """Whether the ``forward`` of a loss, or of its class, has an argument ``teacher``; of a function nothing is known."""
+    """Whether the ``forward`` of a loss or of its class has an argument ``teacher``; True for a function, which has none."""
     forward = getattr(loss, "forward", None)
     if forward is None:
         return True
@@ -106,11 +110,11 @@ def _made_by(name: str) -> "Callable[..., RetrievalLoss]":
 
 
 def make_loss(loss: Named, **options: Any) -> "RetrievalLoss":
-    """The loss that was registered by a name, made with its options.
+    """Make the loss that is registered by a name.
 
     Args:
         loss: the name, or a mapping with ``name`` and options.
-        options: others; those of the mapping come first.
+        options: further options; those of the mapping take precedence.
 
     Raises:
         UserError: there is no such loss, or it does not take these options.

@@ -1,4 +1,4 @@
-"""What a cross-encoder learns: which passage of a query's list is the relevant one, or whether each of them is."""
+"""The losses of a cross-encoder: which passage of a query's list is relevant (listwise), or whether each is (pointwise)."""
 
 from typing import Literal, Protocol
 
@@ -24,27 +24,30 @@ def pointwise(scores: Tensor) -> Tensor:
     Args:
         scores: (l, s) logits of l queries; column 0 holds the positives, the others the negatives.
     """
-    labels = torch.zeros_like(scores)
+    labels = torch.zeros_like(scores)  # (l, s)
     labels[:, 0] = 1.0
     return nn.functional.binary_cross_entropy_with_logits(scores, labels, reduction="sum")
 
 
 def listwise(scores: Tensor) -> Tensor:
-    """-log softmax of the positive among the passages of its query, summed over the queries; arguments as above.
+    """-log softmax of the positive among the passages of its query, summed over the queries.
 
-    It knows differences alone: the sigmoid of a score says nothing about a single pair.
+    The loss depends on differences of scores only, so the sigmoid of a score says nothing about a single pair.
+
+    Args:
+        scores: (l, s) logits of l queries; column 0 holds the positives, the others the negatives.
     """
     return nn.functional.cross_entropy(scores, scores.new_zeros(len(scores), dtype=torch.long), reduction="sum")
 
 
 class RelevanceOfLists:
-    """A cross-encoder as the gradient cache sees it: no vectors, and a loss that adds up to the mean of the batch.
+    """A cross-encoder as a ``ChunkEncoder`` of the gradient cache: no vectors, and a loss that adds up to the batch's mean.
 
     Args:
         model: scores the pairs.
-        lists, size: how many lists the batch has, and the pairs of each, the positive first. Rows i * size to
-            (i + 1) * size - 1 of the batch are list i; each stands in one chunk as a whole. With several processes ``lists``
-            is the mean of their numbers.
+        lists: the number of lists in the batch; with several processes the mean of their numbers.
+        size: the number of pairs in a list, the positive first. Rows i * size to (i + 1) * size - 1 of the batch are list
+            i, and a list is never split between chunks.
         loss: pointwise = a mean over pairs, listwise = a mean over lists.
     """
 
@@ -54,10 +57,10 @@ class RelevanceOfLists:
         self.count = lists * size if loss == "pointwise" else lists
 
     def vectors(self, chunk: Chunk) -> Tensor:
-        """Nothing is contrasted: (b, 1) zeros."""
+        """Zeros (b, 1), because a cross-encoder has no vectors to contrast."""
         return torch.zeros(len(chunk), 1, device=chunk.input_ids.device)
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
-        """The chunk's share of the loss."""
-        scores = wide(self.model.scores(chunk)).view(-1, self.size)
+        """Zeros (b, 1), and the chunk's share of the loss."""
+        scores = wide(self.model.scores(chunk)).view(-1, self.size)  # (lists of the chunk, size)
         return self.vectors(chunk), {self.name: self.loss(scores) / self.count}

@@ -1,4 +1,4 @@
-"""What the losses of the bi-encoder have in common."""
+"""The base class of the losses of the bi-encoder."""
 
 from collections.abc import Callable
 from typing import Any, Self
@@ -7,31 +7,37 @@ from torch import Tensor, nn
 
 
 class RetrievalLoss(nn.Module):
-    """A loss of a batch of queries and passages, of which each query has one positive.
+    """A loss of a batch of queries and passages in which each query has one positive.
 
-    It is computed once a step from the vectors of the whole batch, whatever its chunking and however many processes
-    share it (Gao and Callan 2021b, §3.3). Weights of its own, such as a learned temperature, are made in ``__init__`` or
-    ``prepare`` and read in ``forward``, or in ``features``, which is called chunk by chunk. A subclass raises ``UserError``
-    for options that it cannot take.
+    The loss is computed once per step from the vectors of the whole batch, whatever the chunking and the number of
+    processes (Gao and Callan 2021b, §3.3). It may have weights, such as a learned temperature. They are made in
+    ``__init__`` or ``prepare``, and read in ``forward`` or in ``features``, which is called chunk by chunk. A subclass
+    raises ``UserError`` for options that it cannot take.
 
-    Where a model is cast to bf16 or fp16, its loss stays in fp32: what it reads is, and a step of a learned temperature
+    If a model is cast to bf16 or fp16, its loss stays in fp32. The loss reads fp32, and a step of a learned temperature
     would be lost in rounding.
 
-    A loss that learns from a teacher takes ``teacher`` in ``forward``; one that takes four arguments is trained without.
+    A loss that learns from a teacher takes ``teacher`` in ``forward``. A ``forward`` with four arguments is trained
+    without a teacher.
 
     Attributes:
-        needs_teacher: it cannot be computed without a teacher's scores, which is said before any work is begun.
-        normalised: the encoder divides its vectors by their lengths; set by the module before ``prepare``.
+        needs_teacher: whether the loss cannot be computed without a teacher's scores; checked before any work begins.
+        normalised: whether the encoder divides its vectors by their lengths; set by the module before ``prepare``.
     """
 
     needs_teacher: bool = False
     normalised: bool = False
 
     def prepare(self, hidden_size: int, seed: int) -> None:
-        """Make the weights of the loss, if it has any. ``hidden_size``: dimensions d of a vector."""
+        """Make the weights of the loss, if it has any.
+
+        Args:
+            hidden_size: dimensions d of a vector.
+            seed: of random weights.
+        """
 
     def features(self, vectors: Tensor, tower: int) -> Tensor:
-        """What ``forward`` takes of a chunk: by default its vectors (b, d). ``tower``: QUERY or PASSAGE."""
+        """The features of a chunk that ``forward`` takes; by default its vectors (b, d). ``tower``: QUERY or PASSAGE."""
         return vectors
 
     def forward(
@@ -42,20 +48,20 @@ class RetrievalLoss(nn.Module):
         known: Tensor | None = None,
         teacher: Tensor | None = None,
     ) -> Tensor:
-        """The mean over the queries, a scalar.
+        """The mean of the loss over the queries, a scalar.
 
         Args:
             queries: (q, d) features in fp32 or wider.
-            passages: (p, d), positives and hard negatives of all queries.
+            passages: (p, d) features, positives and hard negatives of all queries.
             positive: (q,) the row in ``passages`` of each query's positive.
-            known: (q, p) True where a passage is known to be relevant to the query; None = that is not to be looked at.
-            teacher: (q, p) fp32, how a teacher scores the pair; NaN where it has not; None = there is no teacher. It is given
-                only where there is one.
+            known: (q, p) True where a passage is known to be relevant to the query; None = relevance is not considered.
+            teacher: (q, p) fp32, the teacher's score of each pair, NaN where there is no score; None = there is no teacher.
+                The argument is passed only if there is a teacher.
         """
         raise NotImplementedError
 
     def _apply(self, change: Callable[[Tensor], Tensor], *others: Any) -> Self:
-        """What casts and moves a module, and its submodules with it."""
+        """Cast or move the loss and its submodules, but never narrow a weight below fp32; overrides torch's method."""
 
         def kept(weight: Tensor) -> Tensor:
             changed = change(weight)

@@ -1,4 +1,4 @@
-"""How broadly CLS attends: the entropy of its attention by layer (Gao and Callan 2021a, §5, after Clark et al. 2019).
+"""The entropy of the attention of CLS by layer: how broadly it attends (Gao and Callan 2021a, §5, after Clark et al. 2019).
 
 Letters: b rows of a chunk, t its width, n packed tokens, d hidden size, h heads, e = d / h.
 """
@@ -15,15 +15,16 @@ from condensery.tokens.batches import Chunk
 
 
 def cls_entropy(encoder: Encoder, chunk: Chunk) -> Tensor:
-    """The entropy in nats, H = -Σ_j a_j ln a_j over the tokens j of a row, of the attention a of its first token (CLS).
+    """The entropy of the attention a of each row's first token (CLS), H = -Σ_j a_j ln a_j over the tokens j, in nats.
 
-    Padding has no part in it: attention that is spread evenly over a row of k tokens has ln k. Use it in evaluation mode.
+    Padding is left out: attention that is spread evenly over a row of k tokens has entropy ln k. Call the function in
+    evaluation mode.
 
     Returns:
         (layers, b) float64, the mean over the heads of each layer.
     """
     layout = PackedLayout(chunk)
-    hidden = encoder.embed(layout)
+    hidden = encoder.embed(layout)  # (n, d)
     entropies = []
     for layer in encoder.layers:
         entropies.append(_entropy(encoder, layer, hidden, layout))
@@ -32,16 +33,16 @@ def cls_entropy(encoder: Encoder, chunk: Chunk) -> Tensor:
 
 
 def _entropy(encoder: Encoder, layer: Any, hidden: Tensor, layout: PackedLayout) -> Tensor:
-    """Of one layer, from the states (n, d) that it reads: (b,)."""
+    """The entropy (b,) in one layer, from the states (n, d) that the layer reads."""
     family, read = encoder.family, layout.cls
     heads, window = family.heads(layer), family.window(layer)
-    states = hidden.index_select(0, read.index)
+    states = hidden.index_select(0, read.index)  # (b, d)
     keys, _ = family.key_and_value(layer, hidden, layout.positions)
     query = by_head(heads, family.query(layer, states, read.packing.positions), read.packing).double()  # (b, h, 1, e)
     key = by_head(heads, keys, layout.tokens).double()  # (b, h, t, e)
     scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])  # (b, h, 1, t)
     if layout.tokens.padding is not None:
         scores = scores.masked_fill(~layout.tokens.padding, -math.inf)
-    if window is not None:  # CLS is the first
+    if window is not None:  # CLS is at position 0
         scores[..., window + 1 :] = -math.inf
     return torch.special.entr(scores.softmax(dim=-1)).sum(dim=-1).mean(dim=1)[:, 0]

@@ -1,4 +1,4 @@
-"""The bi-encoder: s(q, p) = <f_q(q), f_p(p)>, vectors of one shared encoder or of two (Karpukhin et al. 2020)."""
+"""The bi-encoder: s(q, p) = <f_q(q), f_p(p)>, with one shared encoder or two (Karpukhin et al. 2020)."""
 
 import copy
 from typing import Self
@@ -13,11 +13,11 @@ PASSAGE, QUERY = 0, 1  # Chunk.tower
 
 
 class BiEncoder(nn.Module):
-    """Queries and passages to vectors.
+    """Maps queries and passages to vectors.
 
     Attributes:
         query: the encoder of queries.
-        passage: the encoder of passages; the same object where the towers are shared.
+        passage: the encoder of passages; the same object if the towers are shared.
     """
 
     def __init__(self, query: Encoder, passage: Encoder | None = None) -> None:
@@ -27,17 +27,17 @@ class BiEncoder(nn.Module):
 
     @classmethod
     def from_encoder(cls, encoder: Encoder, separate: bool) -> Self:
-        """Towers that begin with the weights of ``encoder``: one for both, or a copy for the queries."""
+        """A bi-encoder that begins with the weights of ``encoder``; if ``separate``, queries get a copy of it."""
         return cls(copy.deepcopy(encoder), encoder) if separate else cls(encoder)
 
     @property
     def shared(self) -> bool:
-        """Whether queries and passages go through the same weights."""
+        """Whether one encoder serves queries and passages."""
         return self.query is self.passage
 
     @property
     def settings(self) -> VectorSettings:
-        """How vectors are made, and what stands before the texts; the same for both towers."""
+        """The settings of vectors and text prefixes, the same for both towers."""
         return self.passage.settings
 
     @property
@@ -46,9 +46,9 @@ class BiEncoder(nn.Module):
         return self.passage.dimensions
 
     def vectors(self, chunk: Chunk) -> Tensor:
-        """Vectors (b, d) by the tower of the chunk."""
+        """Vectors (b, d), by the encoder that the chunk's ``tower`` names."""
         return (self.query if chunk.tower == QUERY else self.passage).vectors(chunk)
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
-        """The vectors; a bi-encoder has no losses of a chunk's own."""
+        """Vectors (b, d) and no losses, because a bi-encoder has no loss of a single chunk."""
         return self.vectors(chunk), {}

@@ -1,4 +1,4 @@
-"""Weights between those that a training began with and those that it ended with."""
+"""Interpolation between the weights before and after a training."""
 
 import copy
 
@@ -10,16 +10,16 @@ from condensery.models.biencoder import BiEncoder
 
 
 def blended(start: BiEncoder, trained: BiEncoder, share: float) -> BiEncoder:
-    """A retriever of the weights (1 - share) * start + share * trained (WiSE-FT: Wortsman et al. 2022, eq. 1).
+    """A retriever with the weights (1 - share) * start + share * trained (WiSE-FT: Wortsman et al. 2022, eq. 1).
 
-    It has the towers of ``trained``; of a start with one tower both begin with that.
+    The result has the towers of ``trained``. If only the start has a single tower, it is blended into both towers.
 
     Args:
-        start, trained: of one shape; neither is changed.
+        start, trained: retrievers of one shape; neither is changed.
         share: of the trained weights, 0 to 1.
 
     Raises:
-        UserError: they are not of one shape, or only the start has two towers.
+        UserError: the two are not of one shape, or only the start has two towers.
     """
     if trained.shared and not start.shared:
         raise UserError("the start has two towers and what was trained has one: their weights do not fit together")
@@ -31,7 +31,7 @@ def blended(start: BiEncoder, trained: BiEncoder, share: float) -> BiEncoder:
 
 
 def same_weights(first: nn.Module, second: nn.Module) -> bool:
-    """Whether two modules have the same weights, to the bit; in the precision of the first."""
+    """Whether two modules have the same weights, to the bit, in the precision of the first."""
     mine, theirs = first.state_dict(), second.state_dict()
     return mine.keys() == theirs.keys() and all(
         torch.equal(value, theirs[name].to(value)) for name, value in mine.items()
@@ -43,6 +43,6 @@ def _blend(module: nn.Module, start: nn.Module, share: float) -> None:
     mine, theirs = module.state_dict(), start.state_dict()
     if {name: value.shape for name, value in mine.items()} != {name: value.shape for name, value in theirs.items()}:
         raise UserError("the start and what was trained are not of one shape: their weights do not fit together")
-    for name, value in mine.items():  # views: what is written is the module's
+    for name, value in mine.items():  # the values share memory with the module's weights
         if value.is_floating_point() and not torch.equal(value, theirs[name]):
             value.copy_(torch.lerp(theirs[name], value, share))

@@ -1,4 +1,4 @@
-"""Condenser (Gao and Callan 2021a): a head that can only fill in masked tokens with the help of the late CLS state."""
+"""Condenser (Gao and Callan 2021a): a head that needs the late CLS state to fill in masked tokens."""
 
 from dataclasses import dataclass
 
@@ -14,11 +14,11 @@ from condensery.tokens.batches import Chunk
 
 @dataclass(frozen=True)
 class CondenserShape:
-    """How the head is built on the backbone.
+    """The shape of the head on the backbone.
 
     Attributes:
-        head_layers: transformer layers in the head (L^h); 0 = no head: plain masked language modelling.
-        skip_from: the backbone layer whose token states the head reads (L^e); the output of that many layers.
+        head_layers: number of transformer layers in the head (L^h); 0 = no head: plain masked language modelling.
+        skip_from: number of early backbone layers (L^e); the head reads the token states after them.
         late_mlm: also train the backbone's last layer to fill in the masked tokens (Gao and Callan 2021a, eq. 10).
     """
 
@@ -37,7 +37,7 @@ class CondenserShape:
 def condenser_shape(
     language_model: PreTrainedModel, head_layers: int, skip_from: int | None, late_mlm: bool
 ) -> CondenserShape:
-    """The shape on this backbone; ``skip_from`` None is half of its layers (6 of 12 in the papers)."""
+    """The shape of a head on this backbone; ``skip_from`` None = half of its layers (6 of 12 in the papers)."""
     depth = language_model.config.num_hidden_layers
     return CondenserShape(head_layers, depth // 2 if skip_from is None else skip_from, late_mlm)
 
@@ -45,9 +45,9 @@ def condenser_shape(
 class Condenser(PretrainingModel):
     """A masked language model with a Condenser head (Gao and Callan 2021a, §3, eq. 3-11), or without one.
 
-    The head reads [late CLS ; early token states]; its output and, with ``late_mlm``, the backbone's go through the
-    same vocabulary projection (transform and tied decoder). Where layers begin with their normalisation (ModernBERT), the
-    one behind the backbone's last layer is behind the head's last layer, too.
+    The head reads [late CLS ; early token states]. Its output and, with ``late_mlm``, the backbone's output go through the
+    same vocabulary projection (transform and tied decoder). In pre-norm models (ModernBERT) the final normalisation follows
+    the head's last layer as well as the backbone's.
     """
 
     def __init__(self, language_model: PreTrainedModel, shape: CondenserShape) -> None:
@@ -58,10 +58,13 @@ class Condenser(PretrainingModel):
         self.head = self.new_layers(shape.head_layers)
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
-        """Late CLS vectors (b, d) and the cross-entropy (k,) at each of the chunk's k masked tokens, by loss.
+        """Late CLS vectors (b, d), and by loss the cross-entropy (k,) at each of the chunk's k masked tokens.
 
-        ``mlm_head`` is the head's (Gao and Callan 2021a, eq. 9), ``mlm_late`` the backbone's (eq. 10; the only one
-        without a head).
+        ``mlm_head`` is the head's loss (Gao and Callan 2021a, eq. 9). ``mlm_late`` is the backbone's (eq. 10), and the only
+        loss if there is no head.
+
+        Raises:
+            ValueError: the chunk has no masked positions or no targets.
         """
         if chunk.targets is None:
             raise ValueError("a chunk for pre-training needs masked positions and targets")
@@ -74,12 +77,12 @@ class Condenser(PretrainingModel):
             *((layout.masked,) if late else ()),
             skip=self.shape.skip_from if self.head else None,
         )
-        cls = hidden[: len(chunk)]
+        cls = hidden[: len(chunk)]  # (b, d)
         states = {}
         if late:
-            states["mlm_late"] = hidden[len(chunk) :]
+            states["mlm_late"] = hidden[len(chunk) :]  # (k, d)
         if early is not None:
-            pair = with_cls(early, layout, cls)
-            read = transformer_layers(self.head, pair, layout.tokens, None, layout.masked)
+            pair = with_cls(early, layout, cls)  # (n, d)
+            read = transformer_layers(self.head, pair, layout.tokens, None, layout.masked)  # (k, d)
             states["mlm_head"] = self.encoder.finish(read)
         return cls, self.cross_entropy(states, dict.fromkeys(states, chunk.targets))

@@ -1,7 +1,7 @@
-"""The cross-encoder: query and passage are read together for one score (Qu et al. 2021; Gao and Callan 2021b, §4.3).
+"""The cross-encoder: reads query and passage together and gives one score (Qu et al. 2021; Gao and Callan 2021b, §4.3).
 
-What is saved is a Hugging Face checkpoint for sequence classification with one label, which sentence-transformers' class
-``CrossEncoder`` reads as well; ``condensery.json`` says how long its inputs are.
+It is saved as a Hugging Face checkpoint for sequence classification with one label. sentence-transformers' class
+``CrossEncoder`` reads it as well. ``condensery.json`` holds the lengths of its inputs.
 """
 
 from dataclasses import dataclass
@@ -32,19 +32,19 @@ FAMILIES: dict[str, Any] = {
     "roberta": RobertaForSequenceClassification,
     "xlm-roberta": XLMRobertaForSequenceClassification,
 }
-# the pooler belongs to the head; RoBERTa's head has none, and leaves the one of its backbone
+# BERT's pooler belongs to its head; RoBERTa's head has no pooler, and the backbone's is not used
 _NEW = {"classifier": "the head for one score", "bert.pooler": "the pooler before it"}
 _UNUSED = ("cls.predictions", "lm_head", "cls.seq_relationship", "qa_outputs", *DECODERS)
-# how sentence-transformers finds the score itself, where its own default is the sigmoid
+# makes sentence-transformers return the logit; its default is the sigmoid of the logit
 _PLAIN = {"activation_fn": "torch.nn.modules.linear.Identity"}
 
 
 class CrossEncoder(nn.Module):
-    """A backbone with the library's head for classification on its CLS state: (query, passage) -> one logit.
+    """A backbone with the library's classification head on its CLS state: (query, passage) -> one logit.
 
     Attributes:
-        classifier: the library's model; its parts are used, the backbone by our own forward pass.
-        encoder: its backbone.
+        classifier: the library's model, whose modules are used; the backbone runs by our own forward pass.
+        encoder: the backbone.
     """
 
     classifier: Any  # a PreTrainedModel; its parts are reached by name
@@ -68,8 +68,9 @@ class Reranker:
     """A cross-encoder as it was saved.
 
     Attributes:
-        query_length, length: the longest queries and rows that it was trained with, see ``PairReader``.
-        separators: [SEP] tokens between the two.
+        query_length: longest query that it was trained with, in tokens.
+        length: longest row (query, passage and special tokens) that it was trained with, see ``PairReader``.
+        separators: [SEP] tokens between query and passage.
     """
 
     model: CrossEncoder
@@ -79,12 +80,12 @@ class Reranker:
 
 
 def pair_separators(tokenizer: Path | str) -> int:
-    """How many [SEP] a tokenizer writes between the texts of a pair: BERT's one, RoBERTa's two."""
+    """The number of [SEP] tokens that a tokenizer writes between the texts of a pair: one for BERT, two for RoBERTa."""
     return int(load_tokenizer(tokenizer).num_special_tokens_to_add(pair=True)) - 2
 
 
 def new_cross_encoder(language_model: PreTrainedModel, seed: int) -> CrossEncoder:
-    """A cross-encoder on the backbone of a masked language model; the head has random weights."""
+    """A cross-encoder on the backbone of a masked language model; the head has random weights by ``seed``."""
     _check_family(language_model.config, "backbone.family")
     language_model.config.num_labels = 1
     torch.manual_seed(seed)
@@ -108,16 +109,16 @@ def load_cross_encoder(
     """A cross-encoder that starts from a checkpoint of the BERT family, in fp32.
 
     Args:
-        source: folder, ours (an encoder, a cross-encoder) or not, or hub name; its head is kept where it has one with
-            one label, otherwise it has random weights.
-        seed: of these.
+        source: folder, ours (an encoder, a cross-encoder) or not, or hub name. A classification head with one label is
+            kept; a checkpoint without a head gets one with random weights.
+        seed: of the random weights.
         dropout: of hidden states and attention; None = as the checkpoint says.
         revision: commit, tag or branch on the hub.
-        new_head: whether it may have none.
+        new_head: whether the checkpoint may have no head.
 
     Raises:
-        UserError: no checkpoint can be loaded, its tensors are not those of its config, or its head has other than one
-            label.
+        UserError: no checkpoint can be loaded, its tensors are not those of its config, or its head has more or fewer than
+            one label.
     """
     torch.manual_seed(seed)
     folder = checkpoint_folder(source, revision)
@@ -146,7 +147,7 @@ def save_cross_encoder(reranker: Reranker, folder: Path, tokenizer: Path | str) 
         classifier.save_pretrained(folder)
     saved = load_tokenizer(tokenizer)
     saved.model_max_length = reranker.length
-    if classifier.config.type_vocab_size == 1:  # else the library would give it types
+    if classifier.config.type_vocab_size == 1:  # otherwise the library would give it token types
         saved.init_kwargs["model_input_names"] = saved.model_input_names = ["input_ids", "attention_mask"]
     saved.save_pretrained(folder)
     about = {"query_length": reranker.query_length, "length": reranker.length, "separators": reranker.separators}
@@ -154,7 +155,7 @@ def save_cross_encoder(reranker: Reranker, folder: Path, tokenizer: Path | str) 
 
 
 def load_reranker(folder: Path) -> Reranker:
-    """Load what ``save_cross_encoder`` saved. Raises ``UserError`` where there is no such thing."""
+    """Load a folder that ``save_cross_encoder`` wrote. Raises ``UserError`` if the folder is no such checkpoint."""
     numbers = "query_length", "length", "separators"
     about = read_about(folder, *numbers)
     return Reranker(load_cross_encoder(folder, new_head=False), **{name: about[name] for name in numbers})

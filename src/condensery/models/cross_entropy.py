@@ -1,31 +1,34 @@
-"""Vocabulary projection and cross-entropy in one: logits of a block of rows at a time, then what the gradient needs."""
+"""Vocabulary projection and cross-entropy in one operator, which computes the logits of one block of rows at a time.
+
+Shapes: n rows, d hidden size, V tokens of the vocabulary.
+"""
 
 import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-# rows whose logits are in memory at once: what fills a CPU's cache, or a GPU
+# rows whose logits are in memory at once: enough to fill a CPU's cache, or a GPU
 _BLOCK = {"cpu": 128, "cuda": 2048}
 _ROUND = 1 << 20  # elements
 
 
 class _Kept:
-    """The one large block of memory on a CPU, handed from chunk to chunk: fetching it anew costs more than filling it."""
+    """One large block of memory per dtype on a CPU, reused from chunk to chunk: allocating it costs more than filling it."""
 
     def __init__(self) -> None:
         self.free: dict[torch.dtype, Tensor] = {}
 
     def take(self, like: Tensor, shape: tuple[int, int]) -> Tensor:
-        """An uninitialised tensor of this shape, and dtype and device as ``like``; nobody else has it until ``give``."""
+        """An uninitialised tensor of this shape, with the dtype and device of ``like``, for sole use until ``give``."""
         size = shape[0] * shape[1]
         block = self.free.pop(like.dtype, None) if like.device.type == "cpu" else None
         if block is None or len(block) < size:
-            block = None  # before there is another
+            block = None  # frees the old block before the new one is allocated
             block = like.new_empty(-(-size // _ROUND) * _ROUND)  # the next chunk may need a little more
         return block[:size].view(shape)
 
     def give(self, tensor: Tensor) -> None:
-        """The tensor is not read any more."""
+        """Take back a tensor of ``take`` that is not read any more."""
         if tensor.device.type == "cpu" and tensor._base is not None:
             self.free[tensor.dtype] = tensor._base
 
@@ -34,7 +37,7 @@ _kept = _Kept()
 
 
 class _ProjectedCrossEntropy(torch.autograd.Function):
-    """Saves softmax(logits) - onehot(targets), (n, V) in the precision of the matrix products, from which all follows."""
+    """Saves softmax(logits) - onehot(targets), (n, V) in the precision of the matrix products; it gives every gradient."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, states: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
@@ -42,16 +45,16 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         narrow = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
         wide = torch.float64 if states.dtype == torch.float64 else torch.float32
         s, w, b = states.to(narrow), weight.to(narrow), bias.to(narrow)
-        errors = _kept.take(s, (len(s), len(w)))
-        losses = s.new_empty(len(s), dtype=wide)
+        errors = _kept.take(s, (len(s), len(w)))  # (n, V)
+        losses = s.new_empty(len(s), dtype=wide)  # (n,)
         block = _BLOCK.get(device, 2048)
-        room = s.new_empty((min(block, len(s)), len(w)), dtype=wide)
+        room = s.new_empty((min(block, len(s)), len(w)), dtype=wide)  # (block, V)
         with torch.autocast(device, enabled=False):
             for first in range(0, len(s), block):
                 here = slice(first, first + block)
-                part, target = errors[here], targets[here, None]
+                part, target = errors[here], targets[here, None]  # (block, V), (block, 1)
                 torch.addmm(b, s[here], w.t(), out=part)
-                logs = torch.log_softmax(part, 1, wide, out=room[: len(part)])
+                logs = torch.log_softmax(part, 1, wide, out=room[: len(part)])  # (block, V)
                 losses[here] = -logs.gather(1, target)[:, 0]
                 part.copy_(logs.exp_())
                 part.scatter_add_(1, target, part.new_full(target.shape, -1.0))
@@ -62,7 +65,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         errors, s, w = ctx.saved_tensors  # type: ignore[attr-defined]
-        by_row = gradient[:, None]
+        by_row = gradient[:, None]  # (n, 1)
         scale = by_row.to(s.dtype)
         gradients = (errors @ w) * by_row, errors.t() @ (s * scale), (errors.t() @ scale)[:, 0], None
         _kept.give(errors)  # a second backward pass would find it overwritten, which autograd notices
@@ -70,9 +73,9 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
 
 
 def projected_cross_entropy(states: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
-    """``cross_entropy(states @ weight.T + bias, targets)`` of every row, in a fraction of its memory and passes.
+    """``cross_entropy(states @ weight.T + bias, targets)`` of every row, with a fraction of the memory and passes.
 
-    The matrix products are in autocast's precision where it is on, the rest is in fp32 or wider. Once differentiable.
+    The matrix products are in autocast's precision if it is on; the rest is in fp32 or wider. Once differentiable.
 
     Shape:
         states (n, d); weight (V, d); bias (V,); targets (n,) int64; the result (n,).

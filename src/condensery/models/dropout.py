@@ -10,7 +10,7 @@ _LEVELS = 1 << 16
 
 
 class _CheapDropout(torch.autograd.Function):
-    """Drop with 16 random bits an element, four elements to one 64-bit draw."""
+    """Dropout with 16 random bits per element: one 64-bit draw serves four elements."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, values: Tensor, p: float) -> Tensor:
@@ -30,15 +30,15 @@ class _CheapDropout(torch.autograd.Function):
 
 
 def _drop(values: Tensor, keep: Tensor, scale: float) -> Tensor:
-    """Without temporaries: torch's own operator for this makes two more tensors of the same size."""
+    """``values * keep * scale`` without temporaries; torch's own operator makes two more tensors of the same size."""
     return torch.where(keep, values, values.new_zeros(())).mul_(scale)
 
 
 def dropout(values: Tensor, p: float, training: bool) -> Tensor:
     """Zero each element with probability ``p`` and scale the rest by 1 / (1 - p); same shape and dtype.
 
-    On a CPU the probability is rounded to a multiple of 2^-16 and the draw costs a fifth of ``bernoulli_``; elsewhere, and
-    in what torch compiles, this is torch's own. Both draw from torch's default generator, so saving and restoring its
+    On a CPU the probability is rounded to a multiple of 2^-16, and the draw costs a fifth of ``bernoulli_``. On other
+    devices and in compiled code this is torch's own dropout. Both draw from torch's default generator, so restoring its
     state replays the mask.
     """
     if not training or p == 0.0:
@@ -49,14 +49,14 @@ def dropout(values: Tensor, p: float, training: bool) -> Tensor:
 
 
 class Dropout(nn.Dropout):
-    """``torch.nn.Dropout`` with the cheap draw."""
+    """``torch.nn.Dropout`` that calls ``dropout`` of this module."""
 
     def forward(self, input: Tensor) -> Tensor:
         return dropout(input, self.p, self.training)
 
 
 def use_cheap_dropout(module: nn.Module) -> None:
-    """Replace every ``torch.nn.Dropout`` below ``module``, in place."""
+    """Replace every ``torch.nn.Dropout`` below ``module`` by ``Dropout``, in place."""
     for name, child in module.named_children():
         if type(child) is nn.Dropout:
             setattr(module, name, Dropout(child.p))

@@ -1,10 +1,11 @@
-"""The encoder: a Hugging Face BERT, RoBERTa, DistilBERT or ModernBERT, run so that nothing is computed which nobody reads.
+"""The encoder: a Hugging Face BERT, RoBERTa, DistilBERT or ModernBERT with a forward pass that computes only what is read.
 
 The parameters, their names and the checkpoint format are the library's; only the forward pass is ours. The last layer
-of a stack is computed at the positions that are asked for (CLS, the masked tokens), which gives the same numbers there
-for about a third of that layer's cost.
+of a stack is computed only at the positions that are read (CLS, the masked tokens). The numbers there are the same, for
+about a third of that layer's cost.
 
-Notation: b spans in a chunk, t padded tokens, n packed ones, m read positions a span, d hidden size, h heads, e = d / h.
+Notation: b spans in a chunk, t padded tokens of a span, n packed tokens, m read positions of a span, d hidden size,
+h heads, e = d / h.
 """
 
 import math
@@ -29,18 +30,18 @@ from condensery.tokens.batches import Chunk
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-_LONG = 1024  # keys of a row: in plain products their weights would take all memory
+_LONG = 1024  # keys of a row; with more keys the attention weights of plain matrix products take too much memory
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, p: float) -> Tensor:
-    """Softmax attention with dropout ``p`` on its weights.
+    """Softmax attention, softmax(query key^T / sqrt(e)) value, with dropout ``p`` on its weights.
+
+    On a CPU the fused kernel has no dropout, and its bf16 backward pass is slow. On other devices the fused kernel is
+    faster, most in long rows (``experiments/benchmarks/attention.py``).
 
     Shape:
-        query (b, h, m, e); key and value (b, h, t, e); visible (b or 1, 1, m or 1, t) True = the query attends to the
-        key, to one at least, or None where all attend to all; the result (b, h, m, e).
-
-    On a CPU the fused kernel has no dropout, and its bf16 backward pass is slow. Elsewhere it is faster, most in long rows
-    (``experiments/benchmarks/attention.py``).
+        query (b, h, m, e); key and value (b, h, t, e); visible (b or 1, 1, m or 1, t), True where the query attends to the
+        key, at least one key per query, or None if all attend to all; the result (b, h, m, e).
     """
     fused = p == 0.0 and (query.dtype != torch.bfloat16 or torch.is_inference_mode_enabled() or key.shape[-2] > _LONG)
     if query.device.type != "cpu" or fused:
@@ -49,30 +50,30 @@ def attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, p:
 
 
 def plain_attention(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, p: float) -> Tensor:
-    """``attend`` by matrix products; the weights (b, h, m, t) are kept for the backward pass."""
+    """``attend`` by plain matrix products; keeps the weights (b, h, m, t) for the backward pass."""
     scores = torch.matmul(query * (1.0 / math.sqrt(query.shape[-1])), key.transpose(-1, -2))  # (b, h, m, t)
     if visible is not None:
         scores = scores.masked_fill_(~visible, torch.finfo(scores.dtype).min)
-    weights = dropout(scores.softmax(dim=-1), p, training=p > 0.0)
+    weights = dropout(scores.softmax(dim=-1), p, training=p > 0.0)  # (b, h, m, t)
     return torch.matmul(weights.to(value.dtype), value)
 
 
 def transformer_layer(
     layer: Any, hidden: Tensor, tokens: Packing, visible: Tensor | None, *read: LayerStates
 ) -> Tensor:
-    """One transformer layer, at all tokens or at those that are read.
+    """Compute one transformer layer, at all tokens or only at the tokens that are read.
 
     Args:
-        layer: of one of the library's models in ``FAMILIES`` (its modules are used, not its forward).
-        hidden: (n, d), packed.
-        tokens: how they stand in their rows.
-        visible: which tokens attend to which, see ``attend``; None = each to all of its row. A part may say otherwise for
-            its own.
-        read: the tokens to compute, one part of k_i tokens after the other; none = all n.
+        layer: a layer of one of the library's models in ``FAMILIES``; its modules are used, not its forward.
+        hidden: (n, d) packed states, the input of the layer.
+        tokens: the places of the packed tokens in their rows.
+        visible: which tokens attend to which, as in ``attend``; None = each token to all of its row. A part of ``read``
+            may have its own ``visible``.
+        read: the tokens to compute, in parts of k_1, k_2, ... tokens; no part = all n tokens.
 
     Returns:
-        (k_1 + k_2 + ..., d), or (n, d) where nothing is named. The dropout of a part depends on the parts before it, not
-        on those behind it.
+        (k_1 + k_2 + ..., d), or (n, d) if there is no part. The dropout of a part depends on the parts before it, not on
+        those behind it.
     """
     family = family_of(layer)
     memory = _Memory(family, layer, hidden, tokens)
@@ -80,13 +81,22 @@ def transformer_layer(
     query_parts = [_queries(hidden, visible, part) for part in read] or [(hidden, tokens, visible)]
     parts = []
     for states, packing, seen in query_parts:  # (k, d)
-        context = memory.attended(family.query(layer, states, packing.positions), packing, seen, p)
+        context = memory.attended(family.query(layer, states, packing.positions), packing, seen, p)  # (k, d)
         parts.append(_REST.get()(layer, context, states))
     return torch.cat(parts) if len(parts) > 1 else parts[0]
 
 
 def rest_of_layer(layer: Any, context: Tensor, states: Tensor) -> Tensor:
-    """What follows attention, token by token: from what each state (k, d) was told (k, d) to the layer's output (k, d)."""
+    """The part of a layer after attention, which treats each token alone: output projection, feed-forward, residuals.
+
+    Args:
+        layer: the layer.
+        context: (k, d) the result of attention for each token.
+        states: (k, d) the input of the layer at these tokens.
+
+    Returns:
+        (k, d) the output of the layer.
+    """
     return family_of(layer).rest(layer, context, states)
 
 
@@ -96,17 +106,17 @@ _REST: ContextVar[Rest] = ContextVar("rest of a layer", default=rest_of_layer)
 
 @contextmanager
 def compiled(backend: str = "inductor") -> Iterator[None]:
-    """Meanwhile layers run compiled behind their attention, which has kernels of its own, for any number of tokens.
+    """A block in which the part of each layer after attention runs compiled, for any number of tokens.
 
-    The same numbers but for rounding and the draws of dropout, which the gradient cache replays as ever.
-    Raises ``UserError`` where torch cannot compile.
+    Attention is not compiled, since it has its own kernels. The numbers are the same except for rounding and the draws of
+    dropout; the gradient cache replays these draws as well. Raises ``UserError`` if torch cannot compile.
     """
     from torch._dynamo.exc import TorchDynamoException  # takes seconds to import
 
     compiled_rest = torch.compile(rest_of_layer, backend=backend, dynamic=True)
 
     def rest(layer: Any, context: Tensor, states: Tensor) -> Tensor:
-        # what is a view of something is compiled for each kind of view; these no longer are for torch
+        # torch would compile anew for each kind of view among the inputs; ``_unsafe_view`` hides that they are views
         own = (torch.ops.aten._unsafe_view(part, part.shape) for part in (context, states))
         output: Tensor = compiled_rest(layer, *own)
         return output
@@ -122,21 +132,25 @@ def compiled(backend: str = "inductor") -> Iterator[None]:
 
 
 class _Memory:
-    """The keys and values (n, d) of a layer, packed, and in their rectangle where a query needs that."""
+    """The keys and values of a layer, packed (n, d), and padded (b, h, t, e) if a query needs them so."""
 
     def __init__(self, family: Bert, layer: Any, hidden: Tensor, tokens: Packing) -> None:
         self.heads, self.tokens = family.heads(layer), tokens
         self.key, self.value = family.key_and_value(layer, hidden, tokens.positions)
         window = family.window(layer)
-        self.window = window if window is not None and tokens.width > window + 1 else None  # None: all is near
+        self.window = window if window is not None and tokens.width > window + 1 else None  # None: no row exceeds it
 
     @cached_property
     def rectangle(self) -> tuple[Tensor, Tensor]:
-        """Both, (b, h, t, e)."""
+        """Padded keys and values, (b, h, t, e) each."""
         return by_head(self.heads, self.key, self.tokens), by_head(self.heads, self.value, self.tokens)
 
     def attended(self, query: Tensor, packing: Packing, visible: Tensor | None, p: float) -> Tensor:
-        """What queries (k, d) get, (k, d): by a kernel for rows of any lengths where there is one and they see all."""
+        """The result of attention (k, d) for queries (k, d).
+
+        It is computed by a kernel for packed rows if the device has one and ``visible`` is None, otherwise by ``attend`` on
+        padded rows.
+        """
         if visible is None and packing.segments and self.tokens.segments and self._for_kernel(packing):
             heads = -1, self.heads, query.shape[1] // self.heads
             if kernel := kernel_of(query.view(heads), self.window):
@@ -146,28 +160,28 @@ class _Memory:
         if self.window is not None:
             seen = self._near(packing, seen, self.window)
         key, value = self.rectangle
-        rows = attend(by_head(self.heads, query, packing), key, value, seen, p)
+        rows = attend(by_head(self.heads, query, packing), key, value, seen, p)  # (b, h, m, e)
         return packing.unpad(rows.transpose(1, 2).flatten(2))
 
     def _for_kernel(self, packing: Packing) -> bool:
-        """Kernels know a window where all tokens of a row ask."""
+        """Whether kernels can be used: they support a window only if all tokens of a row are queries."""
         return self.window is None or packing is self.tokens
 
     def _near(self, packing: Packing, visible: Tensor | None, window: int) -> Tensor:
-        """What is visible of each query's neighbourhood, (b, 1, m, t); each sees its own place."""
+        """``visible`` restricted to the window around each query, (b, 1, m, t); each query sees its own position."""
         own = packing.pad(packing.positions[:, None])[..., 0]  # (b, m)
-        distance = (own[:, None, :, None] - torch.arange(self.tokens.width, device=own.device)).abs()
+        distance = (own[:, None, :, None] - torch.arange(self.tokens.width, device=own.device)).abs()  # (b, 1, m, t)
         near = distance <= window
         return near if visible is None else near & visible | (distance == 0)
 
 
 def by_head(heads: int, states: Tensor, packing: Packing) -> Tensor:
-    """Packed projections (n, d) of a self-attention, in their rows and head by head: (b, h, t, e)."""
+    """Pad packed projections (n, d) to rows and split them into heads: (b, h, t, e)."""
     return packing.pad(states).unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
 def _queries(hidden: Tensor, visible: Tensor | None, part: LayerStates) -> tuple[Tensor, Packing, Tensor | None]:
-    """The states (k, d) that ask for a part, how they stand in their rows, and what they see."""
+    """The query states (k, d) of a part, their places in their rows, and the keys that are visible to them."""
     states = hidden.index_select(0, part.index) if part.states is None else part.states
     return states, part.packing, visible if part.visible is None else part.visible
 
@@ -175,7 +189,7 @@ def _queries(hidden: Tensor, visible: Tensor | None, part: LayerStates) -> tuple
 def transformer_layers(
     layers: Sequence[Any] | nn.ModuleList, hidden: Tensor, tokens: Packing, visible: Tensor | None, read: LayerStates
 ) -> Tensor:
-    """A stack of ``transformer_layer``, the last of which is computed at the k tokens that are read: (k, d)."""
+    """Compute a stack of layers as ``transformer_layer`` does, the last one only at the k tokens that are read: (k, d)."""
     for index, layer in enumerate(layers):
         last = index + 1 == len(layers)
         hidden = transformer_layer(layer, hidden, tokens, visible, *((read,) if last else ()))
@@ -183,12 +197,12 @@ def transformer_layers(
 
 
 class Encoder(nn.Module):
-    """A backbone of one of ``FAMILIES``: ids to hidden states and vectors.
+    """A backbone of one of ``FAMILIES`` that maps token ids to hidden states and vectors.
 
     Attributes:
-        settings: how a vector is made of the states.
-        head: what the pooled states go through before they are cut and normalised; empty in most retrievers.
-        longest: tokens of the longest row that it can read.
+        settings: how a vector is made from the states.
+        head: the layers between pooling and the cut and normalisation of vectors; empty in most retrievers.
+        longest: tokens of the longest row that the backbone can read.
     """
 
     model: Any  # its parts are reached by name
@@ -207,32 +221,34 @@ class Encoder(nn.Module):
 
     @property
     def dimensions(self) -> int:
-        """Numbers d of a vector."""
+        """The dimensions d of a vector."""
         return dimensions(int(self.model.config.hidden_size), self.head, self.settings)
 
     @property
     def layers(self) -> nn.ModuleList:
-        """The transformer layers, the first first."""
+        """The transformer layers, in the order in which they run."""
         return self.family.layers(self.model)
 
     def forward(
         self, layout: PackedLayout, *read: LayerStates, skip: int | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Run the stack.
+        """Run the embedding layer and all transformer layers.
 
         Args:
             layout: of a chunk of b spans.
-            read: the tokens to read from the last layer, parts of ``layout``. CLS goes first and by itself, so that its
-                dropout is the same whether masked tokens are read too or not: the gradient cache relies on it.
+            read: the tokens to read from the last layer, parts of ``layout``; no part = all n tokens. CLS is the first part
+                and alone in it, so that its dropout does not depend on whether masked tokens are read as well. The gradient
+                cache relies on this.
             skip: also return the states after this many layers (the early layer L^e), before the last.
 
         Returns:
-            last layer at the tokens that are read (k_1 + k_2 + ..., d), and the skip states (n, d), packed, or None.
+            the states of the last layer at the tokens that are read (k_1 + k_2 + ..., d), and the packed early states
+            (n, d), or None without ``skip``.
 
         Raises:
             UserError: the rows are longer than the backbone has positions.
         """
-        hidden = self.embed(layout)
+        hidden = self.embed(layout)  # (n, d)
         early = hidden if skip == 0 else None
         layers = self.layers
         for index, layer in enumerate(layers):
@@ -243,12 +259,15 @@ class Encoder(nn.Module):
         return self.finish(hidden), early
 
     def finish(self, states: Tensor) -> Tensor:
-        """What follows the last layer of a stack, token by token, (k, d): the last normalisation where layers begin with
-        theirs."""
+        """Apply the final normalisation of a pre-norm backbone to states (k, d) after the last layer; the same shape."""
         return self.family.finish(self.model, states)
 
     def embed(self, layout: PackedLayout) -> Tensor:
-        """The embedding layer: words, positions, types and all else, normalised, (n, d). Errors as above."""
+        """The output (n, d) of the embedding layer: words, positions, types and the rest, normalised.
+
+        Raises:
+            UserError: the rows are longer than the backbone has positions.
+        """
         if layout.tokens.width > self.longest:
             raise UserError(
                 f"a row of {layout.tokens.width} tokens does not fit a backbone with {self.longest}"
@@ -257,26 +276,25 @@ class Encoder(nn.Module):
         return self.family.embed(self.model, layout.input_ids, layout.positions, layout.types)
 
     def position_vectors(self, positions: Tensor) -> Tensor:
-        """The embeddings of positions (k,) of a row, (k, d); zeros where positions are not embedded."""
+        """The embeddings (k, d) of positions (k,) of a row; zeros if the backbone does not embed positions."""
         return self.family.position_vectors(self.model, positions)
 
     def cls(self, chunk: Chunk) -> Tensor:
-        """The vector of each span: its CLS state after the last layer, (b, d). No pooling layer."""
+        """The CLS state of each span after the last layer, (b, d), without a pooling layer."""
         layout = PackedLayout(chunk)
         return self(layout, layout.cls)[0]
 
     def vectors(self, chunk: Chunk) -> Tensor:
-        """The vector of each row as ``settings`` has it, behind the layers of ``head``, (b, d)."""
+        """The vector of each row, (b, d): pooled by ``settings``, passed through ``head``, then cut and normalised."""
         vectors = self.head(self.pooled(chunk))[:, : self.settings.truncate_dim]
         return nn.functional.normalize(vectors, dim=-1) if self.settings.normalise else vectors
 
     def pooled(self, chunk: Chunk) -> Tensor:
-        """What ``settings`` takes of the states of each row's tokens after the last layer, (b, d); padding has no part in
-        it."""
+        """The pooled states of each row after the last layer, (b, d), by the pooling of ``settings`` without padding."""
         if self.settings.pooling == "cls":
             return self.cls(chunk)
         layout = PackedLayout(chunk)
         if self.settings.pooling == "last":
             return self(layout, layout.at(chunk.lengths - 1))[0]
-        states = layout.tokens.pad(self(layout)[0])  # (b, t, d); also of some padding, see PackedLayout
+        states = layout.tokens.pad(self(layout)[0])  # (b, t, d); some padding has states, see PackedLayout
         return pool(states, chunk.attention_mask, chunk.lengths, self.settings.pooling)

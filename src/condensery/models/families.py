@@ -1,8 +1,8 @@
-"""The families of encoders: where the library's models keep their parts, and what a layer computes around its attention.
+"""The families of encoders: the places of the parts in the library's models, and the computations around attention.
 
-BERT and RoBERTa normalise behind each part of a layer and have embeddings of positions; so has DistilBERT, without types of
-tokens. ModernBERT (Warner et al. 2024) normalises before, rotates queries and keys by their positions (RoPE), and in two
-layers of three a token sees only those near it.
+BERT and RoBERTa normalise after each part of a layer (post-norm) and embed positions. DistilBERT does the same, but has no
+token types. ModernBERT (Warner et al. 2024) normalises before each part (pre-norm) and rotates queries and keys by their
+positions (RoPE). In two of its three layers a token sees only the tokens near it.
 
 Notation: n tokens, k queries, d hidden size, h heads, e = d / h.
 """
@@ -27,14 +27,14 @@ ROPE = "rope_parameters"
 
 
 class Bert:
-    """BERT, and RoBERTa, whose parts have the same names.
+    """BERT, and RoBERTa, whose parts have the same names. The base class of the other families.
 
     Attributes:
         language_model: the library's class with an MLM head.
-        lm_head: beginnings of the names of that head's tensors.
+        lm_head: prefixes of the names of the MLM head's tensors.
         options: arguments of the library's ``AutoModel`` for a backbone without further parts.
-        dropouts: the entries of the config that are probabilities of dropout.
-        counts_from_padding: whether positions are counted from behind the padding's id.
+        dropouts: the config entries that are dropout probabilities.
+        counts_from_padding: whether positions are counted from the padding's id + 1.
     """
 
     lm_head: tuple[str, ...] = ("cls.predictions", "lm_head")
@@ -45,38 +45,38 @@ class Bert:
         self.language_model, self.counts_from_padding = language_model, counts_from_padding
 
     def offset(self, config: Any) -> int:
-        """The first position's row in the table of positions."""
+        """The row of the first position in the table of position embeddings."""
         return config.pad_token_id + 1 if self.counts_from_padding else 0
 
     def layers(self, model: Any) -> nn.ModuleList:
-        """The layers of a backbone, the first first."""
+        """The layers of a backbone, in the order in which they run."""
         layers: nn.ModuleList = model.encoder.layer
         return layers
 
     def new_layer(self, layers: nn.ModuleList, config: Any) -> nn.Module:
-        """A further layer; every token sees all others of its row."""
+        """A new layer with full attention: every token sees all tokens of its row."""
         layer: nn.Module = type(layers[0])(config)
         return layer
 
     def embed(self, model: Any, ids: Tensor, positions: Tensor, types: Tensor | None) -> Tensor:
-        """What the first layer reads (n, d), of ids, positions and types (n,)."""
+        """The input (n, d) of the first layer, from ids, positions and types (n,)."""
         if types is not None:
-            types = types[None] if model.config.type_vocab_size > 1 else None  # RoBERTa tells no types apart
+            types = types[None] if model.config.type_vocab_size > 1 else None  # RoBERTa has a single type
         at = positions[None] + self.offset(model.config)
         embedded: Tensor = model.embeddings(input_ids=ids[None], position_ids=at, token_type_ids=types)[0]
         return embedded
 
     def position_vectors(self, model: Any, positions: Tensor) -> Tensor:
-        """The embeddings of positions (k,), (k, d)."""
+        """The embeddings (k, d) of positions (k,)."""
         vectors: Tensor = model.embeddings.position_embeddings(positions + self.offset(model.config))
         return vectors
 
     def finish(self, model: Any, states: Tensor) -> Tensor:
-        """What is left to do to states (k, d) behind the last layer."""
+        """The states (k, d) after the last layer with the final normalisation, if the family has one."""
         return states
 
     def transform(self, model: Any, states: Tensor) -> Tensor:
-        """What the LM head does to states (k, d) before it projects them."""
+        """The transform (k, d) -> (k, d) of the LM head before its projection onto the vocabulary."""
         if hasattr(model, "cls"):
             changed: Tensor = model.cls.predictions.transform(states)
         else:
@@ -84,35 +84,36 @@ class Bert:
         return changed
 
     def heads(self, layer: Any) -> int:
-        """h."""
+        """The number h of attention heads of a layer."""
         return int(layer.attention.self.num_attention_heads)
 
     def attention_dropout(self, layer: Any) -> float:
-        """Of attention's weights while it trains."""
+        """The dropout probability of the attention weights in training."""
         return float(layer.attention.self.dropout.p)
 
     def window(self, layer: Any) -> int | None:
-        """How many tokens away a token may be that is seen; None = any."""
+        """The largest distance, in tokens, of a token that is seen; None = all tokens are seen."""
         return None
 
     def query(self, layer: Any, states: Tensor, positions: Tensor) -> Tensor:
-        """Queries (k, d) of states (k, d) at positions (k,) of their rows."""
+        """The queries (k, d) of states (k, d) at positions (k,) of their rows."""
         queries: Tensor = layer.attention.self.query(states)
         return queries
 
     def key_and_value(self, layer: Any, states: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values, (n, d) each."""
+        """The keys and values, (n, d) each, of states (n, d) at positions (n,) of their rows."""
         return layer.attention.self.key(states), layer.attention.self.value(states)
 
     def rest(self, layer: Any, context: Tensor, states: Tensor) -> Tensor:
-        """What follows attention, token by token: of what each state (k, d) was told (k, d) the layer's output (k, d)."""
+        """The part of a layer after attention: from attention's result ``context`` (k, d) and the layer's input ``states``
+        (k, d) to the layer's output (k, d)."""
         attended = layer.attention.output(context, states)
         output: Tensor = layer.output(layer.intermediate(attended), attended)
         return output
 
 
 class DistilBert(Bert):
-    """DistilBERT: BERT's layers with other names, no types of tokens."""
+    """DistilBERT: BERT's layers under other names, without token types."""
 
     lm_head = ("vocab_transform", "vocab_layer_norm", "vocab_projector")
     options: dict[str, Any] = {}  # noqa: RUF012
@@ -163,14 +164,14 @@ class ModernBert(Bert):
     def new_layer(self, layers: nn.ModuleList, config: Any) -> nn.Module:
         other = copy.deepcopy(config)
         other.num_hidden_layers, other.layer_types = 2, ["full_attention"] * 2
-        return ModernBertEncoderLayer(other, 1)  # the first of a model does not normalise what it reads
+        return ModernBertEncoderLayer(other, 1)  # layer 1, since layer 0 of a model does not normalise its input
 
     def embed(self, model: Any, ids: Tensor, positions: Tensor, types: Tensor | None) -> Tensor:
         embedded: Tensor = model.embeddings(input_ids=ids[None])[0]
         return embedded
 
     def position_vectors(self, model: Any, positions: Tensor) -> Tensor:
-        """Nothing: the positions turn queries and keys."""
+        """Zeros (k, d), because positions rotate queries and keys instead."""
         return model.final_norm.weight.new_zeros(len(positions), model.config.hidden_size)
 
     def finish(self, model: Any, states: Tensor) -> Tensor:
@@ -204,7 +205,10 @@ class ModernBert(Bert):
         return output
 
     def _projected(self, layer: Any, states: Tensor, first: int, stop: int) -> tuple[Tensor, ...]:
-        """Some of queries, keys and values, (k, d) each, which are rows of one matrix."""
+        """Some of queries (0), keys (1) and values (2), from ``first`` up to ``stop``: (k, d) each.
+
+        Their projections are consecutive rows of one weight matrix.
+        """
         both, d = layer.attn.Wqkv, states.shape[1]
         part = slice(first * d, stop * d)
         bias = None if both.bias is None else both.bias[part]
@@ -212,10 +216,13 @@ class ModernBert(Bert):
         return projected.split(d, dim=1)
 
     def _rotated(self, layer: Any, states: Tensor, positions: Tensor) -> Tensor:
-        """RoPE (Su et al. 2021): of each head, the pairs (i, i + e / 2) turned by an angle in proportion to the position."""
+        """RoPE (Su et al. 2021): rotate the pairs (i, i + e / 2) of each head by an angle proportional to the position.
+
+        The angle of pair i at position m is m / theta^(2i / e). ``states`` (k, d), the result (k, d).
+        """
         h = self.heads(layer)
         e, theta = states.shape[1] // h, getattr(layer.config, ROPE)[layer.attention_type]["rope_theta"]
-        exponents = torch.arange(0, e, 2, dtype=torch.float32, device=states.device) / e
+        exponents = torch.arange(0, e, 2, dtype=torch.float32, device=states.device) / e  # (e / 2,)
         angles = positions[:, None, None].float() / theta**exponents  # (k, 1, e / 2)
         left, right = states.view(-1, h, e).to(torch.promote_types(states.dtype, torch.float32)).chunk(2, dim=-1)
         cos, sin = angles.cos(), angles.sin()
@@ -238,7 +245,7 @@ FAMILIES: dict[str, Bert] = {  # by the library's model_type
 
 
 def family_of(layer: nn.Module) -> Bert:
-    """The family that a layer is of; RoBERTa's layers are those of BERT."""
+    """The family of a layer; RoBERTa's layers count as BERT's."""
     if isinstance(layer, ModernBertEncoderLayer):
         return _MODERNBERT
     return _DISTILBERT if isinstance(layer, TransformerBlock) else _BERT

@@ -1,8 +1,8 @@
 """A sequence-to-sequence model that writes queries (doc2query: Nogueira and Lin 2019; Wu et al. 2023, §3.1).
 
 Sampling is top-k, then nucleus (Holtzman et al. 2020), then one draw. The draw of each token is a function of (seed,
-row of the passage, number of the query, place in the query), so a query does not depend on the batch that it is made
-in: only on the rounding of the logits.
+row of the passage, number of the query, place in the query). A query therefore depends on the batch in which it is sampled
+only through the rounding of the logits.
 
 Letters: b rows that are sampled together, V tokens of the vocabulary.
 """
@@ -50,15 +50,15 @@ _TOKENS = ("pad_token_id", "eos_token_id")
 
 @dataclass(frozen=True)
 class Sampling:
-    """How queries are drawn.
+    """The settings with which queries are drawn.
 
     Attributes:
-        number: queries a passage.
-        top_k: tokens that a draw chooses from at most; 0 = all.
-        top_p: share of the probability that the tokens chosen from hold together.
-        max_tokens: of a query.
-        max_input_tokens: of the prefix and the passage; what is longer is cut.
-        prefix: written before the passage, as the model was trained.
+        number: queries per passage.
+        top_k: the largest number of tokens from which a draw chooses; 0 = all.
+        top_p: share of the probability that the tokens of a draw hold together.
+        max_tokens: longest query, in tokens.
+        max_input_tokens: longest input (prefix and passage), in tokens; longer inputs are cut.
+        prefix: text before the passage, as the model was trained.
         seed: of all draws.
     """
 
@@ -72,45 +72,46 @@ class Sampling:
 
 
 class OneDraw(LogitsProcessor):
-    """Leaves one token a row, drawn by the inverse of the distribution function over the tokens in order of their ids.
+    """Leaves one token per row, drawn by inverting the cumulative distribution over the tokens in the order of their ids.
 
     Args:
-        draws: (b, steps) in [0, 1): of each row and place.
-        first: length of what the decoder begins with.
+        draws: (b, steps) uniform draws in [0, 1), one for each row and place.
+        first: number of tokens with which the decoder begins.
 
     Raises:
-        UserError: when a logit is not a number.
+        UserError: a logit is not a number.
     """
 
     def __init__(self, draws: Tensor, first: int = 1) -> None:
         self.draws, self.first = draws, first
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """(b, V) log-probabilities up to a constant, -inf where a token may not be drawn -> 0 and -inf."""
+        """(b, V) log-probabilities up to a constant, -inf for tokens that may not be drawn -> (b, V), 0 for the drawn
+        token and -inf for all others."""
         if scores.isnan().any():
             raise UserError("the generator's logits are not finite; use precision: fp32 or bf16")
         allowed = max(1, int((scores > -torch.inf).sum(dim=1).max()))
         ids = scores.topk(allowed, dim=1).indices.sort(dim=1).values  # (b, allowed)
-        probabilities = scores.gather(1, ids).double().softmax(dim=1)
-        reached = probabilities.cumsum(dim=1)
-        draw = self.draws[:, input_ids.shape[1] - self.first, None] * reached[:, -1:]
-        place = (reached <= draw).sum(dim=1, keepdim=True).clamp(max=allowed - 1)
-        chosen = ids.gather(1, place)
+        probabilities = scores.gather(1, ids).double().softmax(dim=1)  # (b, allowed)
+        reached = probabilities.cumsum(dim=1)  # (b, allowed)
+        draw = self.draws[:, input_ids.shape[1] - self.first, None] * reached[:, -1:]  # (b, 1)
+        place = (reached <= draw).sum(dim=1, keepdim=True).clamp(max=allowed - 1)  # (b, 1)
+        chosen = ids.gather(1, place)  # (b, 1)
         return torch.full_like(scores, -torch.inf).scatter(1, chosen, 0.0)
 
 
 def check_room(tokenizer: Any, prefix: str, max_input_tokens: int) -> None:
-    """Raise ``UserError`` where the prefix leaves the passage no token."""
+    """Raise ``UserError`` if the prefix leaves no token for the passage."""
     number = len(tokenizer(prefix, add_special_tokens=False)["input_ids"])
     check_prefix("prefix", prefix, number, "max_input_tokens", max_input_tokens)
 
 
 class Generator:
-    """A model with its tokenizer.
+    """A sequence-to-sequence model with its tokenizer.
 
     Args:
-        model: sequence-to-sequence.
-        tokenizer: of the model.
+        model: the model.
+        tokenizer: the tokenizer of the model.
     """
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any) -> None:
@@ -118,7 +119,7 @@ class Generator:
         self.tokenizer = tokenizer
 
     def encode(self, texts: Sequence[str], max_tokens: int) -> dict[str, Tensor]:
-        """input_ids and attention_mask (b, t) of texts, cut and padded behind."""
+        """``input_ids`` and ``attention_mask`` (b, t) of texts, cut to ``max_tokens`` and padded at the end."""
         encoded = self.tokenizer(
             list(texts),
             truncation=True,
@@ -131,12 +132,21 @@ class Generator:
 
     @torch.inference_mode()
     def sample(self, texts: Sequence[str], rows: Sequence[int], sampling: Sampling) -> list[list[str]]:
-        """``sampling.number`` queries for each text; ``rows`` (ascending or not) name the texts in the draws."""
+        """Sample ``sampling.number`` queries for each text.
+
+        Args:
+            texts: passages without the prefix.
+            rows: the row of each passage, in any order; the draws depend on it.
+            sampling: the settings.
+
+        Returns:
+            the queries of each text.
+        """
         device, number = self.model.device, sampling.number
         check_room(self.tokenizer, sampling.prefix, sampling.max_input_tokens)
         read = self.encode([sampling.prefix + text for text in texts], sampling.max_input_tokens)
         read = {name: tensor.to(device) for name, tensor in read.items()}
-        states = self.model.get_encoder()(**read).last_hidden_state.repeat_interleave(number, dim=0)
+        states = self.model.get_encoder()(**read).last_hidden_state.repeat_interleave(number, dim=0)  # (b, t, hidden)
         token_ids = self.model.generate(
             encoder_outputs=BaseModelOutput(last_hidden_state=states),
             attention_mask=read["attention_mask"].repeat_interleave(number, dim=0),
@@ -147,7 +157,7 @@ class Generator:
         return [written[begin : begin + number] for begin in range(0, len(written), number)]
 
     def _generation(self, max_tokens: int) -> GenerationConfig:
-        """The model's tokens and nothing else of its own habits (beams, penalties)."""
+        """A config with the model's special tokens, but without its other settings of generation (beams, penalties)."""
         own = self.model.generation_config
         names = (*_TOKENS, "decoder_start_token_id", "bos_token_id", "forced_bos_token_id")
         kept = {name: getattr(own, name, None) for name in names}
@@ -155,7 +165,7 @@ class Generator:
 
 
 def draws(rows: Sequence[int], sampling: Sampling) -> np.ndarray:
-    """(rows * number, max_tokens) uniform draws: the queries of row 0 first."""
+    """Uniform draws (rows * number, max_tokens), the queries of the first row first."""
     named = np.asarray(rows, dtype=np.int64)[:, None] << 20 | np.arange(sampling.number)
     return uniforms(sampling.seed, "query", index=named.reshape(-1, 1), second=np.arange(sampling.max_tokens)[None])
 
@@ -175,11 +185,16 @@ def load_generator(
 ) -> Generator:
     """Load a sequence-to-sequence model and its tokenizer from the hub or a folder, for inference.
 
-    ``overrides``: entries of the model's config, such as dropout_rate. ``key``: what messages call the choice.
+    Args:
+        source: folder or hub name.
+        key: the config key that messages name.
+        revision: commit, tag or branch on the hub.
+        precision: a key of ``DTYPES``.
+        overrides: entries of the model's config to replace, such as ``dropout_rate``.
 
     Raises:
-        UserError: it cannot be had, is no sequence-to-sequence model, does not say what its decoder begins with, or has
-            no tokenizer that fits.
+        UserError: the model cannot be loaded, is no sequence-to-sequence model, does not say with which token its decoder
+            begins, or has no tokenizer that fits.
     """
     with _said(key, source, "cannot load", _ADVICE):
         about = check_config(config_content(source, revision), config_name(source), encoder=False)
@@ -210,7 +225,7 @@ def load_generator(
     with _said(key, source, "cannot read the tokenizer of", "save the model's own tokenizer beside it"):
         tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
     check_tokenizer(tokenizer, f"{key}: {str(source)!r}")
-    # the library makes an empty tokenizer for a folder that holds none
+    # the library makes an empty tokenizer for a folder without tokenizer
     if number_of_words(tokenizer) < _FEWEST_WORDS or tokenizer.pad_token_id is None:
         raise UserError(f"{key}: {str(source)!r} has no tokenizer with words and padding; save it beside the model")
     if len(tokenizer) > model.get_input_embeddings().num_embeddings:
@@ -228,7 +243,7 @@ _ADVICE = "give a folder with a checkpoint, or a hub name that this machine can 
 
 @contextmanager
 def _said(key: str, source: str | Path, what: str, advice: str) -> Iterator[None]:
-    """What the library cannot do in the block becomes a ``UserError``; it raises a dozen types for broken files."""
+    """A block in which any exception of the library becomes a ``UserError``; it raises a dozen types for broken files."""
     try:
         with quiet():
             yield
@@ -257,7 +272,7 @@ def _check_tokens(model: Any, source: str | Path, key: str) -> None:
 
 @torch.inference_mode()
 def _try_out(model: Any) -> None:
-    """Read a token and write one: what a config says that the weights do not show is found here, not after an hour."""
+    """Read one token and write one, so that a config that does not fit the weights fails here and not after an hour."""
     token = torch.tensor([[model.generation_config.pad_token_id]], device=model.device)
     model(input_ids=token, attention_mask=torch.ones_like(token), decoder_input_ids=token)
 
@@ -265,7 +280,7 @@ def _try_out(model: Any) -> None:
 def small_generator(
     tokenizer: Path, *, layers: int, hidden: int, heads: int, intermediate: int, dropout: float, seed: int
 ) -> Generator:
-    """A T5 from scratch that reads and writes with the words of a tokenizer folder; [SEP] ends what it writes."""
+    """A T5 from scratch that reads and writes with the tokenizer of a folder; [SEP] ends its output."""
     torch.manual_seed(seed)
     words = _writing_tokenizer(tokenizer)
     start: dict[str, Any] = {"decoder_start_token_id": words.pad_token_id}
@@ -285,7 +300,7 @@ def small_generator(
 
 
 def _writing_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
-    """The tokenizer of an encoder without [CLS]: text [SEP]."""
+    """An encoder's tokenizer with the template ``text [SEP]``, without [CLS]."""
     own = load_tokenizer(folder)
     backend = Tokenizer.from_str(own.backend_tokenizer.to_str())
     end = (str(own.sep_token), own.sep_token_id)

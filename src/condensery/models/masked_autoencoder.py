@@ -1,6 +1,6 @@
 """Masked auto-encoders (CoT-MAE, RetroMAE): a shallow decoder that needs the CLS vector to fill in a text.
 
-Letters: b rows of a chunk, t the width of their contexts, n packed tokens, k predicted ones (at most m a row), d hidden
+Letters: b rows of a chunk, t width of their contexts, n packed tokens, k predicted tokens (at most m per row), d hidden
 size.
 """
 
@@ -24,18 +24,18 @@ Init = Literal["random", "last"]
 
 @dataclass(frozen=True)
 class DecoderShape:
-    """The decoder; its first input is the CLS vector h of the encoder's row, the others are tokens of the context.
+    """The shape of a decoder. Its first input is the CLS vector h of the encoder's row; the others are the context's tokens.
 
     Attributes:
-        kind: what it reads and predicts.
-            ``masked``: [h ; masked tokens], each sees all; the masked ones are predicted (CoT-MAE, Wu et al.
+        kind: the inputs and targets of the decoder.
+            ``masked``: [h ; masked tokens]. Each token sees all; the masked tokens are predicted (CoT-MAE, Wu et al.
             2023, eq. 8-10).
-            ``causal``: [h ; tokens], each sees what stands before it and predicts the next (what the released code of
-            query-as-context trained, there in GPT-2 blocks, here in layers like the backbone's).
-            ``enhanced``: every predicted token asks with h and its position alone, and sees h and a random sample of
-            the other tokens (RetroMAE: Xiao et al. 2022, §3.3).
-        layers: transformer layers (N); one where it is enhanced.
-        mask_rate: the share of the other tokens that an enhanced decoder does not see; the others ignore it.
+            ``causal``: [h ; tokens]. Each token sees the tokens before it and predicts the next one. The released code of
+            query-as-context trained this, with GPT-2 blocks; here the layers are like the backbone's.
+            ``enhanced``: the query of each predicted token is made of h and its position alone. It sees h and a random
+            sample of the other tokens (RetroMAE: Xiao et al. 2022, §3.3).
+        layers: number of transformer layers (N); one if the kind is ``enhanced``.
+        mask_rate: share of the other tokens that an enhanced decoder does not see; ignored by the other kinds.
     """
 
     kind: Kind
@@ -43,7 +43,7 @@ class DecoderShape:
     mask_rate: float = 0.5
 
     def check(self, depth: int, init: Init) -> None:
-        """Raise ``UserError`` unless there is such a decoder, and a backbone of ``depth`` layers can initialise it."""
+        """Raise ``UserError`` unless this shape is valid and a backbone of ``depth`` layers can initialise it by ``init``."""
         if self.layers < 1 or (self.kind == "enhanced" and self.layers != 1):
             wanted = "exactly one layer" if self.kind == "enhanced" else "at least one layer"
             raise UserError(f"a decoder of kind {self.kind} has {wanted}, not {self.layers}")
@@ -54,14 +54,14 @@ class DecoderShape:
 
 
 def decoder_shape(kind: Kind, layers: int | None = None, mask_rate: float = 0.5) -> DecoderShape:
-    """The shape with as many layers as the papers have where ``layers`` is None: one enhanced, otherwise two."""
+    """A shape; ``layers`` None = the number of the papers: one for ``enhanced``, otherwise two."""
     return DecoderShape(kind, (1 if kind == "enhanced" else 2) if layers is None else layers, mask_rate)
 
 
 class MaskedAutoEncoder(PretrainingModel):
     """A masked language model whose late CLS vector helps a decoder to fill in the context of each row.
 
-    See Wu et al. 2023, eq. 7-11.
+    The losses are those of Wu et al. 2023, eq. 7-11.
     """
 
     def __init__(self, language_model: PreTrainedModel, shape: DecoderShape, init: Init = "random") -> None:
@@ -70,7 +70,7 @@ class MaskedAutoEncoder(PretrainingModel):
         Args:
             language_model: the backbone with its LM head.
             shape: of the decoder.
-            init: the decoder's first weights: random, or those of the backbone's last layers.
+            init: initial weights of the decoder: random, or copies of the backbone's last layers.
         """
         super().__init__(language_model)
         layers: Any = self.encoder.layers
@@ -81,13 +81,13 @@ class MaskedAutoEncoder(PretrainingModel):
         )
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
-        """Late CLS vectors (b, d) and the cross-entropy of each predicted token, by loss.
+        """Late CLS vectors (b, d), and by loss the cross-entropy of each predicted token.
 
-        ``mlm_late`` is the encoder's at the chunk's masked tokens (Wu et al. 2023, eq. 4), ``mlm_context`` the
-        decoder's at those of its context (eq. 10), of which none may be the first of its row.
+        ``mlm_late`` is the encoder's loss at the chunk's masked tokens (Wu et al. 2023, eq. 4). ``mlm_context`` is the
+        decoder's loss at the masked tokens of the context (eq. 10); none of these may be the first of its row.
 
         Raises:
-            ValueError: the chunk or its context does not say what is predicted, or it has no context.
+            ValueError: the chunk has no context, or the chunk or its context has no targets.
         """
         context = chunk.context
         if chunk.targets is None or context is None or context.targets is None:
@@ -95,21 +95,21 @@ class MaskedAutoEncoder(PretrainingModel):
         layout = PackedLayout(chunk)
         assert layout.masked is not None
         hidden, _ = self.encoder(layout, layout.cls, layout.masked)
-        cls = hidden[: len(chunk)]
+        cls = hidden[: len(chunk)]  # (b, d)
         states = {"mlm_late": hidden[len(chunk) :], "mlm_context": self._decode(cls, context)}
         return cls, self.cross_entropy(states, {"mlm_late": chunk.targets, "mlm_context": context.targets})
 
     def _decode(self, cls: Tensor, context: Chunk) -> Tensor:
-        """[CLS vector (b, d) ; context] -> the states (k, d) from which its masked tokens are predicted."""
+        """[CLS vector (b, d) ; context] -> the states (k, d) from which the context's masked tokens are predicted."""
         assert context.masked is not None
         causal = self.shape.kind == "causal"
         layout = PackedLayout(replace(context, masked=context.masked - 1) if causal else context)
-        embedded = self.encoder.embed(layout)
+        embedded = self.encoder.embed(layout)  # (n, d)
         visible, read = None, layout.masked
         assert read is not None
         if causal:
-            place = torch.arange(layout.tokens.width, device=cls.device)
-            visible = (place <= place[:, None])[None, None]  # padding stands behind what it could disturb
+            place = torch.arange(layout.tokens.width, device=cls.device)  # (t,)
+            visible = (place <= place[:, None])[None, None]  # (1, 1, t, t); no token sees the padding behind it
             read = replace(read, visible=_by_row(read, place <= layout.positions[read.index][:, None]))
         elif self.shape.kind == "enhanced":
             read = self._enhanced(layout, read, cls, context.masked)
@@ -117,23 +117,24 @@ class MaskedAutoEncoder(PretrainingModel):
         return self.encoder.finish(states)
 
     def _enhanced(self, layout: PackedLayout, read: LayerStates, cls: Tensor, masked: Tensor) -> LayerStates:
-        """The tokens to predict as RetroMAE asks for them: CLS vector + position, and each with its own sample in view.
+        """The queries of the tokens to predict as in RetroMAE: CLS vector + position, each with its own sample of keys.
 
         The sample is drawn by torch's default generator after the encoder's dropout, so the gradient cache replays it.
         """
-        place = layout.positions[read.index]
-        positions = self.encoder.position_vectors(place)
+        place = layout.positions[read.index]  # (k,)
+        positions = self.encoder.position_vectors(place)  # (k, d)
         visible = _by_row(read, sampled_sets(place, layout.tokens.width, 1.0 - self.shape.mask_rate))
         if layout.tokens.padding is not None:
             visible = visible & layout.tokens.padding
-        rows = torch.div(masked, layout.tokens.width, rounding_mode="floor")
+        rows = torch.div(masked, layout.tokens.width, rounding_mode="floor")  # (k,)
         return replace(read, states=cls.index_select(0, rows) + positions, visible=visible)
 
 
 def sampled_sets(places: Tensor, width: int, keep: float) -> Tensor:
-    """For each of the tokens at ``places`` (k,) of rows of ``width`` t: which of the row it sees, (k, t) bool.
+    """Draw, for each token at ``places`` (k,) of rows of ``width`` t, the tokens of the row that it sees: (k, t) bool.
 
-    Each other token with probability ``keep``, independently; never itself; the first always (Xiao et al. 2022, §3.3).
+    A token sees each other token independently with probability ``keep``, never itself, and always the first token
+    (Xiao et al. 2022, §3.3).
     """
     visible = torch.rand(len(places), width, device=places.device) < keep
     visible.scatter_(1, places[:, None], False)
@@ -142,7 +143,7 @@ def sampled_sets(places: Tensor, width: int, keep: float) -> Tensor:
 
 
 def _by_row(read: LayerStates, visible: Tensor) -> Tensor:
-    """What each read token sees (k, t), as attention wants it: (b, 1, m, t); places that nobody reads see the first."""
-    padded = read.packing.pad(visible)
-    padded[:, :, :1] = True  # a query that sees nothing has no softmax
+    """Pad the visible keys (k, t) of each read token to the shape of ``attend``, (b, 1, m, t); padding sees the first key."""
+    padded = read.packing.pad(visible)  # (b, m, t)
+    padded[:, :, :1] = True  # the softmax of a query needs one visible key
     return padded[:, None]

@@ -1,7 +1,7 @@
-"""Real tokens one behind the other where every token is for itself, rows of a rectangle where they attend to each other.
+"""Packing: real tokens are concatenated for the parts that treat each token alone, and padded to rows for attention.
 
-Most of a transformer (projections, feed-forward, normalisation, dropout) treats each token alone; padding costs nothing
-there when it is left out. Notation: b rows of a chunk, t its width, n packed tokens, d hidden size.
+Most of a transformer (projections, feed-forward, normalisation, dropout) treats each token alone. There the padding is
+left out and costs nothing. Notation: b rows of a chunk, t its width, n packed tokens, d hidden size.
 """
 
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from torch.autograd.function import once_differentiable
 from condensery.models.varlen import Segments, have_kernels
 from condensery.tokens.batches import Chunk
 
-# on a CPU packed tokens come in multiples of this, so that chunks share the shapes of their matrix products; it costs a
-# few tokens of padding
+# On a CPU the number of packed tokens is a multiple of this, so that chunks share the shapes of their matrix products. It
+# costs a few tokens of padding.
 _MULTIPLE = 32
 
 
@@ -48,15 +48,15 @@ class _Unpad(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class Packing:
-    """Where packed states stand in a rectangle.
+    """The places of packed states in a padded rectangle (rows, width).
 
     Attributes:
-        rows: b.
+        rows: the number b of rows.
         width: of the rectangle.
         places: (n,) distinct, ascending positions in the flattened (b * width); None = all of them.
-        padding: (b, 1, 1, width) True at real tokens; None where all are, or where nobody asks.
-        segments: the rows of the packed states, each with one at least; None where they are not told, as on a CPU.
-        positions: (n,) where each of the packed states stands in its row of the chunk.
+        padding: (b, 1, 1, width) True at real tokens; None if all tokens are real, or if the mask is not needed.
+        segments: the rows of the packed states, each with at least one state; None = not given, as on a CPU.
+        positions: (n,) the position of each packed state in its row of the chunk.
     """
 
     rows: int
@@ -67,26 +67,26 @@ class Packing:
     segments: Segments | None = None
 
     def pad(self, states: Tensor) -> Tensor:
-        """(n, d) -> (b, width, d), zeros where nothing stands."""
+        """Pad packed states: (n, d) -> (b, width, d), zeros where there is no state."""
         if self.places is not None:
             states = _Pad.apply(states, self.places, self.rows * self.width)
         return states.view(self.rows, self.width, states.shape[1])
 
     def unpad(self, states: Tensor) -> Tensor:
-        """(b, width, d) -> (n, d)."""
+        """Pack padded states: (b, width, d) -> (n, d)."""
         flat = states.reshape(self.rows * self.width, states.shape[2])
         return flat if self.places is None else _Unpad.apply(flat, self.places)
 
 
 @dataclass(frozen=True)
 class LayerStates:
-    """States that are read from a layer.
+    """A part of the states that are read from a layer.
 
     Attributes:
-        index: (k,) which of the packed tokens.
-        packing: how they stand as queries of their rows, m a row.
-        visible: (b, 1, m, t) the keys that each of them attends to; None = what the layer's other queries see.
-        states: (k, d) what asks in place of the tokens' own states; None = these.
+        index: (k,) indices of the tokens that are read, among the packed tokens.
+        packing: the places of these tokens as queries of their rows, at most m per row.
+        visible: (b, 1, m, t) True at the keys that each query attends to; None = as for the layer's other queries.
+        states: (k, d) states from which the queries are made; None = the tokens' own states.
     """
 
     index: Tensor
@@ -96,14 +96,15 @@ class LayerStates:
 
 
 class PackedLayout:
-    """How a chunk goes through the layers.
+    """The packed tokens of a chunk, and the parts of its states that can be read.
 
     Attributes:
-        input_ids, positions: (n,) the packed tokens and where each stands in its row.
-        types: (n,) which text of its row each is of, 0 or 1; None where every row is one text.
-        tokens: how they stand in the (b, t) of the chunk; without padding where the rows have one length.
-        cls: the first token of each row, to be read.
-        masked: the masked tokens in the chunk's order, to be read; None where the chunk does not say which they are.
+        input_ids: (n,) ids of the packed tokens.
+        positions: (n,) the position of each packed token in its row.
+        types: (n,) the text of its row to which each token belongs, 0 or 1; None if every row is one text.
+        tokens: the places of the packed tokens in the (b, t) of the chunk; without padding if all rows have one length.
+        cls: the first token of each row, as a part to read.
+        masked: the masked tokens in the chunk's order, as a part to read; None if the chunk has no masked positions.
     """
 
     def __init__(self, chunk: Chunk) -> None:
@@ -114,46 +115,46 @@ class PackedLayout:
         kernels = not whole and have_kernels(device)
         places = None if whole else _places(real.flatten(), 1 if kernels else _MULTIPLE)
         segments = _segments(chunk.lengths, t) if kernels else None
-        every = torch.arange(b * t, device=device) if places is None else places
+        every = torch.arange(b * t, device=device) if places is None else places  # (n,)
         self.input_ids = chunk.input_ids.flatten()[every]
         self.positions = every % t
         self.tokens = Packing(b, t, self.positions, places, None if whole else real[:, None, None, :], segments)
         self.types = None
         if chunk.second is not None:
-            row = torch.div(every, t, rounding_mode="floor")
+            row = torch.div(every, t, rounding_mode="floor")  # (n,)
             self.types = (self.positions >= chunk.second[row]).long()
 
         self._one_each = _segments(torch.ones_like(chunk.lengths), 1) if kernels else None
         self.cls = self.at(chunk.lengths.new_zeros(b))
         self.masked = None
         if chunk.masked is not None:
-            rows = torch.div(chunk.masked, t, rounding_mode="floor")  # ascending
-            counts = torch.bincount(rows, minlength=b)
-            column = torch.arange(len(rows), device=device) - (counts.cumsum(0) - counts)[rows]
+            rows = torch.div(chunk.masked, t, rounding_mode="floor")  # (k,), ascending
+            counts = torch.bincount(rows, minlength=b)  # (b,)
+            column = torch.arange(len(rows), device=device) - (counts.cumsum(0) - counts)[rows]  # (k,)
             fewest, width = torch.stack(counts.aminmax()).tolist()
             asking = _segments(counts, width) if kernels and fewest else None
             masked = Packing(b, width, chunk.masked - rows * t, rows * width + column, segments=asking)
             self.masked = LayerStates(self._packed(chunk.masked), masked)
 
     def at(self, positions: Tensor) -> LayerStates:
-        """The token at a position (b,) of each row, to be read."""
+        """The tokens at ``positions`` (b,), one in each row, as a part to read."""
         b, t = self.tokens.rows, self.tokens.width
-        flat = torch.arange(b, device=positions.device) * t + positions
+        flat = torch.arange(b, device=positions.device) * t + positions  # (b,)
         return LayerStates(self._packed(flat), Packing(b, 1, positions, segments=self._one_each))
 
     def _packed(self, flat: Tensor) -> Tensor:
-        """Where positions of the flattened (b * t) stand among the packed tokens."""
+        """The indices among the packed tokens of positions in the flattened (b * t)."""
         return flat if self.tokens.places is None else torch.searchsorted(self.tokens.places, flat)
 
 
 def _segments(lengths: Tensor, longest: int) -> Segments:
-    """Rows of these lengths (b,)."""
+    """The segments of rows with these ``lengths`` (b,)."""
     return Segments(torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int(), longest)
 
 
 def _places(real: Tensor, multiple: int) -> Tensor | None:
-    """The positions that are packed, ascending: the real ones, and padding up to a multiple; None = all."""
-    places = real.nonzero()[:, 0]
+    """The positions (n,) to pack, ascending: the real tokens, and padding up to a ``multiple``; None = all positions."""
+    places = real.nonzero()[:, 0]  # (real tokens,)
     count = min(-(-len(places) // multiple) * multiple, len(real))
     if count == len(real):
         return None

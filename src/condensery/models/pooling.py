@@ -1,6 +1,6 @@
-"""From the states of a row's tokens to one vector: poolings, and the layers that may stand behind them.
+"""Poolings, which make one vector of the states of a row's tokens, and the layers that may follow a pooling.
 
-All of them are those of sentence-transformers, and give its numbers.
+All of them exist in sentence-transformers and give the same numbers there.
 
 Notation: b rows of a chunk, t its width, d hidden size.
 """
@@ -14,19 +14,20 @@ from condensery.models.vectors import DenseShape, Pooling, VectorSettings
 
 
 def pool(states: Tensor, real: Tensor, lengths: Tensor, pooling: Pooling) -> Tensor:
-    """One vector of the states of each row, (b, d), by a pooling that reads them all; see ``VectorSettings``.
+    """Pool the states of each row into one vector, (b, d), by a pooling that reads all states.
 
     Args:
         states: (b, t, d) after the last layer.
         real: (b, t) True at tokens, False at padding.
-        lengths: (b,) tokens of a row.
+        lengths: (b,) tokens of each row.
+        pooling: ``max``, ``mean``, ``mean_sqrt_len`` or ``weighted_mean``, as in ``VectorSettings``.
     """
     if pooling == "max":
         return states.masked_fill(~real[..., None], -torch.inf).max(dim=1).values
-    states = torch.where(real[..., None], states, states.new_zeros(()))
+    states = torch.where(real[..., None], states, states.new_zeros(()))  # (b, t, d)
     if pooling == "mean":
         return states.sum(dim=1) / lengths[:, None]
-    wide = torch.promote_types(states.dtype, torch.float32)  # bf16 knows no whole numbers above 256
+    wide = torch.promote_types(states.dtype, torch.float32)  # bf16 cannot hold all whole numbers above 256
     if pooling == "mean_sqrt_len":
         return (states.sum(dim=1) / lengths.to(wide).sqrt()[:, None]).to(states.dtype)
     weights = (
@@ -36,7 +37,7 @@ def pool(states: Tensor, real: Tensor, lengths: Tensor, pooling: Pooling) -> Ten
 
 
 class Dense(nn.Module):
-    """A linear layer and an activation behind the pooled states. Its weights have sentence-transformers' names."""
+    """A linear layer with an activation after pooling. Its weights have sentence-transformers' names."""
 
     def __init__(self, shape: DenseShape) -> None:
         super().__init__()
@@ -51,7 +52,7 @@ class Dense(nn.Module):
 
 
 class Normalise(nn.Module):
-    """Vectors divided by their lengths, where other layers, or a cut, come behind."""
+    """Divides vectors by their lengths, when other layers or a cut follow."""
 
     def forward(self, vectors: Tensor) -> Tensor:
         """(b, d) -> (b, d)."""
@@ -59,17 +60,17 @@ class Normalise(nn.Module):
 
 
 def head_of(shapes: Sequence[DenseShape | None]) -> nn.Sequential:
-    """The layers behind pooling, with random weights; None = ``Normalise``."""
+    """Make the layers after pooling, with random weights; None = ``Normalise``."""
     return nn.Sequential(*(Normalise() if shape is None else Dense(shape) for shape in shapes))
 
 
 def shapes_of(head: Iterable[nn.Module]) -> list[DenseShape | None]:
-    """What ``head_of`` makes such layers of."""
+    """The shapes from which ``head_of`` makes such layers."""
     return [layer.shape if isinstance(layer, Dense) else None for layer in head]
 
 
 def dimensions(hidden: int, head: Iterable[nn.Module], settings: VectorSettings) -> int:
-    """Numbers of a vector that is made of states of size ``hidden``."""
+    """The dimensions of a vector that is made from states of size ``hidden``."""
     for shape in shapes_of(head):
         hidden = hidden if shape is None else shape.outputs
     return min(hidden, settings.truncate_dim or hidden)

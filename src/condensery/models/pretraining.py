@@ -1,4 +1,4 @@
-"""What models for pre-training share: a backbone, its LM head, and a few transformer layers that are dropped later."""
+"""The base class of models for pre-training: a backbone, its LM head, and a few layers that are dropped later."""
 
 import copy
 from typing import Any
@@ -19,19 +19,19 @@ class PretrainingModel(nn.Module):
 
     Attributes:
         encoder: the backbone.
-        language_model: the backbone with its LM head (transform and tied decoder), as the library has it.
+        language_model: the library's model: the backbone with its LM head (transform and tied decoder).
     """
 
     language_model: Any  # a PreTrainedModel; its parts are reached by name
 
     def __init__(self, language_model: PreTrainedModel) -> None:
-        """Wrap one of the library's masked language models, see ``FAMILIES``."""
+        """Wrap one of the library's masked language models, of one of ``FAMILIES``."""
         super().__init__()
         backbone: Any = language_model.base_model
         self.encoder = Encoder(backbone)
         self.language_model = language_model
         words = backbone.get_input_embeddings()
-        # the projection gives their gradient whole; the few rows of the input are added to it in place
+        # With tied weights the projection's gradient is dense. A sparse gradient of the input adds its few rows in place.
         words.sparse = language_model.get_output_embeddings().weight is words.weight
 
     def new_layers(self, number: int) -> nn.ModuleList:
@@ -44,13 +44,18 @@ class PretrainingModel(nn.Module):
         return layers
 
     def vocabulary_transform(self, states: Tensor) -> Tensor:
-        """What the LM head does to states (k, d) before it projects them, (k, d)."""
+        """The transform (k, d) -> (k, d) of the LM head before its projection onto the vocabulary."""
         return self.encoder.family.transform(self.language_model, states)
 
     def cross_entropy(self, states: dict[str, Tensor], targets: dict[str, Tensor]) -> dict[str, Tensor]:
-        """By loss, the cross-entropy (k,) of the states (k, d), k may be 0, with the ids (k,) that they shall give."""
+        """The cross-entropy (k,) of each loss, by name.
+
+        Args:
+            states: the states (k, d) of each loss; k may be 0 and may differ between losses.
+            targets: the ids (k,) that the states of each loss predict.
+        """
         decoder = self.language_model.get_output_embeddings()
-        losses = projected_cross_entropy(  # one projection for all
+        losses = projected_cross_entropy(  # one projection for all losses
             self.vocabulary_transform(torch.cat(list(states.values()))),
             decoder.weight,
             decoder.weight.new_zeros(len(decoder.weight)) if decoder.bias is None else decoder.bias,
@@ -59,14 +64,14 @@ class PretrainingModel(nn.Module):
         return dict(zip(states, losses.split([len(part) for part in states.values()]), strict=True))
 
     def vectors(self, chunk: Chunk) -> Tensor:
-        """Late CLS vectors (b, d), the backbone alone."""
+        """Late CLS vectors (b, d), computed by the backbone alone."""
         return self.encoder.cls(chunk)
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
-        """The same vectors under the same dropout, and the cross-entropy of each predicted token, by loss."""
+        """The same vectors (b, d) under the same dropout, and by loss the cross-entropy of each predicted token."""
         raise NotImplementedError
 
 
 def with_cls(states: Tensor, layout: PackedLayout, cls: Tensor) -> Tensor:
-    """Packed ``states`` (n, d) with ``cls`` (b, d) in place of the first of each row: (n, d)."""
+    """Packed ``states`` (n, d) with the first state of each row replaced by ``cls`` (b, d): (n, d)."""
     return states.index_copy(0, layout.cls.index, cls.to(states.dtype))

@@ -1,8 +1,8 @@
-"""The tower of a saved retriever that encodes queries, for one who asks a question: its CLS vectors, in NumPy.
+"""The query encoder of a saved retriever in NumPy, for single queries: token ids to CLS vectors.
 
-Importing torch takes longer than all else that an answer needs, and one query is a few small matrix products. What is
-computed is what ``Encoder`` computes, and a test compares every number with the library's. What is not known here is
-left to the library.
+Importing torch takes longer than everything else that an answer needs, and one query is a few small matrix products. The
+computation is that of ``Encoder``; a test compares every number with the library's. Checkpoints that this module does not
+support are encoded by ``Encoder`` with torch.
 
 Notation: n tokens of a query, d hidden size, i intermediate size, h heads, e = d / h.
 """
@@ -22,7 +22,7 @@ from condensery.models.checkpoints.metadata import read_about, saved_towers, vec
 from condensery.system.files import read_json
 
 WEIGHTS = "model.safetensors"
-FAMILIES = {  # of a pre-trained checkpoint, with its language model's head: what the names of both begin with
+FAMILIES = {  # for a checkpoint saved with its MLM head: prefixes of the tensor names of the backbone and of the head
     "bert": ("bert.", "cls.predictions."),
     "roberta": ("roberta.", "lm_head."),
     "xlm-roberta": ("roberta.", "lm_head."),
@@ -30,13 +30,17 @@ FAMILIES = {  # of a pre-trained checkpoint, with its language model's head: wha
 STORED = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}  # safetensors' dtypes; NumPy has no bf16
 
 Vector = NDArray[np.float32]
-Encode = Callable[[ArrayLike], Vector]  # the ids of a query (n,), with its special tokens, to its vector (d,)
+Encode = Callable[[ArrayLike], Vector]  # maps the ids (n,) of a query, special tokens included, to its vector (d,)
 
 
 def load_query_tower(folder: Path) -> tuple[Encode, int]:
-    """What encodes queries, and the longest of them in tokens that it was trained with.
+    """Load the query encoder of a retriever's folder.
 
-    Raises ``UserError`` where the folder is no checkpoint of a retriever.
+    Returns:
+        the function that encodes a query, and the longest query that it was trained with, in tokens.
+
+    Raises:
+        UserError: the folder is no checkpoint of a retriever.
     """
     length = int(read_about(folder, "query_length")["query_length"])
     passages, queries = saved_towers(folder)
@@ -55,7 +59,7 @@ def _by_library(folder: Path) -> Encode:
 
     def encode(ids: ArrayLike) -> Vector:
         row = np.asarray(ids)
-        (chunk,) = chunks(row, [0, len(row)], budget=len(row), pad_id=0)  # one row is not padded
+        (chunk,) = chunks(row, [0, len(row)], budget=len(row), pad_id=0)  # a single row has no padding
         with torch.no_grad():
             vector: Vector = encoder.vectors(chunk)[0].float().numpy()
             return vector
@@ -65,7 +69,15 @@ def _by_library(folder: Path) -> Encode:
 
 @dataclass(frozen=True)
 class Tower:
-    """A BERT or RoBERTa backbone. Its weights have the library's names; ``offset`` is the first position's row."""
+    """A BERT or RoBERTa backbone in NumPy.
+
+    Attributes:
+        weights: by the library's names.
+        layers: number of layers.
+        heads: number of attention heads.
+        eps: epsilon of LayerNorm.
+        offset: row of the first position in the table of position embeddings.
+    """
 
     weights: Mapping[str, Vector]
     layers: int
@@ -77,20 +89,20 @@ class Tower:
         """The CLS state after the last layer (d,) of one row of ids (n,)."""
         words, positions, types = (self.weights[name] for name in EMBEDDINGS)
         row = np.asarray(ids)
-        states = words[row] + types[0] + positions[self.offset : self.offset + len(row)]
+        states = words[row] + types[0] + positions[self.offset : self.offset + len(row)]  # (n, d)
         states = self._norm(states, "embeddings.LayerNorm")
-        for layer in range(self.layers):  # the last is computed at the first token alone
+        for layer in range(self.layers):  # the last one at the first token only
             states = self._layer(states, f"encoder.layer.{layer}.", 1 if layer + 1 == self.layers else len(row))
         return states[0]
 
     def _layer(self, states: Vector, layer: str, read: int) -> Vector:
-        """A post-LN layer from states (n, d) to those of the first ``read`` tokens, m: (m, d)."""
+        """A post-norm layer: states (n, d) -> states (m, d) of the first m = ``read`` tokens."""
         query = self._by_head(states[:read], f"{layer}attention.self.query")  # (h, m, e)
         key, value = (self._by_head(states, f"{layer}attention.self.{name}") for name in ("key", "value"))
         scores = query @ key.transpose(0, 2, 1) / math.sqrt(query.shape[-1])  # (h, m, n)
-        odds = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        odds = np.exp(scores - scores.max(axis=-1, keepdims=True))  # (h, m, n)
         context = (odds / odds.sum(axis=-1, keepdims=True) @ value).transpose(1, 0, 2).reshape(read, -1)  # (m, d)
-        attended = self._linear(context, f"{layer}attention.output.dense") + states[:read]
+        attended = self._linear(context, f"{layer}attention.output.dense") + states[:read]  # (m, d)
         attended = self._norm(attended, f"{layer}attention.output.LayerNorm")
         inner = gelu(self._linear(attended, f"{layer}intermediate.dense"))  # (m, i)
         return self._norm(self._linear(inner, f"{layer}output.dense") + attended, f"{layer}output.LayerNorm")
@@ -99,7 +111,7 @@ class Tower:
         return states @ self.weights[f"{name}.weight"].T + self.weights[f"{name}.bias"]
 
     def _by_head(self, states: Vector, name: str) -> Vector:
-        """A projection of states (m, d), head by head: (h, m, e)."""
+        """A projection of states (m, d), split into heads: (h, m, e)."""
         return self._linear(states, name).reshape(len(states), self.heads, -1).transpose(1, 0, 2)
 
     def _norm(self, states: Vector, name: str) -> Vector:
@@ -109,7 +121,7 @@ class Tower:
 
 
 def gelu(values: Vector) -> Vector:
-    """x (1 + erf(x / sqrt(2))) / 2. Importing SciPy's erf takes longer than Python's for a query."""
+    """GELU, x (1 + erf(x / sqrt(2))) / 2. Importing SciPy's erf takes longer than calling Python's for one query."""
     erf = np.fromiter(map(math.erf, (values / math.sqrt(2)).ravel().tolist()), np.float32, values.size)
     return values * (0.5 * (1.0 + erf.reshape(values.shape)))
 
@@ -118,10 +130,10 @@ EMBEDDINGS = [f"embeddings.{name}_embeddings.weight" for name in ("word", "posit
 
 
 def load_tower(folder: Path, length: int) -> Tower | None:
-    """The backbone of a checkpoint folder, for rows of up to ``length`` tokens, or None where only the library knows it."""
+    """Load the backbone of a checkpoint folder for rows of up to ``length`` tokens; None if only the library can run it."""
     try:
         about = read_json(folder / "config.json")
-        offset = 0 if about["model_type"] == "bert" else about["pad_token_id"] + 1  # as in ``Encoder``
+        offset = 0 if about["model_type"] == "bert" else about["pad_token_id"] + 1  # as in ``families``
         whole = about["hidden_size"] % about["num_attention_heads"] == 0
         if not known(about) or not whole or offset + length > about["max_position_embeddings"]:
             return None
@@ -137,12 +149,12 @@ def load_tower(folder: Path, length: int) -> Tower | None:
         TypeError,
         AttributeError,
         ZeroDivisionError,
-    ):  # of which the library tells more
+    ):  # the library gives a better message for these
         return None
 
 
 def _of_backbone(weights: Mapping[str, Vector], family: str) -> Mapping[str, Vector]:
-    """Under the names of a backbone alone, where a language model was saved."""
+    """The backbone's weights without prefix, if the checkpoint is a language model; otherwise all weights unchanged."""
     prefix, head = FAMILIES[family]
     if all(name.startswith((prefix, head)) for name in weights):
         return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
@@ -150,14 +162,14 @@ def _of_backbone(weights: Mapping[str, Vector], family: str) -> Mapping[str, Vec
 
 
 def known(about: Mapping[str, Any]) -> bool:
-    """Whether a checkpoint's ``config.json`` describes nothing that a ``Tower`` lacks."""
+    """Whether ``Tower`` can run the model that a checkpoint's ``config.json`` describes."""
     plain = about.get("hidden_act") == "gelu" and about.get("position_embedding_type", "absolute") == "absolute"
     special = any(about.get(key) for key in ("is_decoder", "add_cross_attention", "quantization_config"))
     return about["model_type"] in FAMILIES and plain and not special
 
 
 def shapes(about: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """The names of a backbone's weights, and their shapes, as its ``config.json`` has it."""
+    """The names of a backbone's weights with their shapes, by its ``config.json``."""
     d, i = about["hidden_size"], about["intermediate_size"]
     rows = (about[key] for key in ("vocab_size", "max_position_embeddings", "type_vocab_size"))
     parts: dict[str, tuple[int, ...]] = {"embeddings.LayerNorm": (d,)}
@@ -173,10 +185,11 @@ def shapes(about: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def read_weights(path: Path) -> dict[str, Vector]:
-    """The tensors of a safetensors file in fp32; those that are stored so are mapped, and read as they are needed.
+    """The tensors of a safetensors file in fp32. Tensors stored in fp32 are memory-mapped, and read when they are used.
 
-    safetensors' own reader for NumPy copies all of them, and knows no bf16. The format: the length of the header in 8 bytes;
-    the header, in JSON; the tensors, each between two offsets. Raises what NumPy and json raise where it is another.
+    safetensors' own reader for NumPy copies all tensors, and does not support bf16. The format: the length of the header in
+    8 bytes; the header, in JSON; the tensors, each between two offsets. A file of another format raises the errors of NumPy
+    and json.
     """
     raw = np.memmap(path, np.uint8, "r")
     start = 8 + int(raw[:8].view("<u8")[0])
@@ -186,7 +199,7 @@ def read_weights(path: Path) -> dict[str, Vector]:
         if name != "__metadata__":
             first, stop = about["data_offsets"]
             stored = raw[start + first : start + stop].view(STORED[about["dtype"]]).reshape(about["shape"])
-            if about["dtype"] == "BF16":  # the upper half of an fp32
+            if about["dtype"] == "BF16":  # bf16 is the upper half of fp32
                 stored = (stored.astype(np.uint32) << 16).view(np.float32)
             tensors[name] = np.asarray(stored, np.float32)
     return tensors

@@ -1,4 +1,4 @@
-"""Attention within rows of any lengths that stand one behind the other: no padding, and no mask. GPUs have kernels for it.
+"""Attention within concatenated rows of any lengths, without padding or mask. GPUs have kernels for it.
 
 Letters: n queries of all rows, m keys of all rows, b rows, h heads, e size of a head.
 """
@@ -15,10 +15,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Segments:
-    """Where rows begin that stand one behind the other.
+    """The boundaries of concatenated rows.
 
     Attributes:
-        starts: (b + 1,) int32; the last entry is where the last row ends.
+        starts: (b + 1,) int32, the start of each row; the last entry is the end of the last row.
         longest: tokens of the longest row.
     """
 
@@ -27,11 +27,12 @@ class Segments:
 
     @cached_property
     def rows(self) -> int:
-        """b."""
+        """The number b of rows."""
         return len(self.starts) - 1
 
 
-# queries (n, h, e), keys and values (m, h, e), the rows of both (none of them empty), dropout -> (n, h, e)
+# queries (n, h, e), keys and values (m, h, e), segments of the queries and of the keys (no row is empty), dropout
+# -> (n, h, e)
 Kernel = Callable[[Tensor, Tensor, Tensor, Segments, Segments, float], Tensor]
 
 
@@ -46,8 +47,8 @@ def flash(
 ) -> Tensor:
     """FlashAttention: bf16 and fp16 on cards since Ampere.
 
-    With a ``window`` a query sees so many tokens before and behind its own place. The operator beneath torch's attention of
-    nested tensors; ``torch.nn.attention.varlen`` calls it without dropout.
+    With a ``window``, a query sees this number of tokens on each side of its own position. This is the operator beneath
+    torch's attention of nested tensors; ``torch.nn.attention.varlen`` calls the operator without dropout.
     """
     outputs: tuple[Tensor, ...] = torch.ops.aten._flash_attention_forward(
         query,
@@ -68,7 +69,7 @@ def flash(
 
 
 def memory_efficient(query: Tensor, key: Tensor, value: Tensor, asking: Segments, seen: Segments, p: float) -> Tensor:
-    """Memory-efficient attention: all precisions on all cards; the operator beneath torch's attention of nested tensors."""
+    """Memory-efficient attention: all precisions on all cards. The operator beneath torch's attention of nested tensors."""
     outputs: tuple[Any, ...] = torch.ops.aten._efficient_attention_forward(
         query[None],
         key[None],
@@ -79,7 +80,7 @@ def memory_efficient(query: Tensor, key: Tensor, value: Tensor, asking: Segments
         asking.longest,
         seen.longest,
         p,
-        0,  # every query sees all of its row
+        0,  # no mask: every query sees all of its row
         torch.is_grad_enabled(),
         scale=_scale(query),
     )
@@ -100,12 +101,12 @@ def one_row_after_the_other(
     p: float,
     window: int | None = None,
 ) -> Tensor:
-    """The same by matrix products, slowly: what the kernels are checked against."""
+    """The same attention by matrix products, row by row. It is slow; the kernels are checked against it."""
     parts = []
     for row in range(asking.rows):
         queries = slice(int(asking.starts[row]), int(asking.starts[row + 1]))
         keys = slice(int(seen.starts[row]), int(seen.starts[row + 1]))
-        scores = torch.einsum("nhe,mhe->hnm", query[queries], key[keys]) * _scale(query)
+        scores = torch.einsum("nhe,mhe->hnm", query[queries], key[keys]) * _scale(query)  # (h, n, m) of this row
         if window is not None:
             places = torch.arange(scores.shape[-1], device=scores.device)
             scores = scores.masked_fill((places[: scores.shape[1], None] - places).abs() > window, -math.inf)
@@ -119,14 +120,16 @@ WINDOWED: dict[str, Callable[..., Tensor]] = {"FlashAttention": flash}
 
 
 def have_kernels(device: torch.device) -> bool:
-    """Whether a device may have such kernels, so that real tokens alone are packed."""
+    """Whether a device may have such kernels; if so, only real tokens are packed."""
     return device.type != "cpu"
 
 
 def kernel_of(query: Tensor, window: int | None = None) -> Kernel | None:
-    """The best kernel for such queries (n, h, e) that works on their device; None where there is none, as on a CPU.
+    """The best kernel for queries (n, h, e) that works on their device; None if there is none, as on a CPU.
 
-    ``window``: how far a query sees, where all tokens of the rows ask; None = all of its row.
+    Args:
+        query: (n, h, e) queries.
+        window: the distance in tokens that a query sees, when all tokens of the rows are queries; None = all of its row.
     """
     name = best_kernel(query.device, query.dtype, query.shape[-1], window is not None)
     if name is None:
@@ -136,7 +139,10 @@ def kernel_of(query: Tensor, window: int | None = None) -> Kernel | None:
 
 @cache
 def best_kernel(device: torch.device, dtype: torch.dtype, size: int, windowed: bool = False) -> str | None:
-    """Its name in ``KERNELS``, for heads of ``size``. Which of them a card and a build of torch have is found by trying."""
+    """The name in ``KERNELS`` of the best kernel for heads of ``size``; None if there is none.
+
+    Each kernel is tried, because cards and builds of torch differ in the kernels that they have.
+    """
     if not have_kernels(device):
         return None
     tried = {name: partial(kernel, window=2) for name, kernel in WINDOWED.items()} if windowed else KERNELS
@@ -145,11 +151,11 @@ def best_kernel(device: torch.device, dtype: torch.dtype, size: int, windowed: b
 
 
 def _works(kernel: Kernel, device: torch.device, dtype: torch.dtype, size: int, compared: Kernel) -> bool:
-    """Whether values and gradients on three small rows are those of matrix products. Draws no random number."""
+    """Whether a kernel's values and gradients on three small rows equal those of ``compared``. Draws no random number."""
     keys = torch.tensor([0, 3, 4, 11])
     queries = torch.tensor([0, 1, 2, 7]) if compared is one_row_after_the_other else keys
     with torch.enable_grad(), torch.autocast(device.type, enabled=False):
-        start = torch.arange(11 * 2 * size, dtype=torch.float32).view(11, 2, size)
+        start = torch.arange(11 * 2 * size, dtype=torch.float32).view(11, 2, size)  # (tokens, heads, size)
         inputs = [(start * factor).sin() for factor in (0.31, 0.17, 0.23)]
         inputs[0] = inputs[0][: int(queries[-1])]
 

@@ -1,4 +1,4 @@
-"""How a text becomes a vector, besides the weights: what is put before it, which states are pooled, the vector's length.
+"""The settings by which a text becomes a vector: the prefix of the text, the pooling, the cut and the normalisation.
 
 Imports no torch.
 """
@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, TypedDict
 from pydantic import BaseModel, Field
 
 Pooling = Literal["cls", "mean", "max", "last", "weighted_mean", "mean_sqrt_len"]
-POOLED: dict[str, str] = {  # how cards and messages say it
+POOLED: dict[str, str] = {  # pooling -> its description in cards and messages
     "cls": "the state of [CLS]",
     "mean": "the mean of all states",
     "max": "the largest of all states, number by number",
@@ -21,7 +21,7 @@ POOLED: dict[str, str] = {  # how cards and messages say it
 
 
 class VectorOptions(TypedDict, total=False):
-    """What a caller may set in place of what a checkpoint says; None = as it says."""
+    """Settings that a caller may choose in place of a checkpoint's own; None = the checkpoint's."""
 
     pooling: Pooling | None
     normalise: bool | None
@@ -32,18 +32,19 @@ class VectorOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class VectorSettings:
-    """How the vectors of a bi-encoder are made. The defaults are those of the papers' retrievers.
+    """The settings by which a bi-encoder makes vectors. The defaults are those of the papers' retrievers.
 
     Attributes:
-        pooling: what is taken of the states after the last layer. ``cls``: that of [CLS]. ``mean``: the mean of those of
-            all tokens of the row, [CLS], [SEP] and the prefix included, padding left out. ``max``: the largest of them,
-            number by number. ``last``: that of the last token. ``weighted_mean``: their mean with the weights 1, 2, 3, ...
-            from the first token on (SGPT, Muennighoff 2022). ``mean_sqrt_len``: their sum over the root of their number.
+        pooling: how the states of a row after the last layer become one. All tokens count, [CLS], [SEP] and the prefix
+            included, but not padding. ``cls``: the state of [CLS]. ``mean``: the mean of all states. ``max``: their
+            maximum, dimension by dimension. ``last``: the state of the last token. ``weighted_mean``: their mean with the
+            weights 1, 2, 3, ... from the first token on (SGPT, Muennighoff 2022). ``mean_sqrt_len``: their sum, divided by
+            the square root of their number.
         normalise: divide the vector by its length, so that inner products are cosines.
-        truncate_dim: how many of its first numbers a vector keeps, before it is normalised (Matryoshka, Kusupati et al.
-            2022); None = all.
-        query_prefix: put before the text of a query, as E5's "query: ".
-        passage_prefix: put before a passage, and before its title where it has one.
+        truncate_dim: keep only this number of first dimensions, before the vector is normalised (Matryoshka, Kusupati et
+            al. 2022); None = all.
+        query_prefix: text before a query, such as E5's "query: ".
+        passage_prefix: text before a passage, and before its title if it has one.
     """
 
     pooling: Pooling = "cls"
@@ -53,24 +54,26 @@ class VectorSettings:
     truncate_dim: int | None = None
 
     def replaced(self, options: VectorOptions | Mapping[str, Any]) -> Self:
-        """The same with those of ``options`` that are not None."""
+        """A copy in which the ``options`` that are not None replace the settings."""
         given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         return replace(self, **given)
 
     @property
     def plain(self) -> bool:
-        """Whether a vector is the state of [CLS] as it is."""
+        """Whether a vector is the unchanged state of [CLS]."""
         return self.pooling == "cls" and not self.normalise and self.truncate_dim is None
 
     def own(self) -> dict[str, Any]:
-        """The entries that differ from the defaults, as ``condensery.json`` holds them."""
+        """The settings that differ from the defaults, as ``condensery.json`` holds them."""
         return {name: value for name, value in asdict(self).items() if value != getattr(VectorSettings, name)}
 
 
 @dataclass(frozen=True)
 class DenseShape:
-    """A linear layer behind the pooled states, from ``inputs`` numbers to ``outputs``, and its activation: a class in
-    ``torch.nn``, see ``ACTIVATIONS``."""
+    """The shape of a linear layer after pooling, from ``inputs`` to ``outputs`` dimensions.
+
+    ``activation`` is the name of a class in ``torch.nn``, one of ``ACTIVATIONS``.
+    """
 
     inputs: int
     outputs: int
@@ -78,7 +81,7 @@ class DenseShape:
     activation: str = "Tanh"
 
 
-# classes of torch.nn without arguments, and where torch keeps them
+# classes of torch.nn that need no arguments -> the module of torch that defines them
 ACTIVATIONS: dict[str, str] = {
     "Identity": "torch.nn.modules.linear",
     **dict.fromkeys(
@@ -91,9 +94,9 @@ NAMES = tuple(field.name for field in fields(VectorSettings))
 
 
 class VectorConfig(BaseModel):
-    """The same as keys of a recipe; null, the default of each, takes what the checkpoint says.
+    """The settings of vectors as keys of a recipe. The default of each, null, takes the checkpoint's setting.
 
-    A key at null does not enter artifact ids, so that those of before there were such keys stay what they were.
+    A key that is null does not enter artifact ids, so that ids from before these keys existed stay the same.
     """
 
     pooling: Pooling | None = None
@@ -103,7 +106,7 @@ class VectorConfig(BaseModel):
     passage_prefix: str | None = None
 
     def vector_options(self) -> VectorOptions:
-        """The keys by themselves."""
+        """The keys as ``VectorOptions``."""
         return VectorOptions(
             pooling=self.pooling,
             normalise=self.normalise,

@@ -1,16 +1,16 @@
-"""A warm start: weights that know the tokens of a collection before the first step of training.
+"""A warm start: initial weights that hold knowledge of a collection's tokens before the first step of training.
 
-A randomly initialised encoder spends millions of tokens on a plateau before it tells words apart. What co-occurrences say of
-them is to be had without training, and is written into the weights here:
+A randomly initialised encoder spends millions of tokens on a plateau before it tells words apart. Co-occurrences of tokens
+can be counted without training. This module writes them into the weights:
 
 - token embeddings: ``token_vectors``, the truncated SVD of positive pointwise mutual information (Levy and Goldberg 2014);
-- the vocabulary projection's bias: log unigram frequencies, what a model learns first in masked language modelling;
-- attention whose value and output projections are near the identity (compare Trockman and Kolter 2023), so that a token's
-  state passes through the layers, and the CLS vector is about the mean of its text's tokens;
-- keys of the first layer that prefer rare tokens, as in smooth inverse frequency (Arora, Liang and Ma 2017): token w, of
-  frequency p(w), is attended to in proportion to (a / (a + p(w))) ** strength, as far as its embedding tells p(w). Layers
-  behind it take plain means, so the deeper the model, the nearer CLS vectors are to these;
-- small position embeddings, so that the place of a token does not drown what it is.
+- the vocabulary projection's bias: log unigram frequencies, which a model learns first in masked language modelling;
+- attention with value and output projections near the identity (compare Trockman and Kolter 2023), so that a token's state
+  passes through the layers, and the CLS vector is about the mean of its text's tokens;
+- keys of the first layer that prefer rare tokens, as in smooth inverse frequency (Arora, Liang and Ma 2017): the attention
+  to token w with frequency p(w) is proportional to (a / (a + p(w))) ** strength, as far as its embedding tells p(w). The
+  later layers take plain means, so CLS vectors of deeper models are nearer to plain means;
+- small position embeddings, so that a token's position does not outweigh the token itself.
 
 Shapes: V tokens of the vocabulary, d hidden size, h heads, e = d / h.
 """
@@ -33,14 +33,14 @@ RIDGE = 1e-4  # of the fit of log weights, against the mean square of the states
 
 @dataclass(frozen=True)
 class WarmStart:
-    """Which parts of a model begin warm, and how.
+    """The parts of a warm start, with their strengths.
 
     Attributes:
-        unigram_bias: the vocabulary projection's bias.
-        near_identity: what is added to value and output projections, times the identity matrix; 0 = nothing.
-        random_share: of their random weights that stays, where ``near_identity`` is not 0.
+        unigram_bias: whether the vocabulary projection's bias is set.
+        near_identity: multiple of the identity matrix that is added to value and output projections; 0 = nothing.
+        random_share: factor of the random weights of these projections, if ``near_identity`` is not 0.
         rare_tokens: strength of the first layer's preference for rare tokens; 0 = none.
-        position_scale: what position and type embeddings are multiplied by.
+        position_scale: factor of position and type embeddings.
     """
 
     unigram_bias: bool = True
@@ -53,8 +53,9 @@ class WarmStart:
 def token_vectors(left: NDArray[np.float64], values: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
     """Vectors (V, d) of tokens from the truncated SVD of their associations, U √S (Levy and Goldberg 2014).
 
-    They are turned by a random rotation, so that no dimension dominates (a LayerNorm and heads come behind them), and each
-    is given length 1; tokens without any association get zeros. Inner products are those of U √S, normalised.
+    A random rotation spreads them over the dimensions, so that none dominates in the LayerNorm and the heads that follow.
+    Each vector is scaled to length 1; tokens without any association get zeros. Inner products are those of the normalised
+    U √S.
 
     Args:
         left: (V, d) left singular vectors.
@@ -80,17 +81,17 @@ def warm_up(
 
     Args:
         model: a ``BertForMaskedLM`` or ``RobertaForMaskedLM`` with random weights.
-        vectors: (V, d), see ``token_vectors``; rows of zeros keep their random embeddings. None = all do.
-        counts: (V,) how often each token stands in the collection.
+        vectors: (V, d) of ``token_vectors``. Tokens with a row of zeros keep their random embeddings; None = all keep them.
+        counts: (V,) number of occurrences of each token in the collection.
         vocabulary: of the tokens.
-        parts: what is written.
+        parts: the parts that are written.
     """
     backbone: Any = model.base_model
     embeddings = backbone.embeddings
     if vectors is not None:
         _write_embeddings(embeddings.word_embeddings.weight, vectors)
     if parts.unigram_bias:
-        shares = np.log((counts + 1) / (counts + 1).sum())
+        shares = np.log((counts + 1) / (counts + 1).sum())  # (V,)
         output: Any = model.get_output_embeddings()
         output.bias[: len(shares)] = torch.from_numpy(shares).to(output.bias)
     for table in (embeddings.position_embeddings, embeddings.token_type_embeddings):
@@ -105,16 +106,16 @@ def warm_up(
 
 @torch.no_grad()
 def warm_up_generator(model: PreTrainedModel, vectors: NDArray[np.float64], parts: WarmStart | None = None) -> None:
-    """Write a warm start into a T5 from scratch, in place: its first words are about what it has read.
+    """Write a warm start into a T5 from scratch, in place, so that its first outputs resemble its input.
 
-    Token embeddings, which the vocabulary projection shares, are ``vectors``; the decoder's attention to what was read has
-    value and output projections near the identity, so it adds the mean of that to what is written next. All else that is
-    added to a state on its way is as random as before, times ``random_share``.
+    Token embeddings, which the vocabulary projection shares, are ``vectors``. The cross-attention of the decoder has value
+    and output projections near the identity, so it adds the mean of the input's states to the next output. The output
+    projections of self-attention and feed-forward keep their random weights, times ``random_share``.
 
     Args:
         model: a ``T5ForConditionalGeneration`` with random weights, whose heads together are as wide as its states.
-        vectors: (V, d), see ``token_vectors``; rows of zeros keep their random embeddings.
-        parts: ``near_identity`` and ``random_share``; a T5 has no place for the others.
+        vectors: (V, d) of ``token_vectors``; tokens with a row of zeros keep their random embeddings.
+        parts: only ``near_identity`` and ``random_share`` are used; a T5 has no place for the others.
     """
     parts, whole = parts or WarmStart(), cast(Any, model)
     _write_embeddings(whole.get_input_embeddings().weight, vectors)
@@ -130,7 +131,7 @@ def warm_up_generator(model: PreTrainedModel, vectors: NDArray[np.float64], part
 
 
 def _write_embeddings(table: nn.Parameter, vectors: NDArray[np.float64]) -> None:
-    """Rows with a vector get it, scaled to the standard deviation of the random rows."""
+    """Write the vectors that are not zero into their rows, scaled to the standard deviation of the random rows."""
     known = vectors.any(axis=1)
     if not known.any():
         return
@@ -144,22 +145,25 @@ def _near_identity(projection: nn.Linear, parts: WarmStart) -> None:
 
 
 def _prefer_rare_tokens(backbone: Any, counts: NDArray[np.int64], vocabulary: Vocabulary, strength: float) -> None:
-    """One dimension of each head of the first layer weighs tokens: all queries ask for it, and the keys hold their log
-    weight, as far as that is linear in their embeddings (a ridge regression, tokens counted by frequency)."""
+    """Make the first layer prefer rare tokens, by one dimension of each of its heads.
+
+    In this dimension every query has the same bias, and the key of a token is its log weight, as far as that is linear in
+    its embedding. The linear map is fitted by ridge regression, in which tokens count by their frequency.
+    """
     frequency = counts / max(1, counts.sum())
     wanted = -strength * np.log1p(frequency / SMOOTH)  # (V,)
-    wanted[vocabulary.special] = wanted.min()  # [CLS] and [SEP] stand in every text and say nothing
+    wanted[vocabulary.special] = wanted.min()  # [CLS] and [SEP] are in every text and carry no information
     weight = frequency.copy()
-    weight[vocabulary.special] = 0.05  # each about every twentieth token
+    weight[vocabulary.special] = 0.05  # each is about every twentieth token
     embeddings = backbone.embeddings
     rows = embeddings.word_embeddings.weight[: len(counts)] + embeddings.token_type_embeddings.weight[0]
-    states = embeddings.LayerNorm(rows).double().numpy()  # (V, d), what the first layer reads but for positions
+    states = embeddings.LayerNorm(rows).double().numpy()  # (V, d), the input of the first layer without positions
     share = weight[:, None] / weight.sum()
     centred, aim = states - (share * states).sum(axis=0), wanted - (share[:, 0] * wanted).sum()
-    square = centred.T @ (share * centred)
+    square = centred.T @ (share * centred)  # (d, d)
     ridge = RIDGE * np.trace(square) / len(square) * np.eye(len(square))
     direction = np.linalg.solve(square + ridge, centred.T @ (share[:, 0] * aim))  # (d,)
     attention = backbone.encoder.layer[0].attention.self
     size = attention.attention_head_size
-    attention.key.weight[::size] = torch.from_numpy(direction).to(attention.key.weight)  # the first of each head
-    attention.query.bias[::size] = size**0.5  # scores are divided by it
+    attention.key.weight[::size] = torch.from_numpy(direction).to(attention.key.weight)  # dimension 0 of each head
+    attention.query.bias[::size] = size**0.5  # cancels the division of the scores

@@ -1,6 +1,6 @@
-"""Answers of a run: which of its retrievers answers, and what it needs for that and nothing else.
+"""Answers to questions by a retriever of a run; only the files that an answer needs are read.
 
-Where a run is done and unchanged (``unchanged``), nothing of it is written or drawn again.
+Where a run is done and unchanged (``unchanged``), none of its tables and pages is written again.
 """
 
 import hashlib
@@ -32,17 +32,21 @@ from condensery.tokens.light_tokenizer import load_quick_tokenizer
 from condensery.tokens.vocabulary import with_special
 
 ANSWERS = 5  # passages that are shown
-PROMPT = "-"  # as the question: several of them, from standard input
-FINISHED = "finished.json"  # in a run's folder, written last: what it was a run of, and what it left
-# keys of the root that change nothing of what a run leaves
+PROMPT = "-"  # the question that stands for several questions from standard input
+FINISHED = "finished.json"  # in a run's folder, written last: a digest of the run's config, and the names of its files
+# keys of the root that change no file of a run
 ASKING: tuple[str, ...] = ("ask", "next", "push_to_hub", "force", "jobs")
 ASKING += ("fetch", "dry_run", "dry_run_gpu", "dry_run_share", "published_cost", "estimate")
 
 
 def answer(graph: Graph, store: Store, rows: Sequence[Row], question: str) -> None:
-    """Print the passages that a retriever of the run finds: for ``question``, or for each question from standard input.
+    """Print the passages that a retriever of the run finds for ``question``, or for each question from standard input.
 
-    It is the row that the table recommends, else its best; of a recipe without one the index that ``Graph.answers`` names.
+    The retriever is the row that the table recommends, or else the best row. A recipe without a table takes the index that
+    ``Graph.answers`` names.
+
+    Raises:
+        UserError: no row could be measured, or there is no index to search.
     """
 
     name, artifact = chosen(graph, store, rows)
@@ -58,7 +62,7 @@ def answer(graph: Graph, store: Store, rows: Sequence[Row], question: str) -> No
 
 
 def _search(index: Artifact, collection: Collection, store: Store) -> Search:
-    """How the index is asked; each encoder that it takes is loaded once."""
+    """Return the function that searches the index; each encoder that it needs is loaded once."""
 
     @cache
     def encoder_of(vectors: Path) -> Encode:
@@ -73,7 +77,7 @@ def _search(index: Artifact, collection: Collection, store: Store) -> Search:
 
 
 def chosen(graph: Graph, store: Store, rows: Sequence[Row]) -> tuple[str, Artifact]:
-    """What answers, as it is called, and an artifact that it is found through."""
+    """Return the name of the retriever that answers, and an artifact through which its index is found."""
     if graph.rows:
         best = best_row(rows)
         return best, store.artifact(graph.nodes[graph.rows[best]])
@@ -89,7 +93,11 @@ def chosen(graph: Graph, store: Store, rows: Sequence[Row]) -> tuple[str, Artifa
 
 
 def best_row(rows: Sequence[Row]) -> str:
-    """The row that the table recommends, else that with the highest first metric; of equal ones the later."""
+    """Return the row that the table recommends, or else the row with the highest first metric; of equal rows the later.
+
+    Raises:
+        UserError: no row could be measured.
+    """
     if not rows:
         raise UserError("ask: no row of the table could be measured, hence there is no best retriever")
     if recommended := next((row.name for row in rows if row.recommended), None):
@@ -99,9 +107,17 @@ def best_row(rows: Sequence[Row]) -> str:
 
 
 def searched(artifact: Artifact, name: str) -> tuple[Artifact, Artifact]:
-    """The index behind an evaluation or index, and the collection that it searches, found through the manifests."""
+    """Return the index behind an evaluation or index, and the collection that it searches, found through the manifests.
+
+    Args:
+        artifact: the evaluation or index.
+        name: of the retriever, for the message.
+
+    Raises:
+        UserError: there is no index to search.
+    """
     index = artifact.ancestor("index")
-    while index and index.kind == "rerank":  # it knows a few queries alone: what it reranked is searched
+    while index and index.kind == "rerank":  # it knows few queries, so the index below is searched
         index = index.input("retriever")
     corpus = index.ancestor("corpus") if index else None
     if index is None or corpus is None:
@@ -110,7 +126,7 @@ def searched(artifact: Artifact, name: str) -> tuple[Artifact, Artifact]:
 
 
 def _indexes(index: Artifact) -> list[Artifact]:
-    """An index and those that it is made from: what is read when it is searched."""
+    """Return an index and the indexes that it is made from, all of which a search reads."""
     made_from = (parent for field in index.manifest["inputs"] for parent in index.inputs(field))
     return [
         index,
@@ -119,7 +135,7 @@ def _indexes(index: Artifact) -> list[Artifact]:
 
 
 def query_encoder(checkpoint: Path) -> Callable[[str], Any]:
-    """A function from a text to its query vector (d,), cut to the length that the retriever was trained with."""
+    """Return the function from a text to its query vector (d,); texts are cut to the retriever's own query length."""
 
     tokenizer = load_quick_tokenizer(checkpoint)
     encode, length = load_query_tower(checkpoint)
@@ -128,7 +144,7 @@ def query_encoder(checkpoint: Path) -> Callable[[str], Any]:
 
 
 def questions() -> Iterator[str]:
-    """The lines of standard input, up to its end or an empty one; on a terminal with a prompt."""
+    """Yield the lines of standard input, up to its end or an empty line; a terminal shows a prompt."""
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")
     while sys.stdin is not None:
@@ -146,7 +162,7 @@ class _Enough(BaseException):
 
 @contextmanager
 def ended_by_interrupt() -> Iterator[None]:
-    """Meanwhile Ctrl-C ends the block and not the program; SIGTERM still does that."""
+    """Let Ctrl-C end the block instead of the program; SIGTERM still ends the program."""
 
     def leave(number: int, frame: object) -> None:
         raise _Enough
@@ -163,17 +179,17 @@ def ended_by_interrupt() -> Iterator[None]:
 
 
 def finish(graph: Graph, folder: Path) -> None:
-    """Keep in a run's folder that all of it is there, for ``unchanged``."""
+    """Record in a run's folder that the run is complete, for ``unchanged``."""
     files = sorted(path.name for path in folder.iterdir() if path.is_file() and path.name != FINISHED)
     about = {"run": _identity(graph), "results": content_hash(folder / "results.json"), "files": files}
     write_json(folder / FINISHED, about)
 
 
 def unchanged(graph: Graph, store: Store, folder: Path) -> list[Row] | None:
-    """The rows of a run that is at hand and was written by the same config; None where anything is to be done.
+    """Return the rows of a finished run of the same config; None where anything is left to do.
 
-    That is where every artifact is there and none is forced, and what the run left is still there: its results with the
-    same content.
+    Nothing is left to do where every artifact is there, none is forced, all files of the run are still there, and the
+    results have the same content.
     """
 
     try:
@@ -189,7 +205,7 @@ def unchanged(graph: Graph, store: Store, folder: Path) -> list[Row] | None:
 
 
 def _identity(graph: Graph) -> str:
-    """A digest of everything that a run's folder depends on: its artifacts, and how they are shown and logged."""
+    """Return a digest of everything that a run's folder depends on: its artifacts, and how they are shown and logged."""
     root = graph.root.model_dump(mode="json", exclude=set(ASKING))
     text = json.dumps([root, [[node.name, node.reference] for node in graph.nodes.values()]], sort_keys=True)
     return hashlib.blake2b(text.encode(errors="backslashreplace"), digest_size=16).hexdigest()

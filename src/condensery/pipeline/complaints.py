@@ -1,4 +1,4 @@
-"""What is said of whatever ends a run, in one line where that can be foreseen."""
+"""Messages about exceptions that end a run, in one line where the fault can be foreseen."""
 
 import re
 import shlex
@@ -16,7 +16,7 @@ class Stopped(BaseException):
 
 
 def in_one_line(error: BaseException) -> str | None:
-    """What is said about a foreseeable fault, or about stages that failed; ``None`` about anything else."""
+    """Return the message about a foreseeable fault or about failed stages; ``None`` for any other exception."""
     from condensery.pipeline.workers import StageError
 
     error = of_the_disk(error) or error
@@ -39,20 +39,20 @@ def in_one_line(error: BaseException) -> str | None:
 
 
 def quoted(key: str, value: str) -> str:
-    """How a value is typed so that the shell and Hydra take it as it is."""
+    """Return ``key=value`` quoted so that the shell and Hydra take the value as it is."""
     from hydra.core.override_parser.types import Quote, QuotedString
 
     return shlex.quote(f"{key}={QuotedString(value, Quote.double).with_quotes()}")
 
 
 def shortened(text: str) -> str:
-    """A message without the middle of numbers and words that nobody reads; no file's name is as long."""
+    """Shorten very long numbers and words in a message; the limits are longer than any file name."""
     text = re.sub(r"\d{101,}", lambda match: f"{match[0][:20]}… ({len(match[0]):,} digits)", text)
     return re.sub(r"[^\s/]{256,}", lambda match: f"{match[0][:40]}… ({len(match[0]):,} characters)", text)
 
 
 def _raised_in(error: BaseException) -> tuple[str, str]:
-    """The function and the module that raised it."""
+    """Return the function and the module that raised the exception."""
     trace = error.__traceback__
     while trace and trace.tb_next:
         trace = trace.tb_next
@@ -60,7 +60,7 @@ def _raised_in(error: BaseException) -> tuple[str, str]:
 
 
 def _raised_in_hydra(error: BaseException) -> bool:
-    """Whether it is one of the plain exceptions with which Hydra meets ``data=null`` or a launcher that is none."""
+    """Whether Hydra raised a plain exception, as for ``data=null`` or a launcher that does not exist."""
     return isinstance(error, ValueError | RuntimeError) and _raised_in(error)[1].startswith("hydra.")
 
 
@@ -71,7 +71,7 @@ def _of_hydra(error: BaseException) -> str:
         from condensery.errors import close_to
         from condensery.pipeline.config import RootConfig
 
-        first = unknown[1].partition(".")[0]  # what follows is known to the stage or group alone
+        first = unknown[1].partition(".")[0]  # only the stage or group knows the rest of the key
         hint = "" if first in RootConfig.model_fields else close_to(first, RootConfig.model_fields)
         return f"{unknown[1]}: unknown key{hint}"
     merged = re.match(r"Error merging override \+*([^=]*)=", text)

@@ -1,4 +1,4 @@
-"""The root of the composed config: what ``conf/config.yaml`` holds, as closed pydantic models."""
+"""The root of the composed config: the keys of ``conf/config.yaml``, as closed pydantic models."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,7 @@ from condensery.stages.launcher import Launcher
 from condensery.stages.trainer_options import Callbacks, TrainerFlags
 from condensery.system.files import expanded
 
-STUDY = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"  # names of runs and sweeps, which become folders as those do
+STUDY = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"  # names of runs and sweeps, which become names of folders
 StudyName = Annotated[str, Field(pattern=STUDY, max_length=100), AS_TEXT]
 
 
@@ -30,7 +30,16 @@ class _Closed(BaseModel):
 
 
 class TrainerConfig(_Closed):
-    """Which hardware is used, and how. The limits keep a slip of the keyboard from filling the machine with processes."""
+    """Settings of the hardware. The limits keep a typing error from filling the machine with processes.
+
+    Attributes:
+        devices: processes of a stage on each node; ``auto`` takes every GPU.
+        threads: threads of each stage; ``auto`` shares the cores among ``jobs``.
+        workers: processes that prepare data.
+        compile: whether layers that train are compiled by torch.
+        flags: arguments of Lightning's Trainer.
+        callbacks: callbacks of Lightning, by a label.
+    """
 
     accelerator: Literal["auto", "cpu", "gpu"]
     devices: Annotated[int, Field(gt=0, le=1024)] | Literal["auto"]
@@ -43,29 +52,36 @@ class TrainerConfig(_Closed):
 
 
 class WandbConfig(_Closed):
-    """Weights & Biases."""
+    """Settings of Weights & Biases; ``enabled``: auto = online with a key, otherwise offline."""
 
     project: Text
     entity: Text | None
     enabled: bool | Literal["auto"]
 
     def settings(self) -> Wandb:
-        """The same as a plain record for the stages."""
+        """Return the settings as a plain record for the stages."""
         return Wandb(self.project, self.entity, self.enabled)
 
 
 class LoggerConfig(_Closed):
-    """Where curves go. A CSV is always written."""
+    """The destinations of training curves besides the CSV, which is always written."""
 
     wandb: WandbConfig
 
 
 class TableConfig(TableLayout):
-    """The comparison: row label -> retriever (a stage), the metrics, and the row that the others are tested against.
+    """The table that compares retrievers; ``TableLayout`` has the keys of what stands beside the measured rows.
 
-    What stands beside the measured rows is the ``TableLayout``. ``studies`` names runs and sweeps whose rows a table shows
-    that is written without running anything, and ``command`` what measures them. ``recommend``: the words below name the row
-    to use, which answers questions (``reporting.recommendation``).
+    Attributes:
+        rows: label of a row -> the stage with its retriever.
+        baseline: the row that the others are tested against.
+        metrics: the metrics that the table shows.
+        split: the split that is measured.
+        optional: whether the table is left out where the data have no judgements of the split.
+        recommend: whether the words below the table name the row to use, which also answers questions
+            (``reporting.recommendation``).
+        studies: runs and sweeps whose rows a table shows that is written without running anything.
+        command: the command that measures these studies.
     """
 
     rows: Annotated[dict[Text, Text], LeaveOut]
@@ -86,19 +102,24 @@ class TableConfig(TableLayout):
         return value
 
     def identity(self) -> dict[str, Any]:
-        """What of it tells runs apart: not how their rows are shown."""
+        """Return the keys that tell runs apart, without those that only change how rows are shown."""
         return self.model_dump(include={"rows", "baseline", "metrics", "split"})
 
 
 class ChooseConfig(_Closed):
-    """How one of several checkpoints is chosen (``pipeline.starts``): by a stage ``validate``; ``rows`` of each are shown."""
+    """The choice among several checkpoints (``pipeline.starts``).
+
+    Attributes:
+        by: the stage of kind ``validate`` that measures each checkpoint.
+        rows: rows of the table that are shown for each checkpoint.
+    """
 
     by: Name
     rows: list[Text]
 
 
 class PushTarget(_Closed):
-    """Where an encoder goes on the Hugging Face hub; a text alone is its name."""
+    """The repository of an encoder on the Hugging Face hub; a text alone is its ``name``, as owner/name."""
 
     name: Text
     license: Text | None = None
@@ -117,7 +138,10 @@ def _by_name(value: Any) -> Any:
 
 
 class RootConfig(_Closed):
-    """The keys of the root. Groups that only stages read (``data``, ``backbone``) are checked by those stages."""
+    """The keys of the root, which ``conf/config.yaml`` explains.
+
+    The stages that read ``data`` and ``backbone`` check these groups.
+    """
 
     name: StudyName
     seed: Annotated[int, Field(ge=0)]

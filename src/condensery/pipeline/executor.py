@@ -1,6 +1,6 @@
 """Runs a graph: one stage after the other in this process, or several side by side in workers of their own.
 
-A stage that fails takes along those that read it; all others go on.
+When a stage fails, the stages that depend on it are skipped, and all others go on.
 """
 
 import os
@@ -21,9 +21,13 @@ from condensery.system.signals import deaf_to_ctrl_c, leave_if_asked
 
 
 def execute(graph: Graph, store: Store, runtime: Runtime) -> dict[str, Failure]:
-    """Make every artifact of the graph that can be made; return how stages failed, by name.
+    """Make every artifact of the graph that can be made.
 
-    Raises ``DiskError`` at once: a full disk hits whatever comes next.
+    Returns:
+        the failures, by the name of the stage.
+
+    Raises:
+        DiskError: at once, since a full disk would also hit the next stages.
     """
     states = store.states(graph)
     reused = sum(state == "hit" for state in states.values())
@@ -37,14 +41,14 @@ def execute(graph: Graph, store: Store, runtime: Runtime) -> dict[str, Failure]:
 
 
 def warn(graph: Graph, store: Store, names: Iterable[str] | None = None) -> None:
-    """Print what the artifacts of these stages, by default of all, warn of: to be known whether computed now or long ago."""
+    """Print the warnings of the artifacts of these stages, by default of all, whether computed now or long ago."""
     for name in graph.nodes if names is None else names:
         for text in store.artifact(graph.nodes[name]).warnings:
             print(f"[{name}] warning: {one_line(text)}", flush=True)
 
 
 def causes(graph: Graph, failed: Collection[str]) -> dict[str, str]:
-    """For each stage that cannot be made after the stages ``failed``: the first failed one among what it reads."""
+    """Return, for each stage that cannot be made because of the stages ``failed``, the failed stage that is the cause."""
     cause_of = {}
     for name, node in graph.nodes.items():  # in topological order
         if name in failed:
@@ -75,7 +79,19 @@ def _in_this_process(graph: Graph, store: Store, runtime: Runtime) -> dict[str, 
 
 
 def report(node: Node, result: bool | Failure, seconds: float, others: bool) -> None:
-    """One line: a stage is done; or it failed, unless that ends the run, whose last line says so. Raises ``DiskError``."""
+    """Print one line about a stage that is done or has failed.
+
+    A failure that ends the run is not printed here, because the run's last line reports it.
+
+    Args:
+        node: the stage.
+        result: whether this process computed it, or the failure.
+        seconds: the duration.
+        others: whether further stages are left.
+
+    Raises:
+        DiskError: the disk made the stage fail.
+    """
     if not isinstance(result, Failure):
         print(
             f"[{node.name}] " + (f"done in {clock(seconds)}" if result else "computed by another process"), flush=True
@@ -87,8 +103,8 @@ def report(node: Node, result: bool | Failure, seconds: float, others: bool) -> 
 
 
 def priorities(graph: Graph) -> dict[str, float]:
-    """For each node the cost of the longest chain that starts with it: what to begin first."""
-    longest: dict[str, float] = dict.fromkeys(graph.nodes, 0.0)  # of what comes after the node
+    """Return, for each node, the cost of the longest chain that starts with it; the largest is begun first."""
+    longest: dict[str, float] = dict.fromkeys(graph.nodes, 0.0)  # cost of the longest chain after the node
     total: dict[str, float] = {}
     for name, node in reversed(list(graph.nodes.items())):
         cost = registry()[node.kind].cost
@@ -123,11 +139,11 @@ class _Pool:
                 self._start(workers)
                 running = [worker for worker in workers if worker.node]
                 if not running:
-                    break  # what is left needs a stage that failed
+                    break  # all remaining stages need a stage that failed
                 for worker in Worker.wait(running):
                     self._finish(worker)
                 for place, worker in enumerate(workers):
-                    if worker.process.exitcode is not None and not worker.node:  # it died in its stage
+                    if worker.process.exitcode is not None and not worker.node:  # the worker died in its stage
                         worker.stop()
                         with deaf_to_ctrl_c():
                             workers[place] = Worker(root, self.runtime, environment)

@@ -1,7 +1,7 @@
-"""Faults of the config, each said in one line that names the key as the user writes it.
+"""Reports faults of the config, each in one line that names the key as the user writes it.
 
-A value that a stage got through ``${data}`` is reported as ``data.root``, one that comes from the defaults of its kind
-as ``stage.finetune.steps``, one written for this stage alone as ``stages.round1.steps``.
+A value that a stage got through ``${data}`` is reported as ``data.root``. A value from the defaults of the stage's kind is
+reported as ``stage.finetune.steps``, and a value for this stage alone as ``stages.round1.steps``.
 """
 
 import re
@@ -19,9 +19,18 @@ REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
 
 
 def checked(model: type[Model], value: dict[str, Any], written: Callable[[Place], str]) -> Model:
-    """Validate the resolved ``value`` as ``model``; ``written`` tells the key in which a place in it was written.
+    """Validate a resolved config.
 
-    Raises ``UserError`` for the first fault: a value still ``???``, an unknown key, a wrong type or range.
+    Args:
+        model: the pydantic model.
+        value: the resolved config.
+        written: maps a place in the config to the key in which its value was written.
+
+    Returns:
+        the config as an instance of ``model``.
+
+    Raises:
+        UserError: for the first fault: a value still ``???``, an unknown key, a wrong type or range.
     """
     missing = first_missing({key: item for key, item in value.items() if key not in ("stage", "stages")})
     if missing is not None:
@@ -38,7 +47,7 @@ def checked(model: type[Model], value: dict[str, Any], written: Callable[[Place]
 
 
 def needs_value(key: str) -> UserError:
-    """What is said of a key that is still ``???``; of one in a group also which file tells what belongs there."""
+    """Return the error about a key that is still ``???``; for a key of a group it names the file that explains the key."""
     group = key.partition(".")[0]
     chosen = HydraConfig.get().runtime.choices.get(group) if HydraConfig.initialized() else None
     return UserError(
@@ -47,7 +56,7 @@ def needs_value(key: str) -> UserError:
 
 
 def first_missing(value: Any, place: tuple[str | int, ...] = ()) -> tuple[str | int, ...] | None:
-    """The place of the first ``???`` in a resolved config."""
+    """Return the place of the first ``???`` in a resolved config; None where there is none."""
     if value == "???":
         return place
     items: Iterable[tuple[str | int, Any]] = ()
@@ -59,10 +68,15 @@ def first_missing(value: Any, place: tuple[str | int, ...] = ()) -> tuple[str | 
 
 
 def follow(raw: dict[str, Any], start: Place, place: Place, value: Any = None) -> str:
-    """The key in which a value was written: walk ``place`` from the key ``start``, to the target of each ``${...}``.
+    """Return the key in which a value was written, by following the reference ``${...}`` at each step of its place.
 
-    ``raw`` is the whole config, unresolved; ``value`` is what lies at ``start`` where ``raw`` does not hold it. Where the
-    place itself refers to a group of another name, as ``seed: ${data}`` does, the reference is wrong: it is not followed.
+    A reference at the place itself to a group of another name, as in ``seed: ${data}``, is wrong and is not followed.
+
+    Args:
+        raw: the whole config, unresolved.
+        start: the key where the walk starts.
+        place: the place of the value below ``start``.
+        value: the content of ``start`` where ``raw`` does not hold it.
     """
     key = list(start)
     value = _lookup(raw, key) if value is None else value
@@ -90,10 +104,10 @@ def _lookup(value: Any, place: Place) -> Any:
 
 
 def _place_in(value: Any, fault: Mapping[str, Any]) -> tuple[str | int, ...]:
-    """pydantic's location without the names of union members, which are no keys.
+    """Return pydantic's location without the names of union members, which are no keys.
 
-    Such a name may be that of a key as well (``format: documents`` reads ``data.documents``). Of the ways to take the
-    location apart the first counts that leads to the value which pydantic found at fault.
+    Such a name may also be a key (``format: documents`` reads ``data.documents``). Of the ways to take the location apart,
+    the first one counts that leads to the value which pydantic found at fault.
     """
     loc, absent = fault["loc"], fault["type"] == "missing"
     around = loc[:-1] if absent else loc
@@ -103,7 +117,7 @@ def _place_in(value: Any, fault: Mapping[str, Any]) -> tuple[str | int, ...]:
 
 
 def _ways(value: Any, loc: Place) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """The ways to take a location apart into keys and names of union members: each with the value that it leads to."""
+    """Yield the ways to take a location apart into keys and names of union members, each with the value it leads to."""
     if not loc:
         yield (), value
         return
@@ -149,7 +163,7 @@ def _say(fault: dict[str, Any], model: type[BaseModel], place: Place) -> str:
         key, known = str(place[-1]), _known_beside(model, place)
         if place[-2:] == ("data", "root"):
             return "this recipe's data have no folder; for your own: experiment=cocondenser_local data.root=FOLDER"
-        return f"unknown key{'' if key in known else close_to(key, known)}"  # it may be one of another kind
+        return f"unknown key{'' if key in known else close_to(key, known)}"  # another kind of union member may have this key
     if kind in MESSAGES:
         return " ".join(MESSAGES[kind].format(**fault.get("ctx", {})).split())
     wanted = TYPES.get(kind.split("_")[0])
@@ -157,7 +171,7 @@ def _say(fault: dict[str, Any], model: type[BaseModel], place: Place) -> str:
 
 
 def _known_beside(model: type[BaseModel], place: Place) -> set[str]:
-    """The keys that a config may have where ``place`` is. A number or the key of a mapping leads into what they hold."""
+    """Return the keys that a config may have at ``place``; a number or a key of a mapping leads into its values."""
     models = [model]
     for part in place[:-1]:
         if any(part in candidate.model_fields for candidate in models):

@@ -9,14 +9,15 @@ from condensery.stages.retrieval.config import BYTES, EncodeConfig
 from condensery.system.downloads import as_bytes
 from condensery.text.source import DataConfig, WantedFile
 
-PACKED, UNPACKED = {".gz", ".zip", ".parquet"}, 3.0  # endings of packed files, and bytes of text in a byte of them
-TEXT, TOKENS = 1.15, 0.45  # bytes of a collection and of its tokens for a byte of text
+PACKED, UNPACKED = {".gz", ".zip", ".parquet"}, 3.0  # endings of packed files, and bytes of text in one packed byte
+TEXT, TOKENS = 1.15, 0.45  # bytes of a collection and of its tokens per byte of text
 
 
 def fetch_data(graph: Graph, dry_run: bool = False) -> None:
-    """Fetch and check what the stages of a recipe read, and print every file; with ``dry_run`` print what is missing alone.
+    """Fetch and check the data that a recipe reads, and print every file; with ``dry_run`` only print, fetch nothing.
 
-    Raises ``UserError`` as ``DataConfig.fetch``.
+    Raises:
+        UserError: a file cannot be fetched or fails its check.
     """
     data = {node.id: node.config.data for node in graph.nodes.values() if isinstance(node.config, CorpusConfig)}
     for one in data.values():
@@ -40,7 +41,7 @@ def _print_files(name: str, files: Sequence[WantedFile]) -> None:
 
 
 def _print_disk(graph: Graph, data: DataConfig, files: Sequence[WantedFile]) -> None:
-    """About what the recipe makes of a collection: its text and tokens, and its indexes."""
+    """Print the approximate disk space of a collection's text, tokens and indexes, and the free space."""
     packed = sum(file.size * (UNPACKED if file.path.suffix in PACKED else 1) for file in files)
     parts = [f"collection and tokens about {as_bytes(packed * (TEXT + TOKENS))}"]
     dtypes = [node.config.dtype for node in graph.nodes.values() if isinstance(node.config, EncodeConfig)]

@@ -1,4 +1,4 @@
-"""The key ``figures`` of the root: what each kind of figure shows."""
+"""The configs of figures, for the key ``figures`` of the root."""
 
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self
@@ -9,29 +9,31 @@ from condensery.errors import UserError, close_to
 from condensery.reporting.layout import Text
 from condensery.stages.base import LeaveOut, Name, no_bool_as_number
 
-Stages = Annotated[dict[Text, Text], Field(min_length=1)]  # what the figure calls it -> a stage
+Stages = Annotated[dict[Text, Text], Field(min_length=1)]  # label in the figure -> a stage
 
 
 class _Figure(BaseModel):
-    """``title``: null = what the kind shows."""
+    """Base of all kinds of figures; ``title``: null = the default of the kind."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     title: Text | None = None
 
     def named_stages(self) -> dict[str, list[str]]:
-        """The stages that it reads, by the key that names them."""
+        """Return the stages that the figure reads, by the key that names them."""
         return {}
 
     def named_rows(self) -> list[str]:
-        """The rows of the table that it names."""
+        """Return the rows of the table that the figure names."""
         return []
 
 
 class AttentionEntropyFigure(_Figure):
-    """CLS attention entropy by layer (Gao and Callan 2021a, figure 2): of each model a panel, before and after tuning.
+    """CLS attention entropy by layer (Gao and Callan 2021a, figure 2): a panel per model, before and after fine-tuning.
 
-    ``stage``: of kind ``attention_entropy``; ``models``: what the figure calls it -> the encoders [before, after].
+    Attributes:
+        stage: a stage of kind ``attention_entropy``.
+        models: label in the figure -> the encoders [before, after].
     """
 
     kind: Literal["attention_entropy"]
@@ -44,7 +46,12 @@ class AttentionEntropyFigure(_Figure):
 
 
 class _ScoreFigure(_Figure):
-    """``rows``: of the table; null = all. ``metric``: null = the table's first."""
+    """Shared keys of figures of scores.
+
+    Attributes:
+        rows: rows of the table; null = all.
+        metric: null = the table's first metric.
+    """
 
     rows: Annotated[list[Text], Field(min_length=1)] | None = None
     metric: Text | None = None
@@ -54,7 +61,7 @@ class _ScoreFigure(_Figure):
 
 
 class DifferencesFigure(_ScoreFigure):
-    """How far the rows of the table are from its baseline, each with the interval that the table gives it."""
+    """The difference of each row of the table from the baseline, with the table's interval."""
 
     kind: Literal["differences"]
 
@@ -69,9 +76,11 @@ class ScoreBySizeFigure(_ScoreFigure):
 
 
 class ScoreByStepsFigure(_ScoreFigure):
-    """A metric against the pre-training behind it, over the jobs of a sweep.
+    """A metric against the amount of pre-training behind the row, over the jobs of a sweep.
 
-    Against the tokens that were read, the steps (of all its stages), or the texts of a batch (of its last stage).
+    Attributes:
+        amount: ``tokens`` that all stages of pre-training read, their ``steps``, or ``batch_size``, the texts in a batch of
+            the last stage.
     """
 
     kind: Literal["score_by_steps"]
@@ -86,9 +95,10 @@ class _StagesFigure(_Figure):
 
 
 class FirstEpochsFigure(_StagesFigure):
-    """Training losses of several stages on a log scale, up to so many epochs or steps; null = all.
+    """Training losses of several stages on a log scale (figure 5 of the early version of Gao and Callan 2021a).
 
-    Figure 5 of the early version of Gao and Callan 2021a.
+    Attributes:
+        epochs, steps: the end of the x axis; only one of them is given, and null = all.
     """
 
     kind: Literal["first_epochs"]
@@ -128,12 +138,23 @@ def _none_for_null(value: Any) -> Any:
     return {} if value is None else value
 
 
-# By name; null draws none, and in the place of a figure not that one.
+# Figures by name; null draws none, and null in the place of one figure leaves out that figure.
 Figures = Annotated[dict[Name, FigureConfig], LeaveOut, BeforeValidator(_none_for_null)]
 
 
 def check(name: str, figure: FigureConfig, kinds: dict[str, str], rows: Iterable[str], metrics: Iterable[str]) -> None:
-    """Raise ``UserError`` where a figure names what the recipe does not have. ``kinds``: stage -> its kind."""
+    """Check that the recipe has everything that a figure names.
+
+    Args:
+        name: of the figure.
+        figure: its config.
+        kinds: stage -> its kind.
+        rows: rows of the table.
+        metrics: metrics of the table.
+
+    Raises:
+        UserError: a stage, row or metric is missing, or a stage is of the wrong kind.
+    """
     for key, stages in figure.named_stages().items():
         for stage in stages:
             if stage not in kinds:

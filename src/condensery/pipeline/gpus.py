@@ -1,7 +1,7 @@
-"""What GPUs reach in large matrix products, as their makers publish it."""
+"""The rates of GPUs in large matrix products, as their makers publish them."""
 
 TERA = 1e12
-# dense products with bf16 (V100, T4 and RTX 2080 Ti: fp16) inputs and fp32 sums, operations a second; NVIDIA's data sheets
+# Operations per second of dense products with bf16 inputs (V100, T4, RTX 2080 Ti: fp16) and fp32 sums; NVIDIA's data sheets
 GPUS = {
     "b200": 2250 * TERA,
     "h200": 989 * TERA,
@@ -17,4 +17,4 @@ GPUS = {
     "t4": 65 * TERA,
     "rtx2080ti": 54 * TERA,
 }
-FP32 = 1 / 8  # of that rate: search, whose products are in fp32
+FP32 = 1 / 8  # share of that rate in a search, whose products are in fp32

@@ -1,4 +1,4 @@
-"""A recipe becomes a graph: each node one stage with a checked config, known inputs and an artifact id."""
+"""Makes a graph of a recipe: each node is a stage with a checked config, known inputs and an artifact id."""
 
 import hashlib
 import json
@@ -27,7 +27,16 @@ OWN_STAGES = "; for one of your own set CONDENSERY_STAGES to the module that def
 
 @dataclass(frozen=True)
 class Node:
-    """One stage of a recipe. ``inputs`` names, by config field, the nodes it reads; ``made_from`` their artifacts."""
+    """One stage of a recipe.
+
+    Attributes:
+        name: of the stage in the recipe.
+        kind: of the stage.
+        config: the checked config.
+        inputs: field of the config -> names of the nodes that the field reads.
+        made_from: field of the config -> references ``kind/id`` of the artifacts of these nodes.
+        id: of the artifact; empty where it is not known.
+    """
 
     name: str
     kind: str
@@ -38,23 +47,27 @@ class Node:
 
     @property
     def reference(self) -> str:
-        """``kind/id``: where the artifact lies in the store."""
+        """``kind/id``: the place of the artifact in the store."""
         return f"{self.kind}/{self.id}"
 
     @property
     def parents(self) -> list[str]:
-        """The names of all nodes that it reads."""
+        """The names of all nodes that this node reads."""
         return [name for names in self.inputs.values() for name in names]
 
 
 @dataclass(frozen=True)
 class Graph:
-    """A whole recipe: ``nodes`` in topological order, and for each row of the table the node that evaluates it.
+    """A whole recipe.
 
-    ``answers`` is the node that answers questions where there is no row, and somebody asks. ``missing``: of a dry run, what
-    is wrong with an input whose sizes are known all the same; without it artifacts have no id.
-    ``unmeasured``: of a table that recommends a row, and is left out since nothing is judged, for each row its index.
-    ``choice``: which of several checkpoints goes on, in a sentence (``pipeline.starts``).
+    Attributes:
+        root: the config of the root.
+        nodes: the stages by name, in topological order.
+        rows: row of the table -> the node that evaluates it.
+        answers: the node that answers questions, where there is no row and a question is asked.
+        missing: in a dry run, the fault of an input whose sizes are known nevertheless. Artifacts made from it have no id.
+        unmeasured: row -> node of its index, for a table that recommends a row but is left out, since nothing is judged.
+        choice: a sentence that tells which of several checkpoints goes on (``pipeline.starts``).
     """
 
     root: RootConfig
@@ -67,27 +80,31 @@ class Graph:
 
     @property
     def id(self) -> str:
-        """8 hexadecimal digits: the same for every run with the same artifacts and table."""
+        """The id of the run, 8 hexadecimal digits: the same for every run with the same artifacts and table."""
         return _digest([[n.name, n.reference] for n in self.nodes.values()] + [self.root.table.identity()], 4)
 
 
 def build(cfg: DictConfig) -> Graph:
-    """Check the composed config and make the graph. Raises ``UserError`` with one line for anything that is wrong."""
+    """Check the composed config and make the graph.
+
+    Raises:
+        UserError: in one line, for any fault of the config.
+    """
     return _Builder(cfg).graph()
 
 
 class _Builder:
     def __init__(self, cfg: DictConfig) -> None:
-        self.cfg = deepcopy(cfg)  # twice as fast as made anew from a dict
+        self.cfg = deepcopy(cfg)  # twice as fast as a new one from a dict
         OmegaConf.set_struct(self.cfg, False)
         self.raw: dict[str, Any] = OmegaConf.to_container(cfg, resolve=False)  # type: ignore[assignment]
         if OmegaConf.select(self.cfg, "trainer.precision") == "auto":
-            # the stages, and so the artifact ids, see what it comes to
+            # the stages, and so the artifact ids, get the precision that auto stands for
             self.cfg.trainer.precision = quick_precision(str(self.cfg.trainer.accelerator))
             self.raw = OmegaConf.to_container(self.cfg, resolve=False)  # type: ignore[assignment]
         self.stages = registry()
         self.nodes: dict[str, Node] = {}
-        self.overrides: dict[str, dict[str, Any]] = {}  # node name -> what is set for it alone
+        self.overrides: dict[str, dict[str, Any]] = {}  # node name -> the settings for it alone
 
     def graph(self) -> Graph:
         resolved = {key: self._resolved(key) if key not in ("stage", "stages") else self.raw[key] for key in self.raw}
@@ -114,7 +131,7 @@ class _Builder:
         return Graph(root, known, rows, answers, missing, unmeasured)
 
     def _rows_as(self, product: str, root: RootConfig) -> dict[str, str]:
-        """For each row of the table the node that makes ``product`` of its retriever."""
+        """Return, for each row of the table, the node that makes ``product`` from the row's retriever."""
         rows = {}
         for label, retriever in root.table.rows.items():
             rows[label] = self._adapted(retriever, product, f"table.rows.{label}")
@@ -127,9 +144,13 @@ class _Builder:
         return any(missing_split(root.table.split, [config]) for config in read)
 
     def _that_answers(self) -> str:
-        """The index to ask where no table tells the best: the last that joins others, the last at all, or the last encoder's.
+        """Return the index that answers questions where no table tells the best.
 
-        For an encoder that no stage of the recipe made an index with, the stage that does is added.
+        It is the last fused index, or else the last index, or else the index of the last encoder. The stage that makes an
+        encoder's index is added if needed.
+
+        Raises:
+            UserError: the recipe makes neither an index nor an encoder.
         """
         products = {name: self.stages[node.kind].makes for name, node in self.nodes.items()}
         indexes = [name for name in products if products[name] == "index"]
@@ -151,7 +172,11 @@ class _Builder:
                     raise UserError(f"stage.{kind}.{key}: unknown key{close_to(key, fields)}")
 
     def _add(self, name: str, path: tuple[str, ...]) -> None:
-        """Add a node after all that it reads; ``path`` is the chain of readers that leads here."""
+        """Add a node, after the nodes that it reads; ``path`` is the chain of readers that leads here.
+
+        Raises:
+            UserError: the stages read each other in a circle, or the config has a fault.
+        """
         if name in path:
             cycle = " -> ".join([*path[path.index(name) :], name])
             raise UserError(f"stages.{path[-1]}: the stages read each other in a circle: {cycle}")
@@ -169,9 +194,15 @@ class _Builder:
             self.nodes[name] = Node(name, kind, config, inputs, {}, "")
 
     def _identify(self, dry: bool) -> tuple[dict[str, Node], str]:
-        """The nodes with their ids. Last, since fingerprints read files: faults of the config are told first.
+        """Return the nodes with their ids, and ``Graph.missing``.
 
-        And ``Graph.missing``, of a dry run; otherwise it is raised.
+        This comes last, since ids depend on the content of files, and faults of the config are to be reported first.
+
+        Args:
+            dry: whether the run is a dry run, in which a missing input of known size is returned instead of raised.
+
+        Raises:
+            UserError: an input is missing.
         """
         known: dict[str, Node] = {}
         missing = ""
@@ -189,7 +220,7 @@ class _Builder:
         return known, missing
 
     def _of_own_backbone(self, name: str, said: str) -> str:
-        """What a stage says of a key of ``backbone``, with the key of the stage where it has a backbone of its own."""
+        """Return a message about a key of ``backbone``, with the stage's own key where the stage has its own backbone."""
         key, separator, rest = said.partition(": ")
         group, _, field = key.partition(".")
         if group != "backbone" or field not in (self.overrides[name].get("backbone") or {}):
@@ -213,7 +244,7 @@ class _Builder:
         return hint if "did you mean" in hint or "now called" in hint else f"{OWN_STAGES}{hint}"
 
     def _config(self, name: str, kind: str) -> StageConfig:
-        """Defaults of the kind, overlaid with what the node sets, interpolations resolved in their place."""
+        """Return the config of a node: the defaults of the kind, then the node's settings, with references resolved."""
         settings = {key: value for key, value in self.overrides[name].items() if key != "stage"}
         defaults = self.raw["stage"].get(kind) or {}
         merged = {key: value for key, value in settings.items() if _needs_merging(value, defaults.get(key))}
@@ -249,7 +280,16 @@ class _Builder:
         return inputs
 
     def _adapted(self, name: str, wanted: str, key: str) -> str:
-        """The node through which ``wanted`` is read from ``name``: itself, or a stage that is added for the purpose."""
+        """Return the node that makes ``wanted`` from ``name``: the stage itself, or a stage that is added between.
+
+        Args:
+            name: the stage that a recipe names.
+            wanted: the product that is needed.
+            key: the key that names the stage, for messages.
+
+        Raises:
+            UserError: there is no such stage, or no kind of stage makes ``wanted`` from its product.
+        """
         if name not in self.overrides:
             own = [n for n, settings in self.overrides.items() if "stage" in settings]
             raise UserError(f"{key}: no stage is named {name!r}{close_to(name, own)}")
@@ -264,7 +304,7 @@ class _Builder:
         return added
 
     def _shared_inputs(self, name: str, adapter: Stage) -> dict[str, Any]:
-        """What an added stage reads because the stage ``name`` reads it under the same key: tokens, frozen passages."""
+        """Return the inputs that an added stage shares with the stage ``name``, under the same keys: such as tokens."""
         kind = self._kind(name)
         settings = {**(self.raw["stage"].get(kind) or {}), **self.overrides[name]}
         own, read = references(self.stages[kind].config), references(adapter.config)
@@ -272,7 +312,7 @@ class _Builder:
         return {key: settings[key] for key in shared if settings.get(key) is not None}
 
     def _adapter(self, product: str, wanted: str) -> Stage | None:
-        """The kind of stage, among those with defaults in the config, that makes ``wanted`` of what makes ``product``."""
+        """Return the kind of stage, with defaults in the config, that makes ``wanted`` from ``product``, directly or not."""
         for kind in self.raw["stage"]:
             candidate = self.stages[kind]
             if candidate.makes == wanted and candidate.adapts:
@@ -300,7 +340,10 @@ class _Builder:
 
 
 def artifact_id(node: Node, version: int) -> str:
-    """16 hexadecimal digits of (kind, version, what of the config can change the result, ids of the inputs)."""
+    """Return the id of a node's artifact: 16 hexadecimal digits.
+
+    The id is a digest of the kind, its version, the parts of the config that can change the result, and the inputs' ids.
+    """
     config, by_content = node.config, node.config.by_content()
     apart = {*node.inputs, *by_content}
     own = {field: value for field, value in _identity(config).items() if field not in apart}
@@ -315,7 +358,7 @@ def artifact_id(node: Node, version: int) -> str:
 
 
 def _needs_merging(value: Any, default: Any) -> bool:
-    """Whether it is not simply the one in place of the other."""
+    """Whether a value must be merged with the default instead of replacing it."""
     return value == "???" or isinstance(value, dict | list) or isinstance(default, dict | list)
 
 
@@ -324,7 +367,7 @@ def _words(value: Any) -> Sequence[Any]:
 
 
 def _identity(value: Any) -> Any:
-    """JSON of a config value without its operational fields; a model with a fingerprint is its fingerprint."""
+    """Return a config value as JSON, without operational fields; a model with a fingerprint becomes its fingerprint."""
     if isinstance(value, BaseModel):
         if hasattr(value, "fingerprint"):
             return {"fingerprint": value.fingerprint()}
@@ -343,7 +386,7 @@ def _digest(value: Any, size: int) -> str:
 
 
 def can_answer(graph: Graph) -> bool:
-    """Whether the run can be asked: its rows were retrieved; a recipe without rows makes an index or an encoder."""
+    """Whether the run can answer questions: its rows were retrieved, or without rows it makes an index or an encoder."""
     if graph.rows:
         return all("index" in graph.nodes[name].inputs for name in graph.rows.values())
     return any(registry()[node.kind].makes in ("index", "encoder") for node in graph.nodes.values())

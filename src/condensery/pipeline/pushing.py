@@ -1,4 +1,4 @@
-"""``push_to_hub``: encoders of a run go to the Hugging Face hub, each with a model card that holds the run's numbers."""
+"""``push_to_hub``: uploads encoders of a run to the Hugging Face hub, each with a model card that has the run's numbers."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -20,13 +20,17 @@ if TYPE_CHECKING:
     from condensery.reporting.results import Row
 
 KEY = "push_to_hub"
-# what makes a checkpoint; the manifest and the logs tell of this machine
+# WANTED are the files of a checkpoint; LEFT stays here, since the manifest and the logs tell of this machine
 WANTED = ("*.json", "*.safetensors", "*.txt", "*.model")
 LEFT = ("manifest.json", "logs/*", "wandb/*", "saved_checkpoints/*", CARD)
 
 
 def check(graph: Graph) -> None:
-    """Raise ``UserError``, before anything is computed, where a stage makes no encoder or nobody is logged in to the hub."""
+    """Check, before anything is computed, that encoders can be uploaded.
+
+    Raises:
+        UserError: a named stage makes no encoder, or nobody is logged in to the hub.
+    """
     wanted = graph.root.push_to_hub
     encoders = [name for name, node in graph.nodes.items() if registry()[node.kind].makes == "encoder"]
     for name in wanted:
@@ -40,7 +44,7 @@ def check(graph: Graph) -> None:
 
 
 def push(graph: Graph, store: Store, rows: "Sequence[Row]") -> None:
-    """Upload what ``push_to_hub`` names, as far as it is at hand. Raises ``UserError`` where the hub does not take it."""
+    """Upload the encoders that ``push_to_hub`` names and that are finished. Raises ``UserError`` where an upload fails."""
     for name, target in graph.root.push_to_hub.items():
         artifact = Artifact(store.path(graph.nodes[name]))
         if store.sound(graph.nodes[name]):
@@ -50,7 +54,7 @@ def push(graph: Graph, store: Store, rows: "Sequence[Row]") -> None:
 
 
 def model_card(artifact: Artifact, target: PushTarget, rows: "Sequence[Row]") -> str:
-    """The card of an encoder, with the numbers of those rows that were measured with it."""
+    """Return the model card of an encoder, with the numbers of the rows that were measured with it."""
     manifest = artifact.manifest
     corpus, made_by = artifact.ancestor("corpus"), registry()[manifest["kind"]].config
     data = name_of_data(corpus.path) if corpus else None
@@ -69,7 +73,12 @@ def model_card(artifact: Artifact, target: PushTarget, rows: "Sequence[Row]") ->
 
 
 def _encoder_of(store: Path, evaluation: str) -> Path | None:
-    """The encoder that a row was measured with, by the reference of its evaluation; None where it is of several, or none."""
+    """Return the encoder that a row was measured with; None where there were several encoders or none.
+
+    Args:
+        store: folder of the artifacts.
+        evaluation: the reference ``kind/id`` of the row's evaluation.
+    """
     artifact = Artifact(store / evaluation)
     if not (artifact.path / "manifest.json").exists():
         return None
@@ -91,7 +100,7 @@ def _pushed(artifact: Artifact, name: str, private: bool, card: str) -> str:
             commit_message=f"{artifact.kind}/{artifact.id}",
         )
         hub.upload_file(repo_id=name, path_or_fileobj=card.encode(), path_in_repo=CARD, commit_message="Model card")
-    except Exception as error:  # of the network, of the hub: the library raises a dozen types
+    except Exception as error:  # errors of the network and of the hub: the library raises a dozen types
         said = " ".join(str(error).split())[:200] or type(error).__name__
         raise UserError(
             f"{KEY}: {name} was not written ({said}); what the run made is at hand, and the same command goes on from there"

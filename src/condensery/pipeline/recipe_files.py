@@ -1,8 +1,8 @@
-"""The YAML files that Hydra composes, looked at before anything is made of them: each may be somebody else's.
+"""Checks of the YAML files that Hydra composes, before they are used: each file may come from somebody else.
 
-A file that is no UTF-8 or too large, that grows without bound as its aliases are followed, or that asks for more than
-values of the config and ``CONDENSERY_*`` variables is refused in one line that names the file and the line.
-Imports nothing heavy: the command line asks it at every start.
+A file is refused, in one line that names the file and the line, for one of these faults: it is no UTF-8, it is too large, it
+grows without bound when its aliases are followed, or it refers to more than values of the config and ``CONDENSERY_*``
+variables. This module imports nothing heavy, because the command line calls it at every start.
 """
 
 import re
@@ -15,14 +15,14 @@ from yaml.reader import Reader
 
 from condensery.errors import UserError
 
-BYTES = 1 << 18  # of a file; the largest of the project has 5 KB
-NODES = 10_000  # keys and values, each alias counted as what it stands for, and long texts by their length
-DEPTH = 40  # of mappings and lists within each other
+BYTES = 1 << 18  # largest file; the project's own files have at most 5 KB
+NODES = 10_000  # most keys and values; an alias counts as the nodes it stands for, and a long text by its length
+DEPTH = 40  # deepest nesting of mappings and lists
 TOO_DEEP = f"mappings and lists lie more than {DEPTH} deep in each other"
-CHARACTERS = 64  # of a text that count as one node
-VARIABLES = "CONDENSERY_"  # how the environment variables begin that a config may read
+CHARACTERS = 64  # characters of a text that count as one node
+VARIABLES = "CONDENSERY_"  # prefix of the environment variables that a config may read
 
-# What a file may say in ${...}: another key of the config, one of our environment variables, or `oc.select`
+# The references ${...} that a file may have: a key of the config, an environment variable of this project, or `oc.select`
 _REFERENCES = re.compile(
     rf"\$\{{(?: [^${{}}:]+ | \s*oc\.env\s*:\s*{VARIABLES}\w*\s*(?:,[^${{}}]*)? | \s*oc\.select\s*:[^${{}}:]* )\}}",
     re.VERBOSE,
@@ -30,7 +30,15 @@ _REFERENCES = re.compile(
 
 
 def check_file(path: Path, own: bool = False) -> None:
-    """Raise ``UserError`` where the file is not to be composed. ``own``: it is the project's root config."""
+    """Check a YAML file before Hydra composes it.
+
+    Args:
+        path: of the file.
+        own: whether the file is the project's root config, whose references are not checked.
+
+    Raises:
+        UserError: the file is not UTF-8, not valid YAML, too large or too deep, or refers to more than it may.
+    """
     raw = path.read_bytes()
     if len(raw) > BYTES:
         raise UserError(f"{path}: a recipe has at most {BYTES // 1024} KiB, and this file {len(raw) // 1024}")
@@ -65,7 +73,7 @@ def _decoded(path: Path, raw: bytes) -> str:
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise UserError(f"{path}:{line}: not valid UTF-8; save it as UTF-8") from None
-    if text.startswith("\ufeff"):  # Hydra would miss the line `# @package` behind it
+    if text.startswith("\ufeff"):  # after it Hydra would miss the line `# @package`
         raise UserError(f"{path}:1: begins with a byte order mark; save it as UTF-8 without one")
     if match := Reader.NON_PRINTABLE.search(text):
         line = text.count("\n", 0, match.start()) + 1
@@ -74,7 +82,7 @@ def _decoded(path: Path, raw: bytes) -> str:
 
 
 def foreign_reference(text: str) -> str | None:
-    """The first ``${...}`` in a text that is more than a file may ask for; None where all are plain."""
+    """Return the first reference ``${...}`` in a text that a file may not have; None where all are allowed."""
     while "${" in text:
         shorter, replaced = _REFERENCES.subn("_", text)  # the innermost ones
         if not replaced:
@@ -89,16 +97,16 @@ class _Size(NamedTuple):
 
 
 class _Counter:
-    """Counts what a file comes to when its aliases are followed, without following them."""
+    """Counts the nodes and the depth that a file would have with its aliases followed, without following them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.open: list[tuple[str | None, int, int]] = []  # of each collection: its anchor, nodes and depth so far
-        self.anchors: dict[str, _Size | None] = {}  # None: not at its end yet
+        self.open: list[tuple[str | None, int, int]] = []  # of each open collection: anchor, nodes and depth so far
+        self.anchors: dict[str, _Size | None] = {}  # None: the node of the anchor has not ended yet
 
     @property
     def outermost(self) -> bool:
-        """Whether what comes next lies in nothing else."""
+        """Whether the next event lies outside of all collections."""
         return not self.open
 
     def refuse(self, event: yaml.Event, why: str) -> NoReturn:
@@ -106,7 +114,7 @@ class _Counter:
         raise UserError(f"{self.path}:{event.start_mark.line + 1}: {why}")
 
     def add(self, event: yaml.Event) -> None:
-        """Take in the next event of the parser."""
+        """Count the next event of the parser. Raises ``UserError`` where a limit is exceeded or an alias is wrong."""
         if isinstance(event, yaml.CollectionStartEvent):
             self.open.append((event.anchor, 1, 1))
             if event.anchor:
@@ -139,9 +147,12 @@ class _Counter:
 
 
 def environment(name: str, *default: Any) -> str | None:
-    """OmegaConf's ``oc.env``, for variables ``CONDENSERY_*`` alone. Raises ``UserError`` for others.
+    """Return an environment variable, as OmegaConf's ``oc.env`` does, but for variables ``CONDENSERY_*`` alone.
 
-    What a config reads ends up in tables, pages and W&B, and other variables hold keys and passwords.
+    Values of a config end up in tables, pages and W&B, and other variables hold keys and passwords.
+
+    Raises:
+        UserError: the name has another prefix.
     """
     if not str(name).startswith(VARIABLES):
         raise UserError(

@@ -1,8 +1,9 @@
-"""What a recipe may set. It may be somebody else's, and must not run anything, nor write where nobody asked it to.
+"""Limits on the settings of a recipe, which may come from somebody else.
 
-Every YAML file is held to it, wherever it lies: recipes, options of groups, a folder of ``--config-dir``. Two are the
-person's own: ``conf/config.yaml``, and ``conf/launcher/``, which describes the machine. What is typed on the command line
-is the person's own as well; of that, ``may_be_called`` alone is asked. SECURITY.md says it for users.
+A recipe must not run anything, nor write anywhere unless the user asked for it. The limits hold for every YAML file: recipes,
+options of groups, a folder of ``--config-dir``. Two exceptions belong to the user: ``conf/config.yaml``, and
+``conf/launcher/``, which describes the machine. The command line belongs to the user as well; only ``may_be_called`` checks
+it. SECURITY.md explains the limits for users.
 """
 
 import os
@@ -34,11 +35,11 @@ KEYS: tuple[str, ...] = ("name", "seed", "output_root", "jobs", "force", "ask", 
 KEYS += ("fetch", "dry_run", "dry_run_gpu", "dry_run_share", "published_cost", "estimate", "choose")
 TYPED = ("output_root", "launcher", "push_to_hub")  # keys that only the command line, or a file of one's own, may set
 
-# Of `hydra` and of `launcher` what a recipe may set: nothing of it names a command, a class, a file, a host or a variable
+# Keys of `hydra` and `launcher` that a recipe may set: none of them names a command, a class, a file, a host or a variable
 HYDRA = ("mode", "sweeper.params", "sweeper.max_batch_size")
 LAUNCHER = ("kind", "cluster", "nodes", "hours", "cpus_per_process", "memory")
 
-CALLED = {f"{one.__module__}.{one.__qualname__}": one for one in (JoinedTable,)}  # what of ours a config may name
+CALLED = {f"{one.__module__}.{one.__qualname__}": one for one in (JoinedTable,)}  # classes that a config may name
 
 _load_file = ConfigRepository.load_config
 _load_part = ConfigLoaderImpl._load_single_config
@@ -47,14 +48,14 @@ _compose = ConfigLoaderImpl._compose_config_from_defaults_list
 _call = hydra.utils.instantiate
 _follow = Container.resolve_parse_tree
 
-NAME = 255  # characters of a file's name in `defaults`
-REFERENCES = 2_000  # ${...} that are followed for one composed config; the largest recipe of the project has 160
-TEXT = 1 << 20  # characters that one of them may come to
-_followed = [0]  # how many were, since the config was composed
+NAME = 255  # most characters of a file's name in `defaults`
+REFERENCES = 2_000  # most ${...} that are followed for one composed config; the project's largest recipe has 160
+TEXT = 1 << 20  # most characters of the value of one reference
+_followed = [0]  # number of references that were followed since the config was composed
 
 
 def install() -> None:
-    """Let Hydra ask before it reads a file, takes in a part of the config, or calls anything. Again: no change."""
+    """Let Hydra check each file, each part of the config and each call before it uses it; a second call changes nothing."""
     ConfigRepository.load_config = _checked_file  # type: ignore[method-assign]
     ConfigLoaderImpl._load_single_config = _checked_part  # type: ignore[method-assign]
     config_loader_impl.create_defaults_list = _checked_list
@@ -65,7 +66,7 @@ def install() -> None:
 
 
 def _own(folder: str) -> bool:
-    """Whether it is the folder ``conf`` beside ``run.py``, or that of the installed package."""
+    """Whether a folder is ``conf`` beside ``run.py``, or the folder of recipes in the installed package."""
     own = (Path(os.environ.get("CONDENSERY_HOME", ".")) / "conf", RECIPES)
     return os.path.realpath(folder) in map(os.path.realpath, own)
 
@@ -81,7 +82,7 @@ def _checked_file(self: ConfigRepository, config_path: str) -> Any:
     check_file(path, own=_own(source.path) and name == f"{ROOT}.yaml")
     try:
         return _load_file(self, config_path)
-    except (ValueError, AssertionError, AttributeError) as error:  # what Hydra says of a heading or list of defaults
+    except (ValueError, AssertionError, AttributeError) as error:  # Hydra's, about a heading or list of defaults
         raise UserError(f"{path}: {' '.join(str(error).split())}") from None
 
 
@@ -98,7 +99,7 @@ def _checked_part(self: ConfigLoaderImpl, default: Any, repo: Any) -> Any:
 
 
 def _checked_list(*args: Any, **kwargs: Any) -> Any:
-    """Refuse options of Hydra's own groups that a recipe has chosen; which ones run is the person's choice."""
+    """Refuse options of Hydra's own groups that a recipe has chosen; only the user may choose them."""
     try:
         defaults_list = _list_parts(*args, **kwargs)
     except RecursionError:
@@ -130,7 +131,7 @@ def _checked_composition(self: ConfigLoaderImpl, defaults: Any, repo: Any) -> An
 
 
 def _counted_reference(self: Container, *args: Any, **kwargs: Any) -> Any:
-    """Follow a ``${...}``, unless they multiply: ``a: ${b}${b}``, ``b: ${c}${c}`` and so on."""
+    """Follow a reference ``${...}``, unless references multiply: ``a: ${b}${b}``, ``b: ${c}${c}`` and so on."""
     _followed[0] += 1
     target = _follow(self, *args, **kwargs) if _followed[0] <= REFERENCES else None
     text = target._value() if isinstance(target, Node) else target
@@ -140,7 +141,7 @@ def _counted_reference(self: Container, *args: Any, **kwargs: Any) -> Any:
 
 
 def _collections(config: Any, key: str = "") -> Iterator[tuple[str, bool]]:
-    """The keys of the lists and mappings in a config, each with whether it is a list."""
+    """Yield the keys of the lists and mappings in a config, each with whether it is a list."""
     for name, value in _items(config):
         if OmegaConf.is_config(value) and not value._is_none():
             yield f"{key}{name}", OmegaConf.is_list(value)
@@ -148,7 +149,16 @@ def _collections(config: Any, key: str = "") -> Iterator[tuple[str, bool]]:
 
 
 def check_content(place: Path | str, config: Any, machine: bool = False) -> None:
-    """Raise ``UserError`` where a file sets what only the person may. ``machine``: it is one of ``conf/launcher``."""
+    """Check that a file sets only the keys that a recipe may set.
+
+    Args:
+        place: the file, for the message.
+        config: its content.
+        machine: whether the file lies in ``conf/launcher``, which may set every key of ``launcher``.
+
+    Raises:
+        UserError: the file sets a key that only the user may set, or a group that is no mapping.
+    """
     for key, value in _items(config):
         if key == "hydra":
             _check_node(place, key, value, HYDRA)
@@ -166,7 +176,7 @@ EXAMPLES = {"stages": ", such as {corpus: {stage: corpus}}", "figures": ", such 
 
 
 def check_sweep(place: Path | str, params: Any) -> None:
-    """Raise ``UserError`` where a recipe sweeps over what it may not set: Hydra takes its values as if typed."""
+    """Raise ``UserError`` where a recipe sweeps over a key that it may not set; Hydra takes such values as if typed."""
     for key, value in _items(params):
         first = re.split(r"[^A-Za-z_]", key.lstrip("+"))[0]
         if first not in {*KEYS, "experiment"} - set(TYPED):
@@ -176,7 +186,7 @@ def check_sweep(place: Path | str, params: Any) -> None:
 
 
 def _check_node(place: Path | str, key: str, value: Any, allowed: tuple[str, ...]) -> None:
-    """Refuse what lies in the node ``key`` but is not among ``allowed``; what sets nothing is let be."""
+    """Refuse settings in the node ``key`` that are not among ``allowed``; a key without a value is accepted."""
     for name, leaf in _leaves(value, key):
         inside = name.partition(".")[2]
         if leaf is not None and not any(inside == one or inside.startswith(f"{one}.") for one in allowed):
@@ -184,7 +194,7 @@ def _check_node(place: Path | str, key: str, value: Any, allowed: tuple[str, ...
 
 
 def _leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:
-    """The keys of all values in a node, as they are written; a mapping or list without any holds none."""
+    """Yield the keys and values in a node as they are written; an empty mapping or list yields none."""
     if OmegaConf.is_dict(value) and not OmegaConf.is_interpolation(value):
         for name, inner in _items(value):
             yield from _leaves(inner, f"{key}.{name}")
@@ -193,14 +203,14 @@ def _leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:
 
 
 def _items(config: Any) -> list[tuple[str, Any]]:
-    """The keys of a mapping with their values as they are written; none of anything else."""
+    """Return the keys of a mapping with their values as they are written; an empty list for anything else."""
     if not isinstance(config, DictConfig) or config._is_none() or config._is_missing() or config._is_interpolation():
         return []
     return [(str(key), value) for key, value in config.items_ex(resolve=False)]
 
 
 def _is_mapping(value: Any) -> bool:
-    """Whether it is a mapping, or stands for one elsewhere, or says nothing."""
+    """Whether a value is a mapping, a reference that may lead to one, or no value."""
     return value is None or OmegaConf.is_dict(value) or (isinstance(value, str) and (value == "???" or "${" in value))
 
 
@@ -210,7 +220,7 @@ def _checked_call(config: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def refuse_foreign_targets(config: Any) -> None:
-    """Raise ``UserError`` for a ``_target_`` anywhere in ``config`` that is not to be called."""
+    """Raise ``UserError`` for a ``_target_`` anywhere in ``config`` that may not be called."""
     if OmegaConf.is_dict(config) and "_target_" in config and not may_be_called(str(config["_target_"])):
         key = config._get_full_key("_target_")
         raise UserError(
@@ -223,9 +233,9 @@ def refuse_foreign_targets(config: Any) -> None:
 
 
 def may_be_called(target: str) -> bool:
-    """Whether a ``_target_`` is on the list of ours, or a launcher or sweeper that Hydra found among its plugins.
+    """Whether a ``_target_`` may be called: a class of ``CALLED``, or a launcher or sweeper among Hydra's plugins.
 
-    Both lists hold the classes themselves under the module that defines them, so no other way to name a thing passes.
+    Both lists name each class by the module that defines it, so no other name of the same class passes.
     """
     plugin = Plugins.instance().class_name_to_class.get(target)
     return target in CALLED or (plugin is not None and issubclass(plugin, Launcher | Sweeper))

@@ -1,4 +1,4 @@
-"""One run: the graph is made, its artifacts are computed or found, the table is written and shown."""
+"""One run: makes the graph, computes or finds its artifacts, and writes and shows the table."""
 
 import os
 import sys
@@ -36,9 +36,14 @@ NEXT = 'Ask it:  {command} ask="what you look for"'
 
 @dataclass(frozen=True)
 class Finished:
-    """What a run leaves: its folder, the rows of its table, how stages failed, and why figures could not be drawn.
+    """The result of a run.
 
-    A dry run, and a table without a recipe, has no folder; a dry run has what is left to be made.
+    Attributes:
+        folder: the run's folder; None for a dry run and for a table without a recipe.
+        rows: the rows of its table.
+        failures: the failures, by the name of the stage.
+        faults: the reasons why figures could not be drawn.
+        costs: of a dry run, the costs of the artifacts that are still to be made.
     """
 
     folder: Path | None
@@ -49,7 +54,7 @@ class Finished:
 
     @property
     def error(self) -> UserError | StageError | None:
-        """What is said at the end: the one fault, or a line for each with the stages that it hit."""
+        """The error at the end of the run: the one fault, or a line per fault with the stages that it hit; or None."""
         hit: dict[str, list[str]] = {}
         for name, failure in self.failures.items():
             hit.setdefault(str(failure.error), []).append(name)
@@ -63,7 +68,12 @@ class Finished:
 
 
 def run(cfg: DictConfig) -> Finished:
-    """Run a composed config. Raises ``UserError`` for bad input, and what stages failed of when all others are done."""
+    """Run a composed config.
+
+    Raises:
+        UserError: bad input, or a fault that made stages or figures fail, raised after all other stages are done.
+        StageError: an unexpected exception in a stage, or several faults, raised after all other stages are done.
+    """
     if keys := study.meant_to_sweep():
         print(f"this recipe is a sweep over {' and '.join(keys)}: -m runs all jobs, this is one of them", flush=True)
     finished = run_all(cfg)
@@ -73,13 +83,21 @@ def run(cfg: DictConfig) -> Finished:
 
 
 def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
-    """The same, but the failures of stages are returned. ``job``: of the sweep that the run belongs to."""
+    """Run a composed config and return the failures of stages instead of raising them.
+
+    Args:
+        cfg: the composed config.
+        job: the job of a sweep that the run is; None = a run of its own.
+
+    Raises:
+        UserError: bad input.
+    """
     starts = read(cfg)
     store = Store(starts.graphs[0].root.output_root)
     graph, to_choose = starts.graph(store), starts.chosen(store) is None
     root = graph.root
     if not graph.nodes and (root.table.columns or root.table.studies):
-        from condensery.pipeline.reports import tables  # not at the head: a dry run shows no table
+        from condensery.pipeline.reports import tables  # not at the head of the file: a dry run shows no table
 
         tables.write(root)
         return Finished(None, [])
@@ -134,7 +152,7 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
     if not job and not failures and not faults:
         asking.finish(graph, folder)
     measured = [row for row in rows if not row.failed]
-    answers = graph.answers is not None and store.sound(graph.nodes[graph.answers])  # though other stages failed
+    answers = graph.answers is not None and store.sound(graph.nodes[graph.answers])  # even if other stages failed
     if measured or answers or not failures:
         if not (job or failures or faults or root.ask is not None):
             _say_how_to_go_on(graph)
@@ -146,7 +164,7 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
 
 
 def _say_how_to_go_on(graph: Graph) -> None:
-    """Print the lines of ``next``; of a recipe without any how it is asked, where it can be."""
+    """Print the lines of ``next``; for a recipe without them, the command that asks the run, if it can answer."""
     given = graph.root.next or [NEXT] * can_answer(graph)
     if lines := study.going_on(given):
         print("\n" + "\n".join(lines), flush=True)
@@ -170,7 +188,7 @@ def _runtime(graph: Graph, group: str, labels: Mapping[str, str]) -> Runtime:
 
 
 def _write_recipe(cfg: DictConfig, graph: Graph, store: Store, folder: Path) -> None:
-    """``config.yaml`` (as composed, stages resolved), ``graph.json``, and links to the artifacts under ``stages/``."""
+    """Write ``config.yaml`` (as composed, stages resolved), ``graph.json``, and links to the artifacts in ``stages/``."""
     kinds = {node.kind for node in graph.nodes.values()}
     config = {key: value for key, value in cfg.items_ex(resolve=False) if key not in ("stage", "stages")}
     config["stage"] = {kind: value for kind, value in cfg.stage.items_ex(resolve=False) if kind in kinds}
@@ -191,7 +209,7 @@ def _write_recipe(cfg: DictConfig, graph: Graph, store: Store, folder: Path) -> 
 
 
 def run_job(cfg: DictConfig) -> None:
-    """Run one job of a sweep and record its results, or its error, which is printed at once."""
+    """Run one job of a sweep and record its results or its error; an error is printed at once."""
     hydra = HydraConfig.get()
     overrides = [override.lstrip("+") for override in hydra.overrides.task]
     record: dict[str, Any] = {"number": int(hydra.job.num), "overrides": overrides, "folder": None, "error": None}

@@ -1,8 +1,8 @@
 """Several checkpoints in one run, ``backbone.name=[A,B]``: each has rows of its own, and the better one goes on.
 
-Each checkpoint has its own tokenizer and so its own tokens. So the recipe is composed once for each, as if there were no
-other, and the graphs are joined: what each needs to be chosen and for its rows, and the whole recipe of the chosen one. Its
-artifacts are those of a run of it alone.
+Each checkpoint has its own tokenizer and so its own tokens. So the recipe is composed once for each checkpoint, as if there
+were no other. The joined graph has the whole recipe of the chosen checkpoint, and for each other checkpoint the stages that
+its measurement and its rows need. The artifacts are the same as those of a run with the chosen checkpoint alone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,14 +24,23 @@ KEY = "backbone.name"
 
 @dataclass(frozen=True)
 class Starts:
-    """The checkpoints of a run: how rows call each, and the config and the graph of the whole recipe on it."""
+    """The checkpoints of a run.
+
+    Attributes:
+        labels: the name of each checkpoint in rows of the table.
+        configs: the composed config of each.
+        graphs: the graph of the whole recipe on each.
+    """
 
     labels: Sequence[str]
     configs: Sequence[DictConfig]
     graphs: Sequence[Graph]
 
     def chosen(self, store: Store) -> int | None:
-        """The place of the one that goes on, the highest by ``choose``, of equal ones the first; None: not known yet."""
+        """Return the place of the checkpoint that goes on: the best by ``choose``, the first of equal ones.
+
+        None = the checkpoints are not measured yet.
+        """
         if len(self.graphs) == 1:
             return 0
         if any(state != "hit" for state in store.states(self.before()).values()):
@@ -40,7 +49,7 @@ class Starts:
         return values.index(max(values))
 
     def before(self) -> Graph:
-        """What must be there before one can be chosen."""
+        """Return the graph of the stages that must be finished before a checkpoint can be chosen."""
         first, *others = self.graphs
         common = {
             name: node
@@ -54,20 +63,23 @@ class Starts:
         return Graph(first.root.model_copy(update={"force": forced}), nodes, {})
 
     def once_made(self) -> "Starts":
-        """The same when all of ``before`` was made: what of it was to be made anew is not made once more."""
+        """Return the same checkpoints after the stages of ``before`` were made, without forcing these stages again."""
         made = self.before().nodes
         forced = {"force": [name for name in self.graphs[0].root.force if name not in made]}
         graphs = [replace(graph, root=graph.root.model_copy(update=forced)) for graph in self.graphs]
         return replace(self, graphs=graphs)
 
     def config_of(self, graph: Graph) -> DictConfig:
-        """The config of the one that a whole graph goes on with."""
+        """Return the config of the checkpoint that a whole graph goes on with."""
         return next(
             own for own, of in zip(self.configs, self.graphs, strict=True) if of.root.backbone == graph.root.backbone
         )
 
     def graph(self, store: Store) -> Graph:
-        """The whole recipe of the chosen one, or of the first; of each other what it is chosen by, and its rows."""
+        """Return the joined graph: the whole recipe of the chosen checkpoint, or of the first where none is chosen yet.
+
+        For each other checkpoint it has the stages of its measurement and its rows.
+        """
         chosen = self.chosen(store)
         at = chosen or 0
         first = self.graphs[at]
@@ -95,11 +107,11 @@ class Starts:
         return replace(first, root=root, nodes=nodes, rows=rows, unmeasured=unmeasured, choice=said)
 
     def _label(self, row: str, at: int) -> str:
-        """How a row of one of them is called: those that each has say whose they are."""
+        """Return the label of a row; a row that every checkpoint has is marked with the checkpoint's name."""
         return f"{row}: {self.labels[at]}" if row in _choose(self.graphs[at]).rows else row
 
     def _needed(self, at: int) -> list[str]:
-        """The nodes of one of them that it is chosen by and that its rows are made of, in topological order."""
+        """Return the nodes that a checkpoint's measurement and rows need, in topological order."""
         graph = self.graphs[at]
         wanted = {_choose(graph).by, *(graph.rows[row] for row in _choose(graph).rows if row in graph.rows)}
         for name in reversed(list(graph.nodes)):  # readers before what they read
@@ -108,7 +120,10 @@ class Starts:
         return [name for name in graph.nodes if name in wanted]
 
     def _beside(self, others: Mapping[str, Node], at: int) -> tuple[dict[str, Node], dict[str, str]]:
-        """What one of them needs besides ``others``, as nodes called ``NAME.2`` and the like; and how each name is called."""
+        """Return the nodes that a checkpoint needs besides ``others``, renamed to ``NAME.2`` and so on.
+
+        Also returns the new name of each node by its old one.
+        """
         nodes, names = dict[str, Node](), dict[str, str]()
         for name in self._needed(at):
             node = self.graphs[at].nodes[name]
@@ -120,11 +135,11 @@ class Starts:
         return nodes, names
 
     def _found(self, store: Store) -> list[dict[str, Any]]:
-        """What each has on the queries that are chosen by."""
+        """Return the result of each checkpoint on the queries that choose."""
         return [store.artifact(graph.nodes[_choose(graph).by]).manifest["metrics"] for graph in self.graphs]
 
     def _said(self, at: int, store: Store) -> str:
-        """By what one was chosen, in a line."""
+        """Return a line that tells by which numbers the checkpoint was chosen."""
         found, label = self._found(store), self.labels[at]
         if found[at]["by"] is None:
             return f"There are no queries to choose {' or '.join(self.labels)} by: {label}, the first, goes on."
@@ -133,10 +148,11 @@ class Starts:
 
 
 def read(cfg: DictConfig) -> Starts:
-    """The graph of a composed config, or those of its checkpoints.
+    """Make the graph of a composed config, or a graph for each of its checkpoints.
 
-    Raises ``UserError`` with one line for whatever is wrong, such as two names of one folder, or a recipe that takes one
-    checkpoint.
+    Raises:
+        UserError: in one line, for any fault, such as two names of one folder or several checkpoints in a recipe that takes
+            only one.
     """
     given = OmegaConf.select(cfg, KEY, throw_on_missing=False)
     names = list(given) if isinstance(given, ListConfig) else [given]
@@ -157,7 +173,7 @@ def read(cfg: DictConfig) -> Starts:
 
 
 def short_names(names: Sequence[str]) -> list[str]:
-    """The last part of each path or hub name; as many parts as tell all apart."""
+    """Return the last part of each path or hub name, or as many parts as are needed to tell the names apart."""
     parts = [[part for part in str(name).split("/") if part not in ("", ".")] or [str(name)] for name in names]
     for number in range(1, max(map(len, parts)) + 1):
         short = [one_line("/".join(own[-number:])) for own in parts]
@@ -167,7 +183,14 @@ def short_names(names: Sequence[str]) -> list[str]:
 
 
 def _of_one(cfg: DictConfig, name: str | None, by: str | None, number: int) -> DictConfig:
-    """The config with one checkpoint; ``name`` None: as it is. What would choose among several is left out of one."""
+    """Return the config with one checkpoint.
+
+    Args:
+        cfg: the composed config.
+        name: the checkpoint; None = keep the config's.
+        by: the stage that measures checkpoints, if there is one; a run with a single checkpoint leaves it out.
+        number: number of checkpoints in the run.
+    """
     if name is None and by is None:
         return cfg
     own = deepcopy(cfg)
@@ -206,5 +229,5 @@ def _choose(graph: Graph) -> ChooseConfig:
 
 
 def _same(node: Node, other: Node | None) -> bool:
-    """Whether two are one artifact."""
+    """Whether two nodes are the same artifact."""
     return other is not None and bool(node.id) and (node.kind, node.id) == (other.kind, other.id)

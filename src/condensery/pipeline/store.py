@@ -1,12 +1,12 @@
-"""The store: finished artifacts by kind and id, each computed once, whatever is killed or runs beside.
+"""The store: finished artifacts by kind and id. Each is computed once, even if processes are killed or run side by side.
 
-``<root>/artifacts/<kind>/<id>/`` is whole when its manifest is there. Work happens in ``<id>.partial/`` under the lock
-``<id>.lock``; a stage that was interrupted finds its earlier work there. The manifest is written last, then the folder
-is renamed, so that a folder with the final name is never half done.
+An artifact ``<root>/artifacts/<kind>/<id>/`` is whole when its manifest is there. Work happens in ``<id>.partial/`` under the
+lock ``<id>.lock``; an interrupted stage finds its earlier work there. The manifest is written last, and then the folder is
+renamed. So a folder with the final name is never half done.
 
-The manifest is the list of what an artifact holds, no more and no less: the size and the digest of every file. The list,
-sizes, and the content of small files, are looked at whenever an artifact is to be reused; large files are read for their
-digest before a stage reads them, once in a process.
+The manifest lists exactly the files of an artifact, with the size and the digest of each. The list, the sizes and the content
+of small files are checked whenever an artifact is to be reused. The digests of large files are checked before a stage reads
+them, once per process.
 """
 
 import hashlib
@@ -34,9 +34,9 @@ from condensery.stages.registry import Stage, registry
 from condensery.system.files import content_hash, inside, read_json, write_json
 
 SCHEMA = 1
-SMALL = 1 << 18  # bytes: a file up to here is read for its digest each time
-WANDB = "wandb"  # the folder that W&B keeps for itself in an artifact
-FIELDS: dict[str, type | tuple[type, ...]] = {  # of a manifest
+SMALL = 1 << 18  # bytes: the digest of a file up to this size is checked each time
+WANDB = "wandb"  # W&B's own folder in an artifact
+FIELDS: dict[str, type | tuple[type, ...]] = {  # fields of a manifest
     **dict.fromkeys(("schema", "version"), int),
     **dict.fromkeys(("kind", "makes", "id", "name", "created", "digest"), str),
     **dict.fromkeys(("config", "inputs", "metrics", "versions", "machine", "files", "digests"), dict),
@@ -57,22 +57,26 @@ State = Literal["hit", "miss", "after", "interrupted", "forced"]
 
 
 class Store:
-    """The artifacts under ``root/artifacts``."""
+    """The artifacts under ``root/artifacts``.
+
+    Args:
+        root: the output root.
+    """
 
     def __init__(self, root: Path) -> None:
         self.folder = root / "artifacts"
-        self._sound: set[Path] = set()  # artifacts that this process wrote, or found as they were written
+        self._sound: set[Path] = set()  # artifacts that this process wrote, or has checked
 
     def path(self, node: Node) -> Path:
-        """Where the artifact of ``node`` lies or will lie."""
+        """Return the folder where the artifact of ``node`` lies or will lie."""
         return self.folder / node.kind / node.id
 
     def partial(self, node: Node) -> Path:
-        """Where the work towards the artifact of ``node`` lies."""
+        """Return the folder of the unfinished work on the artifact of ``node``."""
         return self.folder / node.kind / f"{node.id}.partial"
 
     def artifact(self, node: Node) -> Artifact:
-        """The finished artifact of ``node``."""
+        """Return the finished artifact of ``node``."""
         return Artifact(self.path(node))
 
     def has(self, node: Node) -> bool:
@@ -87,13 +91,18 @@ class Store:
         return True
 
     def sound(self, node: Node) -> bool:
-        """Whether the artifact is there, as far as ``has`` looks as it was written."""
+        """Whether the artifact is there and passes the checks of ``has``."""
         return self.path(node).exists() and not _twice(self.path(node))
 
     def check(self, artifacts: Iterable[Artifact], parents: bool = True) -> None:
-        """Raise ``UserError`` where one of the artifacts is not as it was written, or of what they were made from.
+        """Check the artifacts in full, with the digests of large files.
 
-        ``parents``: look at the latter too, as before anything is made of them.
+        Args:
+            artifacts: the artifacts to check.
+            parents: whether to check the artifacts that they were made from too, as before a stage reads them.
+
+        Raises:
+            UserError: an artifact is not as it was written.
         """
         left = list(artifacts)
         while left:
@@ -110,7 +119,11 @@ class Store:
             left += [parent for field in artifact.manifest["inputs"] for parent in artifact.inputs(field)]
 
     def states(self, graph: Graph) -> dict[str, State]:
-        """What a run would do with each node: take it, compute it, or compute it after one of its inputs."""
+        """Return the state of each node: whether a run would reuse it, compute it, or compute it after an input.
+
+        Raises:
+            UserError: an artifact is damaged.
+        """
         states: dict[str, State] = {}
         for name, node in graph.nodes.items():
             if name in graph.root.force:
@@ -124,9 +137,19 @@ class Store:
         return states
 
     def ensure(self, node: Node, runtime: Runtime, force: bool = False) -> bool:
-        """Make the artifact of ``node`` unless it is there; return whether this call computed it.
+        """Make the artifact of ``node`` unless it is there.
 
-        With ``force`` it is computed anew, and the old one replaced when the new one is whole.
+        Args:
+            node: the stage.
+            runtime: settings of this machine.
+            force: whether to compute the artifact anew; the new artifact replaces the old one when it is whole.
+
+        Returns:
+            whether this call computed the artifact.
+
+        Raises:
+            UserError: an artifact is damaged.
+            Exception: any exception that the stage raises.
         """
         if not force and self.has(node):
             return False
@@ -136,7 +159,7 @@ class Store:
                 shutil.rmtree(self.partial(node), ignore_errors=True)
             elif self.has(node):
                 return False
-            if not (self.partial(node) / "manifest.json").exists():  # there: killed just before it was renamed
+            if not (self.partial(node) / "manifest.json").exists():  # there: killed just before renaming
                 self._compute(node, runtime)
             self._publish(node)
         return True
@@ -187,19 +210,24 @@ class Store:
 
 
 def _for_all(files: Iterable[Path]) -> None:
-    """Let those read a file who may read what this process writes; safetensors keeps its own for the owner."""
+    """Give files the permissions of this process's umask; safetensors makes its files readable by the owner alone."""
     os.umask(mask := os.umask(0))
     for path in files:
         path.chmod(0o666 & ~mask)
 
 
 def _twice(path: Path, whole: bool = False) -> str:
-    """``_damage``, looked at twice: a forced run may just have replaced the folder."""
+    """Return ``_damage`` of an artifact, checked twice, since a forced run may just have replaced the folder."""
     return _damage(path, whole) if _damage(path, whole) and path.exists() else ""
 
 
 def _damage(path: Path, whole: bool) -> str:
-    """What is wrong with an artifact folder; empty where nothing is. ``whole``: the content of large files counts too."""
+    """Return the fault of an artifact folder; empty where there is none.
+
+    Args:
+        path: the folder.
+        whole: whether the content of large files is checked too.
+    """
     try:
         manifest = read_json(path / "manifest.json")
     except (UserError, OSError):
@@ -231,9 +259,9 @@ def _damage(path: Path, whole: bool) -> str:
 
 
 def _surplus(path: Path, files: Collection[str]) -> str:
-    """A file, or a link to a folder, that lies in an artifact's folder and is none of its own; empty where none does.
+    """Return a file or a linked folder that does not belong to an artifact but lies in its folder; empty where none does.
 
-    Names that begin with a dot count for nothing: file systems and viewers leave such behind, and no stage reads them.
+    Names that begin with a dot are ignored: file systems and viewers leave such files behind, and no stage reads them.
     """
     known = {"manifest.json", *files}
     for above, folders, names in os.walk(path):
@@ -247,13 +275,13 @@ def _surplus(path: Path, files: Collection[str]) -> str:
 
 
 def _digest(manifest: Mapping[str, Any]) -> str:
-    """Of all that a manifest says, before it is written as after it is read."""
+    """Return the digest of a manifest's content, which is the same before writing and after reading."""
     text = json.dumps(json.loads(json.dumps(manifest)), sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def _remove_half_written(folder: Path) -> None:
-    """Remove what ``files.atomic`` was writing when an earlier attempt was killed; it would end up in the artifact."""
+    """Remove files that ``files.atomic`` was writing when an earlier attempt was killed; the artifact would keep them."""
     for path in sorted(folder.rglob(".*.tmp")):
         if path.is_dir():
             shutil.rmtree(path)
@@ -262,7 +290,7 @@ def _remove_half_written(folder: Path) -> None:
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    """The files of an artifact by their names in its folder; what W&B keeps there for itself is none of them."""
+    """Return the files of an artifact by their names in its folder, without the manifest and W&B's own files."""
     files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
     return {name: path for name, path in files.items() if name != "manifest.json" and not name.startswith(f"{WANDB}/")}
 
@@ -303,7 +331,7 @@ def _versions() -> dict[str, str]:
 
 @cache
 def _revision() -> str | None:
-    """The git revision of the checkout that this package lies in, with ``+`` where files are changed."""
+    """Return the git revision of this package's checkout, with ``+`` where files are changed; None without a checkout."""
     project = Path(__file__).parents[3]
     if not (project / ".git").exists():  # installed as a package, perhaps inside a checkout of something else
         return None

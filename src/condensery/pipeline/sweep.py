@@ -18,7 +18,7 @@ from condensery.pipeline.complaints import Stopped
 from condensery.pipeline.reports.study import SWEPT, swept_keys
 from condensery.system.files import expanded, read_json
 
-FOLDER = "CONDENSERY_SWEEP"  # environment variable: where the jobs of this sweep leave their records
+FOLDER = "CONDENSERY_SWEEP"  # environment variable: the folder where the jobs of this sweep leave their records
 failed: list[str] = []  # of the last sweep in this process: the labels of the jobs that failed
 
 
@@ -26,8 +26,8 @@ class JoinedTable(Callback):
     """Hydra's callback: clears the records of an earlier sweep, and joins those of this one into a table at its end."""
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Say where the records go; through the environment, so that a launcher's processes know it too."""
-        from condensery.pipeline.config import STUDY  # with pydantic and all keys of the root
+        """Set the folder of the records, in the environment, so that a launcher's processes know it too."""
+        from condensery.pipeline.config import STUDY  # a slow import: pydantic and all keys of the root
 
         if not re.fullmatch(STUDY, str(config.get("name"))):  # before anything in a folder of that name is touched
             raise Stopped from UserError(f"name: must match {STUDY}, got {shown(repr(config.get('name')))}")
@@ -49,12 +49,12 @@ class JoinedTable(Callback):
             project_sweep([Costs(**costs) for costs in planned])
         if not any(record["folder"] or record["error"] for record in records):  # a dry run leaves nothing
             shutil.rmtree(folder / "jobs", ignore_errors=True)
-            with suppress(OSError):  # there is something of an earlier sweep, or of other recipes
-                if [path.name for path in folder.iterdir()] == ["multirun.yaml"]:  # Hydra's
+            with suppress(OSError):  # fails where files of an earlier sweep or of other recipes lie there
+                if [path.name for path in folder.iterdir()] == ["multirun.yaml"]:  # Hydra's own file
                     (folder / "multirun.yaml").unlink()
                 folder.rmdir()
                 folder.parent.rmdir()
             return
-        from condensery.pipeline.reports.swept import report_of_sweep  # with tables and figures
+        from condensery.pipeline.reports.swept import report_of_sweep  # a slow import: tables and figures
 
         failed.extend(report_of_sweep(folder, records, config))

@@ -1,6 +1,6 @@
-"""A worker: a process that computes one stage after the other for the executor, and never outlives it.
+"""A worker: a process that computes one stage after the other for the executor and never outlives the executor.
 
-Each worker leads its own process group, so that a stage's helpers end with it and Ctrl-C reaches the executor alone.
+Each worker leads its own process group, so that a stage's helpers end with the worker and Ctrl-C reaches only the executor.
 """
 
 import os
@@ -20,25 +20,34 @@ from condensery.system.children import Parent
 from condensery.system.signals import leave_if_asked, leave_upon
 from condensery.system.spawning import spawning
 
-PATIENCE = 5.0  # seconds between asking a worker to end and making it
+PATIENCE = 5.0  # seconds between asking a worker to end and killing it
 
 
 class StageError(Exception):
-    """What is printed as it is: the traceback of an unexpected exception in a stage, or lines about several stages."""
+    """An error whose text is printed as it is: the traceback of an unexpected exception, or lines about several stages."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """How a stage failed. It keeps no traceback, and so nothing of what the stage had in memory."""
+    """The failure of a stage. It keeps no traceback, and so none of the stage's objects in memory."""
 
     error: UserError | StageError
-    reason: str  # in one line
+    reason: str  # the error in one line
 
 
 def attempt(store: Store, runtime: Runtime, node: Node, force: bool) -> bool | Failure:
-    """Compute ``node`` in this process; return whether this call computed it, or how it failed.
+    """Compute ``node`` in this process.
 
-    What a library raises once the process is to leave is no failure of the stage.
+    An exception that a library raises after the process was asked to end is no failure of the stage.
+
+    Args:
+        store: the store of the artifact.
+        runtime: settings of this machine.
+        node: the stage.
+        force: whether to compute it even if the artifact is there.
+
+    Returns:
+        whether this call computed the artifact, or the failure.
     """
     try:
         return store.ensure(node, runtime, force)
@@ -54,10 +63,10 @@ def attempt(store: Store, runtime: Runtime, node: Node, force: bool) -> bool | F
 
 
 class Worker:
-    """The executor's side of one worker process, which ends by ``stop``.
+    """The executor's side of one worker process, which ``stop`` ends.
 
-    It is made in a block ``deaf_to_ctrl_c`` that ends when whoever is to stop it knows it: of one that Ctrl-C made
-    unknown in between, the end of this process would wait for the end.
+    Make it in a block ``deaf_to_ctrl_c`` that lasts until the code that stops workers knows it. If Ctrl-C came in between,
+    nobody would stop the worker, and this process would wait for it at its own end.
     """
 
     def __init__(self, root: Path, runtime: Runtime, environment: Mapping[str, str]) -> None:
@@ -65,7 +74,7 @@ class Worker:
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(Parent.here(), theirs, root, runtime, dict(environment)))
         self.process.start()
-        theirs.close()  # the end of the worker is then seen as the end of the pipe
+        theirs.close()  # so that the end of the worker shows as the end of the pipe
         self.node: Node | None = None
 
     def begin(self, node: Node, force: bool) -> None:
@@ -84,7 +93,7 @@ class Worker:
                 return ended
 
     def end(self) -> tuple[Node, bool | Failure]:
-        """The stage that came to its end, and whether it was computed here, or how it failed."""
+        """Return the stage that has ended, and whether the worker computed it, or the failure."""
         node, self.node = self.node, None
         assert node is not None
         with suppress(EOFError, OSError):
@@ -93,13 +102,13 @@ class Worker:
                 return node, result
         self.process.join(PATIENCE)
         code = self.process.exitcode
-        _kill_group(self.process.pid, signal.SIGKILL)  # helpers that it left behind
+        _kill_group(self.process.pid, signal.SIGKILL)  # helpers that the worker left behind
         why = f"killed by signal {-code}, perhaps for want of memory" if code and code < 0 else f"exit code {code}"
         text = f"stage {node.name}: its process died ({why}); run the same command to go on"
         return node, Failure(UserError(text), text)
 
     def stop(self) -> None:
-        """End the process and all it started: at once when idle, by SIGTERM and then SIGKILL when busy."""
+        """End the process and its helpers: at once when idle, by SIGTERM and then SIGKILL when busy."""
         with suppress(OSError):
             if self.node is None:
                 self.connection.send(None)
@@ -107,7 +116,7 @@ class Worker:
                 self.process.terminate()
         self.process.join(PATIENCE)
         _kill_group(self.process.pid, signal.SIGKILL)
-        self.process.kill()  # one that is still starting leads no group yet
+        self.process.kill()  # a process that is still starting leads no group yet
         self.process.join()
         self.connection.close()
 
@@ -121,7 +130,7 @@ def _kill_group(leader: int | None, number: int) -> None:
 def _serve(
     parent: Parent, connection: Connection, root: Path, runtime: Runtime, environment: Mapping[str, str]
 ) -> None:
-    """The worker's side: compute what is sent until ``None`` comes."""
+    """The worker's side: compute each node that is sent, until ``None`` comes."""
     with suppress(OSError):
         os.setpgid(0, 0)
     parent.end_with()

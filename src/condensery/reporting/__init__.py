@@ -1,1 +1,1 @@
-"""Numbers to what a person looks at: the table of a run, its training curves, the passages found for a question."""
+"""Presents results to people: the table of a run, its training curves, the passages found for a question."""

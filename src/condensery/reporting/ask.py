@@ -1,4 +1,4 @@
-"""Ask a retriever anything: the best passages for a text, to be read."""
+"""Asks a retriever: finds the best passages for any text and prints them."""
 
 import unicodedata
 
@@ -12,8 +12,8 @@ from condensery.retrieval.searcher import Hit
 from condensery.text.collection import Collection
 from condensery.text.words import between_letters
 
-CHARACTERS = 600  # of a passage that are shown
-TURNS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # turn the direction of what follows
+CHARACTERS = 600  # shown characters of a passage
+TURNS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # turn the direction of the text behind them
 
 
 def ask(text: str, search: Search, collection: Collection, k: int = 5) -> list[Hit]:
@@ -28,7 +28,7 @@ def ask(text: str, search: Search, collection: Collection, k: int = 5) -> list[H
 
 
 def show(text: str, answers: list[Hit], console: Console | None = None) -> None:
-    """Print the answers to a terminal; long passages are cut, and what would steer the terminal is made visible."""
+    """Print the answers to a terminal. Long passages are cut, and characters that steer a terminal are made visible."""
     console = console or Console()
     console.print(Text.assemble(("? ", "bold"), in_line(text)))
     if not answers:
@@ -42,14 +42,15 @@ def show(text: str, answers: list[Hit], console: Console | None = None) -> None:
 
 
 def in_line(text: str) -> str:
-    """``printable``, in one line."""
+    """The text of ``printable`` in one line."""
     return " ".join(printable(text).split())
 
 
 def printable(text: str) -> str:
-    """The text with pictures in the place of control characters (␛ for ESC); line feeds and tabs stay.
+    """The text with pictures in place of control characters (␛ for ESC); line feeds and tabs stay.
 
-    Others that a terminal acts upon, or cannot show (C1 controls, turns of direction, halves of a pair), become \ufffd.
+    Other characters that a terminal acts on or cannot show become \ufffd: C1 controls, marks of direction, and lone
+    surrogates.
     """
     return "".join(map(_visible, text.replace("\r\n", "\n")))
 

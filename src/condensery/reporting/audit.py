@@ -1,4 +1,4 @@
-"""The tables of a pair audit: what annotators say, beside what was published, and what BM25 says."""
+"""The tables of a pair audit: the judgements of annotators beside the published numbers, and the ranks of BM25."""
 
 import math
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ from condensery.reporting.formats import markdown, show
 from condensery.reporting.table import MISSING, Cell, Table
 from condensery.system.files import atomic, read_json
 
-# the rows of the published numbers; as printed, though 56.6 is no multiple of half a percent
+# the rows of the published numbers, as printed; 56.6 is no multiple of half a percent, which 200 pairs would give
 PUBLISHED = {PASSAGES: "Q/5/passage-passage", QUERIES: "Q/5/passage-query"}
 
 
 def judged(votes: Votes) -> dict[str, Any]:
-    """What the votes (pairs, annotators) on pairs of one kind come to; kappa is ``None`` where it is not defined."""
+    """Sum up the votes (pairs, annotators) on pairs of one kind. ``kappa`` is ``None`` where it is not defined."""
     high, pairs = int(majority(votes).sum()), len(votes)
     says_high = votes.sum(axis=1)
     kappa = fleiss_kappa(np.stack([says_high, votes.shape[1] - says_high], axis=1))
@@ -35,7 +35,7 @@ def judged(votes: Votes) -> dict[str, Any]:
 
 
 def tables(audit: dict[str, Any]) -> list[Table]:
-    """The tables of ``audit.json``: the annotators' always, with dashes before there are judgements; and BM25's."""
+    """The tables of ``audit.json``: always that of the annotators, with dashes before there are judgements; and BM25's."""
     kinds: dict[str, dict[str, Any]] = audit["kinds"]
     shown = [_by_annotators(kinds, audit["sheets"])]
     if any("proxy" in numbers for numbers in kinds.values()):

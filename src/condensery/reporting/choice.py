@@ -1,18 +1,24 @@
-"""What was kept of a training, in words; see the stage ``keep_best``."""
+"""Tells in words which weights the stage ``keep_best`` kept of a training."""
 
 from collections.abc import Mapping
 from typing import Any
 
-HELD_OUT = "queries of passages that are held out"  # what is chosen by where nothing is judged
+HELD_OUT = "queries of passages that are held out"  # the basis of the choice where no query is judged
 Kept = Mapping[str, Any]
 
 
 def choice(kept: Kept) -> str:
-    """What ``kept.json`` says, in words: by what was chosen, what the start has, what the best of training, what is kept.
+    """The content of ``kept.json`` in a sentence: basis of the choice, MRR@10 of the start and of the best, what is kept.
 
-    ``kept``: ``by`` (None where there were no queries), ``queries``, ``share`` of the trained weights that is kept, ``p``,
-    ``worse_on_dev`` (the best is, alone on them), and ``values``, of each candidate ``of``, ``share`` and ``MRR@10``, from 0
-    to 1; the start is the first.
+    Args:
+        kept: with the keys
+
+            - ``by``: the kind of queries of the choice; None where there were no queries;
+            - ``queries``: their number;
+            - ``share``: the share of the trained weights that is kept;
+            - ``p``: the p-value;
+            - ``worse_on_dev``: whether the best candidate is worse on the dev queries alone;
+            - ``values``: for each candidate ``of``, ``share`` and ``MRR@10`` from 0 to 1. The first is the start.
     """
     if kept["by"] is None:
         return "There are no queries to choose by: the start is kept"

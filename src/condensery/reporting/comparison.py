@@ -1,4 +1,4 @@
-"""Published rows beside measured ones: in blocks of their own, the best of each marked, every number with its source."""
+"""A table of published rows beside measured rows, in separate blocks. The best of each is marked, and sources are shown."""
 
 import re
 from collections.abc import Sequence
@@ -26,10 +26,17 @@ from condensery.reporting.table import (
 def comparison(
     layout: TableLayout, rows: Sequence[Row], split: str, baseline: str | None = None, title: str = ""
 ) -> Table:
-    """The table that ``layout`` describes: its published rows, then ``rows``, as far as they have what it shows.
+    """Make the table that ``layout`` describes: its published rows, then the measured rows that fit its columns.
 
-    ``split`` is the split of the measured columns that name none. Measured lines are tested against ``baseline`` where
-    there is such a line. Raises ``UserError`` where systems, or seeds of one, were measured on different queries.
+    Args:
+        layout: the columns, the published rows and the test.
+        rows: the measured rows.
+        split: the split of the measured columns that name none.
+        baseline: the line that measured lines are tested against, where there is such a line.
+        title: the title where the layout has none.
+
+    Raises:
+        UserError: systems, or seeds of one system, were measured on different queries.
     """
     table = Table(layout.title or title, list(layout.columns), [], [])
     notes = _add_published(table, layout)
@@ -59,7 +66,7 @@ def _within(layout: TableLayout) -> str:
 
 
 def _add_published(table: Table, layout: TableLayout) -> list[str]:
-    """Add the published blocks; returns the notes: the papers, and what is to be known of their tables."""
+    """Add the published blocks. Returns the notes: the papers, and the notes on their tables."""
     papers: dict[str, str] = {}
     notes: dict[str, None] = {}
     blocks: dict[str, list[list[Cell]]] = {}
@@ -84,7 +91,7 @@ def _add_published(table: Table, layout: TableLayout) -> list[str]:
 
 
 def published_cell(reference: str) -> Cell:
-    """The only number of a row of a paper."""
+    """The cell of a row of a paper that has a single number."""
     (value,) = find(reference).values.values()
     return _own_cell(value)
 
@@ -96,7 +103,7 @@ def _own_cell(value: Decimal | None) -> Cell:
 
 
 def _cell(rows: Sequence[PublishedRow], key: str | None) -> Cell:
-    """What the rows have in a column: one number, or all on which they disagree, each with its source."""
+    """The cell of several rows in a column: their common number, or all their different numbers with sources."""
     by_value: dict[Decimal, list[PublishedRow]] = {}
     for row in rows:
         value = _value(row, key) if key else None
@@ -114,7 +121,7 @@ def _cell(rows: Sequence[PublishedRow], key: str | None) -> Cell:
 
 
 def _value(row: PublishedRow, key: str) -> Decimal | None:
-    """The number of a row in a column; one that is printed without condition, as BM25's, holds under each."""
+    """The number of a row in a column. A number that is printed without condition, as BM25's, holds for each condition."""
     plain = "/".join(key.split("/")[:2])
     return row.values.get(key, row.values.get(plain))
 
@@ -131,7 +138,7 @@ def _add_measured(table: Table, heading: str, measured: Measured, layout: TableL
 
 
 def _measured(layout: TableLayout, rows: Sequence[Row], split: str) -> tuple[list[tuple[str, Measured]], list[str]]:
-    """A block for each collection, with its heading; and the names of rows that have nothing to show."""
+    """(heading, block) for each collection; and the names of the rows that have no number to show."""
     columns = list(layout.columns.values())
     named_by_columns = {column.collection for column in columns}
     rows = [*rows, *(row for row in wholes(rows) if row.collection in named_by_columns), *averages(rows)]
@@ -159,12 +166,12 @@ def _measured(layout: TableLayout, rows: Sequence[Row], split: str) -> tuple[lis
 
 
 def _ending(row: Row, columns: Sequence[ColumnLayout]) -> str:
-    """The end of a row's name by which columns choose among rows, or nothing."""
+    """The first ending of the columns that the row's name has; empty where it has none."""
     return next((column.ending for column in columns if column.ending and row.name.endswith(column.ending)), "")
 
 
 def _fits(row: Row, column: ColumnLayout, columns: Sequence[ColumnLayout], collection: str | None, split: str) -> bool:
-    """Whether a measured row belongs in a column of the block of a collection."""
+    """Whether a measured row belongs in ``column``, in the block of ``collection``."""
     return (
         column.metric in row.metrics
         and _ending(row, columns) == column.ending
@@ -175,12 +182,12 @@ def _fits(row: Row, column: ColumnLayout, columns: Sequence[ColumnLayout], colle
 
 
 def _word(value: Value) -> str:
-    """A value as the command line has it."""
+    """A value in the notation of the command line."""
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _name(row: Row, columns: Sequence[ColumnLayout]) -> str:
-    """The name of its line: without the settings of the sweep that the columns tell apart."""
+    """The name of the line of a row: without the ending, and without settings of the sweep that the columns separate."""
     in_columns = {key.rpartition(".")[2] for column in columns for key in column.where}
     system = row.system or row.name
     label = row.name.removesuffix(system).removesuffix(" · ")

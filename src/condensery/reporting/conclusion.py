@@ -1,4 +1,4 @@
-"""What a table of retrievers shows, in words: whether its best row is ahead of BM25, or of what else it is held against."""
+"""The conclusion of a table of retrievers in words: whether its best row is ahead of BM25 or of another reference."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ BM25, NOT_DENSE = "bm25", ("bm25", "fuse", "rerank")  # kinds of stages that mak
 
 @dataclass(frozen=True)
 class SummaryRow:
-    """A line of the table: its name, the kind of its index, its mean over queries and seeds (0 to 1), and the queries."""
+    """A line of the table: its name, the kind of its index, its mean over queries and seeds (0 to 1), and its evaluation."""
 
     name: str
     kind: str
@@ -27,13 +27,13 @@ class SummaryRow:
 
 @dataclass(frozen=True)
 class Lines:
-    """What of a table can be compared.
+    """The lines of a table that can be compared.
 
     Attributes:
-        metric: the first.
+        metric: the first metric.
         measured: the rows by their names.
-        systems: a summary of each; none where they cannot be compared.
-        left_out: a sentence for each row that is held against nothing, with a blank before it.
+        systems: a summary of each line; empty where the lines cannot be compared.
+        left_out: a sentence for each row that is compared with nothing, with a blank before it.
     """
 
     metric: str
@@ -51,21 +51,27 @@ def conclusion(
     level: float = 0.01,
     permutations: int = PERMUTATIONS,
 ) -> str:
-    """A sentence on the best row by the first metric, and one on the best dense row where that is another.
+    """A sentence on the best row by the first metric, and a sentence on the best dense row where it is another row.
 
-    The best row is held against the best of BM25's; without one against the table's ``baseline``, else against the first
-    row. Where it is that very row, it is held against the next best. A row of BM25 whose queries share no term with any
-    passage, most of them, is compared with nothing. The p-value is the table's where it made this test, and
-    otherwise Holm's over all rows against the same one: the best of many is ahead of something by luck alone.
+    The best row is compared with a reference: the best row of BM25, or else the table's ``baseline``, or else the first
+    row. Where the best row is the reference, it is compared with the next best row. A row of BM25 is compared with nothing
+    where most of its queries share no term with any passage.
+
+    The p-value is the table's where the table made this test. Otherwise it is Holm's over all rows against the reference,
+    for the best of many rows is ahead of another row by luck alone.
 
     Args:
-        rows: as the table has them; those that failed are passed over.
-        kinds: artifact of a row -> kind of the stage that made its index; what has none was not retrieved.
+        rows: as in the table; failed rows are ignored.
+        kinds: artifact of a row -> kind of the stage that made its index. A row without a kind was not retrieved.
+        baseline: the name of the table's baseline.
         tested: the table's comparisons with its baseline.
+        test: the significance test over queries.
+        level: the level of significance.
+        permutations: of the randomisation test.
 
     Returns:
-        An empty text where there is nothing to compare: fewer than two rows, another collection, split or set of queries
-        for some of them, or a row without values for each query.
+        The sentences; empty where there is nothing to compare. That is the case for fewer than two rows, for rows of
+        different collections, splits or sets of queries, and for a row without values for each query.
     """
     lines = lines_of(rows, kinds)
     metric, measured, systems, said = lines.metric, lines.measured, lines.systems, lines.left_out
@@ -74,7 +80,7 @@ def conclusion(
     best = _best(systems)
     reference = _reference(systems, best, measured, baseline)
     other = reference if reference != best else _best(systems, but=[best])
-    against = other if reference == best else best  # what the reference is tested against
+    against = other if reference == best else best  # the line that is tested against the reference
     p = None
     if baseline is not None and measured.baseline_of(against, baseline) == reference:
         p = next((one.p for one in tested if (one.name, one.column) == (systems[against].name, metric)), None)
@@ -89,7 +95,7 @@ def conclusion(
 
 
 def lines_of(rows: Sequence[Row], kinds: Mapping[str, str]) -> Lines:
-    """The rows that were measured and can be compared, by name; ``kinds`` as ``conclusion`` takes them."""
+    """The measured rows that can be compared, by name. ``kinds`` as in ``conclusion``."""
     rows = [row for row in rows if not row.failed]
     metric = next((name for row in rows for name in row.metrics), "")
     if not _comparable(rows, kinds, metric):
@@ -109,12 +115,12 @@ def _comparable(rows: Sequence[Row], kinds: Mapping[str, str], metric: str) -> b
 
 
 def _is_unmatched(row: Row, kinds: Mapping[str, str]) -> bool:
-    """Whether it is BM25's, and found nothing for most queries: to be ahead of it means nothing."""
+    """Whether the row is BM25's and found nothing for most queries. A lead over such a row means nothing."""
     return kinds[row.artifact] == BM25 and any(UNMATCHED in text for text in row.warnings)
 
 
 def _measured(rows: Sequence[Row], metric: str) -> Measured:
-    """The rows as the table arranges them: those of one name, with other seeds, are one line."""
+    """The rows as the table arranges them: rows of one name with different seeds are one line."""
     named: dict[str, list[Row]] = {}
     for row in rows:
         named.setdefault(row.name, []).append(row)
@@ -132,7 +138,7 @@ def _systems(measured: Measured, metric: str, kinds: Mapping[str, str]) -> list[
 
 
 def _best(systems: Sequence[SummaryRow], among: Sequence[int] | None = None, but: Sequence[int] = ()) -> int:
-    """The place of the highest mean, of equal ones the later."""
+    """The place of the highest mean; of equal means the later place."""
     places = [i for i in (range(len(systems)) if among is None else among) if i not in but]
     return max(places, key=lambda i: (systems[i].mean, i))
 
@@ -148,7 +154,7 @@ def _reference(systems: Sequence[SummaryRow], best: int, measured: Measured, bas
 def p_values(
     systems: Sequence[SummaryRow], reference: int, metric: str, test: Test, permutations: int
 ) -> dict[int, float]:
-    """Each other system against the reference: its place -> p after Holm's correction over these tests."""
+    """Place of each other system -> p against the reference, after Holm's correction over these tests."""
     others = [i for i in range(len(systems)) if i != reference]
     against = systems[reference].evaluation
     found = [compare(systems[i].evaluation, against, metric, test, permutations)[1] for i in others]
@@ -170,7 +176,7 @@ def _on_the_best(
 
 
 def _on_dense(systems: Sequence[SummaryRow], mentioned: set[int]) -> str:
-    """The best row of vectors alone beside BM25, where both are there and the first sentence did not tell of it."""
+    """A sentence that compares the best purely dense row with BM25; empty where one is missing or already mentioned."""
     dense = [i for i, system in enumerate(systems) if system.kind not in NOT_DENSE]
     lexical = [i for i, system in enumerate(systems) if system.kind == BM25]
     if not dense or not lexical:

@@ -1,4 +1,4 @@
-"""A picture of the training of a run: one panel for each stage, with the parts of its loss and its validation."""
+"""Draws the training of a run: one panel for each stage, with the parts of its loss and its validation."""
 
 import csv
 import math
@@ -27,26 +27,31 @@ LOSSES = {  # the lines of a panel, from the heaviest to the lightest
 }
 VALIDATION, VALIDATION_COLOUR = "validation MRR@10", STYLES[4].colour
 COLUMNS = 2
-POINTS = 60  # a line with more points is smoothed; the raw one stays visible, faintly
+POINTS = 60  # a line with more points is smoothed; the raw line stays faintly visible
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One logged value over optimisation steps (both (points,))."""
+    """One logged value over optimisation steps. ``steps`` and ``values``: float64 (points,)."""
 
     steps: NDArray[np.float64]
     values: NDArray[np.float64]
 
     def times(self, scale: float) -> "Curve":
-        """The same with every value ``scale`` times as large."""
+        """The curve with every value multiplied by ``scale``."""
         return Curve(self.steps, scale * self.values)
 
 
 def read_curves(path: Path) -> dict[str, Curve]:
-    """The columns of a ``metrics.csv`` as Lightning's CSVLogger writes it, without their empty cells.
+    """Read the columns of a ``metrics.csv`` of Lightning's CSVLogger, without empty cells.
 
-    Where a resumed run logged a step again, the later row counts. A row cut off by a crash is left out. Raises
-    ``UserError`` when the file has no column ``step``.
+    Where a resumed run logged a step again, the later row counts. A row cut off by a crash is left out.
+
+    Returns:
+        Name of the column -> curve.
+
+    Raises:
+        UserError: the file is missing or has no column ``step``.
     """
     points: dict[str, dict[float, float]] = {}
     with open_text(path) as stream:
@@ -102,7 +107,7 @@ def draw_curves(stages: Mapping[str, Path], stem: Path) -> Figure:
 
 
 def _draw_stage(panel: "Axes", name: str, curves: dict[str, Curve], percent: float) -> dict[str, "Line2D"]:
-    """Draw one stage; returns its lines by label. ``percent`` is the highest validation of all stages."""
+    """Draw one stage, and return its lines by label. ``percent`` is the highest validation of all stages."""
     from matplotlib.ticker import MaxNLocator
 
     handles: dict[str, Line2D] = {}
@@ -130,7 +135,7 @@ def _draw_stage(panel: "Axes", name: str, curves: dict[str, Curve], percent: flo
 
 
 def _draw_validation(panel: "Axes", curve: Curve, highest: float) -> "Line2D":
-    """Validation on an axis of its own, the same in all panels, with the last value written at its point."""
+    """Draw validation on a second axis, equal in all panels, with the last value written at its point."""
     side = panel.twinx()
     percent = 100 * curve.values
     look: dict[str, Any] = {"color": VALIDATION_COLOUR, "marker": "o", "markersize": 3.0, "linewidth": 1.0}
@@ -148,7 +153,7 @@ def _draw_validation(panel: "Axes", curve: Curve, highest: float) -> "Line2D":
 
 
 def _limits(lines: list[NDArray[np.float64]]) -> tuple[float, float]:
-    """From 0 or just below the lowest value to just above the highest."""
+    """Limits of an axis: from 0 or just below the lowest value to just above the highest."""
     low, high = min(float(line.min()) for line in lines), max(float(line.max()) for line in lines)
     low = 0.0 if low >= 0 and low < 0.5 * high else low
     room = 0.06 * (high - low) or 1.0
@@ -156,7 +161,10 @@ def _limits(lines: list[NDArray[np.float64]]) -> tuple[float, float]:
 
 
 def smoothed(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A centred running mean over about a fiftieth of the points; shorter at the ends, none for few points."""
+    """A centred running mean over about a fiftieth of the points, shorter at the ends. Few points are not smoothed.
+
+    *Shape:* (points,) -> (points,).
+    """
     if len(values) <= POINTS:
         return values
     half = max(1, len(values) // 100)

@@ -1,7 +1,7 @@
-"""How every picture of the project looks: one style, readable without colour, and the same bytes for the same data.
+"""The style of all pictures of the project: readable without colour, and the same bytes for the same data.
 
-A picture is about 12 cm wide, so that its text is still readable where a phone shows it 360 pixels wide. Lines are told
-apart by dashes and markers, and by colours that the colour-blind can tell apart too.
+A picture is about 12 cm wide, so its text is still readable where a phone shows it 360 pixels wide. Lines differ in dashes
+and markers, and in colours that colour-blind readers can distinguish too.
 """
 
 import textwrap
@@ -24,7 +24,7 @@ WRAP = 44  # characters of the longest line of a legend
 
 
 class Style(NamedTuple):
-    """How one line is drawn."""
+    """The style of one line."""
 
     colour: str
     dashes: Any
@@ -33,7 +33,7 @@ class Style(NamedTuple):
     size: float = 5.0  # of the marker
 
 
-# From the Okabe-Ito palette, its light colours darkened to be seen on white.
+# The Okabe-Ito palette, with its light colours darkened for a white background.
 STYLES = (
     Style("#000000", "-", "o", 1.6),
     Style("#0072B2", (0, (5, 1.5)), "s"),
@@ -45,7 +45,7 @@ STYLES = (
     Style("#666666", (0, (1, 3)), "*", 1.8, 8.5),
 )
 
-_SETTINGS: dict[str, Any] = {  # on matplotlib's own defaults, whatever the user's matplotlibrc says
+_SETTINGS: dict[str, Any] = {  # on top of matplotlib's defaults; the user's matplotlibrc is ignored
     "font.family": "DejaVu Sans",
     "font.size": 9,
     "text.parse_math": False,  # a row may be named $a$
@@ -63,8 +63,8 @@ _SETTINGS: dict[str, Any] = {  # on matplotlib's own defaults, whatever the user
     "axes.axisbelow": True,
     "grid.color": "#DDDDDD",
     "grid.linewidth": 0.6,
-    "svg.fonttype": "path",  # text as outlines: it looks alike where the font is not installed
-    "svg.hashsalt": "condensery",  # else the ids in an SVG are drawn anew each time
+    "svg.fonttype": "path",  # text as outlines, so it looks the same where the font is not installed
+    "svg.hashsalt": "condensery",  # without it the ids in an SVG are random
 }
 
 
@@ -73,11 +73,11 @@ class Figure:
     """A picture that was drawn.
 
     Attributes:
-        name: of its files.
-        title: what it shows, in a few words.
-        caption: what is on the axes, over what means were taken, what is missing: whole sentences of plain text.
-        paths: the files by format: ``png`` and ``svg``, and ``csv`` with the numbers that were drawn, where there is one.
-        table: the same numbers as a Markdown table, where that is of a size to be read; otherwise empty.
+        name: the name of its files, without ending.
+        title: its subject, in a few words.
+        caption: the quantities on the axes, the runs behind each mean, and missing data: whole sentences of plain text.
+        paths: the files by format: ``png`` and ``svg``, and ``csv`` with the drawn numbers, where there is one.
+        table: the same numbers as a Markdown table, where it is small enough to be read; otherwise empty.
     """
 
     name: str
@@ -89,9 +89,9 @@ class Figure:
 
 @contextmanager
 def canvas(height: float, width: float = WIDTH) -> Iterator["Canvas"]:
-    """An empty picture of ``width`` x ``height`` inches in the style of the project; save it inside the block.
+    """An empty picture of ``width`` x ``height`` inches in the style of the project. Save it inside the block.
 
-    Not through pyplot: no global state, no window system, nothing to close.
+    It does not use pyplot, so there is no global state, no window system, and nothing to close.
     """
     from matplotlib import style
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -104,7 +104,7 @@ def canvas(height: float, width: float = WIDTH) -> Iterator["Canvas"]:
 
 
 def save(drawn: "Canvas", stem: Path, title: str) -> dict[str, Path]:
-    """Write ``stem``.png and ``stem``.svg without anything that tells of the time; their paths by format."""
+    """Write ``stem``.png and ``stem``.svg without a date or a version, and return their paths by format."""
     about: dict[str, dict[str, Any]] = {
         "png": {"Software": None},
         "svg": {"Date": None, "Creator": None, "Title": title},
@@ -114,12 +114,12 @@ def save(drawn: "Canvas", stem: Path, title: str) -> dict[str, Path]:
         paths[kind] = stem.with_name(f"{stem.name}.{kind}")
         with atomic(paths[kind]) as temporary:
             drawn.savefig(temporary, format=kind, dpi=DPI, metadata=metadata)
-        drawn.set_layout_engine("none")  # the second keeps the layout of the first: a third of the time less
+        drawn.set_layout_engine("none")  # the second file reuses the layout of the first: a third faster
     return paths
 
 
 def legend(drawn: "Canvas", handles: Sequence["Artist"], labels: Sequence[str]) -> None:
-    """One legend for all panels, below them: in as many columns as there is room for, so that no label is cut."""
+    """Draw one legend for all panels below them, in as many columns as fit without cutting a label."""
     if not handles:
         return
     wrapped = [textwrap.fill(label, WRAP) for label in labels]
@@ -134,7 +134,7 @@ def legend(drawn: "Canvas", handles: Sequence["Artist"], labels: Sequence[str]) 
 
 
 def separate_ticks(axes: "Axes", places: Sequence[float], write: Callable[[float], str]) -> None:
-    """Ticks of a log axis at the very places that were measured; of any two too close to be read the right one stays."""
+    """Put the ticks of a log axis at the measured places. Of two places that are too close to read, the right one stays."""
     low, high = min(places), max(places)
     kept: list[float] = []
     for place in sorted(set(places), reverse=True):
@@ -151,7 +151,7 @@ def _log(ratio: float) -> float:
 
 
 def compact(number: float) -> str:
-    """A count as an axis writes it: 8,623; 400 k; 1.2 M."""
+    """A count for the label of a tick: 8,623; 400 k; 1.2 M."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e5, "k")):
         if number >= size:
             return f"{number / (1e3 if unit == 'k' else size):.3g} {unit}"

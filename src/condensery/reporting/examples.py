@@ -1,7 +1,7 @@
-"""Ten questions of a table, with what each of its rows found: so that a person sees what the numbers mean.
+"""Ten example questions of a table with the findings of each row, so that a person sees what the numbers mean.
 
-``choose`` takes them by the values that each row has for each question; ``examples`` reads what is shown of them. Of run
-files and of passages nothing else is kept in memory.
+``choose`` selects questions by the value of each row for each question. ``examples`` reads the texts and rankings of these
+questions. Nothing else of run files and passages is kept in memory.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,16 +24,16 @@ from condensery.text.collection import Collection
 from condensery.text.words import between_letters
 
 RUN, EVALUATION = "run.trec.gz", "evaluation.npz"
-NUMBER = 10  # questions that are shown, where there are so many
+NUMBER = 10  # questions that are shown, or all where there are fewer
 WON, LOST, EVERY, NONE, CLOSE = "won", "lost", "every", "none", "close"  # why a question is shown
-SHARES = {WON: 4, LOST: 4, EVERY: 1, NONE: 1}  # at most so many of each; those that are close make up the number
-PASSAGE, QUESTION = 200, 400  # characters that are shown
-RELEVANT, ANSWERS = 3, 5  # relevant passages, and answers, that are shown
+SHARES = {WON: 4, LOST: 4, EVERY: 1, NONE: 1}  # most questions of each kind; close ones fill up to NUMBER
+PASSAGE, QUESTION = 200, 400  # shown characters of a passage and of a question
+RELEVANT, ANSWERS = 3, 5  # shown relevant passages and answers
 
 
 @dataclass(frozen=True)
 class EvaluatedRow:
-    """A row of the table: its name, the folder of its evaluation, how deep it ranked, and whether it is BM25's."""
+    """A row of the table: its name, the folder of its evaluation, the depth of its ranking, and whether it is BM25's."""
 
     name: str
     folder: Path
@@ -43,7 +43,7 @@ class EvaluatedRow:
 
 @dataclass(frozen=True)
 class Compared:
-    """Which rows (by their place) the questions are chosen by, and the metric; with one row there is no other."""
+    """The metric and the places of the two rows by which the questions are chosen; ``other`` is None with one row."""
 
     metric: str
     best: int
@@ -52,7 +52,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Shown:
-    """A passage as it is shown: its id, and the beginnings of its title and its text."""
+    """A passage for display: its id, and the beginnings of its title and its text."""
 
     id: str
     title: str
@@ -61,14 +61,15 @@ class Shown:
 
 @dataclass(frozen=True)
 class Finding:
-    """What a row found for a question.
+    """The finding of a row for a question.
 
     Attributes:
-        row: name of the row.
-        value: of the metric, between 0 and 1.
-        rank: of the first relevant passage; None where none is among the ``depth`` first.
-        first: the passage that it ranked first; None where it found nothing.
-        relevant: whether that one is relevant.
+        row: the name of the row.
+        value: the value of the metric, between 0 and 1.
+        rank: the rank of the first relevant passage; None where none is among the first ``depth``.
+        depth: the depth of the row's ranking.
+        first: the passage at rank 1; None where the row found nothing.
+        relevant: whether the first passage is relevant.
     """
 
     row: str
@@ -81,13 +82,13 @@ class Finding:
 
 @dataclass(frozen=True)
 class Example:
-    """A question.
+    """An example question.
 
     Attributes:
         kind: why it is shown: won, lost, every, none or close.
-        answers: the first that it has, where hits are counted by answers.
-        relevant: the first of the passages that are judged relevant, in the order of the collection.
-        judged: how many those are.
+        answers: its first answers, where hits are counted by answers.
+        relevant: the first passages that are judged relevant, in the order of the collection.
+        judged: the number of passages that are judged relevant.
         findings: one for each row.
     """
 
@@ -102,12 +103,12 @@ class Example:
 
 @dataclass(frozen=True)
 class Examples:
-    """The questions that are shown, in the order of their kinds, and how they were chosen.
+    """The example questions, in the order of their kinds, and the rule of their choice.
 
     Attributes:
-        best, other: names of the rows that were compared; no ``other`` where there is one row.
-        by_answers: relevant is what holds an answer, and not what is judged so.
-        job: of a sweep, the job whose rows these are; empty where that is the only one.
+        best, other: the names of the compared rows; ``other`` is None where there is one row.
+        by_answers: whether a passage counts as relevant when it holds an answer, instead of by judgement.
+        job: the job of a sweep that the rows belong to; empty where there is one job.
     """
 
     collection: str
@@ -121,7 +122,7 @@ class Examples:
 
     @property
     def headings(self) -> dict[str, str]:
-        """What the questions of each kind have in common."""
+        """Kind -> heading of its questions."""
         if self.other is None:
             ahead, behind = f"Highest {self.metric} of {self.best}", f"Lowest {self.metric} of {self.best}"
         else:
@@ -131,7 +132,7 @@ class Examples:
 
     @property
     def rule(self) -> str:
-        """How the questions were chosen, in a few sentences."""
+        """The rule of the choice, in a few sentences."""
         compared = f"{self.best}, the best row by {self.metric} apart from {self.other}, is compared with {self.other}"
         if self.other is None:
             compared = f"{self.best} is compared with its own mean of {self.metric}"
@@ -143,14 +144,19 @@ class Examples:
         )
 
     def data(self) -> dict[str, Any]:
-        """All of it as plain lists and dictionaries."""
+        """The examples and the rule as plain lists and dictionaries."""
         return {"rule": self.rule, **asdict(self)}
 
 
 def compared(evaluations: Sequence[Evaluation], bm25: Sequence[bool]) -> Compared:
-    """By which rows the questions are chosen: the best besides BM25 (of equal ones the later), with BM25.
+    """The two rows by which the questions are chosen: the best row besides BM25, and BM25.
 
-    Without a row of BM25 the other is the first row, or the second where the first is the best. The metric is the first.
+    Of rows with equal means the later is the best. Without a row of BM25 the other row is the first row, or the second
+    where the first is the best. The metric is the first metric.
+
+    Args:
+        evaluations: of each row.
+        bm25: for each row whether it is BM25's.
     """
     metric = next(iter(evaluations[0].per_query))
     means = [float(one.per_query[metric].mean()) for one in evaluations]
@@ -163,17 +169,20 @@ def compared(evaluations: Sequence[Evaluation], bm25: Sequence[bool]) -> Compare
 def choose(
     query_ids: Sequence[str], values: NDArray[np.float64], best: int, other: int | None
 ) -> list[tuple[int, str]]:
-    """The questions that are shown: their places and kinds.
+    """Choose the questions that are shown.
 
     Args:
-        query_ids: (queries,).
-        values: of the metric, (rows, queries).
+        query_ids: ids of the questions, (queries,).
+        values: the values of the metric, (rows, queries).
         best: the row that wins or loses.
         other: the row that it is compared with; None = its own mean.
+
+    Returns:
+        (place, kind) of each question.
     """
     gaps = values[best] - (values[best].mean() if other is None else values[other])
     by_hash = sorted(range(len(query_ids)), key=lambda i: (hash64(query_ids[i]), query_ids[i]))
-    # sorted() is stable, so that equal ones stay in the order of their hashes
+    # sorted() is stable, so questions of equal gaps stay in the order of their hashes
     orders = {
         WON: [i for i in sorted(by_hash, key=lambda i: -gaps[i]) if gaps[i] > 0],
         LOST: [i for i in sorted(by_hash, key=lambda i: gaps[i]) if gaps[i] < 0],
@@ -191,8 +200,8 @@ def choose(
 def beginning(text: str, limit: int = PASSAGE) -> str:
     """The beginning of a text in one line: at most ``limit`` characters, up to the end of a word, and an ellipsis.
 
-    Control characters, and those that turn the direction of writing, are left out. A text without blanks, as of
-    languages that write none, is cut between letters and not between a letter and its marks.
+    Control characters and marks that turn the direction of writing are left out. A text without blanks, as in languages
+    that write none, is cut between letters, never between a letter and its marks.
     """
     line = one_line(text)
     if len(line) <= limit:
@@ -204,10 +213,10 @@ def beginning(text: str, limit: int = PASSAGE) -> str:
 
 
 def examples(systems: Sequence[EvaluatedRow], collection: Collection, split: str) -> Examples:
-    """The questions of ``split`` that are shown, with what each of the systems found.
+    """The example questions of ``split``, with the findings of each system.
 
-    The systems are those of one table, evaluated on the same questions. Raises ``UserError`` where their files are damaged
-    or do not belong together.
+    The systems must be those of one table, evaluated on the same questions. Raises ``UserError`` where their files are
+    damaged or do not belong together.
     """
     evaluations = [Evaluation.load(system.folder / EVALUATION) for system in systems]
     rows = compared(evaluations, [system.bm25 for system in systems])
@@ -230,7 +239,7 @@ def examples(systems: Sequence[EvaluatedRow], collection: Collection, split: str
 
 
 class _Questions:
-    """Questions, passages and what is relevant, read from a collection row by row."""
+    """Reads questions, passages and relevant passages from a collection, row by row."""
 
     def __init__(self, collection: Collection, split: str, by_answers: bool) -> None:
         self.collection, self.by_answers = collection, by_answers
@@ -239,7 +248,13 @@ class _Questions:
         self.ids, self.titles, self.texts = (passages.column(name) for name in ("id", "title", "text"))
 
     def example(self, kind: str, query_id: str, rankings: Sequence[tuple[EvaluatedRow, float, list[str]]]) -> Example:
-        """One question; of each system the value of the metric and the ids of the passages, best first."""
+        """Make the example of one question.
+
+        Args:
+            kind: why the question is shown.
+            query_id: its id.
+            rankings: for each system the value of the metric, and the ids of the passages that it found, best first.
+        """
         row = int(self.collection.queries.rows_of([query_id])[0])
         if row < 0:
             raise UserError(f"{rankings[0][0].folder / EVALUATION}: no query of the collection is called {query_id!r}")
@@ -275,6 +290,6 @@ class _Questions:
 
 
 def by_kind(items: Sequence[Example]) -> Iterator[tuple[str, list[Example]]]:
-    """The questions of each kind that occurs."""
+    """Yield (kind, its questions) for each kind that occurs."""
     for kind in dict.fromkeys(item.kind for item in items):
         yield kind, [item for item in items if item.kind == kind]

@@ -1,6 +1,6 @@
 """The figures of the papers: scores against an amount, attention entropy by layer, losses of several trainings.
 
-Each is drawn from lines of numbers, wherever these come from, and leaves a PNG, an SVG and the numbers as CSV.
+Each figure is drawn from lines of numbers of any origin. It leaves a PNG, an SVG and the numbers as CSV.
 """
 
 import csv
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
     from condensery.reporting.table import Comparison
 
-FEW = 15  # points: a line of no more has a marker and a bar at each, one of more some markers and a band
-MARKS = 7  # markers of a line with many points
+FEW = 15  # a line of at most 15 points has a marker and a bar at each point; a longer line has MARKS markers and a band
+MARKS = 7  # markers of a longer line
 EVEN = "even attention"
-BASELINE = "#888888"  # the colour of what others are compared with
-NAME = 30  # characters of a line of a name beside an axis
+BASELINE = "#888888"  # the colour of reference lines
+NAME = 30  # characters after which a name beside an axis is wrapped
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class Line:
     """One line of a figure.
 
     Attributes:
-        label: in the legend, in one line.
-        x: (points,) ascending; empty = the value is the same everywhere, and drawn across the whole panel.
-        values: for each point the value of each run (seed), one at least; of a line that is the same everywhere, one point.
+        label: its name in the legend, in one line.
+        x: (points,) ascending; empty = the value is the same everywhere and is drawn across the whole panel.
+        values: for each point the value of each run (seed), at least one. A line with empty ``x`` has one point.
     """
 
     label: str
@@ -47,33 +47,39 @@ class Line:
     values: Sequence[Sequence[float]]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "label", one_line(self.label))  # an SVG with an ESC in it is none
+        object.__setattr__(self, "label", one_line(self.label))  # an ESC would make the SVG invalid
 
     @property
     def mean(self) -> NDArray[np.float64]:
-        """(points,) over the runs."""
+        """The mean over the runs at each point, (points,)."""
         return np.array([np.mean(one) for one in self.values])
 
     @property
     def deviation(self) -> NDArray[np.float64]:
-        """(points,) standard deviation over the runs (n - 1); 0 where there is one."""
+        """The standard deviation over the runs (n - 1) at each point, (points,); 0 where there is one run."""
         return np.array([np.std(one, ddof=1) if len(one) > 1 else 0.0 for one in self.values])
 
     @property
     def runs(self) -> int:
-        """The most runs that a point has."""
+        """The largest number of runs of a point."""
         return max(map(len, self.values))
 
 
 def line_of_curves(label: str, curves: Sequence[Curve], scale: float = 1.0) -> Line:
-    """The same training of several seeds as one line, at the steps that all of them logged."""
+    """Make one line of the same training with several seeds, at the steps that all seeds logged.
+
+    ``scale`` multiplies the steps.
+    """
     common = sorted(set.intersection(*(set(curve.steps.tolist()) for curve in curves)))
     values = [dict(zip(curve.steps.tolist(), curve.values.tolist(), strict=True)) for curve in curves]
     return Line(label, [scale * step for step in common], [[one[step] for one in values] for step in common])
 
 
 def draw_scores(stem: Path, title: str, caption: str, lines: Sequence[Line], x_label: str, y_label: str) -> Figure:
-    """A score against an amount on a log axis, one line a system, with a bar of one standard deviation over the runs."""
+    """Draw a score against an amount on a log axis.
+
+    Each system has one line, with bars of one standard deviation over the runs.
+    """
     with canvas(3.4 + 0.14 * len(lines)) as drawn:
         axes = drawn.subplots()
         axes.set_title(title)
@@ -88,7 +94,7 @@ def draw_scores(stem: Path, title: str, caption: str, lines: Sequence[Line], x_l
 
 
 def draw_differences(stem: Path, title: str, caption: str, comparisons: "Sequence[Comparison]") -> Figure:
-    """The difference of each line of a table from its baseline, in points, a dot on its interval, one below the other."""
+    """Draw the difference of each line of a table from its baseline, in points: a dot on its interval, line by line."""
     names = [one_line(one.name) for one in comparisons]
     labels = [textwrap.fill(name, NAME) for name in names]
     lines = sum(1 + label.count("\n") for label in labels)
@@ -97,7 +103,7 @@ def draw_differences(stem: Path, title: str, caption: str, comparisons: "Sequenc
     places = np.arange(len(names))[::-1]  # the first on top
     with canvas(0.9 + 0.1 * len(names) + 0.17 * lines) as drawn:
         axes = drawn.subplots()
-        # above the names too, which leave the axes little room
+        # a title of the whole picture, for beside the names the axes are too narrow for it
         drawn.suptitle(textwrap.fill(title, 60), x=0.01, ha="left", fontsize=10, fontweight="bold")
         axes.axvline(0.0, color=BASELINE, linewidth=0.9, linestyle=(0, (1, 2)))
         style = STYLES[1]
@@ -121,9 +127,9 @@ def draw_differences(stem: Path, title: str, caption: str, comparisons: "Sequenc
 def draw_entropy(
     stem: Path, title: str, caption: str, panels: Mapping[str, Sequence[Line]], even: float | None
 ) -> Figure:
-    """Entropy by layer, a panel a model, with the same lines (before, after) and axes in each.
+    """Draw attention entropy by layer, with a panel for each model. All panels have the same lines (before, after) and axes.
 
-    ``even``: what attention would have that is the same to every token of a text.
+    ``even``: the entropy of attention that is equal for all tokens of a text, in nats; None: not drawn.
     """
     labels = _labels(panels)
     across = min(2, len(panels))
@@ -136,7 +142,7 @@ def draw_entropy(
             known = _lines(axes, lines, labels) | known
             if even is not None:
                 known[EVEN] = axes.axhline(even, color=BASELINE, linewidth=0.9, linestyle=(0, (1, 2)))
-            if place + across >= len(panels):  # the last of its column
+            if place + across >= len(panels):  # the last panel of its column
                 axes.set_xlabel("layer")
                 axes.tick_params(labelbottom=True)
         for axes in grid.flat[len(panels) :]:
@@ -152,7 +158,10 @@ def draw_entropy(
 
 
 def draw_losses(stem: Path, title: str, caption: str, lines: Sequence[Line], x_label: str) -> Figure:
-    """Training losses on a log scale, one line a training, with a band of one standard deviation over the runs."""
+    """Draw training losses on a log scale.
+
+    Each training has one line, with a band of one standard deviation over the runs.
+    """
     with canvas(3.4 + 0.14 * len(lines)) as drawn:
         axes = drawn.subplots()
         axes.set_title(title)
@@ -166,7 +175,10 @@ def draw_losses(stem: Path, title: str, caption: str, lines: Sequence[Line], x_l
 
 
 def draw_training(stem: Path, title: str, caption: str, panels: Mapping[str, Sequence[Line]]) -> Figure:
-    """Several trainings by optimisation step, a panel a value (loss, validation), each training in the same style."""
+    """Draw several trainings by optimisation step, with a panel for each value (loss, validation).
+
+    A training has the same style in all panels.
+    """
     labels = _labels(panels)
     with canvas(2.2 * len(panels) + 0.6 + 0.14 * len(labels)) as drawn:
         grid = drawn.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
@@ -183,12 +195,15 @@ def draw_training(stem: Path, title: str, caption: str, panels: Mapping[str, Seq
 
 
 def _labels(panels: Mapping[str, Sequence[Line]]) -> list[str]:
-    """The labels of all panels; a line looks the same wherever it has the same label."""
+    """The labels of all panels. Lines with the same label have the same style in all panels."""
     return list(dict.fromkeys(line.label for lines in panels.values() for line in lines))
 
 
 def _lines(axes: "Axes", lines: Sequence[Line], labels: Sequence[str] | None = None) -> dict[str, Any]:
-    """Draw the lines; by label what stands for each in a legend. ``labels``: of all panels, by default of this one."""
+    """Draw the lines, and return label -> artist for the legend.
+
+    ``labels``: the labels of all panels; by default the labels of this panel.
+    """
     labels = _labels({"": lines}) if labels is None else labels
     if len(labels) > len(STYLES):
         raise UserError(f"{len(labels)} lines, but only {len(STYLES)} can be told apart; name fewer of them")
@@ -225,7 +240,10 @@ def _line(axes: "Axes", line: Line, number: int, of: int) -> Any:
 
 
 def _room(axes: "Axes", lines: Sequence[Line], near: float = 0.2, above: float | None = None) -> None:
-    """Limits of the y axis: all means and bars, and ``above``; from 0 where the lowest is below ``near`` of the highest."""
+    """Set the limits of the y axis so that all means and bars, and the value ``above``, fit.
+
+    The axis begins at 0 where the lowest value is below ``near`` times the highest.
+    """
     low = min(float((line.mean - line.deviation).min()) for line in lines)
     high = max(above or -np.inf, *(float((line.mean + line.deviation).max()) for line in lines))
     if all((line.mean >= 0).all() for line in lines) and low < near * high:
@@ -235,7 +253,7 @@ def _room(axes: "Axes", lines: Sequence[Line], near: float = 0.2, above: float |
 
 
 def _from_the_start(axes: "Axes", whole: bool = True) -> None:
-    """An x axis that begins at 0, with ticks at whole numbers where it counts steps."""
+    """Let the x axis begin at 0. With ``whole`` its ticks are whole numbers, as for steps."""
     from matplotlib.ticker import MaxNLocator
 
     axes.set_xlim(left=0)
@@ -243,7 +261,7 @@ def _from_the_start(axes: "Axes", whole: bool = True) -> None:
 
 
 def _log_losses(axes: "Axes", lines: Sequence[Line]) -> None:
-    """Limits of a log axis by the means and their bars, and three ticks at least, at numbers as round as can be."""
+    """Set the limits of a log axis by the means and their bars, with at least three ticks at numbers as round as possible."""
     means = np.concatenate([smoothed(line.mean) for line in lines])
     bars = np.concatenate([smoothed(line.deviation) for line in lines])
     if not (means > 0).any():  # nothing but zeros
@@ -262,10 +280,10 @@ def _log_losses(axes: "Axes", lines: Sequence[Line]) -> None:
 
 
 def _log_axis(axes: "Axes", places: Sequence[float]) -> None:
-    """Ticks at what was measured where that is a few amounts, else at 1, 2 and 5 of each power of ten."""
+    """Set the ticks: at the measured amounts where these are at most six, otherwise at 1, 2 and 5 of each power of ten."""
     from matplotlib.ticker import LogLocator, NullLocator
 
-    if not places:  # nothing but levels
+    if not places:  # all lines have the same value everywhere
         axes.set_xticks([])
         return
     axes.set_xlim(min(places) / 1.25, max(places) * 1.25)

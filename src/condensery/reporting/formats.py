@@ -1,7 +1,7 @@
-"""How a table looks: in Markdown, in LaTeX, as CSV and on a terminal. Published numbers are in italics everywhere.
+"""Writes a table in Markdown, in LaTeX, as CSV and on a terminal. Published numbers are in italics everywhere.
 
-A label may be any text. Each format escapes what it would take for an order, so that a reader sees the label as it is; line
-breaks are blanks, and control characters are left out.
+A label may be any text. Each format escapes the characters that it would take for markup, so a reader sees the label as it
+is. Line breaks become blanks, and control characters are left out.
 """
 
 import csv
@@ -25,12 +25,12 @@ ABOUT_COMPARED = (
     "p is of the test over queries, after Holm's correction. The 95 % interval and the last p, of each test by itself, take "
     "the seeds as drawn at random as well as the queries (Clark 1973); a line with one seed has no spread over seeds."
 )
-SPREAD, SIGNIFICANCE, PRINTED = "±", "significance", "printed"  # columns of a CSV beside that of the number
-LINE = 240  # characters, where the output is no terminal
-# What Markdown, with GitHub's tables, takes for markup; "_" within a word, "<" before a blank and a bracket alone are none.
+SPREAD, SIGNIFICANCE, PRINTED = "±", "significance", "printed"  # further columns of a CSV beside the number
+LINE = 240  # characters of a line where the output is no terminal
+# The markup of Markdown with GitHub's tables. "_" within a word, "<" before a blank and a single bracket are no markup.
 MARKUP = re.compile(r"[\\`*~]|(?<![^\W_])_|_(?![^\W_])|<(?=[A-Za-z/!?])|&(?=#?\w+;)|\](?=[(\[:])")
 ESCAPES = {
-    "[": "{[}",  # behind \\ or \midrule it would begin an option, and a star would belong to the command
+    "[": "{[}",  # behind \\ or \midrule a bracket would begin an option, and a star would belong to the command
     "*": "{*}",
     **{character: f"\\{character}" for character in "&%$#_{}"},
     "\\": r"\textbackslash{}",
@@ -48,7 +48,7 @@ ESCAPES = {
 
 
 def one_lined(table: Table) -> Table:
-    """The table with each of its texts in one line, without control characters."""
+    """The table with all texts in one line each, without control characters."""
     return replace(
         table,
         title=one_line(table.title),
@@ -64,20 +64,20 @@ def one_lined(table: Table) -> Table:
 
 
 def escape_markdown(text: str) -> str:
-    """Text as Markdown shows it within a line; a pipe is escaped where a table is made."""
+    """Escape text for a line of Markdown. Pipes are escaped later, where a table is made."""
     return MARKUP.sub(r"\\\g<0>", text)
 
 
 def _paragraph(text: str) -> str:
-    """The same for text that is a paragraph of its own: its beginning makes no heading, quotation or list."""
+    """Escape text for a paragraph of Markdown: its beginning must not make a heading, a quotation or a list."""
     escaped = re.sub(r"^(?=>|#+( |$)|[+-]([ -]|$))", r"\\", escape_markdown(text))
     return re.sub(r"^(\d{1,9})(?=[.)]( |$))", r"\1\\", escaped)
 
 
 def markdown(table: Table) -> str:
-    """The table, what it shows, its notes and the differences from the baseline."""
+    """The table in Markdown, with its conclusion, its notes and the differences from the baseline."""
     table = one_lined(table)
-    title = re.sub(r"#+$", r"\\\g<0>", escape_markdown(table.title))  # or it would end the heading, and not be shown
+    title = re.sub(r"#+$", r"\\\g<0>", escape_markdown(table.title))  # else "#" would close the heading and vanish
     lines = [f"## {title}", ""]
     sourced = bool(table.sources)
     if table.turned:
@@ -118,12 +118,12 @@ def _name_markdown(name: str, published: bool) -> str:
 
 
 def _with_kinds(table: Table) -> list[tuple[str, bool]]:
-    """The columns of a turned table, and whether each is published."""
+    """(label, whether it is published) of each column of a turned table."""
     return [(table.header[i], block.published) for block, places in table.by_block() for i in places]
 
 
 def _above(table: Table) -> list[tuple[str, list[str]]]:
-    """What stands above the numbers of a turned table: of each column the block and the source."""
+    """The lines above the numbers of a turned table: the block and the source of each column."""
     headings = [block.heading for block, places in table.by_block() for _ in places]
     return [("", headings), (SOURCE, table.sources)]
 
@@ -131,7 +131,7 @@ def _above(table: Table) -> list[tuple[str, list[str]]]:
 def _grid(
     header: Sequence[str], lines: Sequence[Sequence[str]], left: frozenset[int] | set[int] = frozenset({0})
 ) -> list[str]:
-    """A Markdown table, padded so that it also reads well as plain text; ``left`` columns are aligned to the left."""
+    """A Markdown table, padded so that it also reads well as plain text. ``left``: the columns that are left-aligned."""
     escaped = [[text.replace("|", "\\|") for text in line] for line in [header, *lines]]
     widths = [max(3, *(len(line[i]) for line in escaped)) for i in range(len(header))]
     rule = ["-" * width if i in left else "-" * (width - 1) + ":" for i, width in enumerate(widths)]
@@ -146,9 +146,9 @@ def _grid(
 
 
 def latex(table: Table) -> str:
-    """A ``table`` environment for a document with booktabs and graphicx; the notes stand below the numbers.
+    """The table as a LaTeX ``table`` environment, for booktabs and graphicx. The notes stand below the numbers.
 
-    A table that is wider than the text is set smaller.
+    A table that is wider than the text is scaled down.
     """
     table = one_lined(table)
     sourced = bool(table.sources)
@@ -219,15 +219,16 @@ def _emphasis(text: str, published: bool) -> str:
 
 
 def escape(text: str) -> str:
-    """Text as LaTeX sets it."""
+    """Escape text for LaTeX."""
     return "".join(ESCAPES.get(character, character) for character in text)
 
 
 def records(table: Table) -> tuple[list[str], list[list[str]]]:
-    """Names of columns and lines of text under them. A number stands alone; what else is known of it has columns of its own.
+    """The table as records: the names of the columns, and lines of texts.
 
-    These are, where any line has something for them: the standard deviation over seeds, the p-value of the test against the
-    baseline, and what papers print where they disagree (the number is the highest then). What is missing is empty.
+    A number stands alone in its cell. Further columns beside it exist where any line needs them: the standard deviation over
+    seeds, the p-value of the test against the baseline, and the different numbers of papers that disagree (the cell then
+    holds the highest). A missing value is an empty text.
     """
     table = one_lined(table)
     table = table.turn() if table.turned else table
@@ -249,7 +250,7 @@ def records(table: Table) -> tuple[list[str], list[list[str]]]:
 
 
 def _beside(cells: Iterator[Cell]) -> list[str]:
-    """What a column has to say besides its numbers."""
+    """The kinds of further columns that a column needs."""
     texts = [_texts_of(cell) for cell in cells]
     return [kind for kind in (SPREAD, SIGNIFICANCE, PRINTED) if any(one[kind] for one in texts)]
 
@@ -260,7 +261,7 @@ def _fields(cell: Cell, kinds: Sequence[str]) -> list[str]:
 
 
 def _texts_of(cell: Cell) -> dict[str, str]:
-    """All that a cell tells, by the name of its column; the number itself under the empty name."""
+    """The texts of a cell by the kind of column; the number itself has the empty kind."""
     number, _, deviation = cell.text.partition(" ± ")
     several = cell.number is not None and not NUMBER.fullmatch(number)
     if several:
@@ -274,7 +275,7 @@ def _texts_of(cell: Cell) -> dict[str, str]:
 
 
 def csv_text(table: Table) -> str:
-    """The records with commas between them; what a spreadsheet would take for a formula has an apostrophe before it."""
+    """The records as CSV. Texts that a spreadsheet would take for a formula get an apostrophe before them."""
     stream = io.StringIO()
     header, lines = records(table)
     texts = [[harmless(text) for text in line] for line in (header, *lines)]
@@ -290,7 +291,7 @@ def write_table(table: Table, folder: Path) -> None:
 
 
 def show(table: Table, console: Console | None = None) -> None:
-    """Print the table, its notes and what it shows to a terminal."""
+    """Print the table, its notes and its conclusion to a terminal."""
     table = one_lined(table)
     if console is None:
         console = Console()

@@ -1,4 +1,4 @@
-"""HTML by Jinja2: what is put into ``templates/`` is escaped there, and freed of control characters."""
+"""HTML by Jinja2. Values that are put into ``templates/`` are escaped, and control characters in them are removed."""
 
 import re
 from functools import cache
@@ -14,7 +14,7 @@ TEMPLATES = files("condensery.reporting") / "templates"
 
 
 def template(name: str) -> str:
-    """The file ``name`` of ``templates/``, without the line breaks and indentation that are there for who reads it."""
+    """The file ``name`` of ``templates/``, without line breaks and indentation."""
     return re.sub(r"\n\s*", "", (TEMPLATES / name).read_text(encoding="utf-8"))
 
 

@@ -1,4 +1,4 @@
-"""What a table shows, as config: its columns, the published rows, and how the measured ones are compared."""
+"""The layout of a table as config: its columns, the published rows, and the comparison of the measured rows."""
 
 from collections.abc import Iterator
 from decimal import Decimal
@@ -10,7 +10,7 @@ from condensery.errors import UserError, close_to
 from condensery.reporting.published import PublishedRow, find
 
 AS_TEXT = BeforeValidator(lambda v: str(v) if isinstance(v, int | float) and not isinstance(v, bool) else v)
-Text = Annotated[str, AS_TEXT]  # of a name or label, which YAML may take for a number
+Text = Annotated[str, AS_TEXT]  # a name or label, which YAML may read as a number
 Value = str | int | float | bool | None
 
 
@@ -19,17 +19,17 @@ class _Closed(BaseModel):
 
 
 class ColumnLayout(_Closed):
-    """A column: what of the published rows and what of the measured ones it shows.
+    """A column: the published and the measured numbers that it shows.
 
     Attributes:
-        published: key of the published column, such as ``msmarco dev/MRR@10``; without, it is a column of measured
-            numbers alone.
-        metric: of the measured rows; without, it is a column of published numbers alone.
-        split: of the measured rows; without, that of the table.
-        collection: of the measured rows; without, rows on different collections make blocks of their own.
+        published: the key of the published column, such as ``msmarco dev/MRR@10``. Without it the column has measured
+            numbers only.
+        metric: the metric of the measured rows. Without it the column has published numbers only.
+        split: the split of the measured rows; without it, that of the table.
+        collection: the collection of the measured rows; without it, each collection makes a block of its own.
         where: settings of a sweep that the measured rows were made with, such as ``stage.finetune.train_queries: 1000``.
-        ending: of the names of its measured rows, such as `` + hard negatives``. Their numbers stand in the line that is
-            called as the rest of the name; columns without an ending have those of other rows.
+        ending: the ending of the names of its measured rows, such as `` + hard negatives``. Their numbers stand in the
+            line with the rest of the name. A column without an ending shows the rows that have none of the endings.
         best: which number is marked.
     """
 
@@ -43,7 +43,7 @@ class ColumnLayout(_Closed):
 
 
 class OwnRow(_Closed):
-    """A published row that no file of the package has: where it comes from, and a number for some of the columns."""
+    """A published row that no file of the package has: its source, and a number for some of the columns."""
 
     source: Text
     values: dict[Text, Decimal | None]
@@ -53,16 +53,16 @@ References = Annotated[list[Text], Field(min_length=1), BeforeValidator(lambda v
 
 
 class TableLayout(_Closed):
-    """What a table shows. Without columns it shows what was measured, and nothing published.
+    """The layout of a table. Without columns the table shows all measured numbers and no published ones.
 
     Attributes:
-        title: above the table; without, the name of the run.
-        columns: label -> what stands in it.
-        published: class -> label of the row -> the rows of papers that it shows (see ``published.find``), or a row of
-            one's own.
-        within: how far from the best of its class a published number is still marked.
-        test: how measured rows are compared with the baseline.
-        level: below which p, after Holm's correction, they are said to differ.
+        title: the title above the table; None: the name of the run.
+        columns: label -> column.
+        published: class -> label of the row -> references of rows of papers (``PAPER/TABLE/ROW``), or a row with its own
+            values.
+        within: the largest distance from the best of its class at which a published number is still marked.
+        test: the test that compares measured rows with the baseline.
+        level: the p, after Holm's correction, below which two rows are said to differ.
     """
 
     title: Text | None
@@ -105,7 +105,7 @@ class TableLayout(_Closed):
 
 
 def published_rows(published: dict[str, Any]) -> Iterator[tuple[str, str, list[PublishedRow]]]:
-    """Class, label and rows of papers of each published line."""
+    """Yield (class, label, rows of papers) of each published line; a row with its own values has no rows of papers."""
     for name, named in published.items():
         for label, given in named.items():
             yield name, label, [] if isinstance(given, OwnRow) else [find(reference) for reference in given]

@@ -1,9 +1,9 @@
 """The page of a study: one HTML file with its tables, figures, curves, configs and commands. It needs no network.
 
-Each number leads to the line of "Where the numbers come from" with its seed, its artifact, its run and its curves. A click
-on a heading sorts the lines below; without scripts the page is the same, in the order of the recipe.
+Each number links to the line of "Where the numbers come from" with its seed, its artifact, its run and its curves. A click
+on a heading sorts the lines below it. Without scripts the page is the same, in the order of the recipe.
 
-``Page`` is what there is to show, from wherever it was gathered; ``html`` writes it. All text is escaped.
+``Page`` holds the data that the page shows, from any source; ``html`` writes the page. All text is escaped.
 """
 
 import base64
@@ -31,16 +31,17 @@ from condensery.system.files import atomic
 from condensery.system.progress import clock
 
 STYLE, SCRIPT = TEMPLATES / "page.css", TEMPLATES / "page.js"
-SHOWN = 12  # points of a line of a figure, in the table of its numbers
-Cell = str | tuple[str, str]  # a text, or an element and its text; or "#place" and the text that leads there
+SHOWN = 12  # points of each line of a figure that the table of its numbers shows
+Cell = str | tuple[str, str]  # a text; or (name of an HTML element, its text); or ("#place", text of the link)
 
 
 @dataclass(frozen=True)
 class ArtifactRow:
     """One stage of a run and its artifact.
 
-    ``warnings`` is what the stage found amiss in its input. Where there is no artifact ``failed`` says why, ``cause`` is
-    the stage that failed, itself or what it needs, and ``seconds`` and the rest are empty.
+    ``warnings`` holds the faults that the stage found in its input. Where there is no artifact, ``failed`` gives the
+    reason, and ``seconds`` and the rest are empty. ``cause`` is then the stage that failed: this stage, or a stage that it
+    needs.
     """
 
     stage: str
@@ -57,7 +58,7 @@ class ArtifactRow:
 
 @dataclass(frozen=True)
 class JobSection:
-    """One run: what tells it from the others of its sweep, its command, its composed config, its stages and curves."""
+    """One run: its label among the jobs of its sweep, its command, its composed config, its stages and curves."""
 
     label: str
     command: str
@@ -68,19 +69,20 @@ class JobSection:
 
 @dataclass(frozen=True)
 class Page:
-    """Everything that is known of a run or a sweep.
+    """The data of a run or a sweep.
 
     Attributes:
         name: the title.
-        about: the question, as paragraphs; one that is indented is a command.
-        command: what made it, as the user typed it; empty where it is not known.
+        about: the question, as paragraphs; an indented paragraph is a command.
+        command: the command as the user typed it; empty where it is not known.
+        tables, figures: the tables and figures of the results.
         jobs: one for a run, several for a sweep.
-        rows: where each number of the tables comes from.
-        failed: (what, why) of jobs that left no run.
-        machine: names and values, of hardware and libraries.
-        examples: questions with what the rows found; none where the table is not of retrieval.
+        rows: the measured rows behind the numbers of the tables.
+        failed: (name, reason) of jobs that left no run.
+        machine: names and values of hardware and libraries.
+        examples: questions with the findings of the rows; None where the table is not of retrieval.
         suspects: suspected false negatives by the stage that found them, as ``reporting.suspects.shown`` gives them.
-        words: what the run shows, where no table says it.
+        words: the result in words, where no table tells it.
     """
 
     name: str
@@ -104,11 +106,11 @@ def write_page(page: Page, path: Path) -> None:
 
 
 def html(page: Page) -> str:
-    """The whole document."""
+    """The whole HTML document of a page."""
     page_macros = macros("page.html")
     order = {name: at for at, name in enumerate(dict.fromkeys(row.name for row in page.rows))}
-    rows = sorted(page.rows, key=lambda row: order[row.name])  # the seeds of a system together
-    places = {row.name: f"from-{at}" for at, row in reversed(list(enumerate(rows)))}  # the first of each
+    rows = sorted(page.rows, key=lambda row: order[row.name])  # puts the seeds of a system together
+    places = {row.name: f"from-{at}" for at, row in reversed(list(enumerate(rows)))}  # the first row of each name
     sections = {
         "Failed": _faults(_failed(page)),
         "Warnings": _faults(_warnings(page)),
@@ -132,16 +134,18 @@ def html(page: Page) -> str:
     what = f"A study of {len(page.jobs)} runs" if len(page.jobs) > 1 else "A run"
     about = [(dedent(text), True) if text.startswith(" ") else (text, False) for text in page.about]
     style, script = (file.read_text(encoding="utf-8") for file in (STYLE, SCRIPT))
-    digest = base64.b64encode(sha256(script.encode()).digest()).decode("ascii")  # no other script is run
+    digest = base64.b64encode(sha256(script.encode()).digest()).decode("ascii")  # the browser runs no other script
     return str(page_macros.document(page, Markup(style), Markup(script), digest, what, about, shown))
 
 
 def results_table(table: Table, places: Mapping[str, str] | None = None) -> Markup:
-    """A comparison: numbers with the best in bold and significance marks, what they show, the notes, and the differences with
-    their p.
+    """A table in HTML: numbers with the best in bold and significance marks, conclusion, notes, and differences with p.
 
-    One with blocks has a heading for each of them and a column with the sources; lines are never turned into columns there.
-    ``places``: system -> where the page says what its numbers come from; those that were measured lead there.
+    A table with blocks has a heading for each block and a column with the sources; it is never turned.
+
+    Args:
+        table: the table.
+        places: system -> the place on the page with the origin of its numbers. Measured numbers link to that place.
     """
     systems = [(places or {}).get(name, "") for name in (table.header if table.turned else table.names)]
     table = one_lined(table)
@@ -179,9 +183,12 @@ def _data(figure: Figure) -> str:
 
 
 def _numbers(figure: Figure) -> tuple[list[str], list[list[str]], str]:
-    """Header and lines of what was drawn, of a long line some points, and what was left out; empty where nobody kept it.
+    """The numbers that a figure shows, as a table.
 
-    Numbers that belong to no line of points stand as they are in the file.
+    A long line is reduced to some of its points. A CSV that holds no lines of points is given as it is.
+
+    Returns:
+        Header, lines, and a sentence on the points that were left out; all empty where the figure has no CSV.
     """
     if "csv" not in figure.paths:
         return [], [], ""
@@ -210,12 +217,12 @@ def _numbers(figure: Figure) -> tuple[list[str], list[list[str]], str]:
 
 
 def _evenly(number: int) -> list[int]:
-    """The first, the last and some places between, ``SHOWN`` at most."""
+    """At most ``SHOWN`` places out of ``number``, evenly spaced, with the first and the last."""
     return sorted({round(at * (number - 1) / max(1, min(SHOWN, number) - 1)) for at in range(min(SHOWN, number))})
 
 
 def _curves(jobs: Sequence[JobSection]) -> list[tuple[str, list[Markup]]]:
-    """The panels of each job that has some."""
+    """(label, panels) of each job that has training curves."""
     shown: set[str] = set()
     by_job = []
     for job in jobs:
@@ -229,12 +236,12 @@ def _curves(jobs: Sequence[JobSection]) -> list[tuple[str, list[Markup]]]:
 
 
 def _place_of_curves(job: JobSection, stage: str) -> str:
-    """Where the page shows them: one place for an artifact, in whichever job."""
+    """The place on the page of the curves of a stage. An artifact has the same place in all jobs."""
     return next((f"curves-{row.kind}-{row.id}" for row in job.artifacts if row.stage == stage), "")
 
 
 def _suspects(page: Page) -> list[tuple[str, str, list[list[Cell]]]]:
-    """The stage, what it found, and the lines of its table."""
+    """For each stage that found suspects its name, the explanation, and the lines of its table."""
     return [(stage, suspects.about(found), suspects.lines(found)) for stage, found in page.suspects.items()]
 
 
@@ -244,7 +251,7 @@ def _faults(items: list[tuple[str, str]]) -> str:
 
 
 def _failed(page: Page) -> list[tuple[str, str]]:
-    """What failed and why, each reason once, and how much was lost with it."""
+    """(stages that failed, reason), each reason once. A stage tells how many stages after it were not made."""
     lines: dict[str, list[str]] = {}
     for job in page.jobs:
         for row in (row for row in job.artifacts if row.failed and row.cause == row.stage):
@@ -257,7 +264,7 @@ def _failed(page: Page) -> list[tuple[str, str]]:
 
 
 def _warnings(page: Page) -> list[tuple[str, str]]:
-    """What the stages found amiss in their input, each once, and in which jobs."""
+    """(stage, warning about its input), each once, with the jobs that have it."""
     lines: dict[tuple[str, str], dict[str, None]] = {}
     for job in page.jobs:
         for row in job.artifacts:
@@ -271,7 +278,7 @@ def _warnings(page: Page) -> list[tuple[str, str]]:
 
 
 def _each_command(page: Page) -> str:
-    """The commands of the runs, where that of all is not enough."""
+    """The command of each run; empty for a single run, which the command of the page makes."""
     if len(page.jobs) < 2 and page.command:
         return ""
     return "\n".join(line for job in page.jobs if job.command for line in (f"# {job.label or 'the run'}", job.command))
@@ -301,15 +308,15 @@ def _sources(rows: Sequence[Row], jobs: Sequence[JobSection]) -> list[list[Cell]
 
 
 def _ancestors(artifact: ArtifactRow, stages: Mapping[str, ArtifactRow]) -> list[str]:
-    """The stages that an artifact was made from, near ones first."""
+    """The stages that an artifact was made from, the nearest first."""
     names = list(dict.fromkeys(artifact.reads))
-    for name in names:  # which grows on the way
+    for name in names:  # the list grows during the loop
         names += [further for further in (stages[name].reads if name in stages else ()) if further not in names]
     return names
 
 
 def _stages(jobs: Sequence[JobSection]) -> list[list[Cell]]:
-    """Every artifact once, though several runs may share it."""
+    """A line for each artifact, once even where several runs share it."""
     lines: dict[tuple[str, str], list[Cell]] = {}
     for row in (row for job in jobs for row in job.artifacts):
         took = MISSING if row.seconds is None else clock(row.seconds)

@@ -1,6 +1,6 @@
-"""The training of one stage as a small SVG for a page: it takes the colours of the page, light or dark, and any width.
+"""Draws the training of one stage as a small SVG for a page. It takes the colours of the page, light or dark, and any width.
 
-Lines are told apart by dashes and width; the caption shows each with its last value.
+Lines differ in dashes and width. The caption shows each line with its last value.
 """
 
 import math
@@ -17,11 +17,17 @@ from condensery.reporting.html import macros
 DASHES = dict(zip(LOSSES, (("", 2.2), ("7 3", 1.6), ("2 2.5", 2.0), ("9 3 2 3", 1.6)), strict=True))  # and width
 WIDTH, HEIGHT = 340, 190
 LEFT, RIGHT, TOP, BOTTOM = 40, 300, 12, 160  # of the plot within the picture
-POINTS = 160  # of a line, at most
+POINTS = 160  # most points of a line
 
 
 def panel(name: str, curves: Mapping[str, Curve], place: str = "") -> Markup:
-    """A ``<figure>`` of the losses and the validation that a stage logged; ``place`` is its id in the page."""
+    """A ``<figure>`` of the losses and the validation that a stage logged.
+
+    Args:
+        name: the name of the stage.
+        curves: column of metrics.csv -> curve.
+        place: the id of the figure in the page; empty: none.
+    """
     losses = [column for column in LOSSES if column in curves]
     if len(losses) == 2 and losses[0] == LOSS:  # the total and its only part are the same line
         losses = losses[:1]
@@ -53,7 +59,7 @@ def panel(name: str, curves: Mapping[str, Curve], place: str = "") -> Markup:
 
 
 def nice_ticks(low: float, high: float) -> list[float]:
-    """Three to six round numbers from at or below ``low`` to at or above ``high``; from 0 where ``low`` is near it."""
+    """Three to six round numbers that cover ``low`` to ``high``. The first is 0 where ``low`` is near 0."""
     low = 0.0 if 0 <= low < 0.5 * high else low
     span = (high - low) or abs(high) or 1.0
     power = 10.0 ** math.floor(math.log10(span / 3))
@@ -63,7 +69,7 @@ def nice_ticks(low: float, high: float) -> list[float]:
 
 
 def _points(across: NDArray[np.float64], values: NDArray[np.float64], ticks: Sequence[float]) -> list[tuple[str, str]]:
-    """Where a line over the share of the steps runs in the picture."""
+    """The places (x, y) of a line in the picture; ``across`` is the share of the steps, from 0 to 1."""
     chosen = np.unique(np.linspace(0, len(values) - 1, min(POINTS, len(values))).round().astype(int))
     up = (values[chosen] - ticks[0]) / (ticks[-1] - ticks[0])
     places = [(LEFT + (RIGHT - LEFT) * x, BOTTOM - (BOTTOM - TOP) * y) for x, y in zip(across[chosen], up, strict=True)]
@@ -71,7 +77,7 @@ def _points(across: NDArray[np.float64], values: NDArray[np.float64], ticks: Seq
 
 
 def _scale(ticks: Sequence[float], left: bool) -> dict[str, Any]:
-    """Numbers at the side; those of the left one have lines across the plot."""
+    """The numbers of the left or right scale. The numbers of the left scale have lines across the plot."""
     places = [BOTTOM - (BOTTOM - TOP) * number / (len(ticks) - 1) for number in range(len(ticks))]
     x, anchor = (LEFT - 6, "end") if left else (RIGHT + 6, "start")
     return {
@@ -84,6 +90,6 @@ def _scale(ticks: Sequence[float], left: bool) -> dict[str, Any]:
 
 
 def _steps(last: float) -> list[tuple[float, int, str, str]]:
-    """Words below the plot, each with its place: 0, the last step, and their name between."""
+    """The texts below the plot with their places: 0, the last step, and the name of the axis between them."""
     words = ((LEFT, "start", "0"), ((LEFT + RIGHT) / 2, "middle", "optimisation step"), (RIGHT, "end", f"{last:,.0f}"))
     return [(x, BOTTOM + 18, anchor, text) for x, anchor, text in words]

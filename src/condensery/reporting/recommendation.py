@@ -1,4 +1,4 @@
-"""Which row of a table to use, in words: what training gave, what it cost, and the simplest row that none is ahead of."""
+"""Recommends a row of a table in words: the gain and cost of training, and the simplest row that no row is ahead of."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ class Made:
     """How a row was made.
 
     Attributes:
-        parts: what is searched with, BM25's index or encoders, as kind/id. An encoder of which a choice kept nothing but the
-            start is the start.
-        trained: whether one of them was trained.
-        seconds: that the row takes beyond all that rows without training take.
-        kept: what ``kept.json`` says, where its encoder was chosen (stage ``keep_best``).
+        parts: the index of BM25 or the encoders that it searches with, as kind/id. Where a choice kept only the start of a
+            training, the encoder is the start.
+        trained: whether one of the parts was trained.
+        seconds: the time of the row beyond the time of all rows without training.
+        kept: the content of ``kept.json`` where the encoder was chosen (stage ``keep_best``).
     """
 
     parts: frozenset[str]
@@ -30,7 +30,7 @@ class Made:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The row to use, and why, in a few sentences."""
+    """The row to use, and the reasons in a few sentences (``text``)."""
 
     row: str
     text: str
@@ -46,14 +46,16 @@ def recommendation(
     level: float = 0.01,
     permutations: int = PERMUTATIONS,
 ) -> Recommendation | None:
-    """The simplest row that the test does not tell from the highest, and that no simpler one has a higher mean than.
+    """Recommend the simplest row that the test cannot tell from the row with the highest mean.
 
-    Simpler is what needs no training; then what has fewer parts; then BM25; then what was chosen by other queries than
-    these (``Made.kept``); then what took less time. Before that it is said what training gave: each encoder that was chosen
-    is held against the row that the table holds it against. Intervals are the table's (``significance.interval``), of 95 %.
+    No simpler row may have a higher mean than the recommended row. The order of simplicity: rows that need no training;
+    then fewer parts; then BM25; then rows that were chosen by other queries than these (``Made.kept``); then less time.
+
+    The text first tells the gain of training: each chosen encoder is compared with the row that the table compares it with.
+    Intervals are those of the table (``significance.interval``), at 95 %.
 
     Args:
-        rows, kinds, baseline, tested, test, level: as ``conclusion`` takes them.
+        rows, kinds, baseline, tested, test, level, permutations: as ``conclusion`` takes them.
         made: artifact of a row -> how it was made.
 
     Returns:
@@ -64,7 +66,7 @@ def recommendation(
         return None
     words = _Words(lines, made, level, permutations, test)
     order = sorted(range(len(lines.systems)), key=words.simplicity)
-    highest = max(order, key=words.mean)  # of equal ones the simplest
+    highest = max(order, key=words.mean)  # of equal means the simplest
     p_of = words.p_values(highest)
     near = [at for at in order if at == highest or p_of[at] >= level]
     use = next(at for at in near if not any(words.mean(other) > words.mean(at) for other in order[: order.index(at)]))
@@ -74,7 +76,7 @@ def recommendation(
 
 
 class _Words:
-    """The sentences on the lines of a table, which are named by their places."""
+    """Makes the sentences on the lines of a table. A line is given by its place (``at``)."""
 
     def __init__(self, lines: Lines, made: Mapping[str, Made], level: float, permutations: int, test: Test) -> None:
         self.lines, self.level, self.permutations, self.test = lines, level, permutations, test
@@ -94,11 +96,11 @@ class _Words:
         return made.trained, len(made.parts), not lexical, of_test_alone, made.seconds, at
 
     def p_values(self, reference: int) -> dict[int, float]:
-        """Of each other line against this one."""
+        """The p-value of each other line against the line ``reference``."""
         return p_values(self.lines.systems, reference, self.lines.metric, self.test, self.permutations)
 
     def on_training(self, at: int, baseline: str | None, tested: Sequence[Comparison]) -> str:
-        """What the training of an encoder gave that was chosen, alone and not joined with others; else nothing."""
+        """A sentence on the gain of training; empty for lines whose encoder was not chosen, or is joined with others."""
         made = self.made[at]
         against = None if baseline is None else self.lines.measured.baseline_of(at, baseline)
         if made.kept is None or len(made.parts) > 1 or against is None:
@@ -116,7 +118,7 @@ class _Words:
         return f"{self.name(at)} {is_ahead} {self.name(against)}: {self._pair(at, against, p)}, {for_what}."
 
     def on_use(self, use: int, simplest: int) -> str:
-        """The row to use, held against the simplest."""
+        """A sentence on the row to use, compared with the simplest row."""
         metric, mean = self.lines.metric, f"{100 * self.mean(use):.1f}"
         cost = f", after {_duration(self.made[use].seconds)} of training" if self.made[use].trained else ""
         if use == simplest:
@@ -126,7 +128,7 @@ class _Words:
         return f"Use {self.name(use)}: {metric} {mean}{cost}; {other}, {lead}."
 
     def on_highest(self, highest: int, use: int, p_of: Mapping[int, float]) -> str:
-        """Why the highest row is not the one to use, where it is not."""
+        """A sentence on why the highest row is not recommended; empty where it is."""
         if highest == use:
             return ""
         made = self.made[highest]
@@ -138,7 +140,7 @@ class _Words:
         )
 
     def on_bias(self) -> str:
-        """That a row was chosen by the very queries it is measured with."""
+        """A sentence of warning: the row is chosen by the same queries that it is measured with."""
         split = self.lines.measured.seeds[0][0][0].split
         return (
             f"The row is chosen by the {_queries(self.queries)} of {split} that it is measured with: others may give it a"
@@ -146,12 +148,12 @@ class _Words:
         )
 
     def _pair(self, at: int, against: int, p: float) -> str:
-        """``NDCG@10 54.2 against 51.6, +2.6 (0.9 to 4.2, p < 0.01)``."""
+        """The means of two lines and their difference: ``NDCG@10 54.2 against 51.6, +2.6 (0.9 to 4.2, p < 0.01)``."""
         means = f"{self.lines.metric} {100 * self.mean(at):.1f} against {100 * self.mean(against):.1f}"
         return f"{means}, {self._lead(at, against, p)}"
 
     def _lead(self, at: int, against: int, p: float) -> str:
-        """``+2.6 (0.9 to 4.2, p < 0.01)``."""
+        """The difference of two lines with its interval and p-value: ``+2.6 (0.9 to 4.2, p < 0.01)``."""
         ids = self.lines.systems[against].evaluation.query_ids
         sides = (of_each_seed(self.lines.measured.seeds[one][0], self.lines.metric, ids) for one in (at, against))
         reach = interval(*sides)
@@ -164,9 +166,12 @@ class _Words:
 
 
 def unmeasured(made: Mapping[str, Made]) -> Recommendation:
-    """The row to use where no query is judged: the last that joins others, or a simpler one that is the same.
+    """Recommend a row where no query is judged: the last row that joins others, or an earlier row with the same parts.
 
-    ``made``: row -> how it was made, in the order of the table. The text says by what it was chosen what is kept of training.
+    The text also tells by which queries the kept weights of each training were chosen.
+
+    Args:
+        made: row -> how it was made, in the order of the table.
     """
     joined = [row for row, one in made.items() if len(one.parts) > 1]
     last = (joined or list(made))[-1]
@@ -186,7 +191,7 @@ def _queries(number: int) -> str:
 
 
 def _duration(seconds: float) -> str:
-    """``40 seconds``, ``4 minutes``, ``1.5 hours``."""
+    """A duration in words: ``40 seconds``, ``4 minutes``, ``1.5 hours``."""
     for unit, size in (("hour", 3600.0), ("minute", 60.0)):
         if seconds >= 1.5 * size:
             number = f"{seconds / size:.1f}".removesuffix(".0") if unit == "hour" else f"{seconds / size:.0f}"

@@ -1,4 +1,4 @@
-"""``results.json``: what a run measured, one entry for each row of its table, for people and programs to read."""
+"""``results.json``: the measurements of a run, one entry for each row of its table, for people and programs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from condensery.errors import UserError, shown
 from condensery.system.files import inside, read_json, write_json
 
-MOST = 1e6  # of any metric; those of rankings are from 0 to 1, correlations from -1
+MOST = 1e6  # largest absolute value of a metric; metrics of rankings lie in 0 to 1, correlations in -1 to 1
 AVERAGE = "average"  # the collection of a mean over collections
 _FIELDS: dict[str, tuple[type, ...]] = {
     "row": (str,),
@@ -21,8 +21,8 @@ _FIELDS: dict[str, tuple[type, ...]] = {
     "seed": (int, type(None)),
     "artifact": (str,),
 }
-_SOME = {"failed": str, "warnings": list, "recommended": str}  # where there are any
-_SOME |= {"system": str, "settings": dict}  # of a sweep's results
+_SOME = {"failed": str, "warnings": list, "recommended": str}  # optional fields
+_SOME |= {"system": str, "settings": dict}  # optional fields of a sweep's results
 
 
 @dataclass(frozen=True)
@@ -30,17 +30,17 @@ class Row:
     """One system measured on one split of one collection.
 
     Attributes:
-        name: what the table calls the system.
+        name: the name of the system in the table.
         metrics: metric -> mean over the queries, between 0 and 1.
         per_query: metric -> float64 (queries,), for significance tests; may be empty.
         query_ids: ids of these queries, in the same order.
-        seed: of the run, where it has one.
-        artifact: id of the artifact that was measured.
-        failed: why nothing was measured, in one line; empty where something was.
-        system: the name without what a sweep put before it; empty where that is the name itself.
-        warnings: what is to be known of what the number was made from, such as test queries that stand in train.
-        recommended: of the row to use, where the table names one, why (``table.recommend``).
-        settings: of a sweep, key -> the values with which its jobs made this very row.
+        seed: the seed of the run, where it has one.
+        artifact: the id of the artifact that was measured.
+        failed: the reason why nothing was measured, in one line; empty where something was measured.
+        system: the name without the prefix that a sweep added; empty where there is no prefix.
+        warnings: caveats on the data behind the numbers, such as test queries that stand in train.
+        recommended: the reasons for the recommended row, where the table names one (``table.recommend``); else empty.
+        settings: in a sweep, key -> the values with which its jobs made this row.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Row:
 
 
 def write_results(path: Path, rows: Sequence[Row]) -> None:
-    """Write the rows, without the values of each query (those lie in the artifacts)."""
+    """Write the rows without the values of each query, which lie in the artifacts."""
     entries = [
         {
             "row": row.name,
@@ -79,7 +79,7 @@ def write_results(path: Path, rows: Sequence[Row]) -> None:
 
 
 def read_results(path: Path) -> list[Row]:
-    """Read what ``write_results`` wrote. Raises ``UserError`` that names the entry and the field that is wrong."""
+    """Read the rows that ``write_results`` wrote. Raises ``UserError`` that names the wrong entry and field."""
     entries = read_json(path)
     if not isinstance(entries, list):
         raise UserError(f"{path}: expected a list of results")
@@ -113,9 +113,10 @@ def _check_within(entry: dict[str, Any], where: str) -> None:
 
 
 def averages(rows: Sequence[Row]) -> list[Row]:
-    """For each system and seed the mean of its metrics over the collections, where it has the same split of them all.
+    """For each system and seed the mean of its metrics over the collections.
 
-    Collections called ``whole/part`` count together as one, as BEIR has it with CQADupStack.
+    A system has a mean only where it was measured on the same split of all collections. Collections called ``whole/part``
+    count together as one, as BEIR counts CQADupStack.
     """
     if len({row.collection for row in rows}) < 2:
         return []
@@ -126,8 +127,8 @@ def averages(rows: Sequence[Row]) -> list[Row]:
 def wholes(rows: Sequence[Row]) -> list[Row]:
     """For each system and seed the mean of its metrics over the parts of a collection, such as those of CQADupStack.
 
-    Parts are called ``whole/part``. A system has a mean where it has the same split of all parts that anything was measured
-    on.
+    Parts are called ``whole/part``. A system has a mean only where it was measured on the same split of all parts that any
+    system was measured on.
     """
     in_parts = [row for row in rows if "/" in row.collection]
     parts: dict[str, set[str]] = {}
@@ -141,7 +142,7 @@ def _whole(row: Row) -> str:
 
 
 def _means(rows: Sequence[Row], parts: Mapping[str, set[str]], whole: Callable[[Row], str]) -> list[Row]:
-    """The mean over the ``parts`` of each whole, of the metrics that a system has on all of them."""
+    """The mean over the ``parts`` of each whole, for the metrics that a system has on all of the parts."""
     measured: dict[tuple[str, str, int | None, str], dict[str, Row]] = {}
     for row in rows:
         measured.setdefault((row.name, row.split, row.seed, whole(row)), {})[row.collection] = row

@@ -1,4 +1,4 @@
-"""Suspected false negatives as a sheet to be filled in, as a table, and on a study's page."""
+"""Shows suspected false negatives: as a sheet to be filled in, as a table, and on a study's page."""
 
 import math
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ SHOWN, PRINTED = 30, 10  # suspects on a page, and in a terminal
 
 
 def sheet_lines(suspects: Suspects, collection: Collection, rows: int) -> list[list[object]]:
-    """The lines of a sheet with ``COLUMNS``, the most suspicious ``rows`` first."""
+    """The lines of a sheet with ``COLUMNS``: at most ``rows`` suspects, the most suspicious first."""
     lines: list[list[object]] = []
     for at in range(min(rows, len(suspects.queries))):
         texts = [cell(text) for text in _texts(suspects, collection, at)]
@@ -31,7 +31,10 @@ def sheet_lines(suspects: Suspects, collection: Collection, rows: int) -> list[l
 
 
 def shown(suspects: Suspects, collection: Collection, left_out: bool) -> dict[str, Any]:
-    """What the page and the terminal show: ``FILE``."""
+    """The content of ``FILE``, which the page and the terminal show.
+
+    ``left_out``: whether mining left the suspects out.
+    """
     items = []
     for at in range(min(SHOWN, len(suspects.queries))):
         query, passage, positive = (beginning(text) for text in _texts(suspects, collection, at))
@@ -49,7 +52,7 @@ def shown(suspects: Suspects, collection: Collection, left_out: bool) -> dict[st
 
 
 def about(found: dict[str, Any]) -> str:
-    """What the suspects are, in two sentences."""
+    """Two sentences that explain the suspects."""
     what = "that mining left out, for they score nearly as high as a positive" if found["left_out"] else (
         "among the negatives, those that score highest beside a positive"
     )  # fmt: skip
@@ -60,7 +63,7 @@ def about(found: dict[str, Any]) -> str:
 
 
 def lines(found: dict[str, Any]) -> list[list[str | tuple[str, str]]]:
-    """The lines of the page's table: numbers, then texts, which may be written from right to left."""
+    """The lines of the page's table: numbers, then texts in ``<bdi>``, for they may be written from right to left."""
     return [
         [_ratio(item), *item["numbers"][:2], *(("bdi", item[name]) for name in ("query", "passage", "positive"))]
         for item in found["items"]
@@ -68,7 +71,7 @@ def lines(found: dict[str, Any]) -> list[list[str | tuple[str, str]]]:
 
 
 def show_suspects(folder: Path) -> None:
-    """Print the most suspicious of a finished audit."""
+    """Print the most suspicious passages of a finished audit."""
     found = read_json(folder / FILE)
     items = found["items"][:PRINTED]
     names = [" · ".join(item["ids"]) for item in items]
@@ -86,7 +89,7 @@ def _texts(suspects: Suspects, collection: Collection, at: int) -> Sequence[str]
 
 
 def _numbers(suspects: Suspects, at: int) -> list[str]:
-    """The score, the positive's, and the ratio of the two, as they are written."""
+    """The score of the suspect, the score of the positive, and their ratio, as texts; empty for NaN."""
     values = (suspects.scores[at], suspects.positive_scores[at], suspects.ratios[at])
     return ["" if math.isnan(value) else f"{float(value):.4g}" for value in values]
 

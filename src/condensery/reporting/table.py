@@ -1,6 +1,6 @@
-"""The table of a run: systems against metrics, in percent, with the best marked and luck told from progress.
+"""The table of a run: systems against metrics, in percent, with the best numbers and significant differences marked.
 
-Rows of one name that differ in their seed become one line: mean and standard deviation over the seeds.
+Rows of one name with different seeds become one line: mean and standard deviation over the seeds.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,10 +15,10 @@ from condensery.evaluation.metrics import Evaluation
 from condensery.evaluation.significance import PERMUTATIONS, Interval, Test, compare, holm, interval
 from condensery.reporting.results import Row, averages
 
-WIDE = 10  # columns; a table of more is turned
+WIDE = 10  # a table of more columns is turned
 IN_BOLD = "In percent; the best of each {} in bold."
 MARK, MISSING = "†", "–"
-COMPARED = ["metric", "difference", "95 %", "p", "p, seeds too"]  # of a difference from the baseline
+COMPARED = ["metric", "difference", "95 %", "p", "p, seeds too"]  # header of the differences
 TESTS = {"randomisation": "paired randomisation test", "t": "paired t-test"}
 Best = Literal["highest", "lowest", "none"]
 
@@ -27,7 +27,7 @@ Column = tuple[str, str, str]  # collection, split, metric
 
 @dataclass(frozen=True)
 class Significance:
-    """How lines are compared with a baseline: its name, the test, and the level after Holm's correction."""
+    """The comparison of lines with a baseline: its name, the test, and the level after Holm's correction."""
 
     baseline: str
     test: Test = "randomisation"
@@ -38,13 +38,14 @@ class Significance:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A line against the baseline in one column.
+    """A line compared with the baseline in one column.
 
     Attributes:
-        difference: of the means, as a fraction.
-        p: of the test over queries, after Holm's correction.
-        interval: of the difference, with the seeds as drawn at random too.
-        baseline: what it is compared with.
+        name, column: the line and the column.
+        difference: the difference of the means, as a fraction.
+        p: the p-value of the test over queries, after Holm's correction.
+        interval: the interval of the difference, which takes the seeds as drawn at random too.
+        baseline: the name of the baseline.
     """
 
     name: str
@@ -55,7 +56,7 @@ class Comparison:
     baseline: str
 
     def shown(self) -> list[str]:
-        """Its cells under ``COMPARED``, in points."""
+        """The four cells under ``COMPARED`` after the metric, in points."""
         low, high = (f"{100 * end:+.1f}" for end in (self.interval.low, self.interval.high))
         return [f"{100 * self.difference:+.1f}", f"{low} to {high}", f"{self.p:.4f}", f"{self.interval.p:.4f}"]
 
@@ -65,12 +66,12 @@ class Cell:
     """One number of the table, or two on which papers disagree.
 
     Attributes:
-        text: as it is shown, without marks.
-        best: of its column among the lines of its block.
-        marked: differs significantly from the baseline.
-        published: printed in a paper, not measured here.
-        number: what ``best`` goes by, as shown; ``None`` where there is none.
-        p: of the test against the baseline, after Holm's correction; ``None`` where there was none.
+        text: the shown text, without marks.
+        best: whether the number is the best of its column among the lines of its block.
+        marked: whether the number differs significantly from the baseline.
+        published: whether the number is printed in a paper, not measured here.
+        number: the shown number, by which ``best`` is decided; ``None`` where there is none.
+        p: the p-value against the baseline, after Holm's correction; ``None`` where there was no test.
     """
 
     text: str = MISSING
@@ -83,7 +84,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Block:
-    """Lines that stand together under a heading: a class of published ones, or measured ones."""
+    """Lines that stand together under a heading: a class of published lines, or measured lines. ``size``: their number."""
 
     heading: str
     size: int
@@ -96,13 +97,14 @@ class Table:
 
     Attributes:
         header: labels of the columns.
-        names: labels of the lines; ``cells`` holds the numbers of each.
-        sources: for each line where its numbers come from; empty where all are measured in one run.
-        blocks: the blocks, one after the other, that the lines make; empty for one without a heading.
-        turned: lines and columns have changed places: ``sources`` and ``blocks`` speak of columns.
-        conclusion: what the table shows, in a sentence or two; may be empty.
+        names: labels of the lines.
+        cells: the numbers of each line.
+        sources: the source of the numbers of each line; empty where all are measured in one run.
+        blocks: the blocks of the lines in order; empty where all lines form one block without a heading.
+        turned: whether lines and columns have changed places; then ``sources`` and ``blocks`` belong to columns.
+        conclusion: the result of the table in a sentence or two; may be empty.
         notes: sentences below the table.
-        comparisons: the measured lines against the baseline.
+        comparisons: the measured lines compared with the baseline.
     """
 
     title: str
@@ -117,12 +119,12 @@ class Table:
     conclusion: str = ""
 
     def turn(self) -> "Table":
-        """The same numbers with lines and columns in each other's place."""
+        """The table with lines and columns exchanged."""
         cells = [list(column) for column in zip(*self.cells, strict=True)]
         return replace(self, header=self.names, names=self.header, cells=cells, turned=not self.turned)
 
     def by_block(self) -> Iterator[tuple[Block, range]]:
-        """Each block with the places of its lines (of its columns in a turned table)."""
+        """Yield each block with the places of its lines (of its columns in a turned table)."""
         size = len(self.header if self.turned else self.names)
         start = 0
         for block in self.blocks or [Block("", size)]:
@@ -135,7 +137,7 @@ class Table:
         ``{title, columns: [label], blocks: [{heading, published, rows: [{name, source, cells: [{text, best, marked,
         published, number, p}]}]}], notes, comparisons: [{name, column, difference, p, interval:
         {low, high, p}, baseline}], turned, conclusion}``.
-        ``turned`` says that it has more columns than are well shown side by side.
+        ``turned`` tells that the table has too many columns to be shown side by side.
         """
         upright = self.turn() if self.turned else self
         sources = self.sources or [""] * len(upright.names)
@@ -164,11 +166,18 @@ class Table:
 def build_table(
     rows: Sequence[Row], metrics: Sequence[str] | None = None, significance: Significance | None = None, title: str = ""
 ) -> Table:
-    """Arrange rows, in the order in which their names first appear; over several collections there is an average.
+    """Arrange rows as a table, in the order in which their names first appear. Several collections get an average too.
 
-    ``metrics`` chooses and orders the columns (default: all, as they appear). A row that failed is a line of dashes, or
-    lacks among its seeds, and a note says why. Raises ``UserError`` when nothing was measured or the baseline is not
-    among the rows.
+    A failed row is a line of dashes, or is missing among the seeds of its line; a note gives the reason.
+
+    Args:
+        rows: the rows of one or several collections.
+        metrics: the metrics in the order of the columns; None: all, in the order in which they appear.
+        significance: the comparison with a baseline; None: no comparison.
+        title: the title; collection and split are added where there is one of each.
+
+    Raises:
+        UserError: nothing was measured, or the baseline is not among the rows.
     """
     names = list(dict.fromkeys(row.name for row in rows))
     first = [*warnings(rows), *failures(rows)]
@@ -203,13 +212,13 @@ def build_table(
 
 
 def warnings(rows: Sequence[Row]) -> list[str]:
-    """Notes: what is to be known of what the numbers were made from, each once."""
+    """Notes with the warnings on the data behind the numbers, each once."""
     pairs = [(row.collection, str(text).rstrip(".")) for row in rows for text in row.warnings]
     return [f"Warning: {f'{collection}: ' if collection else ''}{text}." for collection, text in dict.fromkeys(pairs)]
 
 
 def failures(rows: Sequence[Row]) -> list[str]:
-    """Notes: why rows failed, and which; with the seed where another seed was measured."""
+    """Notes on failed rows, with the reason; a row is given with its seed where another seed was measured."""
     measured = {row.name for row in rows if not row.failed}
     by_reason: dict[str, dict[str, None]] = {}
     for row in rows:
@@ -221,9 +230,13 @@ def failures(rows: Sequence[Row]) -> list[str]:
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured: for each line and each column the rows of its seeds, none where nothing was.
+    """The measured rows in the places of a table.
 
-    ``metrics`` are those of the columns; ``where`` tells it apart from what was measured on other collections.
+    Attributes:
+        names: the names of the lines.
+        metrics: the metric of each column.
+        seeds: line -> column -> the rows of its seeds; empty where nothing was measured.
+        where: the collection, where blocks of several collections must be distinguished; otherwise empty.
     """
 
     names: Sequence[str]
@@ -236,18 +249,21 @@ class Measured:
         return [[_cell(rows, metric) for rows, metric in zip(line, self.metrics, strict=True)] for line in self.seeds]
 
     def known(self, baseline: str) -> bool:
-        """Whether any line can be tested against the row that is called so."""
+        """Whether any line can be tested against the row called ``baseline``."""
         return any(self.baseline_of(at, baseline) is not None for at in range(len(self.names)))
 
     def baseline_of(self, at: int, baseline: str) -> int | None:
-        """The line that a line is tested against: in a sweep that of the same settings, else the one on its own."""
+        """The place of the line that the line ``at`` is tested against; None where there is none.
+
+        In a sweep it is the baseline of the same settings, otherwise the line called ``baseline``.
+        """
         name = self.names[at]
         system = next((row.system for rows in self.seeds[at] for row in rows if row.system), name)
         wanted = (name.removesuffix(system) + baseline, baseline)
         return next((self.names.index(one) for one in wanted if one in self.names), None)
 
     def notes(self) -> list[str]:
-        """What ± is, where it stands anywhere."""
+        """A note that explains ±; empty where no line has several seeds."""
         numbers = sorted({len(rows) for line in self.seeds for rows in line if len(rows) > 1})
         return [f"± is the standard deviation over {' or '.join(map(str, numbers))} seeds."] if numbers else []
 
@@ -262,9 +278,12 @@ def _cell(seeds: Sequence[Row], metric: str) -> Cell:
 
 
 def mark_best(cells: Sequence[Sequence[Cell]], best: Sequence[Best] = (), within: float = 0.0) -> None:
-    """Mark the best number of each column as it is shown: what reads equal is equally good. One alone is not marked.
+    """Mark the best number of each column. Numbers that are shown as equal are equally good; a single number is not marked.
 
-    ``within``: how far from the best a number still counts as best.
+    Args:
+        cells: the cells of each line.
+        best: for each column which number is the best; empty: the highest.
+        within: the largest distance from the best at which a number still counts as best.
     """
     for at, column in enumerate(zip(*cells, strict=True)):
         wanted = best[at] if best else "highest"
@@ -279,10 +298,17 @@ def mark_best(cells: Sequence[Sequence[Cell]], best: Sequence[Best] = (), within
 def mark_significant(
     table: Table, blocks: Sequence[tuple[Sequence[Sequence[Cell]], Measured]], how: Significance
 ) -> None:
-    """Test each measured line against its baseline in its block in each column, and say so in the notes of ``table``.
+    """Test each measured line against the baseline of its block in each column.
 
-    ``blocks`` are the measured ones, each with its cells. A row without values for each query is not tested. Raises
-    ``UserError`` where the queries of two seeds or of two systems differ.
+    Marks the cells, and adds the comparisons and a note to ``table``. A row without values for each query is not tested.
+
+    Args:
+        table: the table.
+        blocks: the measured blocks, each with its cells.
+        how: the baseline, the test and the level.
+
+    Raises:
+        UserError: the queries of two seeds or of two systems differ.
     """
     tested: list[tuple[Cell, str, str, Interval, str, float, float]] = []
     swept = False
@@ -315,7 +341,7 @@ def mark_significant(
 
 
 def over_seeds(seeds: Sequence[Row], metric: str) -> Evaluation | None:
-    """The mean over seeds of each query's value; None where a row has no values for each query."""
+    """The mean over seeds of the value of each query; None where a row has no values for each query."""
     if not seeds or any(metric not in row.per_query for row in seeds):
         return None
     ids = list(seeds[0].query_ids)
@@ -323,7 +349,10 @@ def over_seeds(seeds: Sequence[Row], metric: str) -> Evaluation | None:
 
 
 def of_each_seed(seeds: Sequence[Row], metric: str, ids: Sequence[str]) -> list[NDArray[np.float64]]:
-    """The queries' values of each seed in the order of ``ids``."""
+    """For each seed the values of the queries, float64 (queries,), in the order of ``ids``.
+
+    Raises ``UserError`` where the seeds were measured on different queries.
+    """
     values = []
     for row in seeds:
         place = {query: i for i, query in enumerate(row.query_ids)}

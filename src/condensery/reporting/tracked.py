@@ -1,4 +1,4 @@
-"""The results of a study as a W&B run of its own in the study's group: its tables, its figures, and every number."""
+"""Logs the results of a study as a separate W&B run in the study's group: tables, figures, and every number."""
 
 import hashlib
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ from condensery.training.tracking import Tracked, close, logged, start
 
 
 def log_results(tracked: Tracked, tables: Sequence[Table], figures: Sequence[Path], rows: Sequence[Row]) -> bool:
-    """Log tables, figures (PNG) and the rows behind them; return whether a run was written.
+    """Log tables, figures (PNG) and the rows behind them. Returns whether a run was written.
 
-    Its id is a hash of all that, so the same results are logged once. ``tracked.run_id`` is what the id begins with.
+    The id of the run is ``tracked.run_id`` and a hash of group, tables and figures, so the same results are logged once.
     """
     content = hashlib.blake2b(tracked.group.encode(), digest_size=4)
     for table in tables:

@@ -1,1 +1,1 @@
-"""Vectors and words to rankings: BM25, dense indexes, mining, runs."""
+"""Ranking passages by words and by vectors: BM25, dense indexes, fusion, reranking, mining, runs."""

@@ -11,19 +11,19 @@ their then there these they this to was will with
 """
 STOPWORDS = {
     "none": frozenset[str](),
-    "english": frozenset((*LUCENE_STOP_WORDS.split(), "s", "t")),  # s, t: what is left of "it's" and "don't"
+    "english": frozenset((*LUCENE_STOP_WORDS.split(), "s", "t")),  # s, t: the ends of "it's" and "don't"
 }
 
 
 def check_stopwords(name: str) -> str:
-    """``name`` itself. Raises ``ValueError`` where there is no such list of stop words."""
+    """Return ``name``. Raises ``ValueError`` where no list of stop words has this name."""
     if name not in STOPWORDS:
         raise ValueError(f"{shown(name)!r} does not exist, choose from {', '.join(STOPWORDS)}")
     return name
 
 
 def check_stemmer(name: str) -> str:
-    """``name`` itself. Raises ``ValueError`` where there is no such stemmer, or its package is missing."""
+    """Return ``name``. Raises ``ValueError`` where no stemmer has this name, or its package is missing."""
     if name == "none":
         return name
     try:
@@ -36,11 +36,13 @@ def check_stemmer(name: str) -> str:
 
 
 def chosen_language(language: str, texts: Sequence[str], say: tuple[str, str] | None = None) -> str:
-    """``language`` itself; of ``auto`` what the letters of the passages tell (``text.languages.guess``).
+    """Return ``language``, or for ``auto`` the language guessed from the letters of the passages.
 
     Args:
-        say: who says in a line what was guessed, where terms are then no plain words, and the key that sets another
-            language; None = nobody.
+        language: a language, or ``auto``.
+        texts: the passages, from which ``text.languages.guess`` guesses.
+        say: how to print a guess whose terms are not plain words: the beginning of the line, and the key that sets
+            another language. None = print nothing.
     """
     if language != AUTO:
         return language
@@ -55,12 +57,12 @@ def chosen_language(language: str, texts: Sequence[str], say: tuple[str, str] | 
 
 
 class Analyser:
-    """Text to terms: words in small letters (``text.words``), without stop words, stemmed where a stemmer is named.
+    """Splits a text into terms: words in lower case (``text.words``), without stop words, stemmed if a stemmer is named.
 
     Args:
         stopwords: none or english.
-        stemmer: none, or an algorithm of Snowball (porter is Lucene's), for which the package PyStemmer is needed.
-        language: one of ``text.languages.LANGUAGES``; ``auto`` (see ``chosen_language``) stands for ``any`` here.
+        stemmer: none, or an algorithm of Snowball (porter is Lucene's), which needs the package PyStemmer.
+        language: one of ``text.languages.LANGUAGES``; ``auto`` means ``any`` here, as there are no passages to guess from.
 
     Raises:
         UserError: a name that does not exist.

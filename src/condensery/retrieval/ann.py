@@ -1,7 +1,7 @@
-"""Approximate search over the vectors of an ``encode`` artifact: a FAISS index, trained on a sample, of any of its kinds
-that ranks by inner product (``retrieval.factory``).
+"""Approximate search over the vectors of an ``encode`` artifact, with a FAISS index that is trained on a sample.
 
-How much it misses is not known beforehand, so some queries of each use are searched exactly as well.
+The index may be of any kind that ranks by inner product (``retrieval.factory``). The share of results that it misses is
+not known beforehand, so some queries of each use are also searched exactly.
 
 Shapes: n queries, k results, d dimensions.
 """
@@ -25,8 +25,8 @@ from condensery.system.progress import ProgressTask
 
 FILE = "passages.faiss"
 BLOCK = 65_536  # vectors added at a time, at most
-SOME = 1_000  # vectors whose lengths are looked at
-EFFORT = {"nprobe": "nprobe", "ef_search": "efSearch"}  # ours -> FAISS's; an index takes those that it knows
+SOME = 1_000  # vectors whose lengths are checked
+EFFORT = {"nprobe": "nprobe", "ef_search": "efSearch"}  # our name -> FAISS's; an index takes the names that it knows
 
 
 def build_approximate(
@@ -39,21 +39,25 @@ def build_approximate(
     task: ProgressTask,
     gpu: bool = False,
 ) -> str | None:
-    """Write a FAISS index of all vectors into ``folder``, by inner product; a CPU's, wherever it is made.
-
-    Returns what it does to the vectors that changes their order, as one that divides them by their lengths; None where
-    nothing.
+    """Write a FAISS index of all vectors by inner product into ``folder``. The file is a CPU index in any case.
 
     Args:
         exact: gives the vectors (N, d).
+        folder: gets the index.
         factory: FAISS's description, such as ``IVF1024,PQ32``, ``HNSW32`` or ``IVF1024,PQ32,RFlat``.
-        sample: vectors that it is trained on, drawn with ``seed``; all where there are no more.
+        sample: number of vectors that train the index, drawn with ``seed``; all where there are fewer.
+        seed: seed of the sample.
+        threads: CPU threads of FAISS.
         task: advances by the vectors added.
-        gpu: make it on a GPU where FAISS sees one, knows the kind there and has the memory for it.
+        gpu: build the index on a GPU where FAISS sees one, supports the kind there and has enough memory.
+
+    Returns:
+        The change of vectors by the index that changes their order, such as a division by their lengths; None = no
+        change.
 
     Raises:
-        UserError: FAISS does not know the description, cannot train it on so few or so short vectors, or can do nothing
-            with what it makes; or it ranks by another measure.
+        UserError: FAISS does not know the description, cannot train it on so few or so short vectors, or cannot search
+            the index that it makes; or the index ranks by another measure.
     """
     faiss.omp_set_num_threads(threads)
     check_numbers(factory)
@@ -78,14 +82,14 @@ def build_approximate(
                 task.advance(len(vectors))
     with atomic(folder / FILE) as temporary:
         faiss.write_index(index, str(temporary))
-        del index  # what is read back is as large
+        del index  # the index that is read back is as large
         with said_by_faiss(factory):
             faiss.read_index(str(temporary)).search(some[:1], 1)
     return does
 
 
 def _made_on_gpu(index: Any, exact: DenseIndex, learned: Vectors | None) -> Any | None:
-    """The index, trained and filled on the first GPU; None where that cannot be."""
+    """The index, trained and filled on the first GPU; None where this is not possible."""
     try:
         theirs = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index)
         if learned is not None:
@@ -93,27 +97,36 @@ def _made_on_gpu(index: Any, exact: DenseIndex, learned: Vectors | None) -> Any 
         for _, vectors in exact.blocks(BLOCK):
             theirs.add(vectors)
         return faiss.index_gpu_to_cpu(theirs)
-    except RuntimeError:  # of what is wrong with the description as well, which the CPU then says
+    except RuntimeError:  # also where the description is wrong; the CPU then says so
         return None
 
 
 def write_approximate(folder: Path, exact: DenseIndex, vectors: str, effort: dict[str, int], compared: int) -> None:
-    """Write ``index.json``. ``vectors``: ``kind/id`` of the artifact with the vectors; ``effort``: see ``EFFORT``."""
+    """Write ``index.json``.
+
+    Args:
+        folder: folder of the index.
+        exact: the vectors of the index.
+        vectors: ``kind/id`` of the artifact that holds the vectors.
+        effort: the value of each search setting in ``EFFORT``.
+        compared: number of queries that are also searched exactly.
+    """
     about = {"method": "approximate", "passages": len(exact), "dim": exact.dim, "vectors": vectors}
     write_json(folder / "index.json", {**about, **effort, "compared": compared})
 
 
 def stand_ins(query: NDArray[np.float32], missed: NDArray[np.float32], others: NDArray[np.float32]) -> int:
-    """How many of the missed passages have one of the others in their place, which scores as high but for rounding.
+    """Count the missed passages that another found passage stands in for, because its score is equal up to rounding.
 
-    Of equal scores at the last place any is right, and which scores are equal is up to the machine: a float32 inner
-    product of length d errs by about ``sqrt(d) u`` times the product of the norms, u half of float32's epsilon (Higham
-    and Mary, "A new approach to probabilistic rounding error analysis", 2019). Scores closer than both errors are equal.
+    Among equal scores at the last place of a ranking any passage is right. Which scores are equal depends on the machine:
+    a float32 inner product of length d errs by about ``sqrt(d) u`` times the product of the norms, where u is half of
+    float32's epsilon (Higham and Mary, "A new approach to probabilistic rounding error analysis", 2019). Scores that
+    differ by less than both errors are equal.
 
     Args:
         query: (d,)
-        missed: (m, d), among the exact results and not found.
-        others: (o, d), found and not among the exact results; each stands in for one.
+        missed: (m, d) vectors of the exact results that were not found.
+        others: (o, d) vectors that were found and are not among the exact results; each stands in for one at most.
     """
     exactly, of_missed, of_others = (vectors.astype(np.float64) for vectors in (query, missed, others))
     error = np.finfo(np.float32).eps / 2 * np.sqrt(len(query)) * np.linalg.norm(exactly)  # for a passage of norm 1
@@ -125,13 +138,14 @@ def stand_ins(query: NDArray[np.float32], missed: NDArray[np.float32], others: N
 
 
 class ApproximateIndex:
-    """A retriever that may miss passages; the scores of what it finds are FAISS's, exact unless vectors are quantised.
+    """A retriever that may miss passages. The scores are FAISS's: exact unless vectors are quantised.
 
     Attributes:
-        exact: the vectors behind it.
-        recalled, wanted: (2,) of the queries searched exactly as well, how many of the exact results came, or others of
-            the same score (see ``stand_ins``), and how many there are: of the ``TOP`` best, and of all.
-        short: queries for which fewer passages were found than were asked for.
+        exact: the vectors of the index.
+        recalled: (2,) number of exact results that were found, among the ``TOP`` best and among all results, over the
+            queries that are also searched exactly. Passages of the same score count as found (``stand_ins``).
+        wanted: (2,) number of exact results, among the ``TOP`` best and among all.
+        short: number of queries for which fewer passages were found than were asked for.
     """
 
     def __init__(self, folder: Path, exact: DenseIndex, threads: int = 1) -> None:
@@ -167,15 +181,18 @@ class ApproximateIndex:
 
     @property
     def recall_of_top(self) -> float | None:
-        """The same of the ``TOP`` best alone, which the first metrics of a table look at."""
+        """``recall`` among the ``TOP`` best results alone, which the first metrics of a table use."""
         return self.recalled[0] / self.wanted[0] if self.wanted[0] else None
 
     def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
-        """As ``Retriever.search``."""
+        """The k best passages of queries of the collection, as ``CollectionRetriever.search``."""
         return self.search_vectors(self.exact.query_vectors(query_rows), k, progress)
 
     def search_vectors(self, vectors: Vectors, k: int, progress: ProgressTask | None = None) -> Ranking:
-        """As ``DenseIndex.search_vectors``; the first queries count for ``recall``."""
+        """The k best passages of query vectors (n, d), as ``DenseIndex.search_vectors``.
+
+        The first queries are also searched exactly, for ``recall``.
+        """
         faiss.omp_set_num_threads(self.threads)
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)
         check_finite(vectors, f"{self.folder}: the vector of query")
@@ -191,7 +208,7 @@ class ApproximateIndex:
         return ranking
 
     def _compare(self, vectors: Vectors, rows: NDArray[np.int64]) -> None:
-        """Count what exact search finds for the queries (n, d), and how much of it is among ``rows`` (n, k)."""
+        """Count the exact results of the queries (n, d), and how many of them are among ``rows`` (n, k)."""
         exact = self.exact.search_vectors(vectors, rows.shape[1])[1]
         for which, depth in enumerate((TOP, rows.shape[1])):
             for query, ours, theirs in zip(vectors, rows[:, :depth], exact[:, :depth], strict=True):
@@ -202,5 +219,5 @@ class ApproximateIndex:
                 self.wanted[which] += len(theirs)
 
     def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """As ``DenseIndex.score``: exact."""
+        """The exact scores (n, k) of passages (n, k) of each query, as ``DenseIndex.score``."""
         return self.exact.score(query_rows, passage_rows)

@@ -1,6 +1,6 @@
-"""BM25 over the titles and texts of a collection: postings by bm25s, searched as a sparse matrix product by SciPy.
+"""BM25 over the titles and texts of a collection: bm25s makes the postings, a sparse matrix product of SciPy searches them.
 
-A single text is searched without importing either, which would take longer than the search.
+A single text is searched without importing bm25s or SciPy, because the import would take longer than the search.
 
 The scores are Lucene's: idf(t) * tf / (tf + k1 * (1 - b + b * |p| / average |p|)), idf(t) = ln(1 + (N - n + 0.5) /
 (n + 0.5)) (Kamphuis et al. 2020, "Which BM25 do you mean?", the variant "Lucene (accurate)"). The usual parameters in
@@ -32,14 +32,14 @@ from condensery.text.languages import AUTO, WORDS
 if TYPE_CHECKING:
     import scipy.sparse as sparse
 
-SHOWN = 4096  # passages between two signs of progress
-POSTINGS = 8_000_000  # postings that one block of queries may touch: 64 MB of results
+SHOWN = 4096  # passages between two updates of the progress
+POSTINGS = 8_000_000  # postings that a block of queries may touch: 64 MB of results
 
 Take = Callable[[int, NDArray[np.float32], NDArray[np.int32]], None]
 
 
 class _TermIds:
-    """The term ids of every passage, on disk: bm25s reads them passage by passage."""
+    """The term ids of every passage on disk, which bm25s reads passage by passage."""
 
     def __init__(self, path: Path, starts: NDArray[np.int64]) -> None:
         self.flat = np.memmap(path, dtype=np.uint32, mode="r")
@@ -63,10 +63,22 @@ def build_bm25(
     language: str = AUTO,
     label: str = "bm25",
 ) -> dict[str, Any]:
-    """Index titles and texts of all passages into ``folder``; returns what ``index.json`` says.
+    """Index titles and texts of all passages into ``folder``.
 
-    ``label`` is the stage that says in a line which language was guessed. Raises ``UserError`` when no passage has a word to
-    index.
+    Args:
+        collection: gives the passages.
+        folder: gets the index.
+        k1: saturation of term frequency.
+        b: length normalisation.
+        stopwords, stemmer: as of ``Analyser``.
+        language: a language, or ``auto`` to guess it from the passages.
+        label: name of the stage, which begins the printed line about the guessed language.
+
+    Returns:
+        The content of ``index.json``.
+
+    Raises:
+        UserError: no passage has a word to index.
     """
     titles, texts = (collection.passages.column(name) for name in ("title", "text"))
     language = chosen_language(language, texts, (f"[{label}]", f"stages.{label}.language"))
@@ -86,9 +98,9 @@ def index_texts(
     what: str,
     language: str = AUTO,
 ) -> dict[str, Any]:
-    """As ``build_bm25``, of ``total`` texts from anywhere; ``what`` names them where something is wrong with them.
+    """Index ``total`` texts from any source, as ``build_bm25`` does.
 
-    They are read once, so that no language is guessed: see ``Analyser``.
+    The texts are read only once, so no language is guessed: ``auto`` means ``any``. ``what`` names the texts in errors.
     """
     import bm25s
 
@@ -113,7 +125,11 @@ def index_texts(
 def _write_terms(
     texts: Iterable[str], total: int, analyser: Analyser, path: Path
 ) -> tuple[dict[str, int], NDArray[np.int64]]:
-    """Number the terms in the order in which they appear; ids (uint32) go to ``path``, passage starts are returned."""
+    """Number the terms in the order in which they appear, and write the term ids (uint32) of all passages to ``path``.
+
+    Returns:
+        The number of each term, and the start of each passage among the ids (passages + 1,).
+    """
     vocabulary: dict[str, int] = {}
     lengths = array("q")
     with open(path, "wb") as stream, progress("bm25", total, "passages") as task:
@@ -127,16 +143,16 @@ def _write_terms(
 
 
 class BM25Index:
-    """A BM25 index on disk, memory-mapped. Only passages that share a term with the query are found."""
+    """A memory-mapped BM25 index. Only passages that share a term with the query are found."""
 
     def __init__(self, folder: Path, collection: Collection | None = None, threads: int = 1) -> None:
-        """``collection`` is needed to search its queries by row (``search``), not for ``search_texts``."""
+        """Open the index in ``folder``. Methods that take query rows need the ``collection``; those with texts do not."""
         about = read_json(folder / "index.json")
         language = about.get("language", WORDS)  # an index that was written before there were languages
         self.analyser = Analyser(about["stopwords"], about["stemmer"], language)
         self.vocabulary: dict[str, int] = read_json(folder / "vocab.index.json")
         self.passages: int = about["passages"]
-        # term by term: the scores and passages of all, and where each term's begin
+        # the scores and passages of all postings, term by term, and the start of each term's postings
         data, indices, indptr = (
             load_array(folder / f"{name}.csc.index.npy", mapped=True) for name in ("data", "indices", "indptr")
         )
@@ -149,18 +165,18 @@ class BM25Index:
 
     @cached_property
     def postings(self) -> "sparse.csr_matrix":
-        """The scores, (terms, passages)."""
+        """The score of each term in each passage, (terms, passages)."""
         import scipy.sparse as sparse
 
-        # bm25s stores (passages, terms) column by column: read row by row the same arrays are (terms, passages).
+        # bm25s stores (passages, terms) column by column. Read row by row the same arrays are (terms, passages).
         return sparse.csr_matrix(self.arrays, shape=(len(self.vocabulary), self.passages), copy=False)
 
     def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
-        """As ``Retriever.search``."""
+        """The k best passages of queries of the collection, as ``CollectionRetriever.search``."""
         return self.search_texts(self._texts(query_rows), k, progress)
 
     def search_texts(self, texts: Sequence[str], k: int, progress: ProgressTask | None = None) -> Ranking:
-        """The k best passages of any texts: scores and rows (n, k), as ``Retriever.search``."""
+        """The k best passages of any texts: scores and rows (n, k), as ``CollectionRetriever.search``."""
         best: Keys = np.full((len(texts), k), EMPTY, np.int64)
 
         def keep(i: int, scores: NDArray[np.float32], rows: NDArray[np.int32]) -> None:
@@ -176,10 +192,16 @@ class BM25Index:
         without: NDArray[np.integer],
         progress: ProgressTask | None = None,
     ) -> NDArray[np.int64]:
-        """The rank of one passage for each text, from 1, in the order of ``search_texts`` without its end; (n,).
+        """The rank of one passage for each text, from 1, in the order of ``search_texts`` at any depth.
 
-        ``rows`` (n,) are the passages; ``without`` (n,) is for each text a passage that is not ranked, or -1. The rank
-        is -1 where the text and the passage share no term, so that a search never finds it.
+        Args:
+            texts: n texts to search.
+            rows: (n,) the passage of each text.
+            without: (n,) a passage that is left out of the ranking of each text; -1 = none.
+            progress: advances by texts.
+
+        Returns:
+            (n,) ranks; -1 where the text and the passage share no term, so that a search never finds the passage.
         """
         ranks = np.full(len(texts), -1, np.int64)
 
@@ -193,11 +215,11 @@ class BM25Index:
         return ranks
 
     def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """See ``CollectionRetriever``."""
+        """The scores (n, k) that queries (n,) of the collection give passages (n, k), as ``score_texts``."""
         return self.score_texts(self._texts(query_rows), passage_rows)
 
     def score_texts(self, texts: Sequence[str], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """The scores of some passages (n, k) of any texts (n,); 0 where no term is shared, NaN for row -1."""
+        """The scores that any texts (n,) give passages (n, k) of each; 0 where no term is shared, NaN for row -1."""
         values = np.zeros(passage_rows.shape, np.float32)
 
         def keep(i: int, scores: NDArray[np.float32], rows: NDArray[np.int32]) -> None:
@@ -211,9 +233,10 @@ class BM25Index:
         return values
 
     def neighbours(self, texts: Sequence[str], k: int, progress: ProgressTask | None = None) -> tuple[Ranking, Ranking]:
-        """The k best passages of each text (n, k), and the other way round the k best texts of each passage.
+        """The k best passages of each text, and the k best texts of each passage.
 
-        Both as ``Retriever.search`` gives them; the second (passages, k) holds rows of ``texts``.
+        Both rankings are as ``CollectionRetriever.search`` gives them. The first (n, k) holds rows of passages, the second
+        (passages, k) rows of ``texts``.
         """
         best: Keys = np.full((len(texts), k), EMPTY, np.int64)
         best_texts, lock = _BestTexts(self.passages, k), Lock()
@@ -227,11 +250,11 @@ class BM25Index:
         return unpack(best), unpack(best_texts.keys())
 
     def without_terms(self, query_rows: NDArray[np.integer]) -> int:
-        """How many of some queries of the collection share no term with any passage, so that nothing is found for them."""
+        """The number of queries (n,) that share no term with any passage, so that nothing is found for them."""
         return self.texts_without_terms(self._texts(query_rows))
 
     def texts_without_terms(self, texts: Sequence[str]) -> int:
-        """The same of any texts."""
+        """The number of texts that share no term with any passage."""
         return sum(not self._counts(text) for text in texts)
 
     def _texts(self, query_rows: NDArray[np.integer]) -> list[str]:
@@ -240,7 +263,7 @@ class BM25Index:
         return self.collection.queries.column("text").take(query_rows)
 
     def _score(self, texts: Sequence[str], take: Take, progress: ProgressTask | None) -> None:
-        """Give ``take``, for each text, its place, the scores above zero and their passages; several threads do so."""
+        """Call ``take`` for each text with its place, its scores above zero and their passages, from several threads."""
         if len(texts) == 1:
             take(0, *self._scores_of_one(texts[0]))
             if progress:
@@ -261,23 +284,24 @@ class BM25Index:
                 pass
 
     def _scores_of_one(self, text: str) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
-        """The scores above zero of one text, and their passages: the same bits as those of the product."""
+        """The scores above zero of one text, and their passages. The scores equal those of the matrix product bit by bit."""
         data, indices, indptr = self.arrays
         scores = np.zeros(self.passages, np.float32)
         for term, count in self._counts(text).items():
             part = slice(indptr[term], indptr[term + 1])
-            scores[indices[part]] += np.float32(count) * data[part]  # no passage twice
+            scores[indices[part]] += np.float32(count) * data[part]  # a term has no passage twice
         scored = np.flatnonzero(scores).astype(np.int32)
         return scores[scored], scored
 
     def _counts(self, text: str) -> Counter[int]:
-        """How often each term that the index knows is in a text, in the order of the text."""
+        """How often each term of the index occurs in a text, in the order of the text."""
         return Counter(self.vocabulary[term] for term in self.terms(text) if term in self.vocabulary)
 
     def terms(self, text: str) -> list[str]:
-        """The terms that a text is searched by, those included that the index does not know.
+        """The terms that a text is searched by, including terms that the index does not know.
 
-        A text that is a single character of a script taken in pairs stands for all pairs that it is in.
+        Some scripts are indexed in pairs of characters. A text that is a single such character stands for all pairs that
+        contain the character.
         """
         terms = self.analyser.terms(text)
         if len(terms) == 1 and self.analyser.language.is_half_a_pair(terms[0]):
@@ -285,7 +309,7 @@ class BM25Index:
         return terms
 
     def _matrix(self, texts: Sequence[str]) -> "sparse.csr_matrix":
-        """The counts of texts, (queries, terms)."""
+        """How often each term occurs in each text, (queries, terms)."""
         import scipy.sparse as sparse
 
         columns, counts, starts = array("i"), array("f"), [0]
@@ -298,7 +322,7 @@ class BM25Index:
         return sparse.csr_matrix(arrays, shape=(len(texts), len(self.vocabulary)))
 
     def _blocks(self, queries: "sparse.csr_matrix") -> Iterator[tuple[int, int]]:
-        """Cut the queries so that a block touches at most ``POSTINGS`` postings (or is one query)."""
+        """Cut the queries into blocks (first, stop) that touch at most ``POSTINGS`` postings, or hold one query."""
         touched = np.concatenate([[0], np.cumsum(np.diff(self.postings.indptr).astype(np.int64)[queries.indices])])
         reach = touched[queries.indptr]  # (queries + 1,)
         first, total = 0, queries.shape[0]
@@ -310,7 +334,7 @@ class BM25Index:
 
 
 class _BestTexts:
-    """The k best texts of every passage, of texts that come one by one, in the memory of a few times that many."""
+    """The k best texts of every passage, of texts that come one by one. Memory holds a few times as many keys."""
 
     def __init__(self, passages: int, k: int) -> None:
         self.k = k
@@ -319,7 +343,7 @@ class _BestTexts:
         self.waiting, self.room = 0, max(passages * k, POSTINGS // 4)
 
     def add(self, text: int, scores: NDArray[np.float32], rows: NDArray[np.int32]) -> None:
-        """One text and the passages that it scores."""
+        """Take one text, and the scores of the passages ``rows``."""
         keys = pack(scores, np.full(1, text))
         good = keys > self.least[rows]
         self.row_blocks.append(rows[good])
@@ -329,7 +353,10 @@ class _BestTexts:
             self._sift()
 
     def _sift(self) -> tuple[NDArray[np.int32], Keys, NDArray[np.int64]]:
-        """Keep the k best of each passage: passages, keys and the place of each key among its passage's."""
+        """Keep the k best keys of each passage.
+
+        Returns the passage of each key, the keys, and the place of each key among the keys of its passage.
+        """
         rows, keys = np.concatenate(self.row_blocks), np.concatenate(self.key_blocks)
         order = np.lexsort((-keys, rows))
         rows, keys = rows[order], keys[order]

@@ -1,4 +1,4 @@
-"""``BM25`` for a program of your own: texts in, passages out, as the stage ``bm25`` ranks them; without torch."""
+"""``BM25`` for a program of your own: texts in, passages out, ranked as by the stage ``bm25``. It does not import torch."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,19 +18,19 @@ from condensery.text.lines import check_whole
 
 
 class BM25(Searcher):
-    """BM25 (Robertson and Zaragoza 2009) with Lucene's formula over titles and texts; see ``condensery.retrieval.bm25``.
+    """BM25 (Robertson and Zaragoza 2009) over titles and texts. ``condensery.retrieval.bm25`` gives Lucene's formula.
 
     Args:
         k1: saturation of term frequency; the default is Anserini's, with which dense retrievers are usually compared.
         b: length normalisation; the default is Anserini's.
         stopwords: "english" (Lucene's list) or "none".
         stemmer: an algorithm of Snowball (porter is Lucene's), or "none".
-        language: "auto" is guessed from the letters of the passages, and a line says so where their terms are not plain
-            words; otherwise a name of ``condensery.text.languages.LANGUAGES``, such as "chinese", "any" or "words".
+        language: a name in ``condensery.text.languages.LANGUAGES``, such as "chinese", "any" or "words"; "auto" = guessed
+            from the letters of the passages, with a printed line where their terms are not plain words.
 
     Raises:
-        UserError: a number is out of its range; from ``index``, there is no such stemmer, list or language, or no word to
-            index.
+        UserError: a number is out of its range; from ``index``, the stemmer, list or language does not exist, or there is
+            no word to index.
     """
 
     def __init__(
@@ -46,31 +46,33 @@ class BM25(Searcher):
         self._settings = (k1, b, stopwords, stemmer)
         self._language = language
         self._folder: Any = None
-        self._average: float | None = None  # terms of a passage that is indexed, once that is asked for
+        self._average: float | None = None  # mean number of terms of the indexed passages, computed on first use
 
     def identity(self) -> str:
-        """See ``Searcher``."""
+        """The settings, on which the results depend besides the passages."""
         return f"bm25 {(*self._settings, self._language)}"
 
     def encode_queries(self, texts: Sequence[str]) -> list[SparseVector]:
-        """Queries as sparse vectors for a vector store: the number of a term -> how often it is in the text.
+        """Queries as sparse vectors for a vector store: the number of a term -> how often the term is in the text.
 
-        A store has the scores of this class where it multiplies them with the idf of its own passages, ln(1 + (N - n + 0.5) /
-        (n + 0.5)), and with the vectors of ``encode_passages``. Qdrant does, with the modifier ``idf``. See
-        ``condensery.retrieval.sparse``.
+        A store gets the scores of this class where it multiplies these vectors with the vectors of ``encode_passages`` and
+        with the idf of its own passages, ln(1 + (N - n + 0.5) / (n + 0.5)). Qdrant does so with the modifier ``idf``. The
+        module ``condensery.retrieval.sparse`` explains the factors and the numbers of terms.
 
-        Raises ``UserError`` where nothing is indexed.
+        Raises:
+            UserError: nothing is indexed.
         """
         self._check(texts)
         return [query_vector(self._index.terms(text)) for text in texts]
 
     def encode_passages(self, texts: Sequence[str], titles: Sequence[str] | None = None) -> list[SparseVector]:
-        """Passages as sparse vectors for a vector store, indexed here or not: the number of a term -> what it weighs.
+        """Passages as sparse vectors for a vector store: the number of a term -> its weight, without the idf.
 
-        Lengths are compared with the average of those that are indexed, so that what is added to the store later changes no
-        vector that is there. See ``encode_queries``.
+        The passages need not be indexed here. Lengths are compared with the average of the indexed passages, so passages
+        that are added to the store later change no vector. ``encode_queries`` says how a store makes scores of the vectors.
 
-        Raises ``UserError`` where nothing is indexed.
+        Raises:
+            UserError: nothing is indexed.
         """
         self._check([])
         if self._average is None:
@@ -90,7 +92,7 @@ class BM25(Searcher):
         folder = TemporaryDirectory(prefix="bm25-")
         joined = _joined(titles, texts)
         index_texts(joined, len(texts), Path(folder.name), *self._settings, what="index", language=language)
-        self._folder, self._index = folder, BM25Index(Path(folder.name))  # the folder lives as long as this
+        self._folder, self._index = folder, BM25Index(Path(folder.name))  # the folder lives as long as this object
         self._average = None
 
     def _rank(self, queries: list[str], k: int) -> Ranking:
@@ -100,10 +102,10 @@ class BM25(Searcher):
         return self._index.score_texts(queries, passage_rows)
 
     def without_terms(self, queries: Sequence[str]) -> int:
-        """How many of some queries share no term with any passage, so that nothing is found for them."""
+        """The number of queries that share no term with any passage, so that nothing is found for them."""
         return self._index.texts_without_terms(queries)
 
 
 def _joined(titles: Sequence[str], texts: Sequence[str]) -> Iterator[str]:
-    """What BM25 reads of passages."""
+    """The texts of passages that BM25 reads: the title, if there is one, a blank and the text."""
     return (f"{title} {text}" if title else text for title, text in zip(titles, texts, strict=True))

@@ -1,4 +1,4 @@
-"""What every retriever of a collection can do."""
+"""The interface of every retriever of a collection, and what it reports about its searches."""
 
 from typing import Protocol
 
@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from condensery.retrieval.ranking import Ranking
 from condensery.system.progress import ProgressTask
 
-TOP = 10  # passages that an approximate search is judged by, besides all that were asked for
-MEMORY = 2 * 2**30  # bytes that a dense search may hold at a time beside its result
-UNMATCHED = "share no term with any passage"  # what every warning says of queries that BM25 finds nothing for
+TOP = 10  # results that an approximate search is judged by, besides all results that were asked for
+MEMORY = 2 * 2**30  # bytes that a dense search may hold at a time, besides its result
+UNMATCHED = "share no term with any passage"  # words of every warning about queries that BM25 finds nothing for
 
 
 class CollectionRetriever(Protocol):
@@ -22,23 +22,32 @@ class CollectionRetriever(Protocol):
     def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
         """The k best passages of queries of the collection.
 
-        Returns scores (n, k) float32 and passage rows (n, k) int64, best first, ties by row; where fewer than k are
-        found the row is -1 and the score -inf.
+        Args:
+            query_rows: (n,) rows of queries.
+            k: number of passages.
+            progress: advances by queries.
+
+        Returns:
+            Scores (n, k) float32 and passage rows (n, k) int64, best first, ties by row. Where fewer than k passages are
+            found, the row is -1 and the score -inf.
         """
 
     def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """The scores that queries (n,) of the collection give passages (n, k) of each, found by ``search`` or not.
+        """The scores (n, k) that queries (n,) of the collection give passages (n, k) of each, found by ``search`` or not.
 
-        Of BM25, 0 where no term is shared; of dense vectors, approximate search or not, the exact inner product, the best
-        window's; of a fused ranking, what its ``search`` gives, and 0 for what none of its members returns. NaN for row -1,
-        and for a passage that a reranker did not read.
+        - BM25: 0 where no term is shared.
+        - Dense vectors, approximate search or not: the exact inner product, with windows that of the best window.
+        - Fused rankings: the score that ``search`` gives; 0 for a passage that no member returns.
+
+        The score is NaN for row -1, and for a passage that a reranker did not read.
         """
 
 
 def recall_of(retriever: CollectionRetriever, label: str) -> dict[str, float]:
-    """What an approximate retriever found of the exact results so far: printed, and for a manifest; of another nothing.
+    """Print the share of exact results that an approximate retriever found so far, and return it for a manifest.
 
-    Of all that were asked for, which fusion and mining look at, and of the ``TOP`` best, which a table's first metrics do.
+    There are two shares: among all results that were asked for, which fusion and mining use, and among the ``TOP`` best,
+    which the first metrics of a table use. For an exact retriever nothing is printed, and {} is returned.
     """
     recall, top, short = (getattr(retriever, name, None) for name in ("recall", "recall_of_top", "short"))
     if recall is None:
@@ -52,9 +61,9 @@ def recall_of(retriever: CollectionRetriever, label: str) -> dict[str, float]:
 
 
 def unmatched_queries(retriever: CollectionRetriever, query_rows: NDArray[np.integer]) -> dict[str, list[str]]:
-    """``warnings`` for a manifest where BM25 finds nothing for most of some queries (n,); {} otherwise.
+    """The ``warnings`` of a manifest where BM25 finds nothing for most of the queries (n,); {} otherwise.
 
-    A retriever that has BM25 in it says how many those are (``without_terms``).
+    A retriever that contains BM25 counts these queries with its method ``without_terms``.
     """
     count = getattr(retriever, "without_terms", None)
     number = count(query_rows) if count else 0

@@ -1,8 +1,8 @@
 """Exact inner-product search over the vectors of an ``encode`` artifact, which may be larger than memory.
 
-Vectors are read shard by shard, in blocks; each block is searched with FAISS on a CPU, with a matrix product and a
-selection in torch on a GPU, and in NumPy for a single query, which neither of them is imported for. All give the same
-ranking but for rounding: score descending, then row ascending.
+Vectors are read shard by shard, in blocks. A block is searched with FAISS on a CPU, and with a matrix product and a
+selection in torch on a GPU. On a CPU NumPy searches for a single query, so neither FAISS nor torch is imported. All three
+give the same ranking up to rounding: score descending, then row ascending.
 
 Shapes: n queries, m passages of a block, k results, d dimensions.
 """
@@ -34,11 +34,11 @@ QUERIES = 1_024  # queries multiplied at a time in torch, at most
 
 Vectors = NDArray[np.floating]
 
-QUERY_ROWS = "query_rows.npy"  # which queries of the collection are encoded, where not all are
+QUERY_ROWS = "query_rows.npy"  # rows of the encoded queries, where not all queries of the collection are encoded
 
 
 def device_of_search(device: str | None) -> str:
-    """``device``, or for None the GPU where there is one; "cpu" means FAISS, and NumPy for a single query."""
+    """Return ``device``; for None the GPU where there is one. "cpu" means FAISS, and NumPy for a single query."""
     if device:
         return device
     import torch
@@ -50,11 +50,18 @@ class DenseIndex:
     """The vectors of all passages and queries of a collection, on disk."""
 
     def __init__(self, folder: Path, threads: int = 1, memory: int = MEMORY, device: str | None = None) -> None:
-        """``device``: see ``device_of_search``. ``memory`` in bytes."""
+        """Open the index in ``folder``.
+
+        Args:
+            folder: folder of the index.
+            threads: CPU threads of FAISS.
+            memory: bytes that a search may hold at a time, besides its result.
+            device: "cpu", "cuda", ...; None = the GPU where there is one.
+        """
         about: dict[str, Any] = read_json(folder / "index.json")
         self.folder, self.dim, self.passages = folder, int(about["dim"]), int(about["passages"])
         self.shards: list[tuple[int, int]] = [(first, stop) for first, stop in about["shards"]]
-        self.starts = load_array(folder / WINDOWS) if "windows" in about else None  # (P + 1,) of the texts' windows
+        self.starts = load_array(folder / WINDOWS) if "windows" in about else None  # (P + 1,) first window of each text
         self.quantiser = Quantiser.load(folder) if about.get("dtype") in QUANTISED else None
         self.threads, self.memory = max(1, threads), memory
         self.device = device_of_search(device)
@@ -63,7 +70,7 @@ class DenseIndex:
         return self.passages
 
     def query_vectors(self, query_rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """The vectors (n, d) of queries of the collection. ``UserError`` where one was not encoded."""
+        """The vectors (n, d) of queries of the collection. Raises ``UserError`` where a query was not encoded."""
         queries, rows = load_array(self.folder / "queries.npy", mapped=True), np.asarray(query_rows, dtype=np.int64)
         if (self.folder / QUERY_ROWS).exists():
             encoded = load_array(self.folder / QUERY_ROWS)
@@ -77,8 +84,10 @@ class DenseIndex:
         return queries[rows].astype(np.float32)
 
     def passage_vectors(self, rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """The vectors (n, d) of some passages, or of windows where there are any, in the order of their rows (n,); read
-        fastest where these ascend."""
+        """The vectors (n, d) of the passages ``rows`` (n,), in this order; with windows, those of the windows ``rows``.
+
+        Rows that ascend are read fastest.
+        """
         vectors = np.empty((len(rows), self.dim), np.float32)
         for number, (first, stop) in enumerate(self.shards):
             here = np.flatnonzero((rows >= first) & (rows < stop))
@@ -88,11 +97,11 @@ class DenseIndex:
         return vectors
 
     def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
-        """As ``Retriever.search``."""
+        """The k best passages of queries of the collection, as ``CollectionRetriever.search``."""
         return self.search_vectors(self.query_vectors(query_rows), k, progress)
 
     def search_vectors(self, vectors: Vectors, k: int, progress: ProgressTask | None = None) -> Ranking:
-        """The k best passages of query vectors (n, d): scores and rows (n, k), as ``Retriever.search``.
+        """The k best passages of query vectors (n, d): scores and rows (n, k), as ``CollectionRetriever.search``.
 
         Raises ``UserError`` where a vector, given or on disk, is not finite.
         """
@@ -101,7 +110,7 @@ class DenseIndex:
         most = k if self.starts is None else k * int(np.diff(self.starts).max(initial=1))
         group = max(
             1, self.memory // (2 * 8 * 6 * max(most, 1))
-        )  # candidates of two blocks and copies while they merge
+        )  # room for the candidates of two blocks and their copies while they merge
         parts = []
         for first in range(0, len(vectors), group):
             queries = vectors[first : first + group]
@@ -114,7 +123,10 @@ class DenseIndex:
         return unpack(np.concatenate(parts) if parts else np.empty((0, k), np.int64))
 
     def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """See ``CollectionRetriever``. Raises ``UserError`` where a score is not finite."""
+        """The exact scores (n, k) that queries (n,) of the collection give passages (n, k); NaN for row -1.
+
+        With windows a passage has the score of its best window. Raises ``UserError`` where a score is not finite.
+        """
         queries = self.query_vectors(query_rows)
 
         def products(rows: NDArray[np.integer]) -> NDArray[np.float32]:
@@ -135,7 +147,7 @@ class DenseIndex:
         return torch_search(queries, blocks, k, self.device, self.memory)
 
     def shard(self, number: int) -> "NDArray[np.floating] | Decoded":
-        """The vectors of a shard, (m, d), read from the disk where they are looked at."""
+        """The vectors of a shard, (m, d), read from disk on access."""
         path = shard_path(self.folder, number)
         stored = load_array(path, mapped=True)
         if self.quantiser is None:
@@ -145,7 +157,7 @@ class DenseIndex:
         return Decoded(stored, self.quantiser)
 
     def blocks(self, size: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """All passages in order: the first row of a block and its vectors (at most ``size``, d)."""
+        """All passages in order, in blocks: the first row of each block and its vectors (at most ``size``, d)."""
         for number, (first, stop) in enumerate(self.shards):
             path = shard_path(self.folder, number)
             shard = self.shard(number)
@@ -156,7 +168,7 @@ class DenseIndex:
 
 
 def shard_path(folder: Path, number: int) -> Path:
-    """Where the vectors of a shard of passages lie."""
+    """The path of the vectors of a shard of passages."""
     return folder / "passages" / f"{number:05d}.npy"
 
 
@@ -168,19 +180,27 @@ def multiply(
     stop: int,
     products: NDArray[np.float32],
 ) -> None:
-    """Put the inner products of queries (n, d) with those of ``rows`` (n, k) that are from ``first`` to ``stop``, which
-    ``vectors`` (m, d) are, into ``products`` (n, k)."""
+    """Write the inner products of queries with the vectors of one shard into ``products``.
+
+    Args:
+        queries: (n, d).
+        vectors: (m, d) the vectors of the rows ``first`` to ``stop`` - 1.
+        rows: (n, k) rows whose products are wanted for each query; rows outside the shard are skipped.
+        first: first row of the shard.
+        stop: row behind the last row of the shard.
+        products: (n, k) written into, in the places of ``rows``.
+    """
     places = np.argwhere((rows >= first) & (rows < stop))
     for at in range(0, len(places), BLOCK):
         query, column = places[at : at + BLOCK].T
-        chosen = vectors[rows[query, column] - first].astype(np.float32)
+        chosen = vectors[rows[query, column] - first].astype(np.float32)  # (at most BLOCK, d)
         products[query, column] = np.einsum("id,id->i", queries[query], chosen)
 
 
 def search_array(
     queries: NDArray[np.float32], passages: NDArray[np.float32], k: int, device: str, threads: int = 1
 ) -> Ranking:
-    """The k best of passages (m, d) in memory for queries (n, d), as ``DenseIndex.search_vectors``."""
+    """The k best of the passages (m, d) in memory for queries (n, d), as ``DenseIndex.search_vectors`` gives them."""
     block = [(0, passages)]
     if device == "cpu":
         return unpack(faiss_search(np.ascontiguousarray(queries), iter(block), k, threads))
@@ -188,7 +208,10 @@ def search_array(
 
 
 def numpy_search(queries: NDArray[np.float32], blocks: Iterator[tuple[int, NDArray[np.float32]]], k: int) -> Keys:
-    """The k best keys (n, k) over all blocks, by matrix product and selection; 64 bytes for a query and a passage."""
+    """The k best keys (n, k) over all blocks, by matrix product and selection in NumPy.
+
+    It takes 64 bytes for each pair of a query and a passage of a block.
+    """
     best: Keys = np.full((len(queries), k), EMPTY, np.int64)
     for first, passages in blocks:
         keys = pack(queries @ passages.T, np.arange(first, first + len(passages)))  # (n, m)
@@ -209,7 +232,7 @@ def faiss_search(
         scores, rows = faiss.knn(queries, passages, wanted, metric=faiss.METRIC_INNER_PRODUCT)
         keys = pack(scores, rows + first)
         if wanted > k:
-            # FAISS keeps any of several equal scores at the k-th place; where the next one is equal, look at all.
+            # FAISS keeps any of several equal scores at place k. Where the next score is equal, search all again.
             tied = np.flatnonzero(scores[:, k - 1] == scores[:, k])
             keys = keys[:, :k]
             if len(tied):
@@ -225,7 +248,10 @@ def torch_search(
     device: str,
     memory: int = MEMORY,
 ) -> Keys:
-    """The k best keys (n, k) over all blocks, by matrix product and selection on ``device``; ``memory`` in bytes."""
+    """The k best keys (n, k) over all blocks, by matrix product and selection in torch on ``device``.
+
+    ``memory``: bytes that a search may hold at a time.
+    """
     import torch
 
     query_tensor = torch.from_numpy(queries).to(device)
@@ -243,7 +269,7 @@ def torch_search(
 
 
 def pack_tensor(scores: "Tensor", rows: "Tensor") -> "Tensor":
-    """``ranking.pack`` in torch: scores (n, m) float32 and rows (m,) to int64 keys (n, m)."""
+    """``ranking.pack`` in torch: from scores (n, m) float32 and rows (m,) to keys (n, m) int64."""
     import torch
 
     bits = (scores + 0.0).view(torch.int32)

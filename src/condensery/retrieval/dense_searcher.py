@@ -1,6 +1,6 @@
-"""``Retriever``: a bi-encoder for a program of your own, texts in, passages out, without a recipe or an output folder.
+"""``Retriever``: a bi-encoder for a program of your own: texts in, passages out, without a recipe or an output folder.
 
-It computes what the stages ``encode`` and ``evaluate`` compute, on passages that fit into memory.
+It gives the same results as the stages ``encode`` and ``evaluate``, for passages that fit into memory.
 
 Shapes: n texts or queries, m passages, d dimensions, k results.
 """
@@ -47,27 +47,27 @@ class TrainedModule(Protocol):
 
     @property
     def saved_with(self) -> str | Path | None:
-        """The tokenizer, a folder or a name on the hub; None where it is not known."""
+        """The tokenizer, a folder or a name on the hub; None where the module does not know it."""
 
 
 class Retriever(Searcher):
     """A bi-encoder: inner products of vectors, all passages searched exactly.
 
     Args:
-        source: a folder or hub name of what this project or sentence-transformers saved, or of any encoder of the BERT
-            family; a ``BiEncoder``, or a module that trains one, whose weights it then shares.
-        query_length: longest query in tokens, [CLS] and [SEP] included; None = as the folder says, or the longest that
-            the encoder reads, 512 at most.
-        passage_length: longest passage in tokens, as ``query_length``.
-        tokenizer: folder or hub name; None = that of ``source``.
+        source: folder or hub name of a model that this project or sentence-transformers saved, or of any encoder of the
+            BERT family. Or a ``BiEncoder``, or a module that trains one; the retriever then shares their weights.
+        query_length: longest query in tokens, [CLS] and [SEP] included; None = the length that the folder names, or the
+            longest that the encoder reads, 512 at most.
+        passage_length: longest passage in tokens; None as for ``query_length``.
+        tokenizer: folder or hub name; None = the tokenizer of ``source``.
         device: "cpu", "cuda", ...; None = the GPU where there is one.
-        vectors: ``pooling``, ``normalise``, ``truncate_dim``, ``query_prefix``, ``passage_prefix``, in place of what
-            ``source`` says, where that is a folder or a name; see ``VectorSettings``.
-        windows: stretches of a passage that are indexed at most, each of ``passage_length`` tokens with the title before
-            it; a passage ranks by its best. 1 = what is longer is cut.
+        vectors: values of ``pooling``, ``normalise``, ``truncate_dim``, ``query_prefix`` and ``passage_prefix`` that
+            replace those of ``source``, where this is a folder or a name. ``VectorSettings`` explains them.
+        windows: most windows of a passage that are indexed, each of ``passage_length`` tokens with the title before it.
+            A passage ranks by its best window. 1 = longer passages are cut.
 
     Raises:
-        UserError: nothing can be loaded, or sentence-transformers makes its vectors in a way that is not known here.
+        UserError: nothing can be loaded, or sentence-transformers makes the vectors in a way that is not known here.
     """
 
     def __init__(
@@ -110,22 +110,24 @@ class Retriever(Searcher):
 
     @property
     def passage_vectors(self) -> NDArray[np.float32]:
-        """The vectors of the indexed passages, (m, d); with ``windows``, of all windows of the first passage, the second, ...
+        """The vectors of the indexed passages, (m, d). With ``windows``, those of all windows, passage by passage.
 
-        Raises ``UserError`` where nothing is indexed.
+        Raises:
+            UserError: nothing is indexed.
         """
         self._check([])
         return self._vectors
 
     def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """The vectors of queries, (n, d). Raises ``UserError`` where one is not finite."""
+        """The vectors of queries, (n, d). Raises ``UserError`` where a vector is not finite."""
         before = self.model.settings.query_prefix
         return self._encode([self._ids_of(text, self.query_length, before) for text in texts], QUERY, texts)
 
     def encode_passages(self, texts: Sequence[str], titles: Sequence[str] | None = None) -> NDArray[np.float32]:
-        """The vectors of passages, (n, d); each is read as its title, [SEP], its text where it has a title.
+        """The vectors of passages, (n, d). A passage with a title is read as its title, [SEP] and its text.
 
-        Raises ``UserError`` where one is not finite.
+        Raises:
+            UserError: a vector is not finite.
         """
         titles = titles or [""] * len(texts)
         before, length = self.model.settings.passage_prefix, self.passage_length
@@ -133,9 +135,9 @@ class Retriever(Searcher):
         return self._encode(rows, PASSAGE, texts)
 
     def identity(self) -> str:
-        """See ``Searcher``: its weights, its tokenizer, its lengths."""
+        """A hash of the weights and the tokenizer, with lengths and settings: all that the results depend on."""
         digest = hashlib.blake2b(self._tokenizer.backend_tokenizer.to_str().encode(), digest_size=16)
-        if len(self.model.passage.head):  # of activations and normalisations there are no weights
+        if len(self.model.passage.head):  # activations and normalisations have no weights
             digest.update(repr(self.model.passage.head).encode())
         for name, weight in self.model.state_dict().items():
             digest.update(name.encode() + weight.cpu().numpy().tobytes())
@@ -197,7 +199,7 @@ class Retriever(Searcher):
         return ids
 
     def _encode(self, rows: list[NDArray[np.int64]], tower: int, texts: Sequence[str]) -> NDArray[np.float32]:
-        """The vectors of rows of ids, (n, d), that ``texts`` (n,) name; ``UserError`` where one is not finite."""
+        """The vectors (n, d) of rows of ids. Raises ``UserError`` where a vector is not finite; ``texts`` (n,) name it."""
         encoder = self.model.to(self.device)
         training = encoder.training
         encoder.eval()

@@ -1,6 +1,6 @@
-"""Texts to vectors on disk: in shards that are contiguous in row order, which several processes may share (``sharing``).
+"""Encode texts as vectors on disk, in shards of consecutive rows. Several processes may share the shards (``sharing``).
 
-Inside a shard the texts are sorted by length and cut into chunks of a token budget, so little is computed on padding.
+Inside a shard the texts are sorted by length and cut into chunks of a token budget, so there is little padding.
 
 Shapes: b rows of a chunk, d dimensions.
 """
@@ -38,11 +38,18 @@ Encode = Callable[[Chunk], Tensor]  # token ids of b texts -> their vectors (b, 
 
 @dataclass(frozen=True)
 class EncoderInput:
-    """What is encoded: texts as tokens, with titles before them where ``titles`` is given.
+    """The texts to encode, as tokens: [CLS] text [SEP], or with titles [CLS] title [SEP] text [SEP].
 
-    A text then reads [CLS] title [SEP] text [SEP]. ``max_length`` is in tokens, special tokens included. ``prefix`` (p,)
-    stands behind [CLS]. With ``windows`` above 1, that many stretches of a text are encoded at most, each a row of its own
-    with the same title before it; its length is what is encoded. ``rows`` (n,): those of some texts alone, not of windows.
+    The length of the object is the number of rows to encode.
+
+    Attributes:
+        texts: the tokens of the texts.
+        vocabulary: gives the ids of the special tokens.
+        max_length: tokens of the longest row, special tokens included.
+        titles: the tokens of the titles.
+        prefix: (p,) ids that stand behind each [CLS].
+        windows: most windows of a text that are encoded, each as a row of its own with the title before it.
+        rows: (n,) encode only these texts; they are rows of texts, not of windows. None = all texts.
     """
 
     texts: TokenStore
@@ -63,16 +70,16 @@ class EncoderInput:
         """The windows of all texts."""
         room = np.full(len(self.texts), self.max_length - SPECIAL_TOKENS - len(self.prefix))
         if self.titles is not None:
-            before = self.titles.lengths + (self.titles.lengths > 0)  # and [SEP]
+            before = self.titles.lengths + (self.titles.lengths > 0)  # title and [SEP]
             room = room - np.minimum(before, room - 1)
         return cut(self.texts.lengths, room, self.windows)
 
     def chunks(self, first: int, stop: int, budget: int) -> list[Chunk]:
-        """The rows ``first`` to ``stop`` in chunks of ``budget`` padded tokens; they count from ``first``."""
+        """The rows ``first`` to ``stop`` - 1 in chunks of ``budget`` padded tokens. ``Chunk.rows`` count from ``first``."""
         return self.chunks_of(np.arange(first, stop), budget)
 
     def chunks_of(self, rows: NDArray[np.int64], budget: int) -> list[Chunk]:
-        """The same of any rows (n,), which count from 0."""
+        """The rows ``rows`` (n,) in chunks of ``budget`` padded tokens. ``Chunk.rows`` are places in ``rows``."""
         hidden = None
         if self.rows is not None:
             rows = self.rows[rows]
@@ -85,7 +92,7 @@ class EncoderInput:
 
 
 def shard_ranges(texts: int, shard_size: int) -> list[tuple[int, int]]:
-    """The rows (first, behind the last) of each shard."""
+    """The rows of each shard: the first row, and the row behind the last."""
     return [(first, min(first + shard_size, texts)) for first in range(0, texts, shard_size)]
 
 
@@ -101,13 +108,26 @@ def encode_store(
     label: str = "encode",
     encoder: str = "",
 ) -> Quantising | None:
-    """Encode all rows of ``source`` into ``folder``/passages/00000.npy, ...; whole shards that exist are kept.
+    """Encode all rows of ``source`` into ``folder``/passages/00000.npy, ...; ``write_dense_index`` finishes the index.
 
-    ``encode`` gets chunks on the CPU. Shards of another layout (shard size, number of texts, dtype) are removed first.
-    ``write_dense_index`` finishes. In fewer bits (int8, binary) the queries in ``folder`` judge what that loses, so they are
-    encoded before, and what measures it is returned.
+    Complete shards that exist are kept. Shards of another layout (shard size, number of texts, dtype) are removed first.
 
-    Raises ``UserError`` when a vector is not finite, with ``label`` and the name of the ``encoder``.
+    Args:
+        encode: gives the vectors of a chunk, which is on the CPU.
+        source: the texts.
+        folder: gets the shards. For int8 and binary the encoded queries must be there before: they measure the loss.
+        shard_size: rows of a shard.
+        budget: padded tokens of a chunk.
+        dtype: type of the stored numbers.
+        group: the processes that share the shards.
+        label: shown with the progress and in errors.
+        encoder: name of the encoder in errors.
+
+    Returns:
+        For int8 and binary, the rounding of the vectors, which also measures its loss; None for other types.
+
+    Raises:
+        UserError: a vector is not finite.
     """
     plan = shard_ranges(len(source), shard_size)
     layout: dict[str, Any] = {"texts": len(source), "shard_size": shard_size, "dtype": dtype}
@@ -135,7 +155,7 @@ def encode_store(
 
 
 def missing(folder: Path, layout: dict[str, Any], shards: int) -> list[int]:
-    """The shards of this layout that ``folder`` does not hold yet; those of another layout are removed from it."""
+    """The shards that ``folder`` does not hold yet. Shards of another layout are removed from the folder."""
     path = folder / "layout.json"
     if not path.exists() or read_json(path) != layout:
         for made in ("passages", EXACT):
@@ -157,7 +177,7 @@ def _encode_rows(
     label: str,
     encoder: str,
 ) -> NDArray[np.floating]:
-    """The vectors (n, d) of some rows (n,)."""
+    """The vectors (n, d) of the rows ``rows`` (n,) of ``source``."""
     vectors: NDArray[np.floating] | None = None
     for chunk in source.chunks_of(rows, budget):
         encoded = encode(chunk).detach().float().cpu().numpy()
@@ -184,9 +204,10 @@ def encode_queries(
     label: str = "encode",
     encoder: str = "",
 ) -> None:
-    """Encode the queries of ``source`` into ``folder``/queries.npy (n, d), in their order; as ``encode_store``.
+    """Encode the queries of ``source`` into ``folder``/queries.npy (n, d), in their order.
 
-    They stay whole in an index of fewer bits. Where they are some of the collection's, query_rows.npy (n,) says which.
+    The arguments are those of ``encode_store``. Queries stay float32 where passages are int8 or binary. Where ``source``
+    has ``rows``, only some queries of the collection are encoded, and query_rows.npy (n,) holds their rows.
     """
     path, parts = folder / "queries.npy", folder / "queries.tmp"
 
@@ -206,7 +227,7 @@ def encode_queries(
 
 
 def join_shards(folder: Path, plan: list[tuple[int, int]], path: Path) -> None:
-    """Copy the shards of ``folder`` behind each other into one .npy file, a shard at a time in memory."""
+    """Concatenate the shards of ``folder`` into one .npy file, with one shard at a time in memory."""
     if not plan:
         with open(path, "wb") as stream:
             np.save(stream, np.empty((0, 0), np.float32))
@@ -221,11 +242,18 @@ def join_shards(folder: Path, plan: list[tuple[int, int]], path: Path) -> None:
 def write_dense_index(
     folder: Path, windows: Windows | None = None, quantising: Quantising | None = None
 ) -> dict[str, Any]:
-    """Write ``index.json`` once all shards and queries.npy are there; returns what it says, and what was lost in fewer bits.
+    """Write ``index.json`` once all shards and queries.npy are there.
 
-    ``windows``: of the texts, where one may have several vectors; ``quantising``: from ``encode_store``.
+    Args:
+        folder: folder of the index.
+        windows: the windows of the texts, where a text may have several vectors.
+        quantising: the return value of ``encode_store``.
 
-    Raises ``UserError`` when a shard is missing or has another shape than the layout says.
+    Returns:
+        The content of ``index.json``, and with ``quantising`` the recall after rounding.
+
+    Raises:
+        UserError: a shard is missing or has another shape than the layout says.
     """
     layout = read_json(folder / "layout.json")
     plan = shard_ranges(layout["texts"], layout["shard_size"])

@@ -1,6 +1,6 @@
-"""FAISS's descriptions of an index, such as ``IVF1024,PQ32``: which can be made, and what they rank by.
+"""Check FAISS's descriptions of an index, such as ``IVF1024,PQ32``: whether it can be made and ranks by inner product.
 
-FAISS raises an exception on most that cannot be made; on some it crashes, or never ends.
+FAISS raises an exception for most descriptions that it cannot make. For some it crashes or never ends.
 """
 
 import re
@@ -12,11 +12,11 @@ import faiss
 
 from condensery.errors import UserError, shown
 
-LARGEST = 4_194_304  # number in a description: for so many lists of an IVF room is made at once
-BITS = 16  # of a part of a code, at most: room for its 2**BITS centroids is made at once
-NEIGHBOURS = {"HNSW": (2, 1024), "NSG": (8, 1024)}  # in a graph: with fewer FAISS crashes, or never ends
+LARGEST = 4_194_304  # largest number in a description: FAISS makes room for so many lists of an IVF at once
+BITS = 16  # most bits of a part of a code: FAISS makes room for its 2**BITS centroids at once
+NEIGHBOURS = {"HNSW": (2, 1024), "NSG": (8, 1024)}  # least and most in a graph: with fewer FAISS crashes or never ends
 DIM = 960  # a multiple of most numbers of parts
-BY_DIMENSION = re.compile(r"'[^']*\bd\w* % |ZnSphereSearch")  # in what FAISS says where other dimensions may do
+BY_DIMENSION = re.compile(r"'[^']*\bd\w* % |ZnSphereSearch")  # in FAISS's message where another dimension may do
 OTHER_MEASURES = {  # FAISS's transforms that change the order of inner products
     "NormalizationTransform": "divides vectors by their lengths, so it ranks by cosine",
     "ITQTransform": "takes the mean off vectors and divides them by their lengths, so it ranks by a cosine",
@@ -26,7 +26,7 @@ OTHER_MEASURES = {  # FAISS's transforms that change the order of inner products
 
 
 def check_factory(factory: str) -> None:
-    """Raise ``UserError`` where FAISS cannot make it, whatever the vectors, or not so that it ranks by inner product."""
+    """Raise ``UserError`` where FAISS can make no such index for any vectors, or none that ranks by inner product."""
     check_numbers(factory)
     try:
         index = faiss.index_factory(DIM, factory, faiss.METRIC_INNER_PRODUCT)
@@ -40,7 +40,7 @@ def check_factory(factory: str) -> None:
 
 
 def check_numbers(factory: str) -> None:
-    """Raise ``UserError`` where FAISS would crash on a number, never end, or take all memory."""
+    """Raise ``UserError`` where a number in a description would make FAISS crash, run forever, or take all memory."""
     ranges = [(r"(?:[A-Z][A-Za-z]*|[x_])(\d+)", 1, LARGEST), (r"(?:PQ|RQ|LSQ)[\dx]*x(\d+)", 1, BITS)]
     ranges += [(rf"{graph}(\d+)", *bounds) for graph, bounds in NEIGHBOURS.items()]
     for pattern, least, most in ranges:
@@ -52,10 +52,15 @@ def check_numbers(factory: str) -> None:
 
 
 def measure(factory: str, index: Any, unit_length: bool = False) -> str | None:
-    """What an index does to vectors that changes the order of their inner products; None where nothing.
+    """Name the change that an index makes to vectors and that changes the order of their inner products; None = no change.
 
-    ``unit_length``: all vectors have length 1, so that dividing by it does nothing. Raises ``UserError`` where the index
-    ranks by something else than inner products, or wants ids.
+    Args:
+        factory: the description, for errors.
+        index: the index that FAISS made of it.
+        unit_length: all vectors have length 1, so that dividing by the length changes nothing.
+
+    Raises:
+        UserError: the index ranks by something other than inner products, or wants ids.
     """
     does = None
     for part in _parts(index):
@@ -73,7 +78,7 @@ def measure(factory: str, index: Any, unit_length: bool = False) -> str | None:
 
 
 def _parts(index: Any) -> Iterator[Any]:
-    """The index, and those inside of it that have a say in the order. Their owner must outlive them."""
+    """The index, and the indexes inside it that influence the order. Their owner must outlive them."""
     index = faiss.downcast_index(index)
     yield index
     for name in ("index", "base_index", "refine_index"):
@@ -84,7 +89,7 @@ def _parts(index: Any) -> Iterator[Any]:
 
 @contextmanager
 def said_by_faiss(factory: str) -> Iterator[None]:
-    """Raise ``UserError`` with what FAISS says against what it is to do within."""
+    """Turn an error of FAISS within the context into a ``UserError`` with FAISS's words."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -92,7 +97,7 @@ def said_by_faiss(factory: str) -> Iterator[None]:
 
 
 def _said(error: Exception) -> str:
-    """FAISS's own words, on one line, without the place in its source."""
+    """FAISS's message on one line, without the place in its source."""
     if isinstance(error, MemoryError):
         return "too little memory"
     said = re.split(r"\.cpp:\d+: ", str(error))[-1].rpartition("Error: ")[2]

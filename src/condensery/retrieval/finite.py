@@ -1,6 +1,6 @@
-"""Vectors and scores that are NaN or infinite are refused where they are made, and where they are read from a file.
+"""Refuse vectors and scores that are NaN or infinite, both when they are made and when they are read from a file.
 
-No ranking of them means anything, and a search drops some of them without a word.
+No ranking of such values means anything, and a search drops some of them silently.
 """
 
 from collections.abc import Sequence
@@ -20,12 +20,13 @@ def check_finite(values: NDArray[np.floating], what: str, names: Names | None = 
     """Raise ``UserError`` where a row of ``values`` (n, ...) holds NaN or an infinity.
 
     Args:
-        what: begins the message, such as "round1: the vector of text"; behind it stands the row.
-        names: (n,) what stands there in place of the row.
-        remedy: ends the message.
+        values: (n, ...).
+        what: beginning of the message, such as "round1: the vector of text"; the number of the row follows.
+        names: (n,) names of the rows, which replace their numbers in the message.
+        remedy: end of the message.
     """
     with np.errstate(all="ignore"):
-        if np.isfinite(values.sum()):  # reads all once and keeps nothing
+        if np.isfinite(values.sum()):  # reads all values once without a copy
             return
     wrong = np.argwhere(~np.isfinite(values))
     if len(wrong):  # a sum of finite numbers may be too large
@@ -37,6 +38,6 @@ def check_finite(values: NDArray[np.floating], what: str, names: Names | None = 
 def check_scores(
     scores: NDArray[np.floating], rows: NDArray[np.integer], what: str, names: Names | None = None
 ) -> None:
-    """The same for the scores (n, k) of rankings; those of padding, where ``rows`` (n, k) is -1, say nothing."""
+    """Raise ``UserError`` where a score (n, k) of a ranking is not finite. Scores of padding, row -1, are not checked."""
     remedy = "the retriever is broken; make it anew"
     check_finite(np.where(rows >= 0, scores, 0), what, names, remedy)

@@ -1,4 +1,4 @@
-"""How a retriever is asked texts that are no queries of the collection."""
+"""Search a retriever with texts that are not queries of the collection."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,22 +12,22 @@ from condensery.retrieval.ranking import Ranking
 from condensery.system.progress import progress
 
 Encode = Callable[[Sequence[str]], NDArray[np.floating]]  # texts to their query vectors (n, d)
-ASKED = 256  # texts that a retriever is asked at a time
+ASKED = 256  # texts that a retriever searches at a time
 Search = Callable[[Sequence[str], int], Ranking]  # the k best passages for texts: scores and rows (n, k)
 
 
 def searcher(retriever: Any, encoder_of: Callable[[Path], Encode]) -> Search:
-    """How a retriever is asked any texts.
+    """The function that searches a retriever with any texts.
 
-    One that joins others (it has ``members``, a ``depth`` and ``combine``) asks each of them with that depth, BM25
-    (``search_texts``) reads the texts, and one of vectors (``search_vectors``) gets the vectors of the texts.
+    A fused retriever (with ``members``, a ``depth`` and ``combine``) searches each member at that depth. BM25
+    (``search_texts``) reads the texts. A dense retriever (``search_vectors``) gets the vectors of the texts.
 
     Args:
-        retriever: any that ``open_index`` gives, but for reranked candidates.
-        encoder_of: from the folder of passage vectors to the encoder that made them; called now.
+        retriever: any retriever that ``open_index`` gives, except reranked candidates.
+        encoder_of: gives the encoder of a folder of passage vectors; called at once, not at the first search.
 
     Raises:
-        UserError: it knows the queries of the collection alone.
+        UserError: the retriever knows only the queries of the collection.
     """
     if hasattr(retriever, "combine"):
         members = [searcher(member, encoder_of) for member in retriever.members]
@@ -47,7 +47,7 @@ def searcher(retriever: Any, encoder_of: Callable[[Path], Encode]) -> Search:
 
 
 def ranked(search: Search, texts: Sequence[str], depth: int, label: str) -> Ranking:
-    """The ``depth`` best passages for texts (n,), n > 0: scores and rows (n, depth). Progress is shown as ``label``."""
+    """The ``depth`` best passages of texts (n,), n > 0: scores and rows (n, depth). Progress is shown as ``label``."""
     found = []
     with progress(label, len(texts), "queries") as task:
         for first in range(0, len(texts), ASKED):

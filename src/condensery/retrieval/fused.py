@@ -1,4 +1,4 @@
-"""Searchers of a program of your own, joined into one."""
+"""``Fused``: several searchers of a program of your own, joined into one."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -16,19 +16,19 @@ from condensery.system.progress import ProgressTask
 
 
 class Fused(Searcher):
-    """Several searchers that are searched as one, such as BM25 and a retriever; what ``index`` does leaves them as they are.
+    """Several searchers, such as BM25 and a retriever, that are searched as one. ``index`` does not change the originals.
 
-    The score of a passage is the weighted sum of those that the searchers give it, which are brought to [0, 1] for each query
-    (Lee 1997; see ``condensery.retrieval.fusion``). A searcher that did not find it adds nothing.
+    The score of a passage is the weighted sum of its scores from the searchers. Each searcher's scores are first brought to
+    [0, 1] for each query (Lee 1997; ``condensery.retrieval.fusion``). A searcher that did not find the passage adds nothing.
 
     Args:
         searchers: ``BM25``, a ``Retriever``, ... Where all have indexed the same passages, nothing need be indexed again.
-        weights: a number >= 0 for each; their scale changes no order. None = all alike.
-        depth: passages that each searcher is asked for, whose scores are brought to [0, 1] and joined.
+        weights: a number >= 0 for each searcher; their scale does not change the order. None = equal weights.
+        depth: passages that each searcher is asked for, and whose scores are brought to [0, 1] and joined.
 
     Raises:
         UserError: a weight is missing or below 0, or all are 0; from a search, the searchers have not indexed the same
-            passages, and nothing was indexed since.
+            passages and nothing was indexed since.
     """
 
     def __init__(
@@ -50,11 +50,11 @@ class Fused(Searcher):
             self._ids, self._titles, self._texts = first._ids, first._titles, first._texts
 
     def identity(self) -> str:
-        """See ``Searcher``."""
+        """The depth, and the weight and identity of each searcher: all that the results depend on."""
         return f"fused {self.depth} {list(zip(self.weights, (one.identity() for one in self.searchers), strict=True))}"
 
     def without_terms(self, queries: Sequence[str]) -> int:
-        """The most queries of which one of the searchers says that they share no term with any passage."""
+        """The number of queries that share no term with any passage; the largest number that a searcher counts."""
         counts = [getattr(one, "without_terms", None) for one in self.searchers]
         return max((count(queries) for count in counts if count), default=0)
 
@@ -82,7 +82,7 @@ class Fused(Searcher):
 
 @dataclass(frozen=True)
 class _Asked:
-    """A searcher as a ``CollectionRetriever`` whose queries are these."""
+    """A searcher as a ``CollectionRetriever`` of the queries ``queries``."""
 
     searcher: Searcher
     queries: list[str]

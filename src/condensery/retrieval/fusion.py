@@ -1,15 +1,15 @@
-"""Fusion: the rankings of several retrievers joined into one, by their scores or by their ranks.
+"""Fusion: join the rankings of several retrievers into one, by their scores or by their ranks.
 
-A retriever's ranking gives each of its candidates a value, and a passage's score is the weighted sum of its values; one
-that a retriever did not return has none of it:
+Each retriever gives its candidates a value, and a passage's score is the weighted sum of its values. A retriever gives no
+value to passages that it did not return. There are two methods:
 
-- weighted: the scores of a query's candidates, min-max normalised, s' = (s - min) / (max - min) in [0, 1] (Lee 1997,
-  "Analyses of Multiple Evidence Combination"). What was not returned counts as the last that was.
-- reciprocal_rank: 1 / (constant + rank), rank from 1 (Cormack et al. 2009, "Reciprocal Rank Fusion outperforms Condorcet
-  and individual Rank Learning Methods").
+- weighted: the value is the min-max normalised score among the query's candidates, s' = (s - min) / (max - min) in [0, 1]
+  (Lee 1997, "Analyses of Multiple Evidence Combination"). A passage that was not returned counts like the last candidate.
+- reciprocal_rank: the value is 1 / (constant + rank), rank from 1 (Cormack et al. 2009, "Reciprocal Rank Fusion outperforms
+  Condorcet and individual Rank Learning Methods").
 
-The scores of one and the same rankings are always the same, whether their queries are of the collection or any text:
-passages that a retriever did not return are not looked up in it.
+The same rankings always give the same scores, for queries of the collection and for any other text: passages that a
+retriever did not return are not looked up in it.
 
 Shapes: n queries, k results, m retrievers, c candidates of a query (of all retrievers together), g points of a grid.
 """
@@ -31,8 +31,8 @@ from condensery.system.files import RECOMPUTE, inside, read_json, write_json
 from condensery.system.progress import ProgressTask
 
 WEIGHTED, RECIPROCAL_RANK = "weighted", "reciprocal_rank"
-QUERIES = 4_096  # searched at a time: 50 MB of results from each retriever at a depth of 1,000
-VALUES = 2_000_000  # values joined at a time, at most: 16 MB, and a few copies
+QUERIES = 4_096  # queries searched at a time: 50 MB of results from each retriever at a depth of 1,000
+VALUES = 2_000_000  # most values joined at a time: 16 MB, and a few copies
 
 Rows = NDArray[np.integer]
 Weights = NDArray[np.float64]
@@ -41,7 +41,7 @@ Measure = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float64]]
 
 
 def min_max(ranking: Ranking) -> NDArray[np.float64]:
-    """Scores (n, k) of each query brought to [0, 1]; 1 where all are equal, 0 where nothing was found."""
+    """The scores (n, k) of each query brought to [0, 1]; 1 where all scores are equal, 0 where nothing was found."""
     scores, retrieved = ranking[0].astype(np.float64), ranking[1] >= 0
     highest = np.where(retrieved, scores, -np.inf).max(axis=1, keepdims=True, initial=-np.inf)
     lowest = np.where(retrieved, scores, np.inf).min(axis=1, keepdims=True, initial=np.inf)
@@ -58,12 +58,12 @@ def reciprocal_ranks(ranking: Ranking, constant: float) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class Candidates:
-    """What several retrievers found for n queries.
+    """The passages that several retrievers found for n queries.
 
     Attributes:
         rows: int64 (n, c), the passages, each once and ascending, padded with -1.
-        values: float64 (m, n, c) >= 0, what each retriever gives them; 0 where it did not find them.
-        retrieved: bool (m, n, c), whether it did.
+        values: float64 (m, n, c) >= 0, the value that each retriever gives each passage; 0 where it did not find it.
+        retrieved: bool (m, n, c), whether the retriever found the passage.
     """
 
     rows: NDArray[np.int64]
@@ -72,15 +72,15 @@ class Candidates:
 
 
 def join(rankings: Sequence[Ranking], values: Sequence[NDArray[np.float64]]) -> Candidates:
-    """The candidates of m rankings, of (n, any) passages each, with their values of the same shapes."""
+    """Join m rankings, of (n, any) passages each, into candidates. ``values`` has the shapes of the rankings."""
     rows = np.concatenate([passages for _, passages in rankings], axis=1)  # (n, c)
     retriever = np.repeat(np.arange(len(rankings)), [passages.shape[1] for _, passages in rankings])
-    order = np.argsort(rows, axis=1, kind="stable")
+    order = np.argsort(rows, axis=1, kind="stable")  # (n, c)
     rows = np.take_along_axis(rows, order, axis=1)
-    flat = np.take_along_axis(np.concatenate(values, axis=1), order, axis=1)
+    flat = np.take_along_axis(np.concatenate(values, axis=1), order, axis=1)  # (n, c)
     first = np.ones(rows.shape, bool)
     first[:, 1:] = rows[:, 1:] != rows[:, :-1]
-    place = np.cumsum(first, axis=1) - 1  # where a passage stands when each is there once
+    place = np.cumsum(first, axis=1) - 1  # column of a passage once repeats are gone
     query, at = np.nonzero(rows >= 0)
     where = retriever[order[query, at]], query, place[query, at]
     joined = np.full(rows.shape, -1, np.int64)
@@ -92,9 +92,9 @@ def join(rankings: Sequence[Ranking], values: Sequence[NDArray[np.float64]]) -> 
 
 
 def weighted_sum(candidates: Candidates, weights: Weights, k: int) -> Ranking:
-    """The k passages with the highest weighted sums of values, as ``CollectionRetriever.search`` gives them.
+    """The k passages with the highest weighted sums of values, in the form of ``CollectionRetriever.search``.
 
-    A retriever of weight 0 brings no candidates.
+    A retriever of weight 0 adds no candidates.
     """
     retrieved = candidates.retrieved[weights > 0].any(axis=0)
     return unpack(top(np.where(retrieved, pack(weighted(candidates, weights), candidates.rows), EMPTY), k))
@@ -102,7 +102,7 @@ def weighted_sum(candidates: Candidates, weights: Weights, k: int) -> Ranking:
 
 def weighted(candidates: Candidates, weights: Weights) -> NDArray[np.float32]:
     """The weighted sums of the values of all candidates (n, c)."""
-    # added as whole multiples of a power of two, which is exact: the order of the retrievers changes no bit
+    # Whole multiples of a power of two are added, which is exact: the order of the retrievers changes no bit.
     unit = 2.0 ** (math.frexp(math.fsum(weights))[1] - 50)
     sums: NDArray[np.float64] = np.rint(weights[:, None, None] * (candidates.values / unit)).sum(axis=0) * unit
     return sums.astype(np.float32)
@@ -115,8 +115,8 @@ class FusedIndex:
         members: retrievers of the same passages; one may be a ``FusedIndex`` itself.
         weights: (m,) >= 0, not all 0; their scale changes no order.
         depth: candidates taken from each member for each query, at most.
-        method: what a candidate's value is, ``weighted`` or ``reciprocal_rank``.
-        rank_constant: of ``reciprocal_rank``.
+        method: how a candidate gets its value, ``weighted`` or ``reciprocal_rank``.
+        rank_constant: the constant of ``reciprocal_rank``.
     """
 
     def __init__(
@@ -137,17 +137,17 @@ class FusedIndex:
 
     @property
     def recall(self) -> float | None:
-        """The lowest recall of its approximate members; None where it has none, or none has searched yet."""
+        """The lowest recall of the approximate members; None where there are none, or none has searched yet."""
         return min(self._of_members("recall"), default=None)
 
     @property
     def recall_of_top(self) -> float | None:
-        """The lowest of theirs, as ``recall``."""
+        """The lowest ``recall_of_top`` of the approximate members; None as for ``recall``."""
         return min(self._of_members("recall_of_top"), default=None)
 
     @property
     def short(self) -> int:
-        """The most queries for which one of them found fewer passages than it was asked for."""
+        """The number of queries for which a member found fewer passages than it was asked for; the largest of a member."""
         return int(max(self._of_members("short"), default=0))
 
     def _of_members(self, name: str) -> list[float]:
@@ -155,12 +155,15 @@ class FusedIndex:
         return [value for value in values if value is not None]
 
     def without_terms(self, query_rows: Rows) -> int:
-        """The most queries that a member says so of; see ``retriever.unmatched_queries``."""
+        """The number of queries that share no term with any passage; the largest number that a member counts."""
         counts = [getattr(member, "without_terms", None) for member in self.members]
         return max((count(query_rows) for count in counts if count is not None), default=0)
 
     def search(self, query_rows: Rows, k: int, progress: ProgressTask | None = None) -> Ranking:
-        """See ``CollectionRetriever``. What is found does not depend on k: every member is asked for ``depth`` passages."""
+        """The k best passages of queries of the collection, as ``CollectionRetriever.search``.
+
+        Every member is asked for ``depth`` passages whatever k is, so the order does not depend on k.
+        """
         scores, rows = _nothing(len(query_rows), k)
         for part in _blocks(len(query_rows), QUERIES):
             scores[part], rows[part] = self.combine(self.rankings(query_rows[part]), k)
@@ -169,7 +172,7 @@ class FusedIndex:
         return scores, rows
 
     def score(self, query_rows: Rows, passage_rows: Rows) -> NDArray[np.float32]:
-        """See ``CollectionRetriever``."""
+        """The scores (n, k) that ``search`` gives passages (n, k); 0 where no member returns a passage, NaN for row -1."""
         scores = np.empty(passage_rows.shape, np.float32)
         for block in _blocks(len(query_rows), QUERIES):
             for part, found in self.candidates(self.rankings(query_rows[block])):
@@ -179,14 +182,14 @@ class FusedIndex:
         return scores
 
     def rankings(self, query_rows: Rows) -> list[Ranking]:
-        """What each member finds for queries (n,) of the collection: ``depth`` passages, or all where there are fewer."""
+        """The ranking of each member for queries (n,) of the collection: ``depth`` passages, or all if there are fewer."""
         depth = min(self.depth, len(self))
         return [member.search(query_rows, depth) for member in self.members]
 
     def combine(self, rankings: Sequence[Ranking], k: int) -> Ranking:
-        """The k best of what the members found for the same n queries, one ranking each, in their order.
+        """The k best passages of n queries, from one ranking of each member, in the order of the members.
 
-        Each ranking is as ``CollectionRetriever.search`` gives it, ``depth`` passages long; more are left out.
+        Each ranking has the form of ``CollectionRetriever.search``. Its first ``depth`` passages are used.
         """
         scores, rows = _nothing(len(rankings[0][1]), k)
         for part, candidates in self.candidates(rankings):
@@ -194,7 +197,10 @@ class FusedIndex:
         return scores, rows
 
     def candidates(self, rankings: Sequence[Ranking]) -> Iterator[tuple[slice, Candidates]]:
-        """The joined candidates of as many queries at a time as ``VALUES`` allows, and which these are."""
+        """The joined candidates of all queries in blocks, and the slice of queries of each block.
+
+        A block holds as many queries as ``VALUES`` allows.
+        """
         width = sum(min(self.depth, rows.shape[1]) for _, rows in rankings)
         for part in _blocks(len(rankings[0][1]), max(1, VALUES // max(1, len(rankings) * width))):
             own = [(scores[part, : self.depth], rows[part, : self.depth]) for scores, rows in rankings]
@@ -215,7 +221,7 @@ def _blocks(number: int, size: int) -> Iterator[slice]:
 
 
 def weight_grid(members: int, steps: int) -> Weights:
-    """All weights (g, m) that are multiples of 1/steps and sum to 1, the first weight ascending."""
+    """All weights (g, m) that are multiples of 1/steps and sum to 1, in ascending order of the first weight."""
 
     def shares(of: int, left: int) -> Iterator[tuple[int, ...]]:
         if of == 1:
@@ -230,9 +236,15 @@ def weight_grid(members: int, steps: int) -> Weights:
 def measure_grid(
     index: FusedIndex, query_rows: NDArray[np.int64], grid: Weights, measure: Measure, k: int, task: ProgressTask
 ) -> NDArray[np.float64]:
-    """The mean of a metric over queries (n,) for every point (g,) of a grid of weights; the index's own are not used.
+    """The mean of a metric over queries for every point of a grid of weights: (g,). Every member is searched once.
 
-    Every member is searched once. ``k``: passages that the metric looks at. ``task`` advances by queries.
+    Args:
+        index: the fused index; its own weights are not used.
+        query_rows: (n,).
+        grid: (g, m).
+        measure: gives the metric of each query.
+        k: number of passages that the metric uses.
+        task: advances by queries.
     """
     values = np.zeros((len(grid), len(query_rows)))
     for block in _blocks(len(query_rows), QUERIES):
@@ -246,14 +258,14 @@ def measure_grid(
 
 
 def best_point(grid: Weights, values: NDArray[np.float64]) -> int:
-    """The point with the highest value; of equal ones the one nearest to equal weights, then the first."""
+    """The point with the highest value; of equal values the point nearest to equal weights, then the first point."""
     return int(np.lexsort(((grid**2).sum(axis=1), -values))[0])
 
 
 def write_fused(folder: Path, index: FusedIndex, members: Sequence[str], chosen: dict[str, Any] | None) -> None:
     """Write ``index.json``, which ``open_fused`` reads.
 
-    ``members``: ``kind/id`` of the artifacts of the index's members; ``chosen``: how its weights were, for the reader.
+    ``members``: ``kind/id`` of the artifact of each member. ``chosen``: how the weights were chosen, for the reader.
     """
     about = {"method": "fused", "passages": len(index), "members": list(members), "fusion": index.method}
     about |= {"weights": index.weights.tolist(), "depth": index.depth, "rank_constant": index.rank_constant}
@@ -261,7 +273,7 @@ def write_fused(folder: Path, index: FusedIndex, members: Sequence[str], chosen:
 
 
 def open_fused(folder: Path, open_member: Callable[[Path], CollectionRetriever]) -> FusedIndex:
-    """The index that ``write_fused`` wrote into an artifact; its members lie beside it in the store."""
+    """Open the index that ``write_fused`` wrote into an artifact. Its members lie beside the artifact in the store."""
     path = folder / "index.json"
     about, store = read_json(path), folder.resolve().parents[1]
     if about.get("fusion") not in (WEIGHTED, RECIPROCAL_RANK):

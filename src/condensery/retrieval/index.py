@@ -1,7 +1,7 @@
-"""An index is a folder that a retriever searches: BM25 postings, dense vectors, an approximation of these, the reranked
-candidates of some queries, or several other indexes joined.
+"""Open an index, a folder that a retriever searches. The file ``index.json`` in it names the kind.
 
-Its ``index.json`` says which.
+The kinds are BM25 postings, dense vectors, an approximation of dense vectors, the reranked candidates of some queries, and
+several joined indexes.
 """
 
 from pathlib import Path
@@ -22,11 +22,18 @@ def open_index(
     device: str | None = None,
     own_by_id: bool = False,
 ) -> CollectionRetriever:
-    """The retriever of an index folder over the collection that it was built from; no query finds its own passage.
+    """Open the retriever of an index folder. No query finds its own passage.
 
-    ``threads`` are CPU threads; ``memory`` (bytes) and ``device`` (None: the GPU where there is one) concern dense
-    indexes; ``own_by_id``: which passages are a query's own, see ``own_passages``. Raises ``UserError`` when the folder is
-    no index or was built from another collection.
+    Args:
+        folder: folder of the index.
+        collection: the collection from which the index was built.
+        threads: CPU threads.
+        memory: bytes that a search in a dense index may hold at a time.
+        device: of dense indexes; None = the GPU where there is one.
+        own_by_id: a query's own passage is the one with its id, whatever the text (``own_passages``).
+
+    Raises:
+        UserError: the folder is no index, or was built from another collection.
     """
     about: dict[str, Any] = read_json(folder / "index.json")
     if about.get("passages") != len(collection.passages):
@@ -37,7 +44,7 @@ def open_index(
     if about.get("method") == "fused":
         from condensery.retrieval.fusion import open_fused
 
-        # its members do without the own passages, which would count in their scores' minima and maxima
+        # The members leave out own passages, whose scores would count in the minima and maxima of the members.
         return open_fused(folder, lambda member: open_index(member, collection, threads, memory, device, own_by_id))
     return WithoutOwn(_single(folder, about, collection, threads, memory, device), collection, own_by_id)
 
@@ -45,7 +52,7 @@ def open_index(
 def _single(
     folder: Path, about: dict[str, Any], collection: Collection, threads: int, memory: int, device: str | None
 ) -> CollectionRetriever:
-    """An index that joins no others."""
+    """Open an index of any kind but the joined one."""
     # Imported here: a BM25 search must not wait for FAISS.
     if about.get("method") == "bm25":
         from condensery.retrieval.bm25 import BM25Index

@@ -1,4 +1,4 @@
-"""What the scores of a cross-encoder make of candidates: denoised negatives, labels for queries that have none.
+"""Use the scores of a cross-encoder on candidates: to denoise negatives, and to label queries that have no labels.
 
 Shapes: n queries, k candidates of each.
 """
@@ -23,7 +23,7 @@ NONE = np.empty(0, np.int64)
 
 
 def probabilities(scores: Scores) -> Scores:
-    """How probable the cross-encoder finds it that each pair is relevant: the sigmoid of its logit; 0 for -inf."""
+    """The probability that each pair is relevant by the cross-encoder: the sigmoid of its logit; 0 for -inf."""
     wide = scores.astype(np.float64)
     return (0.5 * (1.0 + np.tanh(0.5 * wide))).astype(np.float32)
 
@@ -31,7 +31,7 @@ def probabilities(scores: Scores) -> Scores:
 def _by_query(
     collection: Collection, query_rows: Rows, candidates: Rows, scores: Scores
 ) -> Iterator[tuple[str, NDArray[np.object_], NDArray[np.float32]]]:
-    """The id of each query, the ids of its candidates in their order and how probable each is."""
+    """The id of each query, the ids of its candidates in their order, and the probability of each candidate."""
     for first in range(0, len(query_rows), BLOCK):
         part = slice(first, first + BLOCK)
         rows, likely = np.asarray(candidates[part], np.int64), probabilities(np.asarray(scores[part]))
@@ -53,11 +53,21 @@ def write_denoised(
     below: float,
     kept: Rows = NONE,
 ) -> dict[str, Any]:
-    """Keep the negatives whose probability is lower than ``below`` (RocketQA, Qu et al. 2021, §4.3), in their order.
+    """Write the negatives whose probability is lower than ``below`` (RocketQA, Qu et al. 2021, §4.3), in their order.
 
-    And those that are known to be some, whatever their probability: ``kept`` (m,), (query << 32) + passage.
+    The file has the format that ``mine`` writes; its scores are the probabilities.
 
-    Writes the file as ``mine`` does; its scores are the probabilities. Returns counts for the manifest.
+    Args:
+        path: the file.
+        collection: of queries and passages.
+        query_rows: (n,).
+        candidates: (n, k) the negatives of each query, padded with -1.
+        scores: (n, k) logits of the cross-encoder.
+        below: limit of the probability.
+        kept: (m,) (query << 32) + passage of known negatives, which are written whatever their probability.
+
+    Returns:
+        Counts for the manifest.
     """
     read = written = without = 0
     with atomic(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as stream:
@@ -82,8 +92,20 @@ def write_labels(
 ) -> dict[str, Any]:
     """Label the candidates of unlabelled queries (RocketQA §4.4): positive above one probability, negative below another.
 
-    A line a query: {"query_id": ..., "positive_ids": [...], "negative_ids": [...]}, each in the order of the candidates.
-    Queries without a positive are left out. Returns counts for the manifest.
+    A line holds one query: {"query_id": ..., "positive_ids": [...], "negative_ids": [...]}, ids in the order of the
+    candidates. Queries without a positive are left out.
+
+    Args:
+        path: the file.
+        collection: of queries and passages.
+        query_rows: (n,).
+        candidates: (n, k) passages of each query, padded with -1.
+        scores: (n, k) logits of the cross-encoder.
+        above: a candidate is positive above this probability.
+        below: a candidate is negative below this probability.
+
+    Returns:
+        Counts for the manifest.
     """
     labelled = positives = negatives = 0
     with atomic(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as stream:

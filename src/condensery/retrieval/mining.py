@@ -1,4 +1,4 @@
-"""Mining: the passages that a retriever ranks high for a training query and that are, as far as is known, not relevant."""
+"""Mine hard negatives: passages that a retriever ranks high for a training query and that are not known to be relevant."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,8 +24,8 @@ from condensery.text.collection import Collection
 Ids = NDArray[np.int64]
 Scores = NDArray[np.float32]
 Rankings = list[tuple[Scores, Ids]]  # scores and passages of each query
-# Passages that are looked at for a query, where its positive scores low: times those that are wanted, and at least so many.
-# What is ranked deeper is no harder than passages drawn at random.
+# How deep a query is searched where its positive scores low: FURTHER times the wanted negatives, and at least LEAST
+# passages. Passages that are ranked deeper are no harder than passages drawn at random.
 FURTHER, LEAST = 4, 1_024
 
 
@@ -46,21 +46,37 @@ def mine(
 ) -> dict[str, Any]:
     """Write the ``depth`` best negatives of every query of ``split`` that has a positive, in row order.
 
-    Judged positives are left out first, and what has their text or the query's (``NoNegatives``), then what does not score
-    ``below`` (``positive_aware``), with ``without_answers`` also passages that hold an answer of the query (among twice
-    ``depth``), then the ``skip_top`` best (which may be unjudged positives); fewer than ``depth`` are written only where no
-    more are found. An interrupted folder is continued behind its last whole shard of ``size`` queries and ends with the same
-    bytes. ``made_by`` is what the artifact says of its retriever. Returns counts for the manifest, of several processes in
-    the first alone.
+    Passages are left out in this order:
+
+    1. judged positives, and passages that have the text of a positive or of the query (``NoNegatives``);
+    2. passages that do not score ``below`` (``positive_aware``);
+    3. with ``without_answers``, passages that hold an answer of the query, among twice ``depth``;
+    4. the ``skip_top`` best of the rest, which may be unjudged positives.
+
+    Fewer than ``depth`` negatives are written only where no more are found. An interrupted folder is continued behind its
+    last complete shard and ends with the same bytes.
 
     Args:
-        below: which scores a negative may have; what it leaves out stands in arrays of the artifact (``ARRAYS``).
+        retriever: ranks the passages.
+        collection: of queries and passages.
+        split: gives the queries and their judgements.
+        depth: negatives of each query.
+        folder: gets the artifact.
+        skip_top: number of best candidates that are skipped.
+        without_answers: leave out passages that hold an answer.
+        made_by: description of the retriever in the artifact.
+        size: queries of a shard.
+        group: the processes that share the shards.
+        below: the scores that a negative may have. Passages that it leaves out stand in arrays of the artifact (``ARRAYS``).
         scorer: gives these scores; None = the retriever.
-        relabelled: passages that people found relevant, which are positives here, or not; what they or the split judge not
-            relevant ``below`` never leaves out.
+        relabelled: passages that people judged. Relevant passages are positives here. ``below`` never leaves out passages
+            that people or the split judge not relevant.
+
+    Returns:
+        Counts for the manifest; of several processes only the first returns.
 
     Raises:
-        UserError: no query has a positive, or the collection has no answers and they are asked for.
+        UserError: no query has a positive, or answers are asked for and the collection has none.
     """
     qrels = collection.qrels(split)
     positives = relabelled.added_to(qrels.positives())
@@ -98,7 +114,10 @@ def mine(
 
 
 class _Found(NamedTuple):
-    """Of one query: its negatives and their scores, and what was left out before the last of them, with the judge's."""
+    """The negatives of one query and their scores; and the passages left out before the last negative, with their scores.
+
+    The scores of the negatives are the retriever's, those of the passages left out the judge's.
+    """
 
     scores: Scores
     passages: Ids
@@ -113,7 +132,7 @@ class _Miner:
     judge: Judge | None
 
     def mined(self, rows: Ids, wanted: int, task: ProgressTask) -> tuple[list[_Found], tuple[NDArray[Any], ...]]:
-        """The ``wanted`` best negatives of each query, and with a judge the positives that they were measured by."""
+        """The ``wanted`` best negatives of each query; with a judge also the positives that they were compared with."""
         k = min(wanted + int(self.known.lists(rows)[1].max()), len(self.retriever))
         if self.judge is None:
             return self._found(rows, None, wanted, k, len(self.retriever), task), ()
@@ -124,8 +143,11 @@ class _Miner:
     def _found(
         self, rows: Ids, limits: Scores | None, wanted: int, k: int, deepest: int, task: ProgressTask | None
     ) -> list[_Found]:
-        """The negatives among the ``k`` best passages of each query; where these are fewer than ``wanted``, as where a
-        relevant passage stands often in the collection, among more."""
+        """The negatives among the ``k`` best passages of each query.
+
+        Where these are fewer than ``wanted``, more passages are searched, ``deepest`` at most. This happens where a
+        relevant passage is in the collection many times.
+        """
         scores, passages = self.retriever.search(rows, k, task)
         free = (passages >= 0) & ~self.known.among(rows, passages)
         kept, judged = free, scores
@@ -147,14 +169,14 @@ class _Miner:
 
 
 def _left_out(rows: Ids, found: Sequence[_Found]) -> tuple[Ids, Scores]:
-    """What was left out for its score of queries (n,), one behind the other (m,), and the scores (m,)."""
+    """The passages left out for their scores of queries ``rows`` (n,): (query << 32) + passage (m,), and scores (m,)."""
     queries = np.repeat(rows, [len(one.left_out) for one in found])
     pairs = packed(queries, np.concatenate([one.left_out for one in found]))
     return pairs, np.concatenate([one.left_out_scores for one in found])
 
 
 def _unanswered(collection: Collection, rows: NDArray[np.int64], rankings: Rankings, wanted: int) -> Rankings:
-    """Of each ranking the first ``wanted`` passages that hold no answer of the query."""
+    """The first ``wanted`` passages of each ranking that hold no answer of the query."""
     assert collection.answers is not None
     texts, regex = collection.passages.column("text"), collection.description["answers"] == "regex"
     kept = []

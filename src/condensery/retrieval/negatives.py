@@ -1,7 +1,7 @@
-"""Hard negatives: rows in arrays on disk, memory-mapped for training, and JSONL for exchange.
+"""Hard negatives: as rows in memory-mapped arrays for training, and as JSONL for exchange.
 
 JSONL has one query a line: {"query_id": ..., "negative_ids": [...], "scores": [...]}, best first; ``scores`` is optional.
-The format is also what users bring from elsewhere, hence every line is checked.
+Users also bring files in this format from elsewhere, so every line is checked.
 """
 
 import json
@@ -28,7 +28,7 @@ from condensery.text.lines import check_whole, read_lines, read_value
 
 LINES = 4096  # lines whose ids are looked up at a time
 WRITTEN = 256  # lines written at a time
-COMPARED = 16_000_000  # passages that triples are compared with at a time: 64 MB
+COMPARED = 16_000_000  # most passages that triples are compared with at a time: 64 MB
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Negatives:
     Attributes:
         query_rows: int64 (q,), rows of the queries in the collection, in the order of the file.
         passage_rows: int32 (q, depth), best first, padded with -1.
-        scores: float32 (q, depth), or None where they are not known.
+        scores: float32 (q, depth), or None where scores are not known.
     """
 
     query_rows: NDArray[np.int64]
@@ -46,14 +46,14 @@ class Negatives:
     scores: NDArray[np.float32] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Another process maps the files anew instead of getting what they hold."""
+        """Let another process map the files itself instead of copying the arrays."""
         if isinstance(self.passage_rows, np.memmap) and self.passage_rows.filename:
             return _mapped, (Path(self.passage_rows.filename).parent,)
         return Negatives, (self.query_rows, self.passage_rows, self.scores)
 
     @property
     def counts(self) -> NDArray[np.int64]:
-        """How many negatives each query has (q,)."""
+        """The number of negatives of each query (q,)."""
         return (self.passage_rows >= 0).sum(axis=1)
 
 
@@ -68,7 +68,7 @@ def format_line(query_id: str, negative_ids: Sequence[str], scores: NDArray[np.f
 def save_negatives(folder: Path, negatives: Negatives, collection: Collection, about: dict[str, Any]) -> None:
     """Write an artifact of negatives: arrays (``queries.npy``, ``passages.npy``, ``scores.npy``), JSONL and ``about``.
 
-    Arrays that are mapped from files of ``folder`` are there already.
+    Arrays that are mapped from files of ``folder`` are there already and are not written again.
     """
     if not isinstance(negatives.passage_rows, np.memmap):
         np.save(folder / "queries.npy", negatives.query_rows)
@@ -89,7 +89,7 @@ def save_negatives(folder: Path, negatives: Negatives, collection: Collection, a
 
 
 def open_negatives(folder: Path, collection: Collection) -> Negatives:
-    """The negatives of an artifact, memory-mapped; of one that holds JSONL alone, in memory (see ``read_negatives``)."""
+    """Open the negatives of an artifact, memory-mapped. An artifact with JSONL alone is read into memory."""
     return (
         _mapped(folder)
         if (folder / "passages.npy").exists()
@@ -98,7 +98,7 @@ def open_negatives(folder: Path, collection: Collection) -> Negatives:
 
 
 def open_relabelled(folder: Path, collection: Collection) -> Relabelled:
-    """What ``Relabelled.saved`` wrote into an artifact of negatives; of an artifact without it ``NOTHING``."""
+    """Open the judgements that ``Relabelled.saved`` wrote into an artifact of negatives; ``NOTHING`` where there are none."""
     path = folder / FILE
     if not path.exists():
         return NOTHING
@@ -119,12 +119,18 @@ def _mapped(folder: Path) -> Negatives:
 
 
 def read_negatives(path: Path, collection: Collection, field: str = "negative_ids") -> Negatives:
-    """Read negatives (plain or .gz), or the passages that another ``field`` of each line lists (``positive_ids``).
+    """Read a file of negatives, plain or .gz.
 
-    Raises ``UserError`` with the line number: broken JSON, a missing or mistyped field, an unknown id, a query twice.
+    Args:
+        path: the file.
+        collection: of queries and passages.
+        field: the field of each line that lists the passages; ``positive_ids`` reads positives instead.
+
+    Raises:
+        UserError: with the line number: broken JSON, a missing or mistyped field, an unknown id, a query twice.
     """
     query_rows: list[NDArray[np.int64]] = []
-    blocks: list[tuple[NDArray[np.int64], NDArray[np.int32]]] = []  # (counts, passage rows one behind the other)
+    blocks: list[tuple[NDArray[np.int64], NDArray[np.int32]]] = []  # (counts, concatenated passage rows)
     seen = np.zeros(len(collection.queries), bool)
     for first, lines in _line_blocks(path):
         parsed = [_parse(line, f"{path}:{first + i}", field) for i, line in enumerate(lines)]
@@ -164,7 +170,7 @@ def _padded(blocks: list[tuple[NDArray[np.int64], NDArray[np.int32]]]) -> NDArra
 
 
 def _line_blocks(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Blocks of lines that are not empty at the end of the file: (number of the first line, lines)."""
+    """Blocks of lines without empty lines at the end of the file: (number of the first line, lines)."""
     number, lines = 1, list[str]()
     for _, line in read_lines(path):
         lines.append(line)
@@ -194,11 +200,16 @@ def _parse(line: str, where: str, field: str) -> tuple[str, list[str]]:
 def from_triples(
     path: Path, collection: Collection, depth: int, split: str = "train", relabelled: Relabelled = NOTHING
 ) -> tuple[Negatives, dict[str, Any]]:
-    """MS MARCO's triples of ids (query, positive, negative; tab-separated, .gz accepted) as negatives, and counts.
+    """Read MS MARCO's triples of ids (query, positive, negative; tab-separated, .gz accepted) as negatives.
 
-    Each query keeps its first ``depth`` distinct negatives; what is none (``Screen``), after what was ``relabelled`` too, is
-    left out. Queries that the collection does not know are counted, not kept. Raises ``UserError`` when a line has not three
-    columns, a passage is unknown, or nothing is left.
+    Each query keeps its first ``depth`` distinct negatives. ``Screen`` leaves out passages that are no negatives by the
+    judgements of ``split`` or by ``relabelled``. Queries that the collection does not know are counted, not kept.
+
+    Returns:
+        The negatives, and counts for the manifest.
+
+    Raises:
+        UserError: a line does not have three columns, a passage is unknown, or nothing is left.
     """
     distinct = Distinct(len(collection.queries), depth)
     screen = Screen(collection, split, relabelled)
@@ -227,9 +238,10 @@ def from_triples(
 
 
 def check_unlike(collection: Collection, query: str, place: str) -> None:
-    """Raise ``UserError`` where a query that is unknown has an id that looks the same as a known one's.
+    """Raise ``UserError`` where the id of an unknown query looks the same as the id of a known query.
 
-    All others are of other splits, as is usual. One look reads all ids of queries, so it is taken of a file's first alone.
+    Other unknown queries usually belong to other splits. One check reads all ids of queries, so only the first unknown
+    query of a file is checked.
     """
     if hint := collection.queries.unlike(query):
         raise UserError(f"{place}: query {shown(query)!r} is unknown (in '{collection.name}'){hint}")
@@ -238,9 +250,15 @@ def check_unlike(collection: Collection, query: str, place: str) -> None:
 def from_collection(
     collection: Collection, depth: int, split: str = "train", relabelled: Relabelled = NOTHING
 ) -> tuple[Negatives, dict[str, Any]]:
-    """The first ``depth`` negatives that the collection's own files give for each query of ``split``, and counts.
+    """The first ``depth`` negatives that the collection's own files give for each query of ``split``.
 
-    What is none (``Screen``) is left out. Raises ``UserError`` when there are none.
+    ``Screen`` leaves out passages that are no negatives.
+
+    Returns:
+        The negatives, and counts for the manifest.
+
+    Raises:
+        UserError: there are no negatives.
     """
     given = collection.given_negatives
     if given is None:
@@ -256,13 +274,15 @@ def from_collection(
 
 
 def numbers(negatives: Negatives) -> dict[str, int]:
-    """How many queries have negatives, and how many these are."""
+    """The numbers of queries that have negatives, and of their negatives."""
     return {"queries": len(negatives.query_rows), "negatives": int(negatives.counts.sum())}
 
 
 class Screen:
-    """Leaves out of given negatives what is none: judged relevant in ``split`` or by people since (``relabelled``), or of a
-    text that is (``NoNegatives``).
+    """Leaves out given negatives that are none.
+
+    These are passages that ``split`` or people since (``relabelled``) judge relevant, and passages that have the same text
+    as a relevant passage or as the query (``NoNegatives``).
 
     Attributes:
         by_text: how often a passage was left out for its text alone.
@@ -278,13 +298,13 @@ class Screen:
         self.by_text = 0
 
     def kept(self, queries: NDArray[np.integer], passages: NDArray[np.integer]) -> NDArray[np.int64]:
-        """(m,) (query << 32) + passage of the negatives among pairs (n,) and (n,), in their order."""
+        """The real negatives among pairs of queries (n,) and passages (n,): (m,) (query << 32) + passage, in order."""
         pairs, known = packed(queries, passages), self._known.among(queries, passages)
         self.by_text += int((~np.isin(pairs[known], self._judged)).sum())
         return pairs[~known]
 
     def counts(self) -> dict[str, int]:
-        """For a manifest; nothing where none was left out for its text."""
+        """The count of passages left out for their text, for a manifest; {} where there are none."""
         return {"left_out_by_text": self.by_text} if self.by_text else {}
 
 
@@ -293,7 +313,7 @@ def _triple_batches(path: Path) -> Iterator[pa.RecordBatch]:
     convert = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False)
     read = csv.ReadOptions(column_names=names, block_size=16 * 2**20)
     parse = csv.ParseOptions(delimiter="\t", quote_char=False)
-    look([path])  # Arrow would wait for what a pipe brings
+    look([path])  # Arrow would wait for the content of a pipe
     try:
         yield from csv.open_csv(path, read_options=read, parse_options=parse, convert_options=convert)
     except (pa.ArrowInvalid, OSError) as error:
@@ -301,9 +321,9 @@ def _triple_batches(path: Path) -> Iterator[pa.RecordBatch]:
 
 
 def _broken_triple(path: Path, reason: str) -> str:
-    """The message that names the first line which is not three columns; Arrow does not know its number.
+    """The message that names the first line without three columns, whose number Arrow does not know.
 
-    Raises ``UserError`` as ``read_lines``, where that is what is wrong.
+    Raises ``UserError`` where ``read_lines`` does, because a line cannot be read.
     """
     for place, line in read_lines(path):
         if line and (columns := line.count("\t") + 1) != 3:
@@ -312,12 +332,15 @@ def _broken_triple(path: Path, reason: str) -> str:
 
 
 def _place(path: Path, row: int) -> str:
-    """``path:line`` of a triple, counted from 0; Arrow leaves empty lines out."""
+    """``path:line`` of the triple ``row``, counted from 0 as Arrow does, without empty lines."""
     return next(islice((place for place, line in read_lines(path) if line), row, None))
 
 
 class Distinct:
-    """The first ``depth`` distinct passages of each query, of a stream of (query << 32) + passage; no more is in memory."""
+    """The first ``depth`` distinct passages of each query, of a stream of (query << 32) + passage.
+
+    Memory holds no more than these passages.
+    """
 
     def __init__(self, queries: int, depth: int) -> None:
         self.depth = depth
@@ -354,6 +377,6 @@ class Distinct:
             self.table = wider
 
     def result(self) -> Negatives:
-        """Of the queries that have any, in row order."""
+        """The negatives so far, of the queries that have any, in row order."""
         queries = np.flatnonzero(self.counts)
         return Negatives(queries, self.table[queries, : self.counts.max(initial=0)])

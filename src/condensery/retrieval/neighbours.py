@@ -1,11 +1,11 @@
-"""How similar queries and passages are, as far as they are near each other: sparse, from lists of nearest neighbours.
+"""Sparse similarities of queries and passages, from lists of nearest neighbours.
 
 A pair is listed where the passage is among the k best of the query or the query among the k best of the passage (Zhao
-2022, §3.2). The similarity of every other pair is taken to be the usual one, and written as 0: BM25 is 0 where no term
-is shared, and of inner products their mean over all pairs is taken off, which makes all batches of one size harder by
-the same number. What is below the usual one is 0 as well, so that nothing is negative.
+2022, §3.2). Every other pair counts as having the usual similarity, which is written as 0. For BM25 this is 0, the score
+where no term is shared. For inner products it is their mean over all pairs, which is subtracted; this makes all batches of
+one size harder by the same number. A similarity below the usual one is 0 as well, so no value is negative.
 
-Letters: t queries, u passages, k neighbours, d dimensions.
+Shapes: t queries, u passages, k neighbours, d dimensions.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,11 @@ Vectors = NDArray[np.float32]
 def lexical_neighbours(
     queries: Sequence[str], passages: Sequence[str], k: int, folder: Path, threads: int = 1
 ) -> sparse.csr_matrix:
-    """BM25 of queries and passages, (t, u); ``folder`` gets the index. ``UserError`` where no passage has a word."""
+    """The BM25 scores of queries and passages, (t, u). ``folder`` gets the index.
+
+    Raises:
+        UserError: no passage has a word.
+    """
     index_texts(passages, len(passages), folder, **BM25, what="the positives", language=guess(passages))  # type: ignore[arg-type]
     rankings = BM25Index(folder, threads=threads).neighbours(queries, min(k, len(passages)))
     return _joined(*rankings, usual=0.0)
@@ -38,9 +42,9 @@ def lexical_neighbours(
 def dense_neighbours(
     queries: Vectors, passages: Vectors, k: int, threads: int = 1, device: str | None = None
 ) -> sparse.csr_matrix:
-    """Inner products of query vectors (t, d) and passage vectors (u, d) above their mean, (t, u).
+    """The inner products of query vectors (t, d) and passage vectors (u, d), less their mean over all pairs: (t, u).
 
-    Searched exactly, on ``device_of_search(device)``.
+    The search is exact and runs on ``device_of_search(device)``.
     """
     mean = queries.mean(axis=0, dtype=np.float64) @ passages.mean(axis=0, dtype=np.float64)
     rankings = _nearest(queries, passages, k, threads, device), _nearest(passages, queries, k, threads, device)

@@ -1,9 +1,13 @@
-"""Which passages are no negatives of a query: those that are relevant to it, and those that cannot be told from them.
+"""Find the passages that are no negatives of a query: relevant passages, and passages that cannot be told from them.
 
-These are, by their texts (``text/same_texts.py``): passages that have the text of a relevant one, whatever their title,
-passages that are relevant to another query of the same text, and passages that are the text of the query, or the query
-itself (``own_passages``). Of passages that are the same the first stands for all, and so it does of queries: lists stay
-short however often a text comes.
+The latter are found by their texts (``text/same_texts.py``):
+
+- passages that have the text of a relevant passage, whatever their title;
+- passages that are relevant to another query of the same text;
+- passages whose text is the text of the query, or that are the query itself (``own_passages``).
+
+The first of several passages with the same text stands for all of them, and so does the first of several equal queries.
+Lists therefore stay short however often a text occurs.
 """
 
 from collections.abc import Mapping
@@ -19,16 +23,16 @@ from condensery.text.same_texts import SameTexts, text_hashes
 from condensery.tokens.ranges import ranges
 
 Ids = NDArray[np.int64]
-ROW = 0xFFFFFFFF  # what a pair keeps of a passage
+ROW = 0xFFFFFFFF  # the bits of a pair that hold the passage
 
 
 @dataclass(frozen=True)
 class NoNegatives:
-    """What is known about some queries of a collection.
+    """The passages that are no negatives of some queries of a collection.
 
     Attributes:
-        queries, passages: those that are the same.
-        pairs: (n,) ascending, (query << 32) + passage, first rows both.
+        queries, passages: the groups of queries and of passages that have the same text.
+        pairs: (n,) ascending, (query << 32) + passage; each row is the first of its group.
     """
 
     queries: SameTexts
@@ -42,12 +46,12 @@ class NoNegatives:
         positives: Mapping[int, NDArray[np.integer]],
         query_rows: NDArray[np.integer] | None = None,
     ) -> "NoNegatives":
-        """Read the texts.
+        """Compare the texts of queries and passages.
 
         Args:
             collection: of queries and passages.
             positives: query row -> its relevant passages.
-            query_rows: (q,) the queries that are asked about, with those of ``positives``; None = these alone.
+            query_rows: (q,) queries that are asked about besides those of ``positives``; None = no others.
         """
         numbers = [len(passages) for passages in positives.values()]
         queries = np.repeat(np.fromiter(positives, np.int64), numbers)
@@ -73,27 +77,27 @@ class NoNegatives:
         return found & (passages >= 0)
 
     def lists(self, query_rows: NDArray[np.integer]) -> tuple[Ids, Ids]:
-        """The passages that are no negatives of some queries (n,), one list behind the other, and how long each is (n,).
+        """The passages that are no negatives of queries (n,): the concatenated lists, and the length of each list (n,).
 
-        Ascending; of passages that are the same the first alone.
+        Each list ascends, and holds only the first of several passages with the same text.
         """
         queries = self.queries.first(query_rows)
         begins, ends = (np.searchsorted(self.pairs, rows << 32) for rows in (queries, queries + 1))
         return self.pairs[ranges(begins, ends - begins)] & ROW, ends - begins
 
     def numbers(self, query_rows: NDArray[np.integer]) -> Ids:
-        """How many passages are no negatives of each query (n,), each of those that are the same counted."""
+        """The number of passages that are no negatives of each query (n,). Passages with the same text all count."""
         flat, lengths = self.lists(query_rows)
         ends = np.cumsum(np.concatenate([[0], self.passages.numbers(flat)]))[np.cumsum(np.concatenate([[0], lengths]))]
         return np.diff(ends)
 
     def by_text(self, positives: Mapping[int, NDArray[np.integer]]) -> int:
-        """How many passages are no negatives of the queries of ``positives``, besides these, by their text alone."""
+        """The number of passages that are no negatives of the queries of ``positives`` by their text alone."""
         return int(self.numbers(np.fromiter(positives, np.int64)).sum()) - sum(map(len, positives.values()))
 
 
 def left_out_by_text(number: int, label: str) -> dict[str, int]:
-    """How many passages are no negatives by their text alone: printed, and for a manifest; of none nothing."""
+    """Print how many passages are no negatives by their text alone, and return the count for a manifest; {} for 0."""
     if not number:
         return {}
     print(
@@ -104,5 +108,5 @@ def left_out_by_text(number: int, label: str) -> dict[str, int]:
 
 
 def packed(queries: NDArray[np.integer], passages: NDArray[np.integer]) -> Ids:
-    """(query << 32) + passage of pairs of rows."""
+    """Pack pairs of rows into one number each, (query << 32) + passage."""
     return (queries.astype(np.int64, copy=False) << 32) + passages

@@ -1,8 +1,8 @@
-"""Queries that are passages themselves, as in ArguAna, Quora and CQADupStack: a query's own passage is no answer to it.
+"""Leave out the own passages of queries that are passages themselves, as in ArguAna, Quora and CQADupStack.
 
-A query's own passage has the query's id, and its text, its title, or both together are the query's (``text/same_texts.py``).
-The id alone is not enough: query 1 and passage 1 of MS MARCO have nothing to do with each other. What a split judges relevant
-to the query stays, for whoever measures by the same judgements expects it.
+A query's own passage is no answer to it. This passage has the query's id, and its text, its title, or both together are the
+query's text (``text/same_texts.py``). The id alone is not enough: query 1 and passage 1 of MS MARCO have nothing to do with
+each other. A passage that a split judges relevant to the query stays, because its judgements expect it.
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ def own_passages(collection: Collection, query_rows: NDArray[np.integer], by_id:
     Args:
         collection: of queries and passages.
         query_rows: (n,).
-        by_id: the passage that has the query's id, whatever its text and its judgements: BEIR's rule.
+        by_id: take the passage with the query's id, whatever its text and its judgements. This is BEIR's rule.
     """
     own: NDArray[np.int64] = collection.passages.rows_of(collection.queries.ids_at(query_rows))
     there = np.flatnonzero(own >= 0)
@@ -43,7 +43,7 @@ def own_passages(collection: Collection, query_rows: NDArray[np.integer], by_id:
 
 
 def _judged(collection: Collection, query_rows: NDArray[np.integer], passages: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether a split has a judgement above 0 of each query (n,) and its passage (n,)."""
+    """Whether any split has a judgement above 0 for each query (n,) and its passage (n,): (n,)."""
     pairs, judged = (np.asarray(query_rows, np.int64) << 32) + passages, np.zeros(len(passages), bool)
     for split in collection.splits:
         qrels = collection.qrels(split)
@@ -53,9 +53,9 @@ def _judged(collection: Collection, query_rows: NDArray[np.integer], passages: N
 
 
 class WithoutOwn:
-    """A retriever to which each query's own passage does not exist (``own_passages``); all else is the retriever's.
+    """A ``CollectionRetriever`` whose ``search`` leaves out each query's own passage (``own_passages``).
 
-    A ``CollectionRetriever``. It searches one passage deeper, so that no ranking is shorter for it.
+    It searches one passage deeper, so no ranking is shorter. All other methods are those of the wrapped retriever.
     """
 
     def __init__(self, retriever: CollectionRetriever, collection: Collection, by_id: bool = False) -> None:
@@ -65,12 +65,12 @@ class WithoutOwn:
         return len(self.retriever)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "retriever":  # not there yet, while a copy is made
+        if name == "retriever":  # the attribute does not exist yet while a copy is made
             raise AttributeError(name)
         return getattr(self.retriever, name)
 
     def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
-        """See ``CollectionRetriever``."""
+        """The k best passages of queries of the collection without their own, as ``CollectionRetriever.search``."""
         own = own_passages(self.collection, query_rows, self.by_id)
         if (own < 0).all():
             return self.retriever.search(query_rows, k, progress)
@@ -79,16 +79,16 @@ class WithoutOwn:
         )
 
     def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """See ``CollectionRetriever``; the retriever's, a query's own passage too."""
+        """The scores (n, k) that the wrapped retriever gives passages (n, k), also to a query's own passage."""
         return self.retriever.score(query_rows, passage_rows)
 
 
 def own_passages_left_out(
     collection: Collection, query_rows: NDArray[np.integer], label: str, by_id: bool = False
 ) -> dict[str, int]:
-    """How many of some queries have a passage of their own, which they do not find: printed, and for a manifest.
+    """Print how many queries have an own passage, which they do not find, and return the count for a manifest.
 
-    Nothing where none has.
+    Where no query has one, nothing is printed, and {} is returned.
     """
     number = int((own_passages(collection, query_rows, by_id) >= 0).sum())
     if not number:

@@ -1,7 +1,7 @@
-"""How a teacher scores passages for queries: rows and scores in arrays on disk, memory-mapped for training, and JSONL.
+"""A teacher's scores of passages for queries: as memory-mapped arrays for training, and as JSONL for exchange.
 
-JSONL has one query a line: {"query_id": ..., "passage_ids": [...], "scores": [...]}. What others bring, in this format or
-as a run file of TREC (``retrieval.runs``), is checked line by line.
+JSONL has one query a line: {"query_id": ..., "passage_ids": [...], "scores": [...]}. Files from elsewhere, in this format or
+as a run file of TREC (``retrieval.runs``), are checked line by line.
 """
 
 import json
@@ -30,14 +30,14 @@ WRITTEN = 256  # lines written at a time
 
 @dataclass(frozen=True)
 class PairScores:
-    """A teacher's scores of passages, k at most for each of q queries (distillation, Hofstätter et al. 2020).
+    """A teacher's scores of passages, at most k for each of q queries (distillation, Hofstätter et al. 2020).
 
-    ``of`` makes it from ids, and raises ``UserError`` for those that are unknown.
+    ``of`` makes it from ids, and raises ``UserError`` for unknown ids.
 
     Attributes:
         query_rows: int64 (q,), rows of the queries in the collection, each once.
-        passage_rows: (q, k) rows of the passages, padded with -1 anywhere, each once for a query.
-        scores: float32 (q, k), NaN where nobody has scored the pair.
+        passage_rows: (q, k) rows of the passages, each once for a query; -1, in any place, is padding.
+        scores: float32 (q, k), NaN where the pair has no score.
     """
 
     query_rows: NDArray[np.int64]
@@ -46,10 +46,10 @@ class PairScores:
 
     @classmethod
     def of(cls, scores: Mapping[str, Mapping[str, float]], collection: Collection) -> "PairScores":
-        """From query id -> passage id -> score, as evaluators in Python have a run.
+        """Make it from query id -> passage id -> score, the form of a run in Python's evaluators.
 
         Raises:
-            UserError: an id is unknown, a score is no finite number of 32 bits, or there is none.
+            UserError: an id is unknown, a score is no finite number of 32 bits, or there is no score.
         """
         found = [
             (f"query {shown(str(query))!r}", str(query), list(map(str, own)), list(own.values()))
@@ -58,18 +58,18 @@ class PairScores:
         return _of_lists(found, collection, "the teacher's scores")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Another process maps the files anew instead of getting what they hold."""
+        """Let another process map the files itself instead of copying the arrays."""
         if isinstance(self.scores, np.memmap) and self.scores.filename:
             return open_pair_scores, (Path(self.scores.filename).parent,)
         return PairScores, (self.query_rows, self.passage_rows, self.scores)
 
     @property
     def filled(self) -> NDArray[np.bool_]:
-        """Which pairs have a score (q, k)."""
+        """(q, k) True where a pair has a score."""
         return (np.asarray(self.passage_rows) >= 0) & ~np.isnan(self.scores)
 
     def of_queries(self, query_rows: Ids) -> "PairScores":
-        """The same of those of some queries (n,) that are here, in the order of these."""
+        """The scores of the queries ``query_rows`` (n,) alone, in this order; queries without scores are left out."""
         places = places_of(self.query_rows, query_rows)
         places = places[places >= 0]
         return PairScores(self.query_rows[places], self.passage_rows[places], self.scores[places])
@@ -79,14 +79,14 @@ class Teacher(Protocol):
     """Scores pairs of training queries, which are numbered from 0."""
 
     def scored(self, chosen: Ids) -> tuple[Ids, Ids, NDArray[np.float32]]:
-        """The scored pairs of the queries ``chosen`` (b,): places in ``chosen``, rows of passages, scores, (s,) each."""
+        """The s scored pairs of the queries ``chosen`` (b,): their places in ``chosen``, rows of passages and scores."""
 
 
 class TeacherScores:
-    """The scores of several sources for the training queries, read as a batch asks for them. A ``Teacher``.
+    """A ``Teacher`` with the scores of several sources for the training queries, read when a batch asks for them.
 
     Args:
-        sources: of a pair that several have scored the first counts.
+        sources: where several sources have scored a pair, the first source counts.
         query_rows: (q,) rows of the training queries in the collection.
     """
 
@@ -95,7 +95,7 @@ class TeacherScores:
         self.places = [places_of(source.query_rows, query_rows) for source in sources]
 
     def scored(self, chosen: Ids) -> tuple[Ids, Ids, NDArray[np.float32]]:
-        """See ``Teacher``: the pairs of one source behind those of the other."""
+        """The s scored pairs of the queries ``chosen`` (b,), source by source, in the form of ``Teacher.scored``."""
         found = [_nothing()]
         for source, places in zip(self.sources, self.places, strict=True):
             here = np.flatnonzero(places[chosen] >= 0)
@@ -107,7 +107,7 @@ class TeacherScores:
         return places_, rows, values
 
     def content(self) -> dict[str, Any]:
-        """What decides on the batches; see ``training.fingerprint``."""
+        """The arrays that decide on the batches, for ``training.fingerprint``."""
         parts = ((source.passage_rows, source.scores) for source in self.sources)
         return {"places": self.places, "pairs": [part for both in parts for part in both]}
 
@@ -119,7 +119,7 @@ def _nothing() -> tuple[Ids, Ids, NDArray[np.float32]]:
 def save_pair_scores(folder: Path, pairs: PairScores, collection: Collection) -> None:
     """Write an artifact: arrays (``queries.npy``, ``passages.npy``, ``scores.npy``) and JSONL of the pairs with a score.
 
-    Scores are written to the last bit. Arrays that are mapped from ``folder`` are there already.
+    Scores are written to the last bit. Arrays that are mapped from ``folder`` are there already and are not written again.
     """
     arrays = {"queries": pairs.query_rows, "passages": pairs.passage_rows, "scores": pairs.scores}
     for name, array in arrays.items():
@@ -140,16 +140,16 @@ def save_pair_scores(folder: Path, pairs: PairScores, collection: Collection) ->
 
 
 def open_pair_scores(folder: Path) -> PairScores:
-    """The artifact that ``save_pair_scores`` wrote, memory-mapped."""
+    """Open the artifact that ``save_pair_scores`` wrote, memory-mapped."""
     passages, scores = (load_array(folder / f"{name}.npy", mapped=True) for name in ("passages", "scores"))
     return PairScores(load_array(folder / "queries.npy"), passages, scores)
 
 
 def read_pair_scores(path: Path, collection: Collection) -> PairScores:
-    """Read a file of pairs with scores: JSONL where its name says so, otherwise a run file of TREC; plain or .gz.
+    """Read a file of pairs with scores, plain or .gz: JSONL where its name says so, otherwise a run file of TREC.
 
     Raises:
-        UserError: with the line number, for what is broken, an unknown id, a pair or a query twice, and a score that is
+        UserError: with the line number, for a broken line, an unknown id, a pair or a query twice, and a score that is
             missing or no finite number of 32 bits.
     """
     if path.name.removesuffix(".gz").endswith(".jsonl"):
@@ -160,7 +160,7 @@ def read_pair_scores(path: Path, collection: Collection) -> PairScores:
     return PairScores(run.query_rows, run.passage_rows, np.where(run.passage_rows >= 0, run.scores, np.float32(np.nan)))
 
 
-Line = tuple[str, str, list[str], list[Any]]  # where it stands, the query, its passages and their scores
+Line = tuple[str, str, list[str], list[Any]]  # place of the line, the query, its passages and their scores
 
 
 def _parsed(place: str, record: dict[str, Any]) -> Line:
@@ -204,7 +204,7 @@ def _check_ids(table: TextTable, rows: Ids, ids: Sequence[str], places: Sequence
 
 
 def _again(values: Ids) -> list[int]:
-    """Where a value stands that stood before, the first such place alone; empty where none does."""
+    """The first place of a value that occurred before, as a list; empty where no value repeats."""
     order = np.argsort(values, kind="stable")
     repeated = order[1:][values[order][1:] == values[order][:-1]]
     return [int(repeated.min())] if len(repeated) else []
@@ -212,7 +212,7 @@ def _again(values: Ids) -> list[int]:
 
 def _score(value: Any, place: str) -> float:
     number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    if not number or not abs(value) <= HIGHEST:  # NaN is not
+    if not number or not abs(value) <= HIGHEST:  # False for NaN
         raise UserError(
             f"{place}: a score must be a finite number of 32 bits, not {shown(json.dumps(value, default=str))}"
         )

@@ -1,4 +1,4 @@
-"""What hard negatives are drawn from: several sources side by side, each mapped from disk."""
+"""The pool from which hard negatives are drawn: several sources side by side, each mapped from disk."""
 
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -12,14 +12,15 @@ Row = TypeVar("Row", bound=np.integer)
 
 
 class NegativePool:
-    """The negatives of the training queries from several sources, side by side, read as a batch asks for them.
+    """The negatives of the training queries from several sources, side by side, read when a batch asks for them.
 
-    ``pool[chosen]`` (b, m): the negatives of the queries ``chosen`` (b,), each passage once, padded with -1 anywhere.
+    ``pool[chosen]`` (b, m) gives the negatives of the queries ``chosen`` (b,), each passage once; -1, in any place, is
+    padding.
 
     Args:
-        sources: their queries in any order; those that no training query is are left alone.
+        sources: have their queries in any order; queries that are no training queries are ignored.
         query_rows: (q,) rows of the training queries in the collection, ascending.
-        depths: how many of a query's best each source gives; None = all of them.
+        depths: number of a query's best negatives that each source gives; None = all of them.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class NegativePool:
         return without_repeats(np.concatenate(parts, axis=1)) if parts else np.empty((len(chosen), 0), np.int32)
 
     def content(self) -> dict[str, Any]:
-        """What the negatives are; scores do not count, and are not the same on every machine."""
+        """The arrays that decide on the negatives. Scores do not count: they are not the same on every machine."""
         return {
             "passages": [source.passage_rows for source in self.sources],
             "places": self.places,
@@ -49,7 +50,7 @@ class NegativePool:
         }
 
     def parts(self, chosen: NDArray[np.integer]) -> list[NDArray[np.int32]]:
-        """What each source has for the queries ``chosen``; the same passage may be in several."""
+        """The negatives of each source for the queries ``chosen`` (b,), (b, depth); sources may share passages."""
         parts = []
         for source, places, depth in zip(self.sources, self.places, self.depths, strict=True):
             at = places[chosen]
@@ -58,9 +59,10 @@ class NegativePool:
 
 
 class NegativeWeights:
-    """How likely each negative of a pool is drawn: ``weights[chosen]`` (b, m) > 0, in the places of ``pool[chosen]``.
+    """The weight with which each negative of a pool is drawn: ``weights[chosen]`` (b, m) > 0, in line with ``pool[chosen]``.
 
-    The weight of a source is shared among those that it has for the query; a passage of several sources adds theirs up.
+    The weight of a source is shared equally among its negatives of the query. A passage of several sources has the sum of
+    their shares.
     """
 
     def __init__(self, pool: NegativePool, weights: Sequence[float]) -> None:
@@ -76,7 +78,7 @@ class NegativeWeights:
 
 
 def _added_up(pool: NDArray[np.int32], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(b, m) the sum of a passage's weights in its row, wherever it stands there."""
+    """(b, m) the sum of a passage's weights over its row, at every place of the passage."""
     total = np.empty(pool.shape)
     for row, (passages, own) in enumerate(zip(pool, weights, strict=True)):
         _, place = np.unique(passages, return_inverse=True)
@@ -85,14 +87,14 @@ def _added_up(pool: NDArray[np.int32], weights: NDArray[np.float64]) -> NDArray[
 
 
 def places_of(here: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where each of ``wanted`` stands in ``here``, -1 where it does not."""
+    """The place in ``here`` of each value of ``wanted``; -1 for a value that ``here`` does not hold."""
     order = np.argsort(here, kind="stable")
     at = np.minimum(np.searchsorted(here, wanted, sorter=order), len(here) - 1)
     return np.where(here[order[at]] == wanted, order[at], -1)
 
 
 def without_repeats(pool: NDArray[Row]) -> NDArray[Row]:
-    """(q, m) with each passage at most once a row: a later occurrence becomes -1."""
+    """The pool (q, m) with each passage at most once in a row: a later occurrence becomes -1."""
     order = np.argsort(pool, axis=1, kind="stable")
     ascending = np.take_along_axis(pool, order, axis=1)
     repeated = np.zeros(pool.shape, dtype=bool)

@@ -1,6 +1,7 @@
-"""Positive-aware mining: a candidate that scores nearly as high as the positive is most likely relevant itself, and is left
-out (NV-Retriever: de Souza P. Moreira et al. 2024, "Improving text embedding models with effective hard-negative mining",
-§3: TopK-PercPos, TopK-MarginPos and TopK-Abs).
+"""Positive-aware mining: leave out candidates that score nearly as high as the positive, as they are probably relevant.
+
+The rules are those of NV-Retriever (de Souza P. Moreira et al. 2024, "Improving text embedding models with effective
+hard-negative mining", §3: TopK-PercPos, TopK-MarginPos and TopK-Abs).
 
 Shapes: n queries, k candidates of each, m candidates that were left out.
 """
@@ -22,22 +23,22 @@ LEFT_OUT, LEFT_OUT_SCORES = "left_out", "left_out_scores"  # arrays of an artifa
 POSITIVES, POSITIVE_SCORES = (
     "positive_passages",
     "positive_scores",
-)  # (n,) what candidates were measured by; -1, NaN: none
+)  # (n,) the positive that candidates were compared with and its score; -1 and NaN: none
 ARRAYS = (LEFT_OUT, LEFT_OUT_SCORES, POSITIVES, POSITIVE_SCORES)
 
 
 @dataclass(frozen=True)
 class Below:
-    """A candidate is kept where its score is below all that is set.
+    """The limits of a candidate's score. A candidate is kept where its score is below all limits that are set.
 
-    Of several positives the one that scores lowest counts. The paper's examples are pairs of a query and one positive; here
-    all pairs of a query share its negatives, so that these are below what each pair allows.
+    Of several positives the one with the lowest score counts. The paper's examples are pairs of a query and one positive;
+    here all pairs of a query share its negatives, so the negatives satisfy the limits of each pair.
 
     Attributes:
-        share: times the positive's score, 0 < share <= 1. Of a score below 0 as much is taken off as of its absolute value,
-            so that the limit is never above the positive.
-        margin: the positive's score less this, >= 0.
-        score: this score, whatever the positive's.
+        share: the limit is ``share`` times the positive's score, 0 < share <= 1. For a score s below 0 the limit is
+            s - (1 - share) |s|, so that it is never above the positive.
+        margin: the limit is the positive's score less ``margin``, >= 0.
+        score: the limit is ``score``, whatever the positive's score.
     """
 
     share: float | None = None
@@ -48,7 +49,7 @@ class Below:
         return any(value is not None for value in (self.share, self.margin, self.score))
 
     def __str__(self) -> str:
-        """In words, behind "a score ..."."""
+        """The limits in words, to follow "a score ..."."""
         words = [
             "" if self.share is None else f"{100 * self.share:g} % of the positive's",
             "" if self.margin is None else f"the positive's less {self.margin:g}",
@@ -57,9 +58,9 @@ class Below:
         return f"below {' and '.join(filter(None, words))}"
 
     def limits(self, positives: Scores) -> Scores:
-        """What candidates must score less than (n,), by the scores of the positives (n,).
+        """The scores (n,) below which candidates are kept, from the scores of the positives (n,).
 
-        Where a positive has none (NaN) nothing is known to be below it: -inf.
+        Where a positive has no score (NaN), no candidate is known to be below it, and the limit is -inf.
         """
         wide = positives.astype(np.float64)
         limits = np.full(wide.shape, np.inf if self.score is None else self.score)
@@ -71,19 +72,21 @@ class Below:
 
 
 class Scorer(Protocol):
-    """What gives scores to passages: a retriever, or cross-encoders."""
+    """Gives scores to passages: a retriever, or cross-encoders."""
 
     def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> Scores:
-        """See ``CollectionRetriever.score``."""
+        """The scores (n, k) that queries (n,) of the collection give passages (n, k); NaN where there is no score."""
 
 
 @dataclass(frozen=True)
 class Judge:
-    """Keeps candidates by their scores.
+    """Decides by their scores which candidates are kept.
 
     Attributes:
+        scorer: gives the scores.
+        below: the limits of the scores.
         positives: query row -> its relevant passages, of every query that is asked about.
-        exempt: (e,) (query << 32) + passage of those that are kept whatever they score.
+        exempt: (e,) (query << 32) + passage of pairs that are kept whatever their score.
     """
 
     scorer: Scorer
@@ -92,18 +95,21 @@ class Judge:
     exempt: Ids
 
     def lowest(self, query_rows: Ids) -> tuple[Scores, NDArray[np.int32]]:
-        """The lowest score of a positive of each query (n,), and which that is (n,); NaN and -1 where none has a score."""
+        """The lowest score of a positive of each query (n,), and this positive (n,); NaN and -1 where none has a score."""
         return lowest(self.scorer, query_rows, [self.positives[row] for row in query_rows.tolist()])
 
     def keeps(self, query_rows: Ids, candidates: Ids, limits: Scores) -> tuple[NDArray[np.bool_], Scores]:
-        """Which candidates (n, k), -1 = none, are kept below the limits (n,), and how they all score."""
+        """Which candidates (n, k), -1 = none, are kept below the limits (n,): (n, k); and the scores of all: (n, k)."""
         scores = self.scorer.score(query_rows, candidates)
         exempt = np.isin(packed(query_rows[:, None], candidates), self.exempt)
         return (candidates >= 0) & ((scores < limits[:, None]) | exempt), scores
 
 
 def lowest(scorer: Scorer, query_rows: Ids, positives: list[NDArray[np.integer]]) -> tuple[Scores, NDArray[np.int32]]:
-    """See ``Judge.lowest``; ``positives``: (n,) lists of passages."""
+    """The lowest score of a positive of each query (n,), and this positive (n,); NaN and -1 where none has a score.
+
+    ``positives``: the relevant passages of each query, n lists.
+    """
     rows = np.full((len(positives), max(map(len, positives), default=1)), -1, np.int64)
     for at, own in enumerate(positives):
         rows[at, : len(own)] = own
@@ -115,9 +121,10 @@ def lowest(scorer: Scorer, query_rows: Ids, positives: list[NDArray[np.integer]]
 
 
 def counted(folder: Path, below: Below, without: int, label: str) -> dict[str, Any]:
-    """What mining into ``folder`` left out by ``below``: printed, and for a manifest; ``without``: queries left without any.
+    """Print how many candidates mining into ``folder`` left out by ``below``, and return the counts for a manifest.
 
-    Warns where positives have no score, or one of which a share says little.
+    It warns where positives have no score, or a score below 0, of which a share says little. ``without``: the number of
+    queries that have no negative left.
     """
     number, scores = len(load_array(folder / f"{LEFT_OUT}.npy")), load_array(folder / f"{POSITIVE_SCORES}.npy")
     print(

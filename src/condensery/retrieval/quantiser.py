@@ -1,4 +1,4 @@
-"""Numbers to codes of 8 bits or of one, and back: in each dimension a code c stands for ``offset + step c``.
+"""Quantise numbers to codes of 8 bits or of 1 bit, and back. In each dimension a code c stands for ``offset + step c``.
 
 Shapes: m vectors, d dimensions.
 """
@@ -15,7 +15,7 @@ from condensery.system.files import RECOMPUTE, atomic, load_arrays
 
 QUANTISED = {"int8": 8, "binary": 1}  # dtype of an index -> bits a number
 FILE = "quantiser.npz"
-_LEAST, _MOST = -128, 127  # of an int8
+_LEAST, _MOST = -128, 127  # range of an int8
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class Quantiser:
     """The levels of each dimension.
 
     Attributes:
-        bits: of a code, 8 or 1; eight of the latter are a byte, the first the highest.
-        offset, step: (d,).
-        threshold: (d,) above it the one bit is set.
+        bits: bits of a code, 8 or 1. Eight codes of 1 bit fill a byte, the first as the highest bit.
+        offset, step: (d,) code c stands for ``offset + step c``.
+        threshold: (d,) a code of 1 bit is set for numbers above the threshold.
     """
 
     bits: int
@@ -35,10 +35,11 @@ class Quantiser:
 
     @classmethod
     def fitted(cls, sample: NDArray[np.float32], bits: int) -> Self:
-        """The levels for vectors such as those of a sample (m, d).
+        """Fit the levels to a sample of vectors (m, d).
 
-        Of 8 bits the levels are even steps from the least to the largest number. Of one bit they are the means of the numbers
-        up to the mean, and of those above it, which lose least (Lloyd 1982).
+        With 8 bits the levels are even steps from the least to the largest number of a dimension. With 1 bit one level is
+        the mean of the numbers up to the overall mean, the other the mean of the numbers above it. These levels lose least
+        (Lloyd 1982).
         """
         wide = sample.astype(np.float64)
         threshold = wide.mean(axis=0)
@@ -54,16 +55,19 @@ class Quantiser:
 
     @property
     def dim(self) -> int:
-        """d"""
+        """The number of dimensions d."""
         return len(self.offset)
 
     @property
     def width(self) -> int:
-        """Bytes of a vector."""
+        """The number of bytes of a quantised vector."""
         return -(-self.dim * self.bits // 8)
 
     def codes(self, vectors: NDArray[np.floating]) -> NDArray[Any]:
-        """(m, d) -> (m, d) int8, or (m, d / 8) uint8 of single bits. What lies beyond the levels gets the last."""
+        """The codes of vectors (m, d): (m, d) int8, or (m, d / 8) uint8 of single bits.
+
+        A number beyond the levels gets the nearest level.
+        """
         if self.bits == 1:
             return np.packbits(vectors > self.threshold, axis=1)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -71,18 +75,18 @@ class Quantiser:
         return np.clip(np.rint(steps), _LEAST, _MOST).astype(np.int8)
 
     def vectors(self, codes: NDArray[Any]) -> NDArray[np.float32]:
-        """What the codes of ``codes`` stand for, (m, d)."""
+        """The vectors (m, d) that the codes of ``codes`` stand for."""
         numbers = np.unpackbits(codes, axis=1, count=self.dim) if self.bits == 1 else codes
         return numbers.astype(np.float32) * self.step + self.offset
 
     def save(self, folder: Path) -> None:
-        """Write it beside the vectors."""
+        """Write the levels beside the vectors in ``folder``."""
         with atomic(folder / FILE) as temporary, open(temporary, "wb") as stream:
             np.savez(stream, bits=self.bits, offset=self.offset, step=self.step, threshold=self.threshold)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Raises ``UserError`` where the file is missing or is no such one."""
+        """Read the levels that ``save`` wrote. Raises ``UserError`` where the file is missing or is of another kind."""
         stored = load_arrays(folder / FILE)
         try:
             return cls(int(stored["bits"]), stored["offset"], stored["step"], stored["threshold"])
@@ -93,7 +97,7 @@ class Quantiser:
 def _means(
     numbers: NDArray[np.float64], part: NDArray[np.bool_], otherwise: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """The mean over the vectors in ``part`` (m, d), of each dimension; ``otherwise`` (d,) where there are none."""
+    """The mean of the numbers in ``part`` (m, d) for each dimension: (d,); ``otherwise`` (d,) where there are none."""
     count = part.sum(axis=0)
     return np.where(count, np.where(part, numbers, 0).sum(axis=0) / np.maximum(count, 1), otherwise)
 

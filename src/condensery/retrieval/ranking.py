@@ -1,7 +1,7 @@
-"""The order of a ranking: score descending, then passage row ascending, so that equal scores make no run random.
+"""The order of a ranking: score descending, then passage row ascending, so that equal scores have a fixed order.
 
-Both are packed into one 64-bit key, the score in the upper half and the row in the lower, and a ranking is the k
-largest keys. No two keys are equal, hence any selection algorithm gives the same ranking.
+Score and row are packed into one 64-bit key, the score in the upper half and the row in the lower. A ranking is the k
+largest keys. No two keys are equal, so any selection algorithm gives the same ranking.
 
 Shapes: n queries, m candidates, k results.
 """
@@ -10,22 +10,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 EMPTY = np.iinfo(np.int64).min  # the key of "no passage", below every real key
-LOWEST = np.array(np.finfo(np.float32).min)  # of the finite scores
+LOWEST = np.array(np.finfo(np.float32).min)  # the lowest finite score
 LAST_ROW = 2**31 - 1
 SIGN_FLIP = 0x7FFFFFFF
-FEW = 8  # times the wanted keys: so few candidates are sorted sooner than selected from
+FEW = 8  # up to FEW times the wanted keys, sorting all candidates is faster than selection
 
 Keys = NDArray[np.int64]
 Ranking = tuple[NDArray[np.float32], NDArray[np.int64]]
 
 
 def pack(scores: NDArray[np.float32], rows: NDArray[np.integer]) -> Keys:
-    """One sortable key for each (score, row); shapes broadcast. Rows must be below 2**31, scores not NaN."""
+    """One sortable key for each (score, row); shapes broadcast. Rows must be below 2**31, and no score NaN."""
     return (_ordered(scores) << 32) + (LAST_ROW - rows.astype(np.int64))
 
 
 def _ordered(scores: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Whole numbers in the order of the scores: of neighbouring float32 neighbouring ones, but for -1, which none has."""
+    """Whole numbers in the order of the scores. Neighbouring float32 give neighbouring numbers, but no score gives -1."""
     positive_zero = scores.astype(np.float32, copy=False) + np.float32(0)  # -0.0 and 0.0 must tie
     bits = positive_zero.view(np.int32)
     # The bits of a float32 sort like an integer once the magnitude bits of the negative ones are flipped.
@@ -38,7 +38,7 @@ def _scores(ordered: NDArray[np.int64]) -> NDArray[np.float32]:
 
 
 def unpack(keys: Keys) -> Ranking:
-    """Scores (float32) and rows (int64) of keys; an empty key gives -inf and -1."""
+    """The scores (float32) and rows (int64) of keys; an empty key gives -inf and -1."""
     rows = LAST_ROW - (keys & 0xFFFFFFFF)
     empty = keys == EMPTY
     return np.where(empty, np.float32(-np.inf), _scores(keys >> 32)), np.where(empty, -1, rows)
@@ -54,10 +54,11 @@ def top(keys: Keys, k: int) -> Keys:
 
 
 def strictly_falling(scores: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Scores (..., k), best first, of which no two are equal: whoever sorts by them alone finds this very order.
+    """Lower scores (..., k), best first, so that no two are equal and sorting by them alone gives the same order.
 
-    Each is min(itself, the float32 next below the one before it), so that what ties with nothing stays what it is; only at
-    float32's lower end, where nothing lies below, those before it are raised. Padding at the end, -inf, gets numbers too.
+    Each score becomes min(itself, the float32 next below the score before it), so a score without ties does not change. Only
+    at float32's lower end, where no number lies below, the scores before are raised. Padding at the end, -inf, also gets
+    finite numbers.
     """
     places = np.arange(scores.shape[-1])
     ordered = _ordered(scores)
@@ -68,8 +69,10 @@ def strictly_falling(scores: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def scores_in(ranking: Ranking, passages: NDArray[np.integer], otherwise: float) -> NDArray[np.float32]:
-    """The scores that a ranking (n, c), in any order, has of passages (n, k); ``otherwise`` where it has them not, NaN for
-    row -1."""
+    """Look up the scores of passages (n, k) in a ranking (n, c), which may be in any order.
+
+    Returns (n, k): ``otherwise`` for passages that the ranking does not hold, NaN for row -1.
+    """
     scores, rows = ranking
     query, place = np.nonzero(rows >= 0)
     known, values = (query << 32) + rows[query, place], scores[query, place]

@@ -1,6 +1,6 @@
-"""What people said of suspected negatives, read from the sheets that the stage ``audit_negatives`` writes.
+"""People's judgements of suspected negatives, read from the sheets that the stage ``audit_negatives`` writes.
 
-A passage that answers its query after all is a positive from then on, one that does not is a negative for certain.
+A passage that answers its query after all is a positive from then on. A passage that does not is a certain negative.
 """
 
 import json
@@ -22,25 +22,25 @@ from condensery.text.table import TextTable
 
 Ids = NDArray[np.int64]
 QUERY, PASSAGE, RELEVANT = "query id", "passage id", "relevant"  # the columns that count
-QUERY_TEXT, PASSAGE_TEXT = "query", "passage"  # they say whether the sheet is of this collection
+QUERY_TEXT, PASSAGE_TEXT = "query", "passage"  # these columns show whether the sheet is of this collection
 ANSWERS = {"yes": True, "no": False}
 FILE = "relabelled.jsonl"  # in an artifact of negatives, as labels are written
 
 
 @dataclass(frozen=True)
 class Relabelled:
-    """Pairs of a query and a passage, (query << 32) + passage, ascending.
+    """Judged pairs of a query and a passage, (query << 32) + passage, ascending.
 
     Attributes:
-        yes: (y,) relevant after all.
-        no: (n,) not relevant.
+        yes: (y,) pairs that are relevant after all.
+        no: (n,) pairs that are not relevant.
     """
 
     yes: Ids
     no: Ids
 
     def added_to(self, positives: Mapping[int, NDArray[np.integer]]) -> dict[int, NDArray[np.integer]]:
-        """The relevant passages of each query row, with those of ``yes``, of the queries that ``positives`` has."""
+        """``positives`` (query row -> relevant passages) with the passages of ``yes`` added to the queries that it holds."""
         more = dict(positives)
         for query in np.unique(self.yes >> 32).tolist():
             if query in more:
@@ -49,12 +49,15 @@ class Relabelled:
         return more
 
     def all_no(self, qrels: Qrels) -> Ids:
-        """``no``, and what a split judges not relevant at all (grade 0 or less)."""
+        """The pairs of ``no``, and all pairs that a split judges not relevant (grade 0 or less)."""
         never = qrels.grades <= 0
         return np.union1d(self.no, packed(qrels.query_rows[never], qrels.passage_rows[never]))
 
     def saved(self, folder: Path, collection: Collection, label: str) -> dict[str, int]:
-        """Write them into an artifact of negatives and print how many they are; that, for a manifest. Of none nothing."""
+        """Write the pairs into an artifact of negatives, print how many there are, and return the counts for a manifest.
+
+        Without pairs nothing is written or printed, and {} is returned.
+        """
         if not len(self.yes) + len(self.no):
             return {}
         queries = np.unique(np.concatenate([self.yes, self.no]) >> 32)
@@ -72,11 +75,14 @@ NOTHING = Relabelled(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 def read_relabelled(paths: Sequence[Path], collection: Collection, split: str) -> Relabelled:
-    """Read filled sheets: the columns ``query id``, ``passage id`` and ``relevant``, yes, no, or empty where nobody judged.
+    """Read filled sheets with the columns ``query id``, ``passage id`` and ``relevant``.
 
-    Raises ``UserError`` with file, line and column for another word, an id that is not in the collection, a query of another
-    split, a text that is not that of its id, a pair that was judged in two ways, here or by the collection; and where nothing
-    is judged.
+    ``relevant`` is yes, no, or empty where nobody judged.
+
+    Raises:
+        UserError: with file, line and column, for another word, an id that is not in the collection, a query of another
+            split, a text that is not that of its id, and a pair with two different judgements, here or in the collection.
+            Also where nothing is judged.
     """
     positives = collection.qrels(split).positives()
     said: dict[int, tuple[bool, str]] = {}
@@ -113,7 +119,7 @@ def read_relabelled(paths: Sequence[Path], collection: Collection, split: str) -
 
 
 def _row(table: TextTable, name: str, text: str, where: str, collection: str) -> int:
-    """The row of an id, which a spreadsheet may have put an apostrophe before."""
+    """The row of an id. A spreadsheet may have put an apostrophe before the id."""
     name = name.strip()
     row = int(table.rows_of([name])[0])
     if row < 0 and name.startswith("'"):

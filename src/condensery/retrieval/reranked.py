@@ -1,4 +1,4 @@
-"""A searcher of a program of your own whose best passages a cross-encoder puts in order."""
+"""``Reranked``: a searcher of a program of your own whose best passages are put in order by a cross-encoder."""
 
 from copy import copy
 from hashlib import blake2b
@@ -17,17 +17,18 @@ from condensery.system.progress import progress
 
 
 class Reranked(Searcher):
-    """The best passages of a searcher in the order of a cross-encoder (Nogueira and Cho 2019); what ``index`` does leaves the
-    searcher as it is.
+    """The best passages of a searcher in the order of a cross-encoder (Nogueira and Cho 2019).
+
+    ``index`` does not change the searcher that was given.
 
     Args:
         searcher: ``BM25``, a ``Retriever``, a ``Fused``, ... Where it has indexed passages, nothing need be indexed again.
-        cross_encoder: sentence-transformers' ``CrossEncoder`` or another object with ``predict``, or a function: pairs of a
-            query and a passage (its title, a blank and its text) to a number for each.
-        depth: passages that are read for each query; no more are found.
+        cross_encoder: sentence-transformers' ``CrossEncoder``, another object with ``predict``, or a function. It maps pairs
+            of a query and a passage (its title, a blank and its text) to a number for each pair.
+        depth: passages that the cross-encoder reads for each query; a search finds no more.
 
     Raises:
-        UserError: one of them is something else; from a search, nothing is indexed, or a score is no finite number.
+        UserError: an argument has another type; from a search, nothing is indexed, or a score is no finite number.
     """
 
     def __init__(self, searcher: Searcher, cross_encoder: Predicting | Predict, depth: int = 100) -> None:
@@ -43,7 +44,10 @@ class Reranked(Searcher):
         self._reads = _weights(cross_encoder)
 
     def identity(self) -> str:
-        """See ``Searcher``. A cross-encoder without weights is another each time."""
+        """The depth and the identities of cross-encoder and searcher: all that the results depend on.
+
+        A cross-encoder without weights has a new identity each time.
+        """
         return f"reranked {self.depth} {self._reads} {self.searcher.identity()}"
 
     def _prepare(self, titles: list[str], texts: list[str]) -> None:
@@ -65,7 +69,7 @@ class Reranked(Searcher):
 
 
 def _weights(cross_encoder: object) -> str:
-    """A hash of its weights, or, where it has none, what no other has."""
+    """A hash of the weights of a cross-encoder; for one without weights a unique random name."""
     if not hasattr(cross_encoder, "state_dict"):
         return uuid4().hex
     digest = blake2b(digest_size=16)

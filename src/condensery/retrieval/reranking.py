@@ -1,4 +1,4 @@
-"""Scores of cross-encoders for candidates, and the ranking that they make.
+"""Score candidates with cross-encoders, and rank the candidates by these scores.
 
 Queries are scored in shards, which several processes may share (``condensery.sharing``). Inside a shard the pairs are
 sorted by length and cut into chunks of a token budget.
@@ -39,7 +39,12 @@ Score = Callable[[Rows, Rows, ProgressTask], Scores]
 
 @dataclass(frozen=True)
 class PairScorer:
-    """A cross-encoder at work: how it reads pairs, and the logits (b,) that it gives a chunk of them."""
+    """A cross-encoder at work.
+
+    Attributes:
+        reader: makes the rows of pairs.
+        score: gives the logits (b,) of a chunk of b pairs.
+    """
 
     reader: PairReader
     score: Callable[[Chunk], Tensor]
@@ -53,7 +58,10 @@ def search_candidates(
     label: str,
     group: ProcessGroup = SINGLE_PROCESS,
 ) -> Rows:
-    """The passages (n, k) that a retriever ranks highest, kept in ``path``; what lies there is taken as it is."""
+    """The passages (n, k) that a retriever ranks highest, k <= ``depth``, kept in the file ``path``.
+
+    A file that exists is read, and nothing is searched.
+    """
     k, scratch = min(depth, len(retriever)), path.with_suffix(".ranking")
 
     def rank(rows: NDArray[np.int64], task: ProgressTask) -> Ranking:
@@ -80,9 +88,20 @@ def score_candidates(
     label: str,
     group: ProcessGroup = SINGLE_PROCESS,
 ) -> Scores:
-    """The scores (n, k) of candidates (n, k): the mean of the logits of all ``scorers``; -inf where there is none (-1).
+    """The scores (n, k) of candidates (n, k): the mean of the logits of all ``scorers``; -inf for candidate -1.
 
-    See ``score_in_shards``. Raises ``UserError`` where a score is not finite.
+    Args:
+        scorers: the cross-encoders.
+        query_rows: (n,).
+        candidates: (n, k) passages, padded with -1.
+        path: file that keeps the scores.
+        shard_size: queries of a shard.
+        budget: padded tokens of a chunk.
+        label: shown with the progress and in errors.
+        group: the processes that share the shards. Only the first gets the scores; the others leave the stage here.
+
+    Raises:
+        UserError: a score is not finite.
     """
     score = logits(scorers, budget, label)
     return score_in_shards(
@@ -101,10 +120,20 @@ def score_in_shards(
     group: ProcessGroup = SINGLE_PROCESS,
     each: int = 1,
 ) -> Scores:
-    """The scores (n, k) of candidates (n, k), kept in ``path``, memory-mapped.
+    """The scores (n, k) of candidates (n, k), memory-mapped from the file ``path``.
 
-    Whole shards of ``shard_size`` queries that an interrupted call has left are taken as they are. Of several processes the
-    first alone gets the scores; the others leave the stage here. ``each``: how often ``score`` looks at a pair.
+    Complete shards of an interrupted call are kept. Of several processes only the first gets the scores; the others leave
+    the stage here.
+
+    Args:
+        score: gives the scores of some queries.
+        query_rows: (n,).
+        candidates: (n, k) passages, padded with -1.
+        path: file that keeps the scores.
+        shard_size: queries of a shard.
+        label: shown with the progress.
+        group: the processes that share the shards.
+        each: how often ``score`` reads a pair, for the progress.
     """
     parts, plan = path.with_suffix(".parts"), shard_ranges(len(query_rows), shard_size)
     layout = {"queries": len(query_rows), "candidates": candidates.shape[1], "shard_size": shard_size}
@@ -125,9 +154,9 @@ def score_in_shards(
 
 
 def logits(scorers: Sequence[PairScorer], budget: int, label: str) -> Score:
-    """The mean logits of cross-encoders, -inf where there is no candidate.
+    """The function that gives the mean logits of cross-encoders, -inf where there is no candidate.
 
-    ``budget``: padded tokens of a chunk; ``label`` begins what is said of scores that are not finite.
+    ``budget``: padded tokens of a chunk. ``label`` begins the error about scores that are not finite.
     """
     return lambda query_rows, candidates, task: mean_scores(scorers, query_rows, candidates, budget, label, task)
 
@@ -140,7 +169,10 @@ def mean_scores(
     label: str,
     task: ProgressTask | None = None,
 ) -> Scores:
-    """As ``score_candidates``, in memory; the task advances by pairs."""
+    """The mean of the logits of all ``scorers``, (n, k), computed in memory; -inf for candidate -1.
+
+    The task advances by pairs. Raises ``UserError`` where a score is not finite.
+    """
     filled = candidates >= 0
     queries, passages = np.repeat(query_rows, filled.sum(axis=1)), candidates[filled]
     total = np.zeros(len(passages), np.float32)
@@ -158,7 +190,7 @@ def mean_scores(
 
 
 class RerankedIndex:
-    """The candidates of some queries in the order of their scores: a retriever of these queries alone."""
+    """The candidates of some queries in the order of their scores: a retriever that knows only these queries."""
 
     def __init__(self, folder: Path, collection: Collection) -> None:
         self.folder, self.collection = folder, collection
@@ -171,19 +203,25 @@ class RerankedIndex:
         return int(self.about["passages"])
 
     def search(self, query_rows: Rows, k: int, progress: ProgressTask | None = None) -> Ranking:
-        """As ``CollectionRetriever.search``; no more than the candidates are found. ``UserError`` for a query without any."""
+        """The k best candidates of queries, as ``CollectionRetriever.search``; other passages are not found.
+
+        Raises ``UserError`` for a query that was not reranked.
+        """
         place = self._places(query_rows)
         if progress:
             progress.advance(len(place))
         return ordered(self.scores[place], self.candidates[place], k)
 
     def score(self, query_rows: Rows, passage_rows: Rows) -> Scores:
-        """See ``CollectionRetriever``. ``UserError`` as of ``search``."""
+        """The scores (n, k) that the reranker gave passages (n, k); NaN for passages that it did not read.
+
+        Raises ``UserError`` for a query that was not reranked.
+        """
         place = self._places(query_rows)
         return scores_in((self.scores[place], self.candidates[place]), passage_rows, otherwise=np.nan)
 
     def _places(self, query_rows: Rows) -> NDArray[np.integer]:
-        """Where queries (n,) stand among those that were reranked."""
+        """The places of queries (n,) among the reranked queries."""
         place = np.minimum(np.searchsorted(self.query_rows, query_rows), len(self.query_rows) - 1)
         strange = np.flatnonzero(self.query_rows[place] != query_rows)
         if len(strange):
@@ -196,12 +234,15 @@ class RerankedIndex:
 
 
 def ordered(scores: Scores, candidates: Rows, k: int) -> Ranking:
-    """Candidates (n, m) by score, then by row; the k best of each query, padded as ``CollectionRetriever.search`` does."""
+    """The k best candidates of each query, of (n, m), by score, then by row; padded as by ``CollectionRetriever.search``."""
     return unpack(top(np.where(candidates >= 0, pack(scores, candidates), EMPTY), k))
 
 
 def write_reranked(folder: Path, collection: Collection, query_rows: Rows, depth: int, split: str) -> dict[str, Any]:
-    """Write what makes candidates.npy and scores.npy in ``folder`` an index; returns what ``index.json`` says."""
+    """Write the files that make candidates.npy and scores.npy in ``folder`` an index.
+
+    Returns the content of ``index.json``.
+    """
     with atomic(folder / "queries.npy") as temporary, open(temporary, "wb") as stream:
         np.save(stream, query_rows)
     about = {"method": "rerank", "passages": len(collection.passages), "split": split}

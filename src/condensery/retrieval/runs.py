@@ -1,6 +1,6 @@
 """TREC run files, the field's exchange format: ``query_id Q0 passage_id rank score tag``, plain or .gz.
 
-An evaluator such as trec_eval reads no rank: it sorts by the score, and equal scores by the id of the passage, descending.
+An evaluator such as trec_eval does not read the rank. It sorts by score, and equal scores by passage id, descending.
 """
 
 import gzip
@@ -25,19 +25,19 @@ from condensery.text.collection import Collection
 from condensery.text.lines import decimal, integer, read_lines
 from condensery.text.table import TextTable
 
-QUERIES = 256  # written at a time
+QUERIES = 256  # queries written at a time
 HIGHEST = float(np.finfo(np.float32).max)
-BLOCK = 1 << 20  # bytes looked through at a time
+BLOCK = 1 << 20  # bytes searched at a time
 
 
 @dataclass(frozen=True)
 class Run:
-    """Rankings of n queries, k deep, by row of the collection; the arrays may be mapped from files.
+    """The k best passages of n queries, as rows of the collection; the arrays may be mapped from files.
 
     Attributes:
         query_rows: int64 (n,).
         passage_rows: int64 or int32 (n, k), best first, padded with -1.
-        scores: float32 (n, k), -inf where padded.
+        scores: float32 (n, k), -inf for padding.
     """
 
     query_rows: NDArray[np.int64]
@@ -46,10 +46,13 @@ class Run:
 
 
 def write_run(path: Path, run: Run, collection: Collection, tag: str = "condensery") -> None:
-    """Write a run, atomically; compressed when the name ends in .gz. Every evaluator finds its very order.
+    """Write a run atomically, compressed when the name ends in .gz, so that every evaluator finds the same order.
 
-    Scores are written to the last bit. Where two of a query are equal, the lower one is written as the next float32 below
-    (see ``strictly_falling``). Raises ``UserError`` where a score is not finite.
+    Scores are written to the last bit. Where two scores of a query are equal, the lower-ranked one is written as the next
+    float32 below (``strictly_falling``).
+
+    Raises:
+        UserError: a score is not finite.
     """
     with atomic(path) as temporary, _writer(temporary, path.suffix == ".gz") as stream:
         for first in range(0, len(run.query_rows), QUERIES):
@@ -84,13 +87,14 @@ def _writer(path: Path, compress: bool) -> Iterator[TextIO]:
 
 
 def read_run(path: Path, collection: Collection) -> Run:
-    """Read a run, of ours or of another tool; queries in row order, passages by score, then by rank.
+    """Read a run, our own or that of another tool. Queries come in row order, passages by score, then by rank.
 
-    Of ours that is the order that was written. Of another tool, equal scores stand by its own rank column, which trec_eval
-    does not read: it puts them in the order of their ids.
+    For our own runs this is the order that was written. For another tool's runs, equal scores follow the rank column.
+    trec_eval does not read this column: it orders equal scores by their ids.
 
-    Raises ``UserError`` with the line number: wrong column count, a score or rank that is no number, an unknown id, a
-    passage twice for one query.
+    Raises:
+        UserError: with the line number: wrong column count, a score or rank that is no number, an unknown id, a passage
+            twice for one query.
     """
     queries, passages, ranks, scores = _columns(path)
     query_rows = _known(collection.queries, queries, path, "query")
@@ -115,14 +119,16 @@ def read_run(path: Path, collection: Collection) -> Run:
 def rankings_of(path: Path, query_ids: Sequence[str]) -> dict[str, list[str]]:
     """The ids of the passages of a few queries, best first, in a compressed run that ``write_run`` wrote.
 
-    The file is looked through in blocks, each for the beginnings of the wanted lines: several times as fast as line by
-    line. A query's lines stand together, so it is not looked for behind them. A query without lines has an empty list.
-    Raises ``UserError`` where the file is missing or broken.
+    The file is searched in blocks for the beginnings of the wanted lines, several times as fast as line by line. A query's
+    lines stand together, so the search for a query ends behind them. A query without lines has an empty list.
+
+    Raises:
+        UserError: the file is missing or broken.
     """
     rankings: dict[str, list[str]] = {query: [] for query in query_ids}
     waiting = set(rankings)
     with readable(path), gzip.open(path) as stream:
-        rest = b"\n"  # every line stands behind a line end, the first too
+        rest = b"\n"  # so that the first line, too, follows a line end
         while waiting and (block := stream.read(BLOCK)):
             lines, _, rest = (rest + block).rpartition(b"\n")
             rest = b"\n" + rest
@@ -151,7 +157,7 @@ def _columns(path: Path) -> tuple[list[str], list[str], NDArray[np.int64], NDArr
     blank = ""  # the place of the first blank line
     for place, line in read_lines(path):
         fields = line.split()
-        if not fields:  # nothing where it is at the end, and a fault elsewhere
+        if not fields:  # blank lines are allowed only at the end of the file
             blank = blank or place
             continue
         if blank or len(fields) != 6:

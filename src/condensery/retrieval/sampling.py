@@ -1,8 +1,9 @@
-"""The development protocol of Zhao et al. (§4.1): one positive among passages drawn from the best 1,000 of a retriever.
+"""The development protocol of Zhao et al. (§4.1): rank one positive among passages drawn from a retriever's best 1,000.
 
-Far cheaper than a ranking of all passages, and its numbers are far higher: it shows which model is better, no more.
+The protocol is far cheaper than a ranking of all passages, and its numbers are far higher. It shows only which model is
+better.
 
-Letters: n queries, k results, c candidates of a query.
+Shapes: n queries, k results, c candidates of a query.
 """
 
 from collections.abc import Mapping
@@ -17,16 +18,16 @@ from condensery.system.progress import ProgressTask
 
 
 class SampledCandidates:
-    """Ranks one positive and some passages from a pool, and finds nothing else. A ``CollectionRetriever``.
+    """A ``CollectionRetriever`` that ranks only one positive and some passages of a pool for each query.
 
-    The sample depends on the query, its judgements and the pool alone, so every ranker sees the same.
+    The sample depends on the query, its judgements and the pool alone, so every ranker sees the same sample.
 
     Args:
         ranker: gives the order.
         pool: gives the passages.
-        positives: query row -> its relevant passages; of several, one is drawn, and none is a candidate besides.
-        number: passages besides the positive; fewer where the pool finds fewer.
-        depth: best passages of the pool that they are drawn from.
+        positives: query row -> its relevant passages; of several one is drawn, and the others are no candidates.
+        number: number of passages besides the positive; fewer where the pool finds fewer.
+        depth: these passages are drawn from the ``depth`` best of the pool.
     """
 
     def __init__(
@@ -44,12 +45,12 @@ class SampledCandidates:
         return len(self.ranker)
 
     def without_terms(self, query_rows: NDArray[np.integer]) -> int:
-        """That of the ranker; see ``retriever.unmatched_queries``."""
+        """The number of queries (n,) that share no term with any passage by the ranker; 0 for a ranker without BM25."""
         count = getattr(self.ranker, "without_terms", None)
         return count(query_rows) if count else 0
 
     def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
-        """As ``CollectionRetriever.search``."""
+        """The k best of the candidates of each query, in the form of ``CollectionRetriever.search``."""
         rows = self.candidates(query_rows)
         scores = self.ranker.score(query_rows, rows)
         keys = np.where(rows < 0, EMPTY, pack(np.where(rows < 0, np.float32(0), scores), np.maximum(rows, 0)))
@@ -58,11 +59,11 @@ class SampledCandidates:
         return unpack(top(keys, k))
 
     def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """That of the ranker; see ``CollectionRetriever``."""
+        """The scores (n, k) that the ranker gives passages (n, k) of each query."""
         return self.ranker.score(query_rows, passage_rows)
 
     def candidates(self, query_rows: NDArray[np.integer]) -> NDArray[np.int64]:
-        """(n, 1 + number) the positive, then the others in random order; -1 where there is none."""
+        """The candidates (n, 1 + number): the positive, then the other passages in random order; -1 where there is none."""
         relevant = [self.positives.get(int(row), np.empty(0, np.int64)) for row in query_rows]
         candidates = np.full((len(relevant), 1 + self.number), -1, np.int64)
         draws = uniforms("candidates", "positive", index=query_rows)

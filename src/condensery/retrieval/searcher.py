@@ -1,4 +1,4 @@
-"""What finds passages for queries in a program of your own: the base of ``BM25``, ``Retriever`` and ``Fused``.
+"""``Searcher``, the base class of ``BM25``, ``Retriever`` and ``Fused``, which search passages in a program of your own.
 
 Shapes: n queries, m passages, k results.
 """
@@ -24,7 +24,7 @@ Passages = Sequence[str] | Mapping[str, str | Mapping[str, str]]
 
 @dataclass(frozen=True)
 class Hit:
-    """Attributes: ``rank`` from 1, ``score`` of the retriever, and the passage."""
+    """One result of a search: ``rank`` from 1, the retriever's ``score``, and the ``id``, ``title`` and ``text``."""
 
     rank: int
     score: float
@@ -45,21 +45,21 @@ class Searcher(ABC):
 
     @property
     def content_hash(self) -> str:
-        """The hash of the passages: their ids, titles and texts in their order."""
+        """The hash of the passages' ids, titles and texts in their order."""
         return hash_of_passages(self._ids, self._titles, self._texts)
 
     def index(self, passages: Passages) -> Self:
-        """Search these passages from now on, in place of any before them.
+        """Index passages for the searches that follow, in place of any passages before.
 
         Args:
-            passages: texts, whose ids are then "0", "1", ...; or by id a text or a mapping with ``text`` and, if it has
-                one, ``title`` (the BEIR layout).
+            passages: texts, whose ids are then "0", "1", ...; or a mapping from id to a text, or to a mapping with ``text``
+                and optionally ``title`` (the BEIR layout).
 
         Returns:
-            the retriever itself.
+            The searcher itself.
 
         Raises:
-            UserError: there are none, or one is no text.
+            UserError: there are no passages, or a passage is no text.
         """
         named = passages if isinstance(passages, Mapping) else {str(i): text for i, text in enumerate(passages)}
         if isinstance(passages, str) or not named:
@@ -89,10 +89,12 @@ class Searcher(ABC):
     def search(self, query: Sequence[str], k: int = 10) -> list[list[Hit]]: ...
 
     def search(self, query: str | Sequence[str], k: int = 10) -> list[Hit] | list[list[Hit]]:
-        """The ``k`` best passages, best first: of one query a list, of several a list for each.
+        """The ``k`` best passages, best first: a list for one query, a list of lists for several.
 
-        Equal scores stand in the order of the passages; BM25 finds no passage that shares no term with the query.
-        Raises ``UserError`` where nothing is indexed.
+        Equal scores stand in the order of the passages. BM25 finds no passage that shares no term with the query.
+
+        Raises:
+            UserError: nothing is indexed.
         """
         check_numbers("search", {"k": k})
         one = isinstance(query, str)
@@ -108,17 +110,25 @@ class Searcher(ABC):
         return hits[0] if one else hits
 
     def rank(self, queries: Sequence[str], k: int) -> Ranking:
-        """The same as arrays: scores (n, k) float32 and places of the passages (n, k) int64, -inf and -1 where there are
-        fewer. Raises ``UserError`` where nothing is indexed."""
+        """The ``k`` best passages as arrays: scores (n, k) float32 and places of the passages (n, k) int64.
+
+        Where fewer passages are found, the score is -inf and the place -1.
+
+        Raises:
+            UserError: nothing is indexed.
+        """
         self._check(queries)
         scores, rows = self._rank(list(queries), k)
         check_scores(scores, rows, "search: a score of query", queries)
         return scores, rows
 
     def score(self, queries: Sequence[str], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """The scores (n, k) of passages at some places (n, k) of each query; NaN for place -1.
+        """The scores (n, k) that queries (n,) give the passages at places (n, k), found by a search or not; NaN for -1.
 
-        See ``CollectionRetriever.score``. Raises ``UserError`` where nothing is indexed, or a score is not finite.
+        The scores are those of ``CollectionRetriever.score``.
+
+        Raises:
+            UserError: nothing is indexed, or a score is not finite.
         """
         self._check(queries)
         return self._score(list(queries), passage_rows)
@@ -132,7 +142,7 @@ class Searcher(ABC):
             check_whole(query, "text", f"search: query {number}")
 
     def identity(self) -> str:
-        """What its results depend on besides the passages: what is mined with it is found again by this."""
+        """All that the results depend on besides the passages, as a text. Mined negatives are cached under it."""
         raise NotImplementedError
 
     @abstractmethod
@@ -146,7 +156,7 @@ class Searcher(ABC):
 
 
 def hash_of_passages(ids: Iterable[str], titles: Iterable[str], texts: Iterable[str]) -> str:
-    """The hash of some passages in their order; that of a searcher which has indexed them is the same."""
+    """The hash of passages in their order. It equals the ``content_hash`` of a searcher that has indexed them."""
     digest = hashlib.blake2b(digest_size=16)
     for text in (*ids, *titles, *texts):
         digest.update(text.encode() + b"\0")

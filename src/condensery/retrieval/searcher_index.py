@@ -1,4 +1,4 @@
-"""A searcher of a program's own, BM25 or a retriever, on a collection: what it ranks, and the negatives that it mines."""
+"""Use a searcher of your own program, such as BM25 or a retriever, on a collection: to rank, and to mine negatives."""
 
 from copy import copy
 from pathlib import Path
@@ -17,11 +17,11 @@ from condensery.system.cache import cached
 from condensery.system.progress import ProgressTask
 from condensery.text.collection import Collection
 
-RULE = "without texts that are known"  # how negatives are chosen: what was mined by another rule is not taken for it
+RULE = "without texts that are known"  # how negatives are chosen; part of the cache's key, so another rule mines again
 
 
 class SearcherIndex:
-    """A searcher as a retriever of one collection; see ``condensery.retrieval.index``."""
+    """A searcher as a ``CollectionRetriever`` of one collection."""
 
     def __init__(self, searcher: Searcher, collection: Collection) -> None:
         columns = (collection.passages.column(name) for name in ("id", "title", "text"))
@@ -32,20 +32,20 @@ class SearcherIndex:
         return len(self.searcher)
 
     def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
-        """See ``condensery.retrieval.index.Retriever``."""
+        """The k best passages of queries of the collection, as ``CollectionRetriever.search``."""
         return self.searcher.rank(self.queries.take(query_rows), k)
 
     def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """See ``CollectionRetriever``."""
+        """The scores (n, k) that queries (n,) of the collection give passages (n, k), found by ``search`` or not."""
         return self.searcher.score(self.queries.take(query_rows), passage_rows)
 
     def without_terms(self, query_rows: NDArray[np.integer]) -> int:
-        """See ``condensery.retrieval.collection_retriever.unmatched_queries``."""
+        """The number of queries (n,) that share no term with any passage; 0 for a searcher without BM25."""
         count = getattr(self.searcher, "without_terms", None)
         return count(self.queries.take(query_rows)) if count else 0
 
     def warn(self, query_rows: NDArray[np.integer]) -> None:
-        """Print in a line where BM25 finds nothing for most of some queries."""
+        """Print a warning where BM25 finds nothing for most of the queries (n,)."""
         for text in unmatched_queries(self, query_rows).get("warnings", []):
             print(f"warning: {text}", flush=True)
 
@@ -58,11 +58,13 @@ def mined(
     below: Below = Below(),  # noqa: B008
     relabelled: Relabelled = NOTHING,
 ) -> Negatives:
-    """The ``depth`` best negatives of each judged query of ``split``: no passage that is relevant to it, or has the text of
-    such a one or of the query, or scores too high for ``below`` (see ``mine``).
+    """The ``depth`` best negatives of each judged query of ``split``, mined by ``mine`` and kept in the cache.
 
-    They are kept (see ``condensery.system.cache``). Raises ``UserError`` where the split is not there or no query has a
-    positive.
+    A negative is not relevant to the query, does not have the text of a relevant passage or of the query, and does not
+    score too high for ``below``. ``condensery.system.cache`` keeps the negatives.
+
+    Raises:
+        UserError: the collection has no such split, or no query has a positive.
     """
     content = f"{collection.content_hash} {split} {depth} {searcher.identity()} {RULE}"
     if below:

@@ -1,4 +1,4 @@
-"""Rankings of any number of queries, made shard by shard on disk: a restart keeps whole shards, memory holds one.
+"""Rank any number of queries shard by shard on disk. A restart keeps complete shards, and memory holds one shard.
 
 Several processes may share the shards (``condensery.sharing``).
 """
@@ -18,8 +18,8 @@ from condensery.sharing import SINGLE_PROCESS, ProcessGroup
 from condensery.system.files import atomic, load_array, load_arrays, new_array
 from condensery.system.progress import ProgressTask, progress
 
-SHARD = 16_384  # queries ranked at a time; part of the result's last bits (a matrix product rounds by its shape)
-PARTS, QUERIES = "shards", "queries.npy"  # the folder of what is done so far; the file that is written last
+SHARD = 16_384  # queries ranked at a time; changes the last bits of scores (a matrix product rounds by its shape)
+PARTS, QUERIES = "shards", "queries.npy"  # the folder of finished shards; the file that is written last
 
 # query rows (b,) -> scores (b, depth) and passage rows (b, depth), and any further arrays; it advances the task
 Rank = Callable[[NDArray[np.int64], ProgressTask], tuple[NDArray[Any], ...]]
@@ -35,11 +35,23 @@ def rank_in_shards(
     group: ProcessGroup = SINGLE_PROCESS,
     further: Sequence[str] = (),
 ) -> None:
-    """Rank all queries (n,) into ``folder``; what lies there already is an interrupted attempt, to go on from.
+    """Rank all queries (n,) into ``folder``, or continue an interrupted attempt there.
 
-    Writes ``queries.npy`` (n,), ``passages.npy`` (n, depth) int32 and ``scores.npy`` (n, depth) float32, which
-    ``open_ranking`` opens; and the ``further`` arrays that ``rank`` returns, those of all shards one behind the other.
-    Raises ``UserError`` where a score is not finite.
+    It writes ``queries.npy`` (n,), ``passages.npy`` (n, depth) int32 and ``scores.npy`` (n, depth) float32, which
+    ``open_ranking`` opens, and a file for each further array.
+
+    Args:
+        rank: ranks some queries.
+        query_rows: (n,).
+        depth: passages of each ranking.
+        folder: gets the arrays.
+        label: shown with the progress and in errors.
+        size: queries of a shard.
+        group: the processes that share the shards.
+        further: names of the further arrays that ``rank`` returns; those of all shards are concatenated.
+
+    Raises:
+        UserError: a score is not finite.
     """
     starts = range(0, len(query_rows), size)
 
@@ -47,7 +59,7 @@ def rank_in_shards(
         return folder / PARTS / f"{number:05d}.npz"
 
     def left() -> list[int]:
-        joined = (folder / QUERIES).exists()  # written last: the rest is whole
+        joined = (folder / QUERIES).exists()  # written last, so all else is complete
         return [number for number in range(len(starts)) if not joined and not path(number).exists()]
 
     with group.shards(left) as mine:
@@ -71,7 +83,7 @@ def rank_in_shards(
 def _join(
     shards: Sequence[Path], query_rows: NDArray[np.int64], depth: int, folder: Path, further: Sequence[str]
 ) -> None:
-    """Copy the shards behind each other, one at a time in memory."""
+    """Concatenate the shards, with one at a time in memory."""
     for name, kind in (("passages", np.int32), ("scores", np.float32)):
         with atomic(folder / f"{name}.npy") as temporary:
             joined = new_array(temporary, kind, (len(query_rows), depth))
@@ -89,7 +101,7 @@ def _join(
 
 
 def open_ranking(folder: Path) -> Run:
-    """What ``rank_in_shards`` wrote, memory-mapped."""
+    """Open the ranking that ``rank_in_shards`` wrote, memory-mapped."""
     passages, scores = (load_array(folder / f"{name}.npy", mapped=True) for name in ("passages", "scores"))
     return Run(load_array(folder / QUERIES), passages, scores)
 
@@ -97,7 +109,7 @@ def open_ranking(folder: Path) -> Run:
 def without(
     ranking: Ranking, passages: Sequence[NDArray[np.integer]]
 ) -> list[tuple[NDArray[np.float32], NDArray[np.int64]]]:
-    """Each query's ranking without the passages listed for it (and without padding): (scores, rows) a query."""
+    """Each query's ranking without padding and without the query's list in ``passages``: (scores, rows) for each query."""
     kept = []
     for scores, rows, left_out in zip(*ranking, passages, strict=True):
         keep = (rows >= 0) & ~np.isin(rows, left_out)
@@ -106,7 +118,7 @@ def without(
 
 
 def padded(rankings: Sequence[tuple[NDArray[np.float32], NDArray[np.int64]]], depth: int) -> Ranking:
-    """The first ``depth`` of each ranking as one, filled with -inf and -1: (n, depth)."""
+    """Join n rankings into arrays (n, depth): the first ``depth`` of each, padded with -inf and -1."""
     scores = np.full((len(rankings), depth), -np.inf, np.float32)
     rows = np.full((len(rankings), depth), -1, np.int64)
     for i, (own, passages) in enumerate(rankings):

@@ -1,4 +1,4 @@
-"""Suspected false negatives: passages that nobody judged and that score as high as a query's positive, or nearly so.
+"""Find suspected false negatives: passages without a judgement that score as high as a query's positive, or nearly so.
 
 Shapes: n queries, m pairs.
 """
@@ -25,8 +25,9 @@ class Suspects:
     """Pairs (m,) of a query and a passage that may be relevant to it, the most suspicious first.
 
     Attributes:
-        queries, passages, positives: rows; of several positives the one that scores lowest, -1 where none has a score.
-        scores, positive_scores: of the passage and of the positive; NaN where there is none.
+        queries, passages: (m,) rows.
+        positives: (m,) row of the query's positive with the lowest score; -1 where no positive has a score.
+        scores, positive_scores: (m,) scores of the passage and of the positive; NaN where there is none.
     """
 
     queries: Ids
@@ -37,13 +38,13 @@ class Suspects:
 
     @property
     def ratios(self) -> NDArray[np.float64]:
-        """(m,) the score as a share of the positive's; NaN where that is not above 0."""
+        """(m,) the score as a share of the positive's score; NaN where the positive's is not above 0."""
         own = self.positive_scores.astype(np.float64)
         return np.divide(self.scores, own, out=np.full(len(own), np.nan), where=own > 0)
 
 
 def were_left_out(folder: Path, depth: int) -> Suspects:
-    """The ``depth`` best of each query that mining into ``folder`` left out for their scores."""
+    """The ``depth`` best passages of each query that mining into ``folder`` left out for their scores."""
     pairs, scores = (load_array(folder / f"{name}.npy") for name in (LEFT_OUT, LEFT_OUT_SCORES))
     queries = load_array(folder / "queries.npy")
     positives, own = (load_array(folder / f"{name}.npy") for name in (POSITIVES, POSITIVE_SCORES))
@@ -56,8 +57,11 @@ def are_negatives(
     """The first ``depth`` negatives of each query, which a retriever ranks highest, with their scores.
 
     Args:
-        relevant: query row -> its positives; queries without any are passed over.
-        judged: (j,) (query << 32) + passage of those that people have judged already.
+        negatives: the negatives of the queries.
+        scorer: gives the scores.
+        relevant: query row -> its positives; queries without positives are skipped.
+        judged: (j,) (query << 32) + passage of pairs that people have judged already, which are left out.
+        depth: number of negatives of each query.
     """
     places = np.flatnonzero(np.isin(negatives.query_rows, np.fromiter(relevant, np.int64)))
     queries = np.asarray(negatives.query_rows)[places]
@@ -81,7 +85,7 @@ def are_negatives(
 def _best(
     queries: Ids, pairs: Ids, scores: Scores, positives: NDArray[np.integer], own: Scores, depth: int
 ) -> Suspects:
-    """The ``depth`` best pairs of each query, all of them by how far the score is above the positive's."""
+    """The ``depth`` best pairs of each query; all pairs are sorted by how far the score is above the positive's."""
     order = np.lexsort((pairs, -scores, pairs >> 32))  # by query, best first; NaN last
     pairs, scores = pairs[order], scores[order]
     rank = np.arange(len(pairs)) - np.searchsorted(pairs >> 32, pairs >> 32)
@@ -90,7 +94,7 @@ def _best(
     place = sorter[np.searchsorted(queries, pairs >> 32, sorter=sorter)] if len(pairs) else np.empty(0, np.int64)
     measure = own[place].astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
-        above = (scores - measure) / np.abs(measure)  # of a score above 0 the ratio less 1
+        above = (scores - measure) / np.abs(measure)  # for a positive's score above 0: the ratio less 1
     order = np.lexsort((pairs, -above))
     pairs, place = pairs[order], place[order]
     return Suspects(pairs >> 32, pairs & ROW, positives[place].astype(np.int64), scores[order], own[place])

@@ -1,8 +1,8 @@
-"""Negatives that several systems found, in JSON lines: sentence-transformers' msmarco-hard-negatives.
+"""Read negatives that several systems found, in JSON lines: sentence-transformers' msmarco-hard-negatives.
 
-A line is ``{"qid": 867436, "pos": [5238393], "neg": {"bm25": [...], "msmarco-distilbert-base-tas-b": [...], ...}}``; ids are
-numbers or strings, each list is best first. Lists of this project, ``{"query_id": ..., "negative_ids": [...]}``, are read as
-those of one system.
+A line is ``{"qid": 867436, "pos": [5238393], "neg": {"bm25": [...], "msmarco-distilbert-base-tas-b": [...], ...}}``. Ids are
+numbers or strings, and each list is best first. Lines of this project, ``{"query_id": ..., "negative_ids": [...]}``, are read
+as the list of one system.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,19 +35,25 @@ def from_systems(
     per_system: int | None = None,
     relabelled: Relabelled = NOTHING,
 ) -> tuple[Negatives, dict[str, Any]]:
-    """The negatives of a file, and counts. Of each query the first of every system come first, then the second, ...
+    """Read the negatives of a file. Each query has the first negative of every system first, then the second, ...
+
+    The line's own positives are left out, and passages that are no negatives by ``split`` or ``relabelled`` (``Screen``).
 
     Args:
         path: the file, plain or .gz.
-        depth: how many distinct ones are kept of a query; the line's own positives, and what is no negative by ``split``
-            (``Screen``), are left out.
-        systems: whose lists are taken; None: all of them.
-        per_system: how many of each list are taken; None: all.
-        relabelled: what people said since.
+        collection: of queries and passages.
+        depth: most distinct negatives that are kept of a query.
+        split: gives the judgements.
+        systems: names of the systems whose lists are used; None = all.
+        per_system: most negatives that are used of each list; None = all.
+        relabelled: people's later judgements.
+
+    Returns:
+        The negatives, and counts for the manifest.
 
     Raises:
-        UserError: with the line: broken JSON, a missing or mistyped field, an unknown passage; or no line has such a
-            system, or is of a query of the collection.
+        UserError: with the line: broken JSON, a missing or mistyped field, an unknown passage. Also where no line has one
+            of the ``systems``, or no line belongs to a query of the collection.
     """
     distinct, screen = Distinct(len(collection.queries), depth), Screen(collection, split, relabelled)
     lines = unknown = 0
@@ -71,7 +77,7 @@ def from_systems(
 
 
 def _pairs(collection: Collection, lines: list[Line], queries: NDArray[np.int64], screen: Screen) -> NDArray[np.int64]:
-    """(n,) (query << 32) + passage of every negative of these lines that is one."""
+    """(n,) (query << 32) + passage of the real negatives of these lines."""
     counts = np.array([len(negatives) for *_, negatives in lines], np.int64)
     passages = rows_of(collection.passages, [one for *_, negatives in lines for one in negatives])
     if (passages < 0).any():
@@ -90,7 +96,7 @@ def _pairs(collection: Collection, lines: list[Line], queries: NDArray[np.int64]
 
 
 def _parsed(path: Path, systems: Sequence[str] | None, per_system: int | None, seen: dict[str, None]) -> Iterator[Line]:
-    """Each line, the lists of its systems dealt out in turn; the names of the systems go into ``seen``."""
+    """The lines of a file, each with one list that takes from its systems in turn. ``seen`` gets the systems' names."""
     for place, record in read_objects(path):
         if "neg" in record:
             lists = {name: _ids(listed, place) for name, listed in field(record, "neg", place, dict).items()}
@@ -106,7 +112,7 @@ def _parsed(path: Path, systems: Sequence[str] | None, per_system: int | None, s
 
 
 def _ids(value: Any, place: str) -> list[str]:
-    """Ids, which may be numbers; ``UserError`` where it is no list of them."""
+    """Read a list of ids, which may be numbers. Raises ``UserError`` where ``value`` is no such list."""
     if not isinstance(value, list) or not all(
         isinstance(one, int | str) and not isinstance(one, bool) for one in value
     ):

@@ -1,4 +1,4 @@
-"""Who scores pairs for distillation: a retriever, a cross-encoder, a function of texts, or several of them together.
+"""Teachers that score pairs for distillation: a retriever, a cross-encoder, a function of texts, or several together.
 
 Shapes: n queries, k passages of each.
 """
@@ -42,9 +42,10 @@ class Predicting(Protocol):
 def pool_to_score(
     positives: Mapping[int, Rows], negatives: Sequence[Negatives], depth: int | None = None
 ) -> tuple[Ids, NDArray[np.int32]]:
-    """The queries (n,) of ``positives``, ascending, and what is drawn for them in training (n, k): each passage once.
+    """The queries (n,) of ``positives``, ascending, and the passages (n, k) that training may draw for them.
 
-    A query's positives stand first, then the ``depth`` best negatives of each source; None = all. Padded with -1 at the end.
+    A query's positives stand first, then the ``depth`` best negatives of each source (None = all). Each passage is there
+    once, and rows are padded with -1 at the end.
     """
     queries = np.array(sorted(positives), np.int64)
     own = np.full((len(queries), max(map(len, positives.values()), default=0)), -1, np.int32)
@@ -58,7 +59,7 @@ def pool_to_score(
 
 
 def by_retriever(retriever: CollectionRetriever) -> Score:
-    """The scores that a retriever gives the passages."""
+    """The function that scores passages with a retriever."""
 
     def score(query_rows: Rows, candidates: Rows, task: ProgressTask) -> Scores:
         task.advance(int((candidates >= 0).sum()))
@@ -68,9 +69,10 @@ def by_retriever(retriever: CollectionRetriever) -> Score:
 
 
 def by_texts(predict: Predict, collection: Collection, label: str) -> Score:
-    """The scores that a function gives pairs of texts, such as ``CrossEncoder.predict`` of sentence-transformers.
+    """The function that scores passages with ``predict``, such as ``CrossEncoder.predict`` of sentence-transformers.
 
-    A passage is its title and its text, as for BM25. Raises ``UserError`` where it gives other than a finite number a pair.
+    ``predict`` reads a passage as its title and its text, as BM25 does. Scoring raises ``UserError`` where ``predict`` does
+    not give a finite number for each pair.
     """
     return by_read_texts(predict, collection.queries.column("text").take, collection.passages.full_texts, label)
 
@@ -78,7 +80,7 @@ def by_texts(predict: Predict, collection: Collection, label: str) -> Score:
 def by_read_texts(
     predict: Predict, queries: Callable[[Rows], Sequence[str]], passages: Callable[[Rows], Sequence[str]], label: str
 ) -> Score:
-    """As ``by_texts``; the texts of rows (n,) are what ``queries`` and ``passages`` give."""
+    """The function that scores passages with ``predict``; ``queries`` and ``passages`` give the texts of rows (n,)."""
 
     def score(query_rows: Rows, candidates: Rows, task: ProgressTask) -> Scores:
         place, at = np.nonzero(candidates >= 0)
@@ -101,7 +103,7 @@ def predicting(given: Any) -> Predict | None:
 
 
 def _numbers(given: Any, pairs: int, label: str) -> Scores:
-    """What a function gave as one number a pair."""
+    """The scores (pairs,) that a function gave. Raises ``UserError`` where these are not a finite number for each pair."""
     given = given.detach().float().cpu().numpy() if hasattr(given, "detach") else given
     try:
         found = np.asarray(given, np.float32)
@@ -118,12 +120,14 @@ def _numbers(given: Any, pairs: int, label: str) -> Scores:
 
 
 def together(scorers: Sequence[Score], weights: Sequence[float] | None = None, scaling: Scaling = "none") -> Score:
-    """The weighted mean of what several say; NaN where one of them says nothing, and where there is no passage.
+    """The function that gives the weighted mean of several scorers.
+
+    The mean is NaN where a scorer gives no score, and where there is no passage.
 
     Args:
-        scorers: each looks at all pairs.
-        weights: one for each, not all 0; None = all alike.
-        scaling: min_max brings what a scorer gives a query's passages to [0, 1] first, as fusion does.
+        scorers: each scores all pairs.
+        weights: one for each scorer, not all 0; None = equal weights.
+        scaling: "min_max" first brings a scorer's scores of a query's passages to [0, 1], as fusion does.
     """
     shares = np.ones(len(scorers)) if weights is None else np.asarray(weights, np.float64)
     shares = shares / shares.sum()
@@ -146,17 +150,18 @@ def _scaled(scores: NDArray[np.floating], candidates: Rows) -> NDArray[np.float6
 def taught_by(
     teacher: Any, collection: Collection, positives: Mapping[int, Rows], negatives: Sequence[Negatives]
 ) -> PairScores:
-    """The scores of a teacher for what is drawn in training, ``pool_to_score``.
+    """The scores of a teacher for the passages that training may draw (``pool_to_score``).
 
     Args:
-        teacher: scores that are there, as ``PairScores``, as query id -> passage id -> score, or in a file or folder; or who
-            scores: a ``Searcher`` or its class, an object with ``predict``, or a function, of pairs of texts. What a searcher
-            says is kept (see ``condensery.system.cache``).
+        teacher: existing scores, as ``PairScores``, as query id -> passage id -> score, or in a file or folder. Or a scorer:
+            a ``Searcher`` or its class, or an object with ``predict`` or a function, for pairs of texts. The scores of a
+            searcher are kept by ``condensery.system.cache``.
         collection: of queries and passages.
-        positives, negatives: see ``pool_to_score``.
+        positives: query row -> its relevant passages.
+        negatives: sources of negatives.
 
     Raises:
-        UserError: it is nothing of these, or its scores are not finite; see ``read_pair_scores``, too.
+        UserError: the teacher is none of these, its scores are not finite, or ``read_pair_scores`` cannot read its file.
     """
     if isinstance(teacher, PairScores):
         return teacher
@@ -193,7 +198,7 @@ def _by_searcher(searcher: Searcher, collection: Collection, queries: Ids, candi
 
 
 def counts(pairs: PairScores, positives: Mapping[int, Rows]) -> dict[str, int]:
-    """For a manifest: queries, pairs with a score, and of how many queries nothing or no positive has one."""
+    """Counts for a manifest: queries, scored pairs, queries with fewer than two scores, queries without a scored positive."""
     filled = pairs.filled
     with_positive = sum(
         bool(np.isin(positives[query], passages[own]).any())

@@ -1,7 +1,7 @@
-"""Texts that are longer than what an encoder reads, in several windows: a text is as good as its best window (MaxP: Dai and
-Callan 2019, "Deeper Text Understanding for IR with Contextual Neural Language Modeling").
+"""Cut texts that are longer than an encoder's input into windows. A text has the score of its best window (MaxP).
 
-The windows of a text lie side by side, and those of all texts in the order of the texts, so that equal scores rank by text.
+MaxP: Dai and Callan 2019, "Deeper Text Understanding for IR with Contextual Neural Language Modeling". The windows of a text
+lie side by side, and texts keep their order, so that equal scores rank by text.
 
 Shapes: P texts, W windows, n queries, k results.
 """
@@ -15,18 +15,18 @@ from numpy.typing import NDArray
 from condensery.retrieval.ranking import EMPTY, Keys, pack, top, unpack
 
 Ids = NDArray[np.int64]
-FILE = "windows.npy"  # of an index: ``Windows.starts``
-WIDER = 4  # times the windows that are looked at, where those of so few texts were found
+FILE = "windows.npy"  # file of an index that holds ``Windows.starts``
+WIDER = 4  # factor by which a search looks at more windows, where those found belong to too few texts
 
 
 @dataclass(frozen=True)
 class Windows:
-    """Where windows begin.
+    """The places of the windows of texts.
 
     Attributes:
         starts: (P + 1,) the first window of each text.
         texts: (W,) the text of each window.
-        skipped: (W,) tokens of the text before the window.
+        skipped: (W,) number of tokens of the text before the window.
     """
 
     starts: Ids
@@ -35,11 +35,14 @@ class Windows:
 
 
 def cut(lengths: Ids, room: Ids, most: int) -> Windows:
-    """One window behind the other, at most ``most`` of a text; its last one ends where the text ends, and may overlap.
+    """Cut each text into consecutive windows.
+
+    A window that would reach past the end of its text is moved back to end there, so it may overlap the window before.
 
     Args:
-        lengths: (P,) tokens of each text; an empty one has one window.
-        room: (P,) tokens that a window of it holds.
+        lengths: (P,) tokens of each text; an empty text has one window.
+        room: (P,) tokens that a window of each text holds.
+        most: most windows of a text; the text behind them is left out.
     """
     counts = np.clip(-(-lengths // np.maximum(room, 1)), 1, most)
     starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
@@ -50,18 +53,21 @@ def cut(lengths: Ids, room: Ids, most: int) -> Windows:
 
 
 def best_of_windows(search: Callable[[int], Keys], starts: Ids, k: int) -> Keys:
-    """The k best texts (n, k), each by its best window; exact, for it looks at more windows until there are k texts.
+    """The keys of the k best texts (n, k), each with the score of its best window.
+
+    The result is exact: the search looks at more windows until they belong to k texts.
 
     Args:
-        search: number m -> the m best windows (n, m) as keys of their rows, best first.
+        search: gives the m best windows (n, m) for a number m, as keys of their rows, best first.
         starts: (P + 1,) the first window of each text.
+        k: number of texts.
     """
     texts, windows = len(starts) - 1, int(starts[-1])
     looked = max(1, k)
     while True:
         looked = min(WIDER * looked, windows)
         scores, rows = unpack(search(looked))
-        owners = np.searchsorted(starts, rows, side="right") - 1  # -1 of row -1
+        owners = np.searchsorted(starts, rows, side="right") - 1  # -1 for row -1
         order = np.argsort(owners, axis=1, kind="stable")
         sorted_owners = np.take_along_axis(owners, order, axis=1)
         again = np.zeros(owners.shape, bool)
@@ -76,16 +82,16 @@ def scores_of_best_window(
     starts: Ids | None,
     texts: NDArray[np.integer],
 ) -> NDArray[np.float32]:
-    """The scores of some texts (n, k) of each query, each its best window's; NaN for row -1.
+    """The scores (n, k) of some texts of each query, each the score of its best window; NaN for row -1.
 
     Args:
-        products: rows (n, c) of windows, -1 = none -> their scores.
-        starts: (P + 1,) the first window of each text; None = each text is one.
+        products: gives the scores (n, c) of windows (n, c), -1 = none.
+        starts: (P + 1,) the first window of each text; None = each text is one window.
         texts: (n, k) rows of texts, -1 = none.
     """
     if starts is None:
         return np.where(texts < 0, np.float32(np.nan), products(texts))
-    first = starts[texts][..., None]  # (n, k, 1); of row -1 it does not matter
+    first = starts[texts][..., None]  # (n, k, 1); the value for row -1 does not matter
     windows = first + np.arange(np.diff(starts).max(initial=1))  # (n, k, most of a text)
     windows[(windows >= starts[texts + 1][..., None]) | (texts[..., None] < 0)] = -1
     found = products(windows.reshape(len(windows), -1)).reshape(windows.shape)

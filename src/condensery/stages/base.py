@@ -1,4 +1,4 @@
-"""What every stage knows: the base of its config, the artifacts that it reads, and how it runs on this machine."""
+"""Shared types of all stages: the base of the configs, the artifacts, and the settings of this machine."""
 
 import typing
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ Name = Annotated[str, Field(pattern=NAME, max_length=100)]
 
 
 def _without_null(value: Any) -> Any:
-    """An entry that a recipe sets to null, to leave out what the recipe that it builds on has, is none."""
+    """Drop entries that are null: a recipe leaves out an entry of the recipe that it builds on by setting it to null."""
     return {key: item for key, item in value.items() if item is not None} if isinstance(value, dict) else value
 
 
@@ -30,8 +30,11 @@ LeaveOut = BeforeValidator(_without_null)
 class Input:
     """Marks a field that names other stages, whose artifacts the stage reads.
 
-    ``product`` is what those stages must make. ``literal`` lists words that are no stage's name (``backbone``): they
-    stay in the config. The field is a ``str``, a ``list[str]`` or either of them ``| None``.
+    The field is a ``str``, a ``list[str]`` or either of them ``| None``.
+
+    Attributes:
+        product: the product that the named stages must make.
+        literal: words that are no stage's name (``backbone``); they stay in the config.
     """
 
     product: str
@@ -40,14 +43,14 @@ class Input:
 
 @dataclass(frozen=True)
 class Operational:
-    """Marks a field that cannot change the result (workers, log intervals): it does not enter the artifact id."""
+    """Marks a field that cannot change the result (workers, log intervals) and so does not enter the artifact id."""
 
 
 class StageConfig(BaseModel):
     """Base of all stage configs: frozen, closed, without defaults (these live in ``conf/stage/KIND.yaml``).
 
-    A subclass may define ``identity() -> list[str]``: further strings for the artifact id. A nested model that defines
-    ``fingerprint() -> str`` enters the id by its fingerprint instead of its fields.
+    A subclass may define ``identity() -> list[str]``, which returns further strings for the artifact id. A nested model
+    that defines ``fingerprint() -> str`` enters the id by its fingerprint instead of its fields.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
@@ -58,25 +61,36 @@ class StageConfig(BaseModel):
         return no_bool_as_number(cls, value, info)
 
     def by_content(self) -> set[str]:
-        """Fields that do not enter the id as they stand, but by what ``identity`` says: of a file or folder its content.
+        """Return the fields that enter the id through ``identity`` instead of their values, such as a path by its content.
 
-        A field that came later is among them as long as it changes nothing, and so are the stages that it names.
+        A field that was added later, and the stages that it names, are also left out as long as the field changes nothing.
         """
         return set()
 
     def input_error(self, inputs: Mapping[str, Sequence["StageConfig"]]) -> tuple[str, str] | None:
-        """What does not fit the configs of the stages that it reads (by field): its own field, and what to say of it.
+        """Check the config against the configs of the stages that it reads.
 
-        A subclass overrides it for faults that would otherwise show after hours, when the stage begins.
+        A subclass overrides this for faults that would otherwise show after hours, when the stage begins.
+
+        Args:
+            inputs: the configs of the stages that each field names, by field.
+
+        Returns:
+            the faulty field of this config and the complaint about it; None where everything fits.
         """
         return None
 
     def work(self, read: Read) -> Work:
-        """What the stage will have to do, for ``dry_run``; by default nobody knows."""
+        """Return an estimate of the stage's work, for ``dry_run``; by default the work is not known."""
         return Work()
 
     def actual_sizes(self, expected: Sizes, metrics: Mapping[str, Any]) -> Sizes:
-        """The sizes of the finished artifact: ``expected`` are those of ``work``, ``metrics`` what its manifest says."""
+        """Return the sizes of the finished artifact.
+
+        Args:
+            expected: the sizes that ``work`` has estimated.
+            metrics: the values in the artifact's manifest.
+        """
         return expected
 
 
@@ -90,20 +104,20 @@ def no_bool_as_number(model: type[BaseModel], value: Any, info: ValidationInfo) 
 
 
 def _leaves(annotation: Any) -> list[Any]:
-    """The plain types in an annotation: ``int | None`` -> [int, NoneType]."""
+    """Return the plain types in an annotation: ``int | None`` -> [int, NoneType]."""
     if typing.get_origin(annotation) in (typing.Union, UnionType, typing.Annotated):
         return [leaf for part in typing.get_args(annotation) for leaf in _leaves(part)]
     return [annotation]
 
 
 def references(config: type[BaseModel]) -> dict[str, Input]:
-    """The fields of a stage config that name other stages, in the order of their definition."""
+    """Return the fields of a stage config that name other stages, in the order of their definition."""
     marks = {name: [m for m in field.metadata if isinstance(m, Input)] for name, field in config.model_fields.items()}
     return {name: marked[0] for name, marked in marks.items() if marked}
 
 
 def operational(config: type[BaseModel]) -> set[str]:
-    """The fields of a config that do not enter the artifact id."""
+    """Return the fields of a config that do not enter the artifact id."""
     return {
         name for name, field in config.model_fields.items() if any(isinstance(m, Operational) for m in field.metadata)
     }
@@ -111,13 +125,13 @@ def operational(config: type[BaseModel]) -> set[str]:
 
 @dataclass(frozen=True)
 class Artifact:
-    """A finished folder in the store."""
+    """A finished artifact: a folder in the store that a stage has written."""
 
     path: Path
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
-        """What ``manifest.json`` says: kind, makes, id, config, inputs, metrics, versions, times."""
+        """The content of ``manifest.json``: kind, makes, id, config, inputs, metrics, versions, times."""
         return dict(read_json(self.path / "manifest.json"))
 
     @property
@@ -127,16 +141,16 @@ class Artifact:
 
     @property
     def kind(self) -> str:
-        """The stage kind that made it."""
+        """The kind of the stage that made the artifact."""
         return self.path.parent.name
 
     @property
     def warnings(self) -> list[str]:
-        """What its stage found amiss in its input, in sentences; a stage returns them under this name."""
+        """The warnings of the artifact's stage about its input, in sentences; a stage returns them under this name."""
         return [str(text) for text in self.manifest.get("metrics", {}).get("warnings", [])]
 
     def all_warnings(self) -> list[str]:
-        """The same of this artifact and of all that it was made from, each once."""
+        """Return the warnings of this artifact and of all artifacts that it was made from, each warning once."""
         texts, left, seen = dict[str, None](), [self], {self.path}
         while left:
             artifact = left.pop(0)
@@ -148,16 +162,16 @@ class Artifact:
         return list(texts)
 
     def inputs(self, field: str) -> list["Artifact"]:
-        """The artifacts that it was made from, in the field ``field`` of its config."""
+        """Return the artifacts that the field ``field`` of the stage's config named."""
         store, manifest = self.path.parents[1], self.path / "manifest.json"
         return [Artifact(inside(store, reference, manifest)) for reference in self.manifest["inputs"].get(field, [])]
 
     def input(self, field: str) -> "Artifact":
-        """The one artifact that it was made from in ``field``."""
+        """Return the one artifact that the field ``field`` named."""
         return self.inputs(field)[0]
 
     def ancestor(self, product: str) -> "Artifact | None":
-        """The nearest artifact that makes ``product`` among this one and what it was made from (breadth first)."""
+        """Return the nearest artifact that makes ``product``, breadth first from this one through its inputs; or None."""
         level = [self]
         while level:
             for artifact in level:
@@ -173,9 +187,10 @@ class Artifact:
 
 
 def retriever_name(index: Artifact) -> str:
-    """What runs and negatives call the retriever that made them: ``kind/id`` of its encoder, or of an index without one.
+    """Return the name that runs and negatives give to the retriever of an index.
 
-    An index that joins several, or that was made of such a one, is called by the one that joins.
+    The name is ``kind/id`` of the encoder, or of the index where there is no encoder. A fused index, and an index that was
+    made from a fused one, are named after the fused index.
     """
     named, below = index, [index]
     while len(below) == 1:
@@ -188,7 +203,13 @@ def retriever_name(index: Artifact) -> str:
 
 @dataclass(frozen=True)
 class Wandb:
-    """Where curves go besides the CSV. ``enabled``: auto = online with a key, otherwise offline."""
+    """Settings of Weights & Biases, which gets the training curves besides the CSV.
+
+    Attributes:
+        project: name of the project.
+        entity: the user or team; None = the default of the account.
+        enabled: auto = online with a key, otherwise offline.
+    """
 
     project: str
     entity: str | None
@@ -197,7 +218,14 @@ class Wandb:
 
 @dataclass(frozen=True)
 class DistributedProcess:
-    """Which process this is of those that compute a stage together, and on its machine; both from 0."""
+    """The place of this process among those that compute a stage together.
+
+    Attributes:
+        rank: number of this process among all processes, from 0.
+        processes: number of all processes.
+        local_rank: number of this process on its machine, from 0.
+        local_processes: number of processes on its machine.
+    """
 
     rank: int
     processes: int
@@ -207,33 +235,37 @@ class DistributedProcess:
 
 @dataclass(frozen=True)
 class Runtime:
-    """How a stage runs on this machine. None of it may change the result, rounding by threads and devices apart."""
+    """Settings of a stage on this machine. They do not change the result, apart from rounding by threads and devices."""
 
     accelerator: str  # auto, cpu or gpu
-    devices: int | str  # a number or auto; of stages that several processes compute together
+    devices: int | str  # a number or auto; for stages that several processes compute together
     threads: int  # for torch and BLAS in this process
     workers: int  # processes that prepare data
     wandb: Wandb
     group: str  # name of the study, a run or a sweep: the W&B group
     output_root: Path  # everything that is written lies here
-    labels: Mapping[str, str] = field(default_factory=dict)  # stage -> what tells it from the same one of other jobs
+    labels: Mapping[str, str] = field(default_factory=dict)  # stage -> words that tell it from this stage of other jobs
     launcher: Launcher = field(default_factory=lambda: LocalLauncher(kind="local"))
-    distributed: DistributedProcess | None = None  # in a process that was started for the stage
+    distributed: DistributedProcess | None = None  # set in a process that was started for the stage
     compile: bool = False  # whether layers that train are compiled by torch
-    flags: Mapping[str, Any] = field(default_factory=dict)  # of Lightning's Trainer, besides those that the loop sets
+    flags: Mapping[str, Any] = field(default_factory=dict)  # of Lightning's Trainer, besides the loop's own
 
     @property
     def search_device(self) -> str | None:
-        """Where vectors are searched: "cpu", or None for a GPU where there is one."""
+        """The device that searches vectors: "cpu", or None for a GPU where there is one."""
         return "cpu" if self.accelerator == "cpu" else None
 
 
 @dataclass(frozen=True)
 class Context:
-    """What a stage function gets besides its config.
+    """The surroundings of a stage, which its function gets besides the config.
 
-    ``folder`` is where it writes. It survives an interruption: what lies there already is the stage's own earlier work,
-    to go on from. It becomes the artifact when the function returns.
+    Attributes:
+        stage_name: name of the stage in the recipe.
+        folder: the folder that the function writes into. It survives an interruption, so that files in it are the stage's
+            own earlier work, to go on from. It becomes the artifact when the function returns.
+        runtime: settings of this machine.
+        made_from: the input artifacts, by field of the config.
     """
 
     stage_name: str
@@ -242,17 +274,17 @@ class Context:
     made_from: Mapping[str, tuple[Artifact, ...]]
 
     def artifacts(self, field: str) -> list[Artifact]:
-        """The input artifacts of ``field``; none where it holds a literal word or null."""
+        """Return the input artifacts of ``field``; the list is empty where the field holds a literal word or null."""
         return list(self.made_from[field])
 
     def artifact(self, field: str) -> Artifact:
-        """The one input artifact of ``field``. Raises ``LookupError`` where it holds a literal word or null."""
+        """Return the one input artifact of ``field``. Raises ``LookupError`` where it holds a literal word or null."""
         return self.made_from[field][0]
 
     def inputs(self, field: str) -> list[Path]:
-        """The folders of the input artifacts of ``field``."""
+        """Return the folders of the input artifacts of ``field``."""
         return [artifact.path for artifact in self.made_from[field]]
 
     def input(self, field: str) -> Path:
-        """The folder of the one input artifact of ``field``."""
+        """Return the folder of the one input artifact of ``field``."""
         return self.artifact(field).path

@@ -1,4 +1,4 @@
-"""The model card of what a stage has trained."""
+"""The model card of an encoder that a stage has trained."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,8 +9,8 @@ from condensery.stages.base import StageConfig, operational
 from condensery.stages.registry import registry
 from condensery.system.files import expanded, is_hub_name, read_json
 
-_TIMES = ("train/tokens_per_s",)  # of what a stage returns, what another run of it would not return
-_PLACES = ("precision", "seed")  # of the settings of a stage, those that stand last
+_TIMES = ("train/tokens_per_s",)  # values of a stage that another run would not repeat
+_PLACES = ("precision", "seed")  # settings of a stage that stand last on the card
 _METHODS = {
     "pretrain_mlm": "Pre-trained by masked language modelling",
     "pretrain_condenser": "Pre-trained as a Condenser (Gao and Callan 2021a)",
@@ -25,15 +25,15 @@ _METHODS = {
 
 
 def card_of(made_by: type[StageConfig], config: Mapping[str, Any], data: str | None, values: Mapping[str, Any]) -> Card:
-    """What can be said of an encoder that a stage has trained.
+    """Return the model card of an encoder that a stage has trained.
 
-    Paths of this machine are left out, and whatever tells of its hardware: equal artifacts have equal cards.
+    Paths and hardware of this machine are left out, so that equal artifacts have equal cards.
 
     Args:
         made_by: class of the stage's config.
-        config: what it holds, as the manifest has it.
+        config: the values of the config, as the manifest has them.
         data: name of the collection.
-        values: what it returns for its manifest.
+        values: the values that the stage returns for its manifest.
     """
     base = (config.get("backbone") or {}).get("name")
     kind = next(kind for kind, stage in registry().items() if stage.config is made_by)
@@ -56,7 +56,7 @@ def card_of(made_by: type[StageConfig], config: Mapping[str, Any], data: str | N
 
 
 def name_of_data(corpus: Path) -> str:
-    """The name of the collection in an artifact's folder."""
+    """Return the name of the collection in an artifact's folder."""
     return str(read_json(corpus / "collection.json")["name"])
 
 

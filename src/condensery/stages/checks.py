@@ -1,4 +1,7 @@
-"""Faults of a config that are found before any work is done."""
+"""Checks that find faults of a config before any work is done.
+
+A check of the inputs returns, as ``StageConfig.input_error`` does, the faulty field and the complaint about it, or None.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +18,12 @@ Split = Literal["train", "dev", "test", "dl19", "dl20"]
 
 
 def missing_split(split: Split, corpus: Sequence[StageConfig]) -> tuple[str, str] | None:
-    """See ``StageConfig.input_error``: the collection of the stage ``corpus`` will have no such split."""
+    """Report a split that the collection of the stage ``corpus`` will not have.
+
+    Args:
+        split: the split that the stage reads.
+        corpus: the config of the stage with the collection.
+    """
     data = getattr(corpus[0], "data", None) if corpus else None
     judged = data.judged_splits() if data else None
     if data is None or judged is None or split in judged:
@@ -28,7 +36,7 @@ def missing_split(split: Split, corpus: Sequence[StageConfig]) -> tuple[str, str
 
 
 def unmeasurable(metrics: Sequence[str], split: Split, corpus: Sequence[StageConfig]) -> tuple[str, str] | None:
-    """See ``StageConfig.input_error``: the split cannot be measured. Hit@k needs answers, the others judgements."""
+    """Report metrics that cannot be measured on the split: Hit@k needs answers, the other metrics need judgements."""
     data = getattr(corpus[0], "data", None) if corpus else None
     by_answers = [name for name in metrics if split_metric(name)[0] == HIT]
     if data and by_answers and split not in data.answered_splits():
@@ -46,7 +54,7 @@ def unmeasurable(metrics: Sequence[str], split: Split, corpus: Sequence[StageCon
 
 
 def not_encoded(split: str, field: str, indexes: Sequence[StageConfig]) -> tuple[str, str] | None:
-    """See ``StageConfig.input_error``: an index whose ``query_splits`` leave out the split that it is asked for."""
+    """Report an index, named in ``field``, whose ``query_splits`` leave out the split that is searched."""
     for config in indexes:
         splits = getattr(config, "query_splits", None)
         if splits is not None and split not in splits:
@@ -59,13 +67,29 @@ def not_encoded(split: str, field: str, indexes: Sequence[StageConfig]) -> tuple
 
 
 def check_folder(name: str | None, key: str) -> None:
-    """Raise ``UserError`` where ``name`` can only be a folder, not a name on the hub, and is not there."""
+    """Check that a folder exists, where ``name`` can only be a folder and no name on the hub.
+
+    Args:
+        name: folder, hub name or None.
+        key: the config key of ``name``, for the message.
+
+    Raises:
+        UserError: there is no such folder.
+    """
     if name and name.startswith(("/", ".", "~")) and not expanded(name).is_dir():
         raise UserError(f"{key}: {name}: no such folder")
 
 
 def check_checkpoint(name: str | None, key: str) -> None:
-    """The same for a checkpoint; a folder must hold its ``config.json`` and weights."""
+    """Check that a folder exists and holds a checkpoint: its ``config.json`` and weights.
+
+    Args:
+        name: folder, hub name or None; hub names are not checked.
+        key: the config key of ``name``, for the message.
+
+    Raises:
+        UserError: there is no such folder, or it holds no checkpoint.
+    """
     check_folder(name, key)
     if not name or not expanded(name).is_dir():
         return
@@ -78,11 +102,17 @@ def check_checkpoint(name: str | None, key: str) -> None:
 
 
 def check_no_retriever(backbone: BackboneConfig, folder: Path | None = None) -> None:
-    """Raise ``UserError`` where pre-training would begin with a released retriever, unless ``backbone.pooling`` is cls.
+    """Refuse to pre-train a released retriever, unless ``backbone.pooling`` is cls.
 
-    Pre-training is about the state of [CLS], at the rate and for the steps of a model that cannot search yet. It would make
-    worse what a released retriever has learned. ``folder``: where the checkpoint lies; None = in ``backbone.name``, or it is
-    not fetched yet, and nothing is said.
+    Pre-training trains the state of [CLS], at the rate and for the steps of a model that cannot search yet. A released
+    retriever would lose what it has learned.
+
+    Args:
+        backbone: the model that pre-training would begin with.
+        folder: folder of the checkpoint; None = ``backbone.name``. A checkpoint that is not fetched yet is not checked.
+
+    Raises:
+        UserError: the checkpoint is a trained retriever.
     """
     if backbone.name is None or backbone.pooling == "cls":
         return
@@ -97,6 +127,15 @@ def check_no_retriever(backbone: BackboneConfig, folder: Path | None = None) -> 
 
 
 def check_length(key: str, tokens: int, positions: int) -> None:
-    """Raise ``ValueError`` where an input of ``tokens`` tokens, set in ``key``, does not fit the backbone."""
+    """Check that an input fits the backbone.
+
+    Args:
+        key: the config key that sets the length.
+        tokens: the length of the input.
+        positions: the longest input that the backbone reads, in tokens.
+
+    Raises:
+        ValueError: ``tokens`` is larger than ``positions``.
+    """
     if tokens > positions:
         raise ValueError(f"{key}={tokens} is longer than the backbone's {positions} positions")

@@ -1,4 +1,4 @@
-"""Which device a stage computes on."""
+"""The device that a stage computes on."""
 
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
@@ -11,16 +11,21 @@ from condensery.stages.base import Runtime
 
 
 def torch_device(accelerator: str) -> torch.device:
-    """``auto`` takes a GPU where there is one. Raises ``UserError`` when ``gpu`` is asked for and there is none."""
+    """Return the device for ``cpu``, ``gpu`` or ``auto``, which takes a GPU where there is one.
+
+    Raises:
+        UserError: ``gpu`` is asked for and there is none.
+    """
     if accelerator == "gpu" and not torch.cuda.is_available():
         raise UserError("trainer.accelerator: gpu was asked for, but torch sees none; use cpu or auto")
     return torch.device("cuda" if accelerator != "cpu" and torch.cuda.is_available() else "cpu")
 
 
 def init_process_group(runtime: Runtime) -> None:
-    """Bring the processes of a stage together, each on its GPU where they have any; nothing in a stage of one process.
+    """Join the processes of a stage into a group, each on its own GPU if there are GPUs; one process alone does nothing.
 
-    Raises ``UserError`` where there are fewer GPUs than processes.
+    Raises:
+        UserError: there are fewer GPUs than processes.
     """
     member = runtime.distributed
     if member is None:
@@ -32,12 +37,12 @@ def init_process_group(runtime: Runtime) -> None:
         if seen < member.local_processes and not bound:
             raise UserError(f"trainer.devices: {member.local_processes} GPUs are asked for, and torch sees {seen}")
         torch.cuda.set_device(0 if bound else member.local_rank)
-    # a validation or another slow step of the first is waited for; who dies is noticed by who started it
+    # The others wait for a validation or another slow step of the first; the launcher notices a process that dies.
     distributed.init_process_group("cpu:gloo,cuda:nccl" if gpu else "gloo", timeout=timedelta(days=7))
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
-    """Mixed precision for inference; nothing for fp32."""
+    """Return the context of mixed precision for inference; for fp32 it does nothing."""
     if precision == "fp32":
         return nullcontext()
     return torch.autocast(device.type, torch.bfloat16 if precision == "bf16" else torch.float16)

@@ -1,4 +1,4 @@
-"""Passages whose vectors are frozen: those of an index, of which a stage trains or encodes the queries alone."""
+"""Frozen passage vectors: those of an index, where a stage trains or encodes the queries alone."""
 
 from pathlib import Path
 
@@ -12,9 +12,18 @@ from condensery.system.files import read_json
 
 
 def vectors_of(context: Context, key: str, named: str) -> tuple[DenseIndex, Path]:
-    """The index that is ``named`` in the stage's ``key``, and the folder of the encoder that made it.
+    """Open an index with frozen passage vectors.
 
-    Raises ``UserError`` where it has no vector for each passage.
+    Args:
+        context: of the stage.
+        key: the config key that names the index.
+        named: the name in that key, for the message.
+
+    Returns:
+        the index, and the folder of the encoder that made it.
+
+    Raises:
+        UserError: the index does not have exactly one vector for each passage.
     """
     artifact = context.artifact(key)
     encoder = artifact.ancestor("encoder")
@@ -29,9 +38,16 @@ def vectors_of(context: Context, key: str, named: str) -> tuple[DenseIndex, Path
 
 
 def check_encoded_by(model: BiEncoder, passage_length: int, index: SavedRetriever, named: str) -> None:
-    """Raise ``UserError`` where a retriever encodes passages in another way than the encoder of an index.
+    """Check that a retriever encodes passages in the same way as the encoder of an index.
 
-    ``named``: how the index is called in the line, such as 'stages.tuned.passages: as_it_is'.
+    Args:
+        model: the retriever.
+        passage_length: tokens of the longest passage that the retriever reads.
+        index: the encoder of the index.
+        named: the index as the message calls it, such as 'stages.tuned.passages: as_it_is'.
+
+    Raises:
+        UserError: settings, lengths or the weights of the towers of passages differ.
     """
     alike = model.settings == index.model.settings and passage_length == index.passage_length
     if not alike or not same_weights(model.passage, index.model.passage):

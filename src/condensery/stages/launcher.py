@@ -1,4 +1,4 @@
-"""The config group ``launcher``: how the processes are started that compute a stage together."""
+"""The config group ``launcher``: how to start the processes that compute a stage together."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -12,13 +12,19 @@ class _Launcher(BaseModel):
 
 
 class LocalLauncher(_Launcher):
-    """Processes of this machine."""
+    """Starts the processes on this machine."""
 
     kind: Literal["local"]
 
 
 class TorchrunLauncher(_Launcher):
-    """Processes that torchrun starts; ``before`` are the words that bring its command to every node."""
+    """Starts the processes with torchrun.
+
+    Attributes:
+        nodes: number of machines.
+        endpoint: ``host:port`` where the nodes meet; needed for several nodes.
+        before: the words before torchrun's command that bring it to every node.
+    """
 
     kind: Literal["torchrun"]
     nodes: Count
@@ -33,7 +39,14 @@ class TorchrunLauncher(_Launcher):
 
 
 class SlurmLauncher(_Launcher):
-    """A job that submitit hands to SLURM, or to processes of this machine."""
+    """Submits a job with submitit, to SLURM or to processes of this machine.
+
+    Attributes:
+        cluster: ``slurm``, or ``local`` for processes of this machine.
+        nodes: number of machines.
+        hours: time limit of the job.
+        cpus_per_process: CPU cores of each process.
+    """
 
     kind: Literal["slurm"]
     cluster: Literal["slurm", "local"]

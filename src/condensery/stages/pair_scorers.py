@@ -1,4 +1,4 @@
-"""Cross-encoders at work in the stages that score pairs of a query and a passage."""
+"""Cross-encoders for the stages that score pairs of a query and a passage."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,9 +20,17 @@ from condensery.tokens.store import TokenStore
 def cross_encoder(
     artifact: Artifact, collection: Collection, precision: str, context: Context, queries: TokenStore | None = None
 ) -> PairScorer:
-    """A cross-encoder on the tokens that it was trained with: those of an ensemble may have different tokenizers.
+    """Load a cross-encoder with the tokens that it was trained with; members of an ensemble may differ in their tokenizers.
 
-    ``queries``: read in place of the collection's, in the same tokens.
+    Args:
+        artifact: the cross-encoder.
+        collection: the collection whose pairs are scored.
+        precision: fp32, bf16 or fp16.
+        context: of the stage that scores.
+        queries: queries that are read in place of the collection's, in the same tokens.
+
+    Raises:
+        UserError: the cross-encoder was trained on another collection.
     """
     tokens, reranker = Tokens(artifact.input("tokens").path), load_reranker(artifact.path)
     if (len(tokens.queries), len(tokens.passages)) != (len(collection.queries), len(collection.passages)):

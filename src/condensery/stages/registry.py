@@ -1,6 +1,6 @@
-"""All kinds of stages: for each its config class, the function that runs it, and what it makes.
+"""The registry of all kinds of stages: the config class of each, the function that runs it, and the product it makes.
 
-A stage of this project is its config class, in ``config.py`` of its family, and a function in a module beside it::
+A stage of this project consists of a config class, in ``config.py`` of its family, and a function in a module beside it::
 
     @stage("mine", "mine:mine", version=1, makes="negatives")
     class MineConfig(StageConfig):
@@ -13,8 +13,9 @@ A stage of this project is its config class, in ``config.py`` of its family, and
         ...                                 # write into context.folder
         return {"queries": 1000}            # goes into the manifest
 
-A config module imports pydantic alone; the function's module, which imports torch, is loaded when the stage runs. So a dry
-run is quick. A plugin may have both in one file and decorate the function (``@stage("mine", version=1, makes=...)``).
+A config module imports pydantic but not torch. The function's module, which imports torch, is loaded when the stage runs.
+So a dry run is quick. A plugin may have both in one file and decorate the function
+(``@stage("mine", version=1, makes=...)``).
 """
 
 import importlib
@@ -39,7 +40,14 @@ Decorated = TypeVar("Decorated", bound=type[StageConfig] | Function)
 
 @dataclass(frozen=True)
 class Stage:
-    """One entry of the registry; ``place`` is ``module:function``."""
+    """One entry of the registry.
+
+    Attributes:
+        kind: name of the kind.
+        place: the function that runs the stage, as ``module:function``.
+        version, makes, cost, adapts, together: as ``stage`` takes them.
+        decorated: the config class, or the function, that ``stage`` has decorated.
+    """
 
     kind: str
     place: str
@@ -52,22 +60,22 @@ class Stage:
 
     @cached_property
     def function(self) -> Function:
-        """What runs the stage; its module is imported now."""
+        """The function that runs the stage; its module is imported now."""
         return self._beside(self.place.partition(":")[2]) if isinstance(self.decorated, type) else self.decorated
 
     @cached_property
     def config(self) -> type[StageConfig]:
-        """The config class; of a decorated function the annotation of its argument ``config``."""
+        """The config class; for a decorated function, the annotation of its argument ``config``."""
         if isinstance(self.decorated, type):
             return self.decorated
         return typing.cast(type[StageConfig], typing.get_type_hints(self.decorated)["config"])
 
     def by_several(self, config: StageConfig, context: Context) -> bool:
-        """Whether several processes compute it, where the run has more than one for it."""
+        """Return whether several processes compute the stage, where the run has more than one for it."""
         return bool(self._beside(self.together)(config, context)) if isinstance(self.together, str) else self.together
 
     def _beside(self, name: str) -> Callable[..., Any]:
-        """A function of the module that runs the stage."""
+        """Return a function of the module that runs the stage."""
         found: Callable[..., Any] = getattr(importlib.import_module(self.place.partition(":")[0]), name)
         return found
 
@@ -88,16 +96,21 @@ def stage(
     """Register the stage ``kind``: decorate its config class, or the function itself.
 
     Args:
-        function: ``module:function`` of a decorated class, in a module beside that of the class.
-        version: raised when the code changes what the stage makes.
+        kind: name of the kind.
+        function: ``module:function`` for a decorated class, in a module beside that of the class.
+        version: a number that is raised when a change of the code changes the stage's product.
         makes: the product, as in ``Input(product)`` of the stages that read it: ``encoder``, ``index``, ...
-        cost: a guess at the time it takes, a number or a function of the config: with ``jobs`` > 1 long chains start
+        cost: a guess at the stage's duration, a number or a function of the config. With ``jobs`` > 1 long chains start
             first.
-        adapts: a field of its config. Where ``makes`` is wanted and a stage is named that makes what this field reads,
-            a stage of this kind is added between the two, called ``<named>.<makes>``.
-        together: with ``trainer.devices`` > 1 several processes call the function at once, each in ``context.folder``; all
-            but the first write shards at most (``sharing.ProcessGroup``), and end by ``NotRankZero``. The name of
-            a function beside it, of config and context, says whether that pays.
+        adapts: a field of the config. A recipe may name, where ``makes`` is wanted, a stage that makes the product which
+            this field reads. Then a stage of this kind is added between the two, called ``<named>.<makes>``.
+        together: whether several processes call the function at once with ``trainer.devices`` > 1, each in
+            ``context.folder``. All but the first write shards at most (``sharing.ProcessGroup``) and end by
+            ``NotRankZero``. Instead of a bool, the name of a function in the same module, which takes config and context
+            and decides whether several processes pay.
+
+    Raises:
+        ValueError: another stage already has this name.
     """
 
     def register(decorated: Decorated) -> Decorated:
@@ -113,12 +126,12 @@ def stage(
 
 @cache
 def _import_all(plugins: str) -> None:
-    """Import the plugins with their submodules, then our configs, which read what plugins have registered."""
+    """Import the plugins with their submodules, then this project's configs, which read what plugins have registered."""
     for name in filter(None, (name.strip() for name in plugins.split(","))):
         try:
             module = importlib.import_module(name)
         except ModuleNotFoundError as error:
-            if error.name != name.partition(".")[0]:  # what it imports itself is missing
+            if error.name != name.partition(".")[0]:  # a module that the plugin imports is missing
                 raise
             raise UserError(f"{PLUGINS}: there is no module {name!r}; is its folder in PYTHONPATH?") from None
         for submodule in pkgutil.walk_packages(getattr(module, "__path__", []), f"{name}."):
@@ -128,6 +141,6 @@ def _import_all(plugins: str) -> None:
 
 
 def registry() -> dict[str, Stage]:
-    """All stages by kind: ours and those of the modules named in ``CONDENSERY_STAGES``, which are imported now."""
+    """Return all stages by kind: this project's, and those of the modules named in ``CONDENSERY_STAGES``, imported now."""
     _import_all(os.environ.get(PLUGINS, ""))
     return _STAGES

@@ -1,7 +1,7 @@
-"""Which stages several processes share, besides those that train, and how they come together; see ``condensery.sharing``.
+"""How several processes share a stage that does not train, by the shards of ``condensery.sharing``.
 
-Sharing pays where there is more than one shard, and a GPU for each process to compute it on. What threads of a CPU do
-all together anyway, such as BM25 and approximate search, stays in one process.
+Sharing pays where there is more than one shard, and a GPU for each process. Work that the threads of a CPU do together
+anyway, such as BM25 and approximate search, stays in one process.
 """
 
 from pathlib import Path
@@ -17,7 +17,7 @@ from condensery.system.files import read_json
 
 
 def process_group(runtime: Runtime) -> ProcessGroup:
-    """The processes that compute this stage, as this one sees them; initialised first, where there are several."""
+    """Return the group of processes that compute this stage; several processes are first joined."""
     member = runtime.distributed
     if member is None:
         return SINGLE_PROCESS
@@ -32,5 +32,5 @@ def process_group(runtime: Runtime) -> ProcessGroup:
 
 
 def searched_together(index: Path, queries: int) -> bool:
-    """Whether several processes share the search of so many queries: exact search by vectors, in more than one shard."""
+    """Return whether several processes share a search: an exact search by vectors with more than one shard of queries."""
     return queries > SHARD and read_json(index / "index.json").get("method") == "dense"

@@ -1,7 +1,7 @@
-"""What recipes set of Lightning: arguments of its Trainer (``trainer.flags``) and its callbacks (``trainer.callbacks``).
+"""Options of Lightning that recipes may set: flags of the Trainer (``trainer.flags``) and ``trainer.callbacks``.
 
-A recipe may be somebody else's. So a callback is one of a list, chosen by name and given plain values, and writes nowhere
-but into the folder of its stage. Imports neither torch nor Lightning: the checks belong to a dry run as well.
+A recipe may come from somebody else. So a callback is chosen by name from a list, gets plain values, and writes only into
+the folder of its stage. This module imports neither torch nor Lightning, because a dry run makes the same checks.
 """
 
 import importlib.util
@@ -37,8 +37,8 @@ BY_HAND = "the modules optimise by hand"
 VALIDATES = "use validate_every, validation_queries and validation_passages of the stage"
 LENGTH = "use steps, epochs or token_budget of the stage"
 
-# Flags that the training loop sets itself, or that do nothing there; what to use instead. All that could change a result
-# are among them, so that ``TrainerFlags`` need not enter the ids of artifacts.
+# Flags that the training loop sets itself or that do nothing there, each with advice on what to use instead. Every flag that
+# could change a result is listed, so ``TrainerFlags`` need not enter the ids of artifacts.
 OWN_FLAGS = {
     "accelerator": "use trainer.accelerator",
     "strategy": "use trainer.devices; the processes of a stage exchange their gradients once a step",
@@ -79,7 +79,7 @@ OWN_FLAGS = {
     "model_registry": "a recipe sends no model anywhere",
 }
 
-OTHER_CALLBACKS = {  # of Lightning's; why they are not among ``Callback``, or what to use instead
+OTHER_CALLBACKS = {  # Lightning's other callbacks: the reason why ``Callback`` lacks them, or what to use instead
     "BackboneFinetuning": NO_EPOCHS,
     "BaseFinetuning": "is there to be derived from",
     "BasePredictionWriter": "a stage that trains predicts nothing",
@@ -108,9 +108,9 @@ class _Closed(BaseModel):
 
 
 class TrainerFlags(_Closed):
-    """``trainer.flags``: arguments of Lightning's Trainer, of all stages that train; None = as Lightning has it.
+    """The arguments of Lightning's Trainer in ``trainer.flags``, for all stages that train; None = Lightning's default.
 
-    None of them changes a result, rounding apart: like ``trainer.compile`` they do not enter the ids of artifacts.
+    No flag changes a result, apart from rounding. So the flags, like ``trainer.compile``, do not enter the ids of artifacts.
     """
 
     benchmark: bool | None = None
@@ -127,16 +127,17 @@ class TrainerFlags(_Closed):
         return value
 
     def given(self) -> dict[str, Any]:
-        """Those that are set."""
+        """Return the flags that are set."""
         return self.model_dump(exclude_none=True)
 
 
 class _Callback(_Closed):
-    """One of Lightning's callbacks, with its arguments; those that are left out here make no sense in a stage.
+    """A callback of Lightning with its arguments; arguments that make no sense in a stage are left out.
 
     Attributes:
-        changes: whether it changes what the stage makes, and so the id of its artifact.
-        everywhere: whether every process has it, where several train together; otherwise the first alone.
+        changes: whether the callback changes the stage's product, and so the id of the artifact.
+        everywhere: whether every process has the callback where several train together; otherwise only the first has it.
+        name: Lightning's name of the callback.
     """
 
     changes: ClassVar[bool] = False
@@ -145,16 +146,21 @@ class _Callback(_Closed):
 
     @property
     def at_validation(self) -> bool:
-        """Whether it does nothing where nothing is validated."""
+        """Whether the callback acts at validations alone, and so does nothing in a stage that is not validated."""
         return False
 
     def arguments(self, folder: Path, validated: bool) -> dict[str, Any]:
-        """Of the class of that name. ``folder``: where it may write; ``validated``: whether the stage is."""
+        """Return the arguments of Lightning's class.
+
+        Args:
+            folder: the folder that the callback may write into.
+            validated: whether the stage is validated.
+        """
         return self.model_dump(exclude={"name"})
 
 
 class EarlyStopping(_Callback):
-    """Ends the training where ``monitor`` gets no better; asked after every validation."""
+    """Ends the training where ``monitor`` stops improving; the callback is asked after every validation."""
 
     changes = True
     name: Literal["EarlyStopping"]
@@ -168,16 +174,16 @@ class EarlyStopping(_Callback):
 
     @property
     def at_validation(self) -> bool:
-        """Always."""
+        """Always true."""
         return True
 
     def arguments(self, folder: Path, validated: bool) -> dict[str, Any]:
-        """With the time at which it is asked, which Lightning would not guess: the stage validates by itself."""
+        """Return the arguments, with the check after validations; Lightning cannot guess it: the stage validates itself."""
         return {**super().arguments(folder, validated), "check_on_train_epoch_end": False}
 
 
 class ModelCheckpoint(_Callback):
-    """Keeps checkpoints in the artifact, beside the weights of the last step; no stage reads them."""
+    """Keeps further checkpoints in the artifact, beside the weights of the last step; no stage reads them."""
 
     changes = True
     name: Literal["ModelCheckpoint"]
@@ -190,18 +196,18 @@ class ModelCheckpoint(_Callback):
 
     @property
     def at_validation(self) -> bool:
-        """Where it keeps those of the best validations."""
+        """Whether the callback keeps the checkpoints of the best validations."""
         return self.monitor == "val/mrr@10"
 
     def arguments(self, folder: Path, validated: bool) -> dict[str, Any]:
-        """With the folder. A resumed run writes again what lies there of steps behind its checkpoint."""
-        at_the_end = None if not validated else False  # as Lightning has it: after the validations, where there are any
+        """Return the arguments, with the folder; a resumed run overwrites files of steps after its checkpoint."""
+        at_the_end = None if not validated else False  # Lightning's own choice: after validations, where there are any
         own = {"dirpath": folder, "enable_version_counter": False, "save_on_train_epoch_end": at_the_end}
         return {**super().arguments(folder, validated), **own}
 
 
 class EMAWeightAveraging(_Callback):
-    """The weights that are validated, and that the stage makes, are an exponential moving average of the trained ones."""
+    """Replaces the weights that are validated and saved by an exponential moving average of the trained weights."""
 
     changes = everywhere = True
     name: Literal["EMAWeightAveraging"]
@@ -233,7 +239,7 @@ class DeviceStatsMonitor(_Callback):
 
 
 class RichModelSummary(_Callback):
-    """Prints the modules and how many weights they have."""
+    """Prints the modules and their numbers of weights."""
 
     name: Literal["RichModelSummary"]
     max_depth: Annotated[int, Field(ge=-1)] = 1
@@ -247,7 +253,7 @@ def _of_the_list(value: Any) -> Any:
 
 
 def _no_two_alike(callbacks: Any) -> Any:
-    """Lightning would take the state of the one for that of the other."""
+    """Refuse two equal callbacks, whose states Lightning would mix up."""
     known: dict[str, str] = {}
     for label, callback in callbacks.items():
         what = callback.model_dump_json(include={"name", "monitor", "mode", "every_n_train_steps"})
@@ -265,10 +271,12 @@ Callbacks = Annotated[dict[Name, Callback], LeaveOut, AfterValidator(_no_two_ali
 
 
 def identity(callbacks: Mapping[str, Callback], validations: tuple[int, ...] | None) -> list[str]:
-    """What of the callbacks can change the result, for the id of the artifact; nothing where there are none.
+    """Return the strings by which callbacks enter the id of the artifact: those of callbacks that can change the result.
 
-    ``validations``: how often and on what the stage is validated, None where it is not. Where a callback looks at that,
-    it changes the result too.
+    Args:
+        callbacks: by label.
+        validations: the interval and sizes of the stage's validation; None = the stage is not validated. They enter the id
+            too where a callback watches a curve.
     """
     counted = [one for one in callbacks.values() if one.changes and not (one.at_validation and validations is None)]
     parts = sorted(f"callback {one.model_dump_json()}" for one in counted)
@@ -277,9 +285,10 @@ def identity(callbacks: Mapping[str, Callback], validations: tuple[int, ...] | N
 
 
 def idle_callback(configs: Iterable[Any]) -> str | None:
-    """The label of a callback that would never be asked: it acts at validations, and none of the stages has any.
+    """Return the label of a callback that acts at validations where no stage is validated; None if there is none.
 
-    ``configs``: of all stages of a recipe, trained or not.
+    Args:
+        configs: the configs of all stages of a recipe, whether they train or not.
     """
     trained = [config for config in configs if hasattr(config, "callbacks")]
     validated = {label for config in trained for label in config.callbacks if config.validations() is not None}

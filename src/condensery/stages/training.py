@@ -1,4 +1,4 @@
-"""What all training stages share: the settings of a run, validation, the model that they start from."""
+"""Functions that all training stages share: the settings of a run, the validation and the initial model."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -37,9 +37,9 @@ from condensery.training.settings import LoopSettings
 from condensery.training.tracking import Tracked
 from condensery.training.validation import PairSample, ValidationSample, sample_of
 
-GROWN, GROWN_RATE = 384, 3e-4  # dimensions of the smallest released encoders, and a rate that none of them stands
-COSINE = 0.5  # temperature from which on the softmax over cosines is nearly flat
-SAVED = "saved_checkpoints"  # in the artifact: those that a callback keeps
+GROWN, GROWN_RATE = 384, 3e-4  # width of the smallest released encoders, and a rate too high for all of them
+COSINE = 0.5  # above this temperature the softmax over cosines is nearly flat
+SAVED = "saved_checkpoints"  # folder of the artifact for the checkpoints that a callback keeps
 
 
 def run_training(
@@ -51,12 +51,23 @@ def run_training(
     sample: ValidationSample | PairSample | None,
     callbacks: Sequence[Callback] = (),
 ) -> Mapping[str, Any]:
-    """Run the training loop of a stage; the last logged values and the steps that were done go into the manifest.
+    """Run the training loop of a stage.
 
-    Of several processes all but the first end the stage here, by ``NotRankZero``.
+    Args:
+        module: the model with its loss and optimiser.
+        data: the batches.
+        settings: the length of training and the intervals of checkpoints and logs.
+        config: of the stage.
+        context: of the stage.
+        sample: the queries and passages of validation; None = no ranking is measured, or there are no dev queries.
+        callbacks: callbacks besides those that the config names.
 
-    ``sample``: for validation; None where nothing is ranked, or there are no dev queries.
-    Raises ``UserError`` where the backbone has too few positions, or there is no GPU and one is asked for.
+    Returns:
+        the values for the manifest: the last logged values, the number of steps and the equipment.
+
+    Raises:
+        UserError: the backbone has too few positions, or a GPU is asked for and there is none.
+        NotRankZero: this process is not the first one, and ends the stage here.
     """
     memory.keep_flat()
     device = torch_device(context.runtime.accelerator)
@@ -103,20 +114,20 @@ def run_training(
 
 
 def loop_settings(config: OptimisedStageConfig, batches: Batches) -> LoopSettings:
-    """How long the training is and what is written meanwhile, with the number of steps worked out."""
+    """Return the settings of the training loop, with the number of steps worked out from the config."""
     if config.steps is not None:
         steps = config.steps
     elif config.epochs is not None:
         steps = steps_of_epochs(batches, config.epochs)
     else:
         steps = steps_of_tokens(batches, config.token_budget or 0)
-    validate_every = getattr(config, "validate_every", 0)  # only retrievers are validated on the way
+    validate_every = getattr(config, "validate_every", 0)  # only retrievers are validated during training
     written = config.checkpoint_every, config.checkpoint_minutes, config.log_every
     return LoopSettings(steps, config.precision, *written, validate_every)
 
 
 def unsuited(module: TrainingModule, config: OptimisedStageConfig, stage: str) -> list[str]:
-    """What of the settings suits small models from scratch, where training began with a larger checkpoint, in sentences."""
+    """Return warnings, in sentences, about settings for small models from scratch where a larger checkpoint is trained."""
     backbone: BackboneConfig | None = getattr(config, "backbone", None)
     encoder = next((part for part in module.modules() if isinstance(part, Encoder)), None)
     if backbone is None or backbone.name is None or encoder is None or encoder.model.config.hidden_size < GROWN:
@@ -138,7 +149,7 @@ def unsuited(module: TrainingModule, config: OptimisedStageConfig, stage: str) -
 
 
 def _callbacks(config: OptimisedStageConfig, context: Context, validated: bool) -> list[Callback]:
-    """Lightning's callbacks that the config names; of several processes the first has all of them."""
+    """Make the callbacks of Lightning that the config names; of several processes only the first has all of them."""
     instances = []
     for label, chosen in config.callbacks.items():
         if chosen.at_validation and not validated:
@@ -151,7 +162,7 @@ def _callbacks(config: OptimisedStageConfig, context: Context, validated: bool) 
 
 
 def _tracked(config: OptimisedStageConfig, context: Context) -> Tracked:
-    """How W&B knows the stage: by the id of its artifact, in the group of the study."""
+    """Describe the stage for W&B: the run has the id of the artifact and belongs to the group of the study."""
     runtime, kind, name = context.runtime, context.folder.parent.name, context.stage_name
     run_id = context.folder.name.partition(".")[0]
     label = runtime.labels.get(name, "")
@@ -169,7 +180,14 @@ def _tracked(config: OptimisedStageConfig, context: Context) -> Tracked:
 
 
 def initial_towers(config: EncoderStageConfig, context: Context, vocabulary: Vocabulary, separate: bool) -> BiEncoder:
-    """The towers before the first step: from scratch, from a checkpoint, or from the artifact of another stage."""
+    """Return the towers before the first step: from scratch, from a checkpoint, or from the artifact of another stage.
+
+    Args:
+        config: of the stage.
+        context: of the stage.
+        vocabulary: of the tokens.
+        separate: whether queries and passages have towers of their own.
+    """
     backbone = config.backbone
     if config.init != "backbone":
         return load_biencoder(context.input("init"), separate, backbone.dropout, backbone.vector_options())
@@ -177,7 +195,7 @@ def initial_towers(config: EncoderStageConfig, context: Context, vocabulary: Voc
 
 
 def lengths_of_start(config: EncoderStageConfig, context: Context) -> tuple[int, int] | None:
-    """The longest query and passage, in tokens, with which the encoder to start from is searched; None = it says none."""
+    """Return the longest query and passage, in tokens, of the encoder to start from; None = the encoder tells none."""
     if config.init != "backbone":
         return longest_inputs(context.input("init"))
     name = config.backbone.name
@@ -197,9 +215,16 @@ def _check_positions(module: TrainingModule, config: OptimisedStageConfig, stage
 def validation_sample(
     config: ValidatedConfig, module: EncoderModule, context: Context, lengths: tuple[int, int]
 ) -> ValidationSample | None:
-    """What a retriever is validated on; None where there is no dev split, or nothing is to be validated.
+    """Draw the sample that a retriever is validated on.
 
-    ``lengths``: of queries and passages in tokens.
+    Args:
+        config: of the stage.
+        module: the retriever that is trained.
+        context: of the stage.
+        lengths: tokens of the longest query and the longest passage.
+
+    Returns:
+        the sample; None where there is no dev split, or validation is switched off.
     """
     if config.validations() is None:
         return None

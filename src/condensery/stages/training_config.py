@@ -1,4 +1,4 @@
-"""Keys that all stages share which train: the optimiser, how long it runs, where it starts, validation."""
+"""Config keys that all training stages share: the optimiser, the length of training, the start and validation."""
 
 from typing import Annotated, Literal, Self
 
@@ -16,17 +16,25 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 Count = Annotated[int, Field(gt=0)]
 
-SMALLEST = 2048  # padded tokens of a chunk with which chunk_tokens=auto begins
+SMALLEST = 2048  # padded tokens of the first chunk that chunk_tokens=auto tries
 
 RUN_LENGTHS = ("steps", "epochs", "token_budget")  # fields that say how long training runs
 
 LENGTHS = ("length", "query_length", "passage_length")  # fields that say how long inputs are, in tokens
 
-AROUND = 5.0  # CPU-seconds of a training besides its steps: libraries, loading, validation, saving
+AROUND = 5.0  # CPU-seconds of a training besides its steps: importing libraries, loading, validation, saving
 
 
 class OptimisedStageConfig(StageConfig):
-    """The keys of every stage that trains a model, whatever it is."""
+    """Keys of every stage that trains a model, of any kind.
+
+    Attributes:
+        batch_size: items per optimisation step.
+        chunk_tokens: padded tokens that are in memory together; a larger batch is accumulated. ``auto`` takes as many as fit.
+        steps, epochs, token_budget: the length of training; one of them is given, the others are null.
+        learning_rate: the peak, of AdamW.
+        callbacks: callbacks of Lightning, by a label.
+    """
 
     batch_size: Count
     chunk_tokens: Count | Literal["auto"]
@@ -54,29 +62,32 @@ class OptimisedStageConfig(StageConfig):
         return self
 
     def by_content(self) -> set[str]:
-        """The callbacks, of which those that only watch do not count, and the decay: at 1 ids are those of before."""
+        """Return ``callbacks`` and ``layer_decay``, which enter the id through ``identity``.
+
+        Callbacks that only watch do not count. A decay of 1 leaves the id as it was before the key was added.
+        """
         return {"callbacks", "layer_decay"}
 
     def identity(self) -> list[str]:
-        """The callbacks that can change the result, and the decay where there is one."""
+        """Return the callbacks that can change the result, and the layer decay where it is below 1."""
         decay = [f"layer_decay {self.layer_decay}"] if self.layer_decay < 1 else []
         return [*identity(self.callbacks, self.validations()), *decay]
 
     def validations(self) -> tuple[int, ...] | None:
-        """How often and on what it is validated; None = never."""
+        """Return the interval and the sizes of validation; None = the stage is not validated."""
         return None
 
     @property
     def budget(self) -> int:
-        """Padded tokens of a chunk; of ``auto`` until it is known what fits (``training.fitting``)."""
+        """Padded tokens of a chunk; for ``auto`` the smallest, until ``training.fitting`` has found the number that fits."""
         return SMALLEST if self.chunk_tokens == "auto" else self.chunk_tokens
 
     def lengths(self) -> dict[str, int]:
-        """How long inputs are, in tokens, by key."""
+        """Return the lengths of inputs, in tokens, by key."""
         return {key: getattr(self, key) for key in LENGTHS if hasattr(self, key)}
 
     def optimiser(self) -> Optimiser:
-        """The keywords of the module."""
+        """Return the optimiser's settings, as keyword arguments of the training module."""
         return {
             "learning_rate": self.learning_rate,
             "warmup_ratio": self.warmup_ratio,
@@ -87,9 +98,15 @@ class OptimisedStageConfig(StageConfig):
         }
 
     def training(self, sizes: Sizes, step: Step | None, items: float | None) -> Work:
-        """The work of so many of these steps: as many as ``steps``, ``epochs`` of ``items`` or ``token_budget`` come to.
+        """Return the work of the whole training, whose number of steps follows from the config.
 
-        The gradients and AdamW's two moments lie in memory and, while it trains, in a checkpoint; only weights stay.
+        The number comes from ``steps``, from ``epochs`` of ``items``, or from ``token_budget``. Gradients and AdamW's two
+        moments lie in memory and, during training, in a checkpoint; only the weights stay on disk.
+
+        Args:
+            sizes: of the stage's artifact.
+            step: one step; None = not known.
+            items: items per epoch; None = not known.
         """
         steps: float | None = self.steps
         if self.epochs is not None:
@@ -103,7 +120,13 @@ class OptimisedStageConfig(StageConfig):
 
 
 class EncoderStageConfig(OptimisedStageConfig):
-    """The keys of every stage that trains an encoder of texts; ``conf/stage/`` explains each."""
+    """Keys of every stage that trains an encoder of texts; ``conf/stage/`` explains each.
+
+    Attributes:
+        tokenizer: the stage with the tokenizer.
+        init: the stage with the encoder to start from, or the word ``backbone``.
+        backbone: the model to start from where ``init`` is ``backbone``.
+    """
 
     tokenizer: Annotated[str, Input("tokenizer")]
     init: Annotated[str, Input("encoder", literal=("backbone",))]
@@ -117,27 +140,42 @@ class EncoderStageConfig(OptimisedStageConfig):
         return self
 
     def identity(self) -> list[str]:
-        """The callbacks. Raises ``UserError`` where the checkpoint to start from is a missing folder."""
+        """Return the callbacks and the layer decay that can change the result.
+
+        Raises:
+            UserError: the checkpoint to start from is a missing folder, or holds no checkpoint.
+        """
         if self.init == "backbone":
             check_checkpoint(self.backbone.name, "backbone.name")
         return super().identity()
 
 
 class CollectionConfig(StageConfig):
-    """The keys of what a stage has that reads the texts of a collection."""
+    """Keys of every stage that reads the texts of a collection.
+
+    Attributes:
+        corpus: the stage with the collection.
+        tokens: the stage with its tokens.
+    """
 
     corpus: Annotated[str, Input("corpus")]
     tokens: Annotated[str, Input("tokens")]
 
 
 class ValidatedConfig(CollectionConfig):
-    """The keys of validation, on the collection that is trained on."""
+    """Keys of validation, on the collection that is trained on.
+
+    Attributes:
+        validate_every: steps between validations; 0 = none.
+        validation_queries: dev queries in the sample; 0 = no validation.
+        validation_passages: passages in the sample besides the relevant ones.
+    """
 
     validate_every: Annotated[int, Field(ge=0), Operational()]
     validation_queries: Annotated[int, Field(ge=0), Operational()]
     validation_passages: Annotated[int, Field(ge=0), Operational()]
 
     def validations(self) -> tuple[int, ...] | None:
-        """How often, with how many queries and passages; None where one of the first two is 0."""
+        """Return the three keys, in the order of their definition; None where one of the first two is 0."""
         numbers = self.validate_every, self.validation_queries, self.validation_passages
         return numbers if all(numbers[:2]) else None

@@ -1,7 +1,7 @@
-"""What a stage will have to do, as far as its config and the sizes of what it reads tell: for ``dry_run``.
+"""Estimates of a stage's work from its config and the sizes of its inputs, for ``dry_run``.
 
-A stage's config says it in ``StageConfig.work``. Sizes go from stage to stage along the recipe, and are those of the
-artifact where it is at hand. What nobody can know before is None, and is shown as unknown.
+``StageConfig.work`` makes the estimate. Sizes pass from stage to stage along the recipe; a finished artifact gives its true
+sizes. A number that cannot be known beforehand is None and is shown as unknown.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,17 +22,17 @@ Read = Mapping[str, Sequence["Sizes"]]
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is known of an artifact and of what it was made from.
+    """The known sizes of an artifact and of its inputs.
 
     Attributes:
         collection: the texts.
         vocabulary: entries of the tokenizer.
         encoder: sizes of the encoder.
         passage_length: tokens of the longest passage that the encoder reads.
-        same_passages: whether of a training only the tower of queries has changed since.
-        dimensions: of an index's vectors; 0 = it is searched by words.
-        members: of an index that joins others.
-        negatives: that were mined for all queries together.
+        same_passages: whether training has changed only the tower of queries, so that passage vectors are the same.
+        dimensions: of an index's vectors; 0 = the index is searched by words.
+        members: the indexes that a fused index joins.
+        negatives: number of negatives that were mined for all queries together.
         sentences: examples of a sentence task.
     """
 
@@ -48,19 +48,19 @@ class Sizes:
 
     @property
     def text_tokens(self) -> float | None:
-        """Of a text that is pre-trained on, the mean."""
+        """Mean tokens of a text that is pre-trained on."""
         texts = self.collection
         return texts.passage_tokens if texts.documents is None else texts.document_tokens
 
     @property
     def tokens(self) -> float | None:
-        """Of all texts that are pre-trained on."""
+        """Tokens of all texts that are pre-trained on."""
         texts = self.collection
         return product(texts.passages if texts.documents is None else texts.documents, self.text_tokens)
 
 
 def over(first: Any, second: Any) -> Any:
-    """Two records of one kind joined: what ``second`` knows, and otherwise ``first``."""
+    """Join two records of one kind: the values of ``second`` where they are known, otherwise those of ``first``."""
     values = {}
     for each in fields(first):
         old, new = getattr(first, each.name), getattr(second, each.name)
@@ -72,7 +72,7 @@ def over(first: Any, second: Any) -> Any:
 
 
 def known(read: Read, *names: str) -> Sizes:
-    """All that is known of what the fields ``names``, by default all, read; of two that differ the later counts."""
+    """Join the sizes of the inputs in the fields ``names``, by default in all; of two different values the later counts."""
     merged = Sizes()
     for name in names or read:
         for sizes in read.get(name, ()):
@@ -81,7 +81,7 @@ def known(read: Read, *names: str) -> Sizes:
 
 
 def product(*numbers: float | None) -> float | None:
-    """Their product; None where one is not known."""
+    """Return the product of the numbers; None where a number is not known."""
     result = 1.0
     for number in numbers:
         if number is None:
@@ -91,7 +91,7 @@ def product(*numbers: float | None) -> float | None:
 
 
 def total(numbers: Iterable[float | None]) -> float | None:
-    """Their sum; None where one is not known."""
+    """Return the sum of the numbers; None where a number is not known."""
     result = 0.0
     for number in numbers:
         if number is None:
@@ -102,14 +102,14 @@ def total(numbers: Iterable[float | None]) -> float | None:
 
 @dataclass(frozen=True)
 class Work:
-    """What a stage does.
+    """An estimate of a stage's work.
 
     Attributes:
-        makes: the sizes of its artifact.
-        steps: how often ``step`` is done; of training its steps.
+        makes: the sizes of the stage's artifact.
+        steps: how often ``step`` is done; for training, the number of steps.
         step: matrix products of an encoder; None = there are none, or they are not known.
-        products: operations of large products besides, as those of exact search.
-        seconds: on one core, of all that is no matrix product; about, measured on an EPYC (Zen 5).
+        products: operations of further large products, such as those of exact search.
+        seconds: approximate seconds on one core for everything but matrix products, measured on an EPYC (Zen 5).
         disk: bytes of the artifact.
     """
 
@@ -122,12 +122,12 @@ class Work:
 
     @property
     def known(self) -> bool:
-        """Whether all of it is known."""
+        """Whether all parts of the estimate are known."""
         return None not in (self.seconds, self.products) and (self.step is None) == (self.steps is None)
 
     @property
     def tokens(self) -> float | None:
-        """That the encoder reads in all, padding not counted."""
+        """Tokens that the encoder reads in all, without padding."""
         return None if self.step is None else product(self.steps, self.step.tokens)
 
     @property
@@ -139,7 +139,7 @@ class Work:
 
 
 def encoder_size(backbone: BackboneConfig, vocabulary: int | None) -> EncoderSize:
-    """The sizes of a backbone: of a folder by its config.json, otherwise as its config says."""
+    """Return the sizes of a backbone: from the config.json of its folder, otherwise from the recipe's config."""
     shape = {name: getattr(backbone, name) for name in ("layers", "hidden", "intermediate", "heads")}
     words = vocabulary or backbone.vocab_size
     path = expanded(backbone.name) / "config.json" if backbone.name else Path()
@@ -152,7 +152,7 @@ def encoder_size(backbone: BackboneConfig, vocabulary: int | None) -> EncoderSiz
 
 
 def released_size(folder: str | Path) -> EncoderSize | None:
-    """The sizes of a checkpoint by its config.json; None where that is not here, or does not say them."""
+    """Return the sizes of a checkpoint from its config.json; None where the file is not here or lacks them."""
     path = expanded(str(folder)) / "config.json"
     about = read_json(path) if path.is_file() else {}
     names = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
@@ -165,13 +165,13 @@ def released_size(folder: str | Path) -> EncoderSize | None:
 
 
 def with_encoder(sizes: Sizes, backbone: BackboneConfig, passage_length: int | None = None) -> Sizes:
-    """``sizes`` of a stage that makes an encoder on this backbone, where no stage before it has made one."""
+    """Return ``sizes`` with an encoder: the encoder of an earlier stage, or otherwise this backbone."""
     size = sizes.encoder or encoder_size(backbone, sizes.vocabulary)
     return replace(sizes, encoder=size, passage_length=passage_length)
 
 
 def checkpoint_bytes(sizes: Sizes, further_layers: int = 0) -> float | None:
-    """Of a checkpoint in fp32."""
+    """Return the bytes of a checkpoint in fp32, with ``further_layers`` transformer layers besides the encoder's."""
     size = sizes.encoder
     if size is None:
         return None
@@ -179,16 +179,22 @@ def checkpoint_bytes(sizes: Sizes, further_layers: int = 0) -> float | None:
 
 
 class Search(NamedTuple):
-    """What searching takes: the two fields of ``Work``."""
+    """The work of searching.
+
+    Attributes:
+        products: operations of large products, as in ``Work``.
+        seconds: seconds on one core for the rest, as in ``Work``.
+    """
 
     products: float | None
     seconds: float | None
 
 
 def search(index: Sizes, queries: float | None, depth: int) -> Search:
-    """Of the ``depth`` best passages of so many queries.
+    """Return the work of searching the ``depth`` best passages for each of ``queries`` queries.
 
-    By vectors every query meets every passage; by words those that share one. What is found is sorted and written.
+    A search by vectors compares every query with every passage; a search by words compares those that share a word. The
+    found passages are sorted and written.
     """
     if index.members is not None:
         return together(search(member, queries, depth) for member in index.members)
@@ -201,6 +207,6 @@ def search(index: Sizes, queries: float | None, depth: int) -> Search:
 
 
 def together(searches: Iterable[Search]) -> Search:
-    """One search after the other."""
+    """Return the work of several searches, one after the other."""
     products, seconds = zip(*searches, strict=True)
     return Search(total(products), total(seconds))

@@ -1,1 +1,1 @@
-"""What any program needs: files, inputs that users give, caches, memory, processes and signals, progress."""
+"""General tools of a program: files, inputs that users give, caches, memory, processes and signals, progress."""

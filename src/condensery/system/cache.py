@@ -1,7 +1,7 @@
-"""What a program of one's own makes of its texts once, and finds again: folders known by their content.
+"""A cache for users' own programs: folders that are made once from texts, and found again by the content of the texts.
 
-They lie in ``$CONDENSERY_CACHE`` or ``~/.cache/condensery`` and may be deleted at any time. Recipes do not use them; they
-have an artifact store.
+The folders lie in ``$CONDENSERY_CACHE`` or ``~/.cache/condensery`` and may be deleted at any time. Recipes do not use this
+cache; they have an artifact store.
 """
 
 import hashlib
@@ -13,12 +13,15 @@ from condensery.system.files import atomic
 
 
 def cache_folder() -> Path:
-    """Where things are remembered across runs: ``CONDENSERY_CACHE``, or ``~/.cache/condensery``."""
+    """The folder of everything that is remembered across runs: ``CONDENSERY_CACHE``, or ``~/.cache/condensery``."""
     return Path(os.environ.get("CONDENSERY_CACHE") or Path.home() / ".cache" / "condensery")
 
 
 def cached(kind: str, content: str, make: Callable[[Path], object]) -> Path:
-    """The folder of this ``kind`` for this ``content``; where it is not there, ``make`` fills it, whole or not at all."""
+    """The cached folder of this ``kind`` for this ``content``.
+
+    Where the folder is missing, ``make`` fills it; it appears whole or not at all.
+    """
     folder = cache_folder() / kind / hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
     if not folder.is_dir():
         try:
@@ -26,6 +29,6 @@ def cached(kind: str, content: str, make: Callable[[Path], object]) -> Path:
                 temporary.mkdir(parents=True)
                 make(temporary)
         except OSError:
-            if not folder.is_dir():  # another program may have been first; what it made is the same
+            if not folder.is_dir():  # another program may have been first, with the same result
                 raise
     return folder

@@ -1,15 +1,15 @@
-"""A process ends with the one that started it, also where that is killed and cannot end anything any more.
+"""Ends a child process when its parent ends, even where the parent is killed and can no longer end its children.
 
-Whoever starts a process hands it ``Parent.here()``, and the process begins with ``end_with``. Two ways hold at once:
+The parent gives the child ``Parent.here()``, and the child first calls ``end_with``. Two mechanisms work at once:
 
-- Linux kills it as soon as the thread that started it is gone (prctl(2), PR_SET_PDEATHSIG), also in the middle of a
-  long computation. A thread may end long before its process, so this is for processes that the main thread starts.
-- A thread looks now and then whether the parent is still the one that it was, on any system.
+- Linux kills the child as soon as the thread that started it is gone (prctl(2), PR_SET_PDEATHSIG), even during a long
+  computation. A thread may end long before its process, so this is used only for children that the main thread starts.
+- On any system, a thread of the child checks at intervals whether its parent is still the same process.
 
-The end of a pipe would not do: a worker that waits for tasks holds both ends itself, and so do those beside it.
+Watching the end of a pipe would not work: a worker that waits for tasks holds both ends itself, and so do its siblings.
 
-A program of somebody else's cannot be told this. It is started through ``guarded``: by a small process that ends it, and
-all of its group, when the parent is gone.
+A foreign program cannot call ``end_with``. It is started through ``guarded``: by a small process that ends the program and
+its whole group when the parent is gone.
 """
 
 import ctypes
@@ -25,23 +25,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-PAUSE = 0.2  # seconds between two looks
-PATIENCE = 3.0  # seconds between asking a foreign program to end and making it
+PAUSE = 0.2  # seconds between two checks
+PATIENCE = 3.0  # seconds between SIGTERM and SIGKILL for a foreign program
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def cores() -> int:
-    """The CPU cores that this process may use: so many children can compute at a time."""
+    """The number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
 class Parent:
-    """The process that starts another one. It is sent to that one, which calls ``end_with`` first of all.
+    """A process that starts a child. The object is sent to the child, which calls ``end_with`` before anything else.
 
     Attributes:
-        process: its id.
-        main_thread: whether it is its main thread that starts the other.
+        process: the id of the parent process.
+        main_thread: whether the parent's main thread starts the child.
     """
 
     process: int
@@ -53,15 +53,15 @@ class Parent:
         return cls(os.getpid(), threading.current_thread() is threading.main_thread())
 
     def end_with(self) -> None:
-        """End this process, and the group that it leads, when the parent ends; at once where it has ended already."""
+        """End this process, and the group that it leads, when the parent ends; at once where the parent is gone already."""
         if self.main_thread:
             _killed_with_parent()
-        if self.gone():  # before the line above
+        if self.gone():  # the parent may have ended before the call above
             end_group()
         threading.Thread(target=self._watch, daemon=True).start()
 
     def gone(self) -> bool:
-        """Whether it has ended, as its own child sees it: another process has taken the child over."""
+        """Whether the parent has ended, as seen by its child: another process has adopted the child."""
         return os.getppid() != self.process
 
     def _watch(self) -> NoReturn:
@@ -71,8 +71,8 @@ class Parent:
 
 
 def alive(process: int) -> bool:
-    """Whether a process of this machine lives, as far as can be seen by one that is not its child."""
-    with suppress(OSError):  # Linux: one that has ended may be listed until whoever started it asks for its exit code
+    """Whether a process of this machine is alive. It need not be a child of this process."""
+    with suppress(OSError):  # Linux: an ended process may be listed until its parent asks for its exit code
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
     try:
         os.kill(process, 0)
@@ -84,7 +84,7 @@ def alive(process: int) -> bool:
 
 
 def end_group() -> NoReturn:
-    """Kill this process, and where it leads a process group all of that."""
+    """Kill this process, and the whole process group where this process leads one."""
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -92,33 +92,39 @@ def end_group() -> NoReturn:
 
 
 def guarded(command: Sequence[str]) -> list[str]:
-    """The command that runs ``command`` and ends it with this process; for ``Popen`` with ``start_new_session``."""
+    """The command line that runs ``command`` and ends it when this process ends.
+
+    To be started with ``Popen`` and ``start_new_session``.
+    """
     return [sys.executable, "-m", "condensery.system.children", str(os.getpid()), *command]
 
 
 def _killed_with_parent() -> None:
-    """Let the kernel send SIGKILL at the end of the thread that started this process; nothing where it cannot."""
+    """Let the kernel send SIGKILL at the end of the thread that started this process. Without effect outside Linux."""
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _guard(parent: Parent, command: Sequence[str]) -> int:
-    """Run ``command`` in this group; its exit code, negative for a signal. Does not return when the parent ends first."""
+    """Run ``command`` in this group and return its exit code, negative for a signal.
+
+    Does not return when the parent ends first.
+    """
     end_requested = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: end_requested.set())
     program = subprocess.Popen(command)
     while not (parent.gone() or end_requested.is_set()):
         with suppress(subprocess.TimeoutExpired):
             return program.wait(PAUSE)
-    os.killpg(0, signal.SIGTERM)  # this process takes it for another request
+    os.killpg(0, signal.SIGTERM)  # this process itself only notes the signal
     with suppress(subprocess.TimeoutExpired):
         program.wait(PATIENCE)
     end_group()
 
 
 def main(parent: int, command: Sequence[str]) -> int:
-    """Run ``command`` as a child of ``parent`` would, and end as it ends."""
+    """Run ``command`` as a child of ``parent`` would; return its exit code, or end by the signal that ended it."""
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)
     code = _guard(Parent(parent, main_thread=False), command)

@@ -1,4 +1,4 @@
-"""Files from the network: gone on with where an interruption left them, and checked by size and digest."""
+"""Downloads files: an interrupted download is resumed, and each file is checked by size and digest."""
 
 import hashlib
 import os
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from requests import Response
 
 SILENCE = 30.0  # seconds without a byte after which a connection counts as broken
-TRIES = 5  # times that a place may fail in a row without having sent anything
-PART = ".part"  # what is added to the name of a file that is not yet whole
+TRIES = 5  # failures of an address in a row, without a byte received, after which it is given up
+PART = ".part"  # ending of a file that is not yet whole
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,12 @@ class Download:
     """A file that is fetched.
 
     Args:
-        urls: where it is, the best place first; none: it can only be fetched by hand.
-        path: where it lies afterwards.
-        md5: its digest, 32 hexadecimal digits; None where nobody publishes one.
-        size: its bytes, as far as they are known before.
-        by_hand: how to get it where a program may not: the page, and what to do there.
-        headers: sent along with the request.
+        urls: its addresses, the best first; none: it can only be fetched by hand.
+        path: where the file lies afterwards.
+        md5: its digest, 32 hexadecimal digits; None where none is published.
+        size: its bytes; None where they are not known in advance.
+        by_hand: how to get the file where a program may not fetch it: the page, and the steps there.
+        headers: HTTP headers of the request.
     """
 
     urls: tuple[str, ...]
@@ -44,27 +44,31 @@ class Download:
 
     @property
     def part(self) -> Path:
-        """What there is of it until it is whole."""
+        """The path of the incomplete file."""
         return self.path.with_name(self.path.name + PART)
 
     @property
     def bytes_whole(self) -> int:
-        """Its bytes, as far as they are known."""
+        """The bytes of the whole file; 0 where they are not known."""
         return self.path.stat().st_size if self.path.is_file() else self.size or 0
 
     @property
     def missing(self) -> int:
-        """The bytes that are still to be fetched, as far as the size is known."""
+        """The bytes that are still to be fetched; 0 where the size is not known."""
         return 0 if self.path.exists() else max(0, (self.size or 0) - _size(self.part))
 
 
 def fetch(download: Download, key: str) -> Path:
-    """The file on disk, checked; what is missing of it is fetched.
+    """Fetch the missing bytes of a file, check the file, and return its path.
 
-    Several processes may ask for one file: one fetches it, the others wait. ``key`` is the key of the config that named it.
+    Several processes may ask for one file: one fetches it, the others wait.
+
+    Args:
+        download: the file.
+        key: the key of the config that named the file, for messages.
 
     Raises:
-        UserError: the place cannot be reached, the file has another digest, or it can only be fetched by hand.
+        UserError: no address can be reached, the file has another digest, or it can only be fetched by hand.
     """
     if download.path.exists():
         if download.md5 and download.path.is_file():
@@ -80,7 +84,7 @@ def fetch(download: Download, key: str) -> Path:
 
 
 def check_digest(path: Path, md5: str) -> None:
-    """Raise ``UserError`` where the file has another MD5."""
+    """Raise ``UserError`` where the file at ``path`` has another MD5."""
     if (actual := file_md5(path)) != md5:
         raise UserError(
             f"{path}: its MD5 is {actual}, not {md5}: another file, or a broken one; remove it and start again"
@@ -98,7 +102,7 @@ def file_md5(path: Path) -> str:
 
 
 def check_space(downloads: Iterable[Download], key: str) -> None:
-    """Raise ``UserError`` where a disk has no room for what is still to be fetched."""
+    """Raise ``UserError`` where a disk has no room for the bytes that are still to be fetched."""
     wanted: dict[Path, int] = {}
     for download in downloads:
         folder = _standing(download.path.parent)
@@ -108,19 +112,19 @@ def check_space(downloads: Iterable[Download], key: str) -> None:
 
 
 def check_room(folder: Path, size: int, key: str) -> None:
-    """Raise ``UserError`` where the disk of ``folder`` has no room for so many bytes."""
+    """Raise ``UserError`` where the disk of ``folder`` has no room for ``size`` bytes."""
     folder = _standing(folder)
     if size > (free := shutil.disk_usage(folder).free):
         raise UserError(f"{key}: {as_bytes(size)} are to be fetched, and {folder} has room for {as_bytes(free)}")
 
 
 def _standing(folder: Path) -> Path:
-    """The folder, or the nearest one above that is there."""
+    """The folder, or the nearest parent folder that exists."""
     return next(one for one in (folder, *folder.parents) if one.exists())
 
 
 def as_bytes(size: float) -> str:
-    """A number of bytes as people read it: ``1.1 GB`` is 1.1 x 10^9."""
+    """A number of bytes in a readable unit: ``1.1 GB`` is 1.1 x 10^9."""
     for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size >= scale:
             return f"{size / scale:,.1f} {unit}"
@@ -132,7 +136,7 @@ def _size(path: Path) -> int:
 
 
 def _fetch(download: Download, key: str) -> None:
-    """Fetch it from the first of its places that has it."""
+    """Fetch the file from the first of its addresses that has it."""
     problems = []
     for url in download.urls:
         problem = _fetch_from(url, download)
@@ -150,21 +154,21 @@ def _fetch(download: Download, key: str) -> None:
 
 
 def _fetch_from(url: str, download: Download) -> str:
-    """Fetch what is missing into ``download.part``; returns what went wrong, or nothing."""
+    """Fetch the missing bytes into ``download.part``. Returns the fault in words; empty where there is none."""
     import requests
     import urllib3
 
     failed, problem = 0, ""
     while failed < TRIES:
         before = _size(download.part)
-        # bytes as they lie there, not packed for the way, so that their number and digest are those of the file
+        # asks for the bytes without compression, so that their number and digest are those of the file
         headers = {**download.headers, "Accept-Encoding": "identity"} | (
             {"Range": f"bytes={before}-"} if before else {}
         )
         try:
             with requests.get(url, headers=headers, stream=True, timeout=SILENCE) as response:
                 if before and response.status_code == requests.codes.requested_range_not_satisfiable:
-                    return ""  # nothing is missing; the digest tells whether it is the file
+                    return ""  # nothing is missing; the digest tells whether it is the right file
                 response.raise_for_status()
                 _write(response, download)
             return ""
@@ -173,13 +177,13 @@ def _fetch_from(url: str, download: Download) -> str:
         except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError) as error:
             problem = _reason(error)
             if not _size(download.part):
-                return problem  # nobody answers at all
+                return problem  # no answer at all
             failed = 0 if _size(download.part) > before else failed + 1
     return problem
 
 
 def _write(response: "Response", download: Download) -> None:
-    """Append what comes to the part, or begin it anew where the place does not go on in the middle."""
+    """Append the response to the incomplete file. The file is begun anew where the server sends it from the start."""
     import requests
 
     before = _size(download.part) if response.status_code == requests.codes.partial_content else 0
@@ -201,7 +205,7 @@ def _write(response: "Response", download: Download) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """What a connection failed of, without the objects that requests and urllib3 put around it."""
+    """The reason why a connection failed, without the wrappers of requests and urllib3."""
     text = " ".join(str(error).split())
     if any(sign in text for sign in ("NameResolution", "name resolution", "Name or service", "getaddrinfo")):
         return "this name is not known here (is there a network?)"

@@ -1,4 +1,4 @@
-"""Files: written whole or not at all, read with the line number at hand, known by their content."""
+"""Files: atomic writing, reading with plain error messages, and content hashes."""
 
 import gzip
 import hashlib
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import DTypeLike, NDArray
 
-RECOMPUTE = "delete the folder that it lies in, and the next run computes it anew"  # of a file in an artifact
+RECOMPUTE = "delete the folder that it lies in, and the next run computes it anew"  # for files in an artifact
 
 
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """Give a temporary path beside ``path``; what is written there becomes ``path`` when the block ends without error."""
+    """Yield a temporary path beside ``path``. The file or folder there becomes ``path`` when the block ends without error."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -42,13 +42,13 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def check_file(path: Path) -> None:
-    """Raise ``UserError`` where ``path`` is no file: whoever opens a pipe waits, and a device has no end."""
+    """Raise ``UserError`` where ``path`` is no file. Opening a pipe would wait, and a device has no end."""
     if why := fault(path):
         raise UserError(f"{path}: {why}")
 
 
 def read_json(path: Path) -> Any:
-    """Read JSON; a missing or broken file, and what is no file, is a ``UserError`` that names it."""
+    """Read JSON. Raises ``UserError`` that names ``path`` where it is missing, broken or no file."""
     check_file(path)
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -59,9 +59,9 @@ def read_json(path: Path) -> Any:
 
 
 def load_array(path: Path, mapped: bool = False) -> "NDArray[Any]":
-    """Read an .npy file, or map it into memory; pickled objects in it are never read.
+    """Read an .npy file, or map it into memory. Pickled objects in it are never read.
 
-    Raises ``UserError`` where the file is missing or is no such array.
+    Raises ``UserError`` where the file is missing or is not a single array.
     """
     import numpy as np
 
@@ -80,7 +80,7 @@ def load_array(path: Path, mapped: bool = False) -> "NDArray[Any]":
 
 
 def load_arrays(path: Path) -> "dict[str, NDArray[Any]]":
-    """Read the arrays of an .npz file by name, as ``load_array``."""
+    """Read the arrays of an .npz file by name. Raises ``UserError`` where the file is missing or not readable."""
     import numpy as np
 
     try:
@@ -95,8 +95,10 @@ def load_arrays(path: Path) -> "dict[str, NDArray[Any]]":
 
 
 def new_array(path: Path, dtype: "DTypeLike", shape: tuple[int, ...]) -> "np.memmap[Any, Any]":
-    """A new .npy file, mapped to be written. All of it is on the disk from the start: a full one is an ``OSError`` here,
-    while a page of a map that finds no space ends the process.
+    """Make a new .npy file and map it into memory for writing.
+
+    All its space is taken on the disk from the start. So a full disk is an ``OSError`` here; later, a page of the map
+    without space would end the process.
     """
     from numpy.lib.format import open_memmap
 
@@ -112,19 +114,25 @@ def _first_line(error: Exception) -> str:
 
 
 def expanded(path: str | Path) -> Path:
-    """The path with the home folder for ``~``; as it is where there is no such user."""
+    """The path with ``~`` replaced by the home folder; unchanged where there is no such user."""
     return Path(os.path.expanduser(path))
 
 
 def is_hub_name(text: str) -> bool:
-    """Whether a text can name something on the Hugging Face hub, as `name` or `owner/name`; else it is a path alone."""
+    """Whether a text can be a name on the Hugging Face hub (`name` or `owner/name`); otherwise it can only be a path."""
     return bool(text) and not text.startswith(("/", ".", "~")) and text.count("/") <= 1 and "\\" not in text
 
 
 def inside(folder: Path, name: Any, where: str | Path) -> Path:
-    """``folder / name``, of a name that stands in a file; ``UserError`` where it leads out of the folder.
+    """``folder / name`` for a name that was read from a file.
 
-    ``where`` is what is said to hold the name.
+    Args:
+        folder: the folder.
+        name: the name as it was read.
+        where: the file that holds the name, for the message.
+
+    Raises:
+        UserError: the name is no text, or leads out of the folder.
     """
     if not isinstance(name, str) or not name or "\0" in name or {"..", "/"} & {*PurePosixPath(name).parts}:
         raise UserError(f"{where}: {name!r} is no name of something in {folder}; was the file edited by hand?")
@@ -133,7 +141,7 @@ def inside(folder: Path, name: Any, where: str | Path) -> Path:
 
 @contextmanager
 def open_text(path: Path) -> Iterator[TextIO]:
-    """Open a UTF-8 text file, plain or gzip (by its ending). A missing file is a ``UserError``."""
+    """Open a UTF-8 text file, plain or gzip (by its ending). Raises ``UserError`` for a missing file."""
     try:
         stream: TextIO = (
             gzip.open(path, "rt", encoding="utf-8", newline="\n")  # noqa: SIM115  (closed by the caller's block)

@@ -1,7 +1,7 @@
-"""Files that a user gives: what stands where one is expected, and how it is opened, plain or gzip.
+"""Files that a user gives: checks what stands at a path, and opens files, plain or gzip.
 
-Every reader goes through here, so that a folder, a pipe, a file of no bytes or a gzip file by another name is the same
-one line for all of them, whether or not its content is known from an earlier run.
+All readers use this module. So a folder, a pipe, an empty file or a gzip file with a wrong name gives the same message of
+one line everywhere, whether or not the content is known from an earlier run.
 """
 
 import errno
@@ -20,7 +20,7 @@ from condensery.errors import UserError
 
 MEGABYTE = 1 << 20
 GZIP = b"\x1f\x8b"
-HEAD = 1024  # bytes in which a file shows that it is no UTF-8
+HEAD = 1024  # bytes at the beginning of a file that are checked for being text
 FILE, FOLDER = "a file", "a folder"
 KINDS = {
     stat.S_IFREG: FILE,
@@ -33,7 +33,10 @@ KINDS = {
 
 
 def standing(path: Path) -> str:
-    """What stands at ``path``, in words: ``a file``, ``a folder``, ...; empty where nothing does. Nothing is opened."""
+    """The kind of thing at ``path`` in words: ``a file``, ``a folder``, ...; empty where there is nothing.
+
+    Nothing is opened.
+    """
     try:
         return KINDS.get(stat.S_IFMT(path.stat().st_mode), "something unknown")
     except (FileNotFoundError, NotADirectoryError):
@@ -43,11 +46,11 @@ def standing(path: Path) -> str:
     except OSError as error:
         if error.errno == errno.ELOOP:
             return "one of links that lead in a circle"
-        raise  # no permission, a name too long: what is said of these is the same everywhere
+        raise  # no permission, or the name is too long: these have the same message everywhere
 
 
 def fault(path: Path, wanted: str = FILE) -> str:
-    """Why ``path`` is not what is ``wanted`` (``FILE`` or ``FOLDER``); empty where it is."""
+    """Why ``path`` is not of the kind ``wanted`` (``FILE`` or ``FOLDER``), in words; empty where it is."""
     actual = standing(path)
     if actual == wanted:
         return ""
@@ -56,14 +59,14 @@ def fault(path: Path, wanted: str = FILE) -> str:
 
 
 def twin(path: Path) -> Path:
-    """The same file with ``.gz`` added or taken away."""
+    """The path with ``.gz`` added or removed."""
     return path.with_suffix("") if path.suffix == ".gz" else path.parent / f"{path.name}.gz"
 
 
 def resolve(path: Path) -> Path | None:
-    """``path`` itself, or the same file with ``.gz`` added or taken away; ``None`` when neither is there.
+    """``path`` itself, or its twin with ``.gz`` added or removed; ``None`` when neither exists.
 
-    Raises ``UserError`` where both are there and do not hold the same: which is meant, nobody can tell.
+    Raises ``UserError`` where both exist and differ in content, for then the choice is ambiguous.
     """
     existing = [one for one in (path, twin(path)) if not fault(one)]
     if len(existing) == 2 and not _hold_the_same(*map(_state, sorted(existing, key=lambda one: one.suffix == ".gz"))):
@@ -72,14 +75,14 @@ def resolve(path: Path) -> Path | None:
 
 
 def fault_of_either(path: Path) -> str:
-    """Why there is neither ``path`` nor its twin."""
+    """Why there is neither ``path`` nor its twin, in words."""
     if not standing(path) and standing(twin(path)):
         return f"no such file, and {twin(path).name} is {fault(twin(path))}"
     return fault(path) + ("" if standing(path) else f" (nor {twin(path).name})")
 
 
 def anything(path: Path) -> bool:
-    """Whether anything at all stands at ``path`` or its twin, be it of use or not."""
+    """Whether anything at all stands at ``path`` or its twin, usable or not."""
     return bool(standing(path) or standing(twin(path)))
 
 
@@ -91,11 +94,11 @@ def _state(path: Path) -> State:
     return path, status.st_size, status.st_mtime_ns
 
 
-@lru_cache(maxsize=64)  # asked for whenever one of the two is opened
+@lru_cache(maxsize=64)  # called whenever one of the two is opened
 def _hold_the_same(plain: State, packed: State) -> bool:
     with open(packed[0], "rb") as file:
         file.seek(max(0, packed[1] - 4))
-        if int.from_bytes(file.read(), "little") != plain[1] % (1 << 32):  # the size of what the (last) member holds
+        if int.from_bytes(file.read(), "little") != plain[1] % (1 << 32):  # the unpacked size of the last gzip member
             return False
     try:
         with open(plain[0], "rb") as one, gzip.open(packed[0], "rb") as other:
@@ -111,17 +114,21 @@ def _hold_the_same(plain: State, packed: State) -> bool:
 
 @contextmanager
 def opened(path: Path) -> Iterator["tuple[io.BufferedReader[Any], IO[bytes]]"]:
-    """Open a file of text: its bytes, unpacked where the name ends in .gz, and the file on disk, whose place tells how much
-    is read.
+    """Open a file of text.
 
-    Raises ``UserError`` where there is no file, and for one that by its first bytes is not text, or is packed otherwise than
-    its name says; while it is read also for a broken gzip file.
+    Yields:
+        The bytes as a stream, unpacked where the name ends in .gz; and the file on disk, whose position tells how much
+        is read.
+
+    Raises:
+        UserError: there is no file, its first bytes are not text, or it is packed and its name does not end in .gz (or
+            the other way round); while it is read, also where a gzip file is broken.
     """
     with readable(path):
         if why := fault(path):
             raise UserError(f"{path}: {why}")
         with open(path, "rb") as file:
-            # GzipFile finds its line ends in Python; a buffered reader around it finds them in C
+            # GzipFile finds line ends in Python; a buffered reader around it finds them in C
             packed = path.suffix == ".gz"
             stream = io.BufferedReader(gzip.GzipFile(fileobj=file), MEGABYTE) if packed else file
             _check_head(stream.peek(HEAD), path)
@@ -129,7 +136,7 @@ def opened(path: Path) -> Iterator["tuple[io.BufferedReader[Any], IO[bytes]]"]:
 
 
 def _check_head(head: bytes, path: Path) -> None:
-    """Raise ``UserError`` where the first bytes are gzip's or hold a NUL, as UTF-16 that would pass for UTF-8."""
+    """Raise ``UserError`` where the first bytes are those of gzip, or hold a NUL, which UTF-16 has and UTF-8 would accept."""
     if head.startswith(GZIP):
         twice = path.suffix == ".gz"
         what = "a gzip file within a gzip file; unpack it once" if twice else "this is a gzip file; name it .gz"
@@ -140,7 +147,7 @@ def _check_head(head: bytes, path: Path) -> None:
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Say in one line what goes wrong while ``path`` is read: ``UserError`` for a missing, broken or unreadable file."""
+    """Turn a fault while ``path`` is read into a ``UserError`` of one line: a missing, broken or unreadable file."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError):
@@ -156,10 +163,10 @@ def readable(path: Path) -> Iterator[None]:
 
 
 def look(paths: Iterable[Path]) -> None:
-    """Open each file and look at its first bytes, as reading does. Raises ``UserError`` as ``opened``.
+    """Open each file and check its first bytes, as reading does. Raises ``UserError`` as ``opened``.
 
-    For what depends on the content alone is known by its hash, and a name that belies the content must be refused all the
-    same.
+    This is for results that are found again by the hash of the content alone: a file whose name does not fit its content
+    must be refused there too.
     """
     for path in paths:
         with opened(path):

@@ -1,6 +1,7 @@
-"""How far along: a bar on a terminal, a line every few seconds elsewhere, nothing when it is switched off.
+"""Shows progress: a bar on a terminal, a line every few seconds elsewhere, nothing when it is switched off.
 
-``CONDENSERY_PROGRESS`` chooses: ``bar``, ``lines`` or ``off``; unset, a terminal gets a bar and a log gets lines.
+``CONDENSERY_PROGRESS`` chooses ``bar``, ``lines`` or ``off``. When it is not set, a terminal gets a bar and a log gets
+lines.
 """
 
 import os
@@ -14,10 +15,10 @@ LINE_EVERY = 10.0  # seconds between two lines of one task
 
 
 class ProgressTask(Protocol):
-    """What a long piece of work reports to."""
+    """Receives the progress of a long piece of work."""
 
     def advance(self, n: int = 1) -> None:
-        """``n`` more units are done."""
+        """Report that ``n`` more units are done."""
 
     def note(self, text: str) -> None:
         """Show ``text`` (a loss, a rate) beside the count."""
@@ -30,7 +31,7 @@ class _Silent:
 
 
 class _Lines:
-    """One line every ``LINE_EVERY`` seconds: done, rate, time left."""
+    """Prints a line every ``LINE_EVERY`` seconds: units done, rate, time left."""
 
     def __init__(self, label: str, total: int, unit: str, done: int) -> None:
         self.label, self.total, self.unit = label, total, unit
@@ -63,14 +64,21 @@ def clock(seconds: float) -> str:
 
 
 def style() -> str:
-    """The way of showing progress that holds now: bar, lines or off."""
+    """The current way of showing progress: ``bar``, ``lines`` or ``off``."""
     chosen = os.environ.get("CONDENSERY_PROGRESS", "")
     return chosen or ("bar" if sys.stderr.isatty() else "lines")
 
 
 @contextmanager
 def progress(label: str, total: int, unit: str, done: int = 0) -> Iterator[ProgressTask]:
-    """Show the progress of ``total`` units of work under ``label`` while the block runs; ``done`` were done before."""
+    """Show the progress of a piece of work while the block runs.
+
+    Args:
+        label: the name of the work.
+        total: its units; 0: not known.
+        unit: the name of the units, such as ``rows``.
+        done: units that were done before.
+    """
     shown = style()
     if shown == "off":
         yield _Silent()

@@ -1,6 +1,6 @@
 """Signals that end a process through its ``finally`` blocks.
 
-Ctrl-C reaches every process of a terminal's group; only the one that was started there is to say something of it.
+Ctrl-C reaches every process of a terminal's group. Only the process that was started there should report it.
 """
 
 import os
@@ -27,7 +27,7 @@ def leave_upon(numbers: Iterable[int], error: Callable[[int], BaseException]) ->
     """Let each of the signals ``numbers`` raise ``error(number)``.
 
     Where Python cannot raise, as in a ``__del__``, it prints the exception and goes on as if there had been no signal.
-    Here it prints nothing, and the signal comes again a moment later.
+    This function makes it print nothing then, and sends the signal again a moment later.
     """
 
     def leave(number: int, frame: object) -> None:
@@ -55,17 +55,17 @@ def leave_upon(numbers: Iterable[int], error: Callable[[int], BaseException]) ->
 
 
 def hear_again() -> None:
-    """Take back the signals of ``leave_upon`` that a library has given a handler of its own, as Lightning does SIGTERM."""
+    """Restore the handlers of ``leave_upon`` that a library has replaced, as Lightning does for SIGTERM."""
     for number, handler in _handlers.items():
         if signal.getsignal(number) is not handler:
             signal.signal(number, handler)
 
 
 def leave_if_asked() -> None:
-    """Raise again what a signal raised, if one came.
+    """Raise the exception of the last signal again, if a signal came.
 
-    A library may make another exception of it, as one whose module was being imported, or none: no fault is to be reported
-    then, and no work to be begun.
+    A library may turn that exception into another one (as a module does that was being imported) or swallow it. The caller
+    must then report no fault and begin no work.
     """
     if _again:
         raise _again[-1]()
@@ -73,9 +73,10 @@ def leave_if_asked() -> None:
 
 @contextmanager
 def after_this_step() -> Iterator[None]:
-    """In the block the first signal of ``leave_upon``, but Ctrl-C, does not raise: whoever makes the steps looks at ``came``
-    after each, and calls ``leave_if_asked`` when a checkpoint is written. So SLURM's warning that the time is nearly up costs
-    no work. A second signal raises at once.
+    """Let the first signal of ``leave_upon`` in the block, except Ctrl-C, wait for the end of a training step.
+
+    The code that runs the steps reads ``came`` after each step, and calls ``leave_if_asked`` once a checkpoint is written.
+    So SLURM's warning that the time is nearly up costs no work. A second signal raises at once.
     """
     _steps.append(None)
     try:
@@ -87,10 +88,11 @@ def after_this_step() -> Iterator[None]:
 
 @contextmanager
 def deaf_to_ctrl_c() -> Iterator[None]:
-    """Processes that are started in the block, and those that they start, pass over SIGINT; who starts them ends them.
+    """Let the processes that are started in the block, and their children, ignore SIGINT. Their starter must end them.
 
-    They inherit a mask that blocks it. Here a SIGINT waits until the block ends: were it ignored, one that comes in
-    between would be lost. For the main thread alone, as all that concerns signals; elsewhere it does nothing.
+    The processes inherit a mask that blocks SIGINT. In this process a SIGINT waits until the block ends; if it were ignored
+    instead, a SIGINT during the block would be lost. Signals concern the main thread only: in another thread this function
+    does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

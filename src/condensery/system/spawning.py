@@ -1,8 +1,8 @@
-"""Starting processes from a program that they import, too: such a program needs its main guard.
+"""Spawns processes, and checks that the user's program has the main guard that spawning needs.
 
-Processes are spawned, for a fork beside threads is not safe. Python imports the program that started them in each, before
-anything else ("safe importing of main module" in the documentation of multiprocessing). Without
-``if __name__ == "__main__":`` they come into the call that started them, and would start processes of their own.
+Processes are spawned, for a fork beside threads is not safe. Each spawned process first imports the program that started it
+("safe importing of main module" in the documentation of multiprocessing). Without ``if __name__ == "__main__":`` it would
+reach the call that started it, and start processes of its own.
 """
 
 import ast
@@ -16,15 +16,19 @@ from types import FrameType
 
 from condensery.errors import UserError
 
-_CHILDREN_DIFFER = {"__name__", "current_process"}  # in these a child is told from the program that started it
+_CHILDREN_DIFFER = {"__name__", "current_process"}  # names whose value differs between a child and its program
 
 
 def spawning(asked: str) -> SpawnContext:
-    """What processes are started with: ``multiprocessing.get_context("spawn")``.
+    """Return ``multiprocessing.get_context("spawn")``, the context to start processes with.
 
-    ``asked``: what asks for them, such as workers=2.
+    In a spawned process that reaches this call while it imports the program, the process is ended.
 
-    Raises ``UserError`` where each would come into this call itself. In a process that does so already, it ends that.
+    Args:
+        asked: the setting that asks for processes, such as workers=2; for messages.
+
+    Raises:
+        UserError: the program has no main guard, so each process would reach this call itself; or it cannot be imported.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise SystemExit(1)  # quietly: the program that started it says why
@@ -45,7 +49,7 @@ def spawning(asked: str) -> SpawnContext:
 
 
 def _line_of(names: dict[str, object], path: str) -> int | None:
-    """The line at which the file of the program stands; None where it has been run to its end."""
+    """The line of the program's file that is running; None where the file has been run to its end."""
     frame: FrameType | None = sys._current_frames().get(threading.main_thread().ident or 0)
     while frame is not None:
         if frame.f_globals is names and frame.f_code.co_name == "<module>" and frame.f_code.co_filename == path:
@@ -56,10 +60,10 @@ def _line_of(names: dict[str, object], path: str) -> int | None:
 
 @cache
 def _guarded(path: str, line: int) -> bool:
-    """Whether the line stands below ``if __name__ == "__main__":`` or the like."""
+    """Whether the line stands below ``if __name__ == "__main__":`` or a similar condition."""
     try:
         tree = ast.parse(Path(path).read_bytes())
-    except (OSError, SyntaxError, ValueError):  # no source: nobody knows
+    except (OSError, SyntaxError, ValueError):  # without the source this cannot be told
         return True
     nodes = list(ast.walk(tree))
     telling = {*_CHILDREN_DIFFER, *(name for node in nodes for name in _telling_names(node))}
@@ -71,7 +75,7 @@ def _guarded(path: str, line: int) -> bool:
 
 
 def _telling_names(node: ast.AST) -> list[str]:
-    """Variables and functions in which a child differs from its parent: ``MAIN = __name__ == "__main__"``."""
+    """The names that a node defines and whose value differs between child and parent: ``MAIN = __name__ == "__main__"``."""
     if isinstance(node, ast.FunctionDef):
         return [node.name] if _mentions(_CHILDREN_DIFFER, *(x for x in node.body if isinstance(x, ast.Return))) else []
     if not isinstance(node, ast.Assign) or not _mentions(_CHILDREN_DIFFER, node.value):
@@ -80,7 +84,7 @@ def _telling_names(node: ast.AST) -> list[str]:
 
 
 def _asked_by(node: ast.AST) -> list[ast.expr]:
-    """The conditions on which it depends whether what stands within a node is run; or what may hold them."""
+    """The expressions that decide whether the code within a node runs: conditions, or arguments that may hold one."""
     match node:
         case ast.If(test=test) | ast.IfExp(test=test):
             return [test]

@@ -1,4 +1,4 @@
-"""What a terminal, a pipe or the command line cannot hold: characters beyond its encoding, bytes that are no UTF-8."""
+"""Handles text that a terminal, a pipe or the command line cannot hold: foreign characters, and bytes that are no UTF-8."""
 
 import io
 import os
@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from condensery.errors import UserError
 
 ENCODING = "PYTHONIOENCODING"
-_STRICT = ("strict", "surrogateescape")  # the latter in Python's C locale, where it helps file names alone
+_STRICT = ("strict", "surrogateescape")  # surrogateescape: in Python's C locale, where it helps only file names
 
 
 def print_anything() -> None:
-    """Let this process, and those that it starts, print ``?`` for a character that their output does not know.
+    """Let this process and its children print ``?`` for a character that their output cannot encode.
 
-    A terminal of ASCII, Latin-1 or Windows-1252 otherwise ends a run at its first table.
+    Otherwise a terminal of ASCII, Latin-1 or Windows-1252 would end a run at its first table.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors in _STRICT:
@@ -23,9 +23,10 @@ def print_anything() -> None:
 
 
 def check_arguments(arguments: Sequence[str]) -> None:
-    """Raise ``UserError`` where an argument holds bytes that are no UTF-8: Python hands them on as half characters.
+    """Raise ``UserError`` where an argument holds bytes that are no UTF-8. Python passes them on as lone surrogates.
 
-    In a locale of ASCII it does so with all that is not English, which is another line: file names would not open, either.
+    In an ASCII locale Python does so with every character beyond ASCII. That case has its own message, for files with such
+    names could not be opened either.
     """
     for argument in arguments:
         try:
@@ -46,7 +47,7 @@ def check_arguments(arguments: Sequence[str]) -> None:
 
 
 def _is_utf8(argument: str) -> bool:
-    """Whether the bytes that were typed are UTF-8, whatever Python took them for."""
+    """Whether the typed bytes are UTF-8, in whichever encoding Python decoded them."""
     try:
         os.fsencode(argument).decode()
     except UnicodeError:

@@ -1,4 +1,4 @@
-"""Floor 1: text. Readers turn every input format into one thing, a ``Collection`` on disk."""
+"""Floor 1: text. Readers turn every input format into a ``Collection`` on disk."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

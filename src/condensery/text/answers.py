@@ -1,8 +1,8 @@
-"""Does a text hold an answer? The rules by which open-domain question answering counts hits (Karpukhin et al. 2020, DPR).
+"""Tells whether a text holds an answer, by the rules of open-domain question answering (Karpukhin et al. 2020, DPR).
 
-Question and text are brought to NFD and cut into tokens: runs of letters, marks and digits, or single characters of any
-other kind but separators and control characters. Case does not count. A text holds an answer if the answer's tokens stand
-in it one after the other; or, for regular expressions (CuratedTREC), if the expression is found in it anywhere.
+Answer and text are brought to NFD and cut into tokens: runs of letters, marks and digits, or single characters of any
+other kind except separators and control characters. Case does not count. A text holds an answer if it holds the answer's
+tokens one after the other. For regular expressions (CuratedTREC) it does if the expression is found anywhere in it.
 """
 
 import unicodedata
@@ -14,7 +14,7 @@ import regex
 TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
 FLAGS = regex.IGNORECASE | regex.UNICODE | regex.MULTILINE
 REMEMBERED = 1 << 16  # texts whose tokens are kept
-GAP = " "  # a separator, hence part of no token
+GAP = " "  # a separator, so it is part of no token
 
 
 def answer_tokens(text: str) -> list[str]:
@@ -23,10 +23,14 @@ def answer_tokens(text: str) -> list[str]:
 
 
 class AnswerMatcher:
-    """Tells which texts hold one of some answers.
+    """Tells which texts hold one of the given answers.
 
-    As in DPR, an answer without any token (a blank) is in every text, which is why readers leave it out, and a broken
-    regular expression in none, of which readers warn.
+    As in DPR, an answer without any token (a blank) is in every text, and a broken regular expression is in no text.
+    Readers leave out the former and warn of the latter.
+
+    Args:
+        answers: the answers of one question.
+        regex_answers: whether the answers are regular expressions.
     """
 
     def __init__(self, answers: Iterable[str], regex_answers: bool = False) -> None:
@@ -45,18 +49,18 @@ class AnswerMatcher:
 
 
 def is_pattern(answer: str) -> bool:
-    """Whether an answer is a regular expression. (Three of CuratedTREC's are none, once brought to NFD.)"""
+    """Whether an answer is a valid regular expression. (Three of CuratedTREC's answers are not, once brought to NFD.)"""
     return _compiled(answer) is not None
 
 
 @lru_cache(maxsize=REMEMBERED)  # neighbouring questions find the same passages
 def _sequence(text: str) -> str:
-    """The tokens with a gap before, between and behind them, so that a part of the string is a run of whole tokens."""
+    """The tokens joined with gaps before, between and behind them, so that a substring match is a run of whole tokens."""
     return GAP + "".join(token + GAP for token in answer_tokens(text))
 
 
 def _compiled(answer: str) -> "regex.Pattern[str] | None":
     try:
         return regex.compile(unicodedata.normalize("NFD", answer), FLAGS)
-    except (regex.error, RecursionError):  # the latter: thousands of brackets
+    except (regex.error, RecursionError):  # RecursionError: thousands of brackets
         return None

@@ -1,4 +1,4 @@
-"""One JSON array of objects in a file of any size, entry by entry; only the entry at hand is in memory."""
+"""Reads a file of any size that is one JSON array of objects, entry by entry. Only the current entry is in memory."""
 
 import io
 import json
@@ -12,16 +12,18 @@ from condensery.system.progress import progress
 from condensery.text.lines import LONGEST, SHOW_FROM, json_fault
 
 BLOCK = MEGABYTE  # characters read at a time
-NEAR = 16  # characters: a literal or escape that the end of a block tore apart is no longer
+NEAR = 16  # characters; the longest literal or escape that the end of a block can split
 BLANK = " \t\r\n"
 
 
 def read_array(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (place, object) for every entry of a JSON array; place is ``path:line`` of the entry's first character.
+    """Yield (place, object) for every entry of a JSON array.
 
-    Where the line holds more than this entry, as in an array that is one line, it is ``path:line:column``.
+    The place is ``path:line`` of the entry's first character. Where the line holds more than this entry, as in an array
+    that is one line, the place is ``path:line:column``.
 
-    Raises ``UserError`` with the line where the file is no array of objects, and as ``read_lines``.
+    Raises:
+        UserError: the file is no array of objects (with the line); also as ``read_lines``.
     """
     with opened(path) as (raw, file):
         size = path.stat().st_size
@@ -40,9 +42,9 @@ class _Entries:
 
     def __init__(self, path: Path, stream: io.TextIOWrapper) -> None:
         self.path, self.stream = path, stream
-        self.text, self.at = "", 0  # what is in memory, and where we are in it
-        self.line, self.column = 1, 1  # of that place in the file
-        self.shared = 0  # the line of the last mark of the array: what else stands on it needs a column
+        self.text, self.at = "", 0  # the text in memory, and the current place in it
+        self.line, self.column = 1, 1  # line and column of the current place in the file
+        self.shared = 0  # the line of the array's last "[", "," or "]"; places on it are given with their column
         self.decoder = json.JSONDecoder()
 
     def __iter__(self) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -75,7 +77,7 @@ class _Entries:
             except RecursionError:
                 raise UserError(f"{place}: not valid JSON (nested too deeply)") from None
             except json.JSONDecodeError as error:
-                behind = error.pos - self.at  # what is in memory may begin elsewhere after reading on
+                behind = error.pos - self.at  # relative, for reading on moves the beginning of the text in memory
                 torn = error.pos > len(self.text) - NEAR or error.msg.startswith("Unterminated string")
                 if torn and len(self.text) - self.at < LONGEST and self._more():
                     continue
@@ -87,7 +89,7 @@ class _Entries:
             return value
 
     def _next(self) -> str:
-        """Go to the next character that is not blank; empty at the end of the file."""
+        """Go to the next character that is not blank and return it; empty at the end of the file."""
         while True:
             at = self.at
             while at < len(self.text) and self.text[at] in BLANK:
@@ -99,7 +101,10 @@ class _Entries:
                 return ""
 
     def _more(self) -> bool:
-        """Read on, and forget what is behind; twice as much for a long entry, which is parsed anew each time."""
+        """Read another block and drop the text before the current place. Returns whether there was more text.
+
+        A long entry is parsed anew after each block, so the block grows with the text in memory.
+        """
         try:
             read = self.stream.read(max(BLOCK, len(self.text) - self.at))
         except UnicodeDecodeError as error:

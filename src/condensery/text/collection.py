@@ -21,7 +21,7 @@ DESCRIPTION = "collection.json"
 class Qrels:
     """The judgements of one split, sorted by query row and passage row. *Shape:* three int32 arrays (n,).
 
-    A grade of at least ``relevant_from`` says that the passage answers the query.
+    A passage is relevant to the query where the grade is at least ``relevant_from``.
     """
 
     query_rows: NDArray[np.int32]
@@ -34,11 +34,11 @@ class Qrels:
 
     @property
     def query_set(self) -> NDArray[np.int32]:
-        """The judged queries: their rows, ascending, each once."""
+        """The rows of the judged queries, ascending, each once."""
         return np.unique(self.query_rows)
 
     def of(self, query_rows: NDArray[np.integer]) -> "Qrels":
-        """The judgements of these queries alone."""
+        """Only the judgements of the queries ``query_rows``."""
         kept = np.isin(self.query_rows, query_rows)
         return Qrels(self.query_rows[kept], self.passage_rows[kept], self.grades[kept], self.relevant_from)
 
@@ -51,15 +51,16 @@ class Qrels:
 
 
 class Collection:
-    """What a reader made of its input: the artifact that everything later starts from.
+    """A collection as a reader wrote it: the artifact that all later stages start from.
 
     Attributes:
         passages: table with the columns id, title, text, document; passages of one document stand together.
         queries: table with the columns id, text: the queries of all splits.
-        documents: table with the columns id, title, passages (a list of strings): the text for pre-training where
-            that is not the passages themselves, otherwise ``None``.
-        splits: those of train, dev, test, dl19 and dl20 that have judgements; a split may have answers alone.
-        description: what ``collection.json`` holds: counts, what was dropped, warnings, content hash.
+        documents: table with the columns id, title, passages (a list of strings): separate documents for
+            pre-training; ``None`` where the passages themselves are the text for pre-training.
+        splits: the splits among train, dev, test, dl19 and dl20 that have judgements. A split with answers alone is not
+            among them.
+        description: the content of ``collection.json``: counts, numbers of dropped items, warnings, content hash.
 
     Raises ``UserError`` when ``folder`` holds no whole collection.
     """
@@ -77,12 +78,12 @@ class Collection:
 
     @property
     def name(self) -> str:
-        """What tables call it."""
+        """The name of the collection in tables."""
         return str(self.description["name"])
 
     @property
     def content_hash(self) -> str:
-        """32 hexadecimal characters that depend on every id, title, text and judgement and on their order."""
+        """A hash of every id, title, text and judgement and of their order, 32 hexadecimal characters."""
         return str(self.description["content_hash"])
 
     @cached_property
@@ -102,13 +103,13 @@ class Collection:
 
     @cached_property
     def answers(self) -> Column[list[str]] | None:
-        """For each query the texts that answer it, none where they are not known; ``None``: of no query are they."""
+        """For each query its known answers, an empty list without any; ``None`` where no query has answers."""
         path = self.folder / "answers.arrow"
         return TextTable(path).column("answers") if self.description.get("answers") else None
 
     @cached_property
     def given_negatives(self) -> NDArray[np.int32] | None:
-        """Pairs of a query row and a passage row that the input gave as a hard negative, by query, best first (n, 2)."""
+        """The hard negatives that the input gave, int32 (n, 2): query row and passage row, by query, best first."""
         return load_array(self.folder / "negatives.npy") if self.description.get("negatives") else None
 
     @cached_property
@@ -122,16 +123,16 @@ class Collection:
 
     @cached_property
     def passage_texts(self) -> PassageTexts:
-        """The passages by their text: which of them are the same. All are read for it."""
+        """The index of the passages by their text, which tells the same texts. All passages are read for it."""
         return PassageTexts(self.passages)
 
     def unjudged(self) -> NDArray[np.int64]:
-        """The rows of the queries that are in no split, ascending; see ``data.unlabelled_queries``."""
+        """The rows of the queries that are in no split, ascending. ``data.unlabelled_queries`` keeps such queries."""
         in_splits = [self.questions(split) for split in self.description["splits"]]
         return np.setdiff1d(np.arange(len(self.queries)), np.concatenate([np.empty(0, np.int64), *in_splits]))
 
     def qrels(self, split: str) -> Qrels:
-        """The judgements of ``split``; ``UserError`` when the collection has no such split."""
+        """The judgements of ``split``. Raises ``UserError`` when the collection has no such split."""
         if split not in self.splits:
             there = ", ".join(self.splits) or "none"
             raise UserError(f'the collection {self.name} has no split "{split}" (its splits: {there}); see data.splits')
@@ -141,7 +142,10 @@ class Collection:
         return Qrels(query_rows, passage_rows, grades, relevant_from)
 
     def questions(self, split: str) -> NDArray[np.int64]:
-        """The rows of the queries of ``split``, ascending: judged, or with answers alone. ``UserError`` as ``qrels``."""
+        """The rows of the queries of ``split``, ascending: judged queries, or queries with answers alone.
+
+        Raises ``UserError`` as ``qrels``.
+        """
         path = self.folder / f"questions-{split}.npy"
         if split not in self.splits and split in self.description["splits"]:
             return load_array(path)

@@ -1,4 +1,4 @@
-"""The description of an input, of whichever format: what ``conf/data/`` composes."""
+"""The description of an input in any format: the type of the configs that ``conf/data/`` composes."""
 
 from typing import TYPE_CHECKING, Annotated, Union
 
@@ -34,4 +34,4 @@ if TYPE_CHECKING:
     DataConfig = DataConfig
 else:
     _ALL = (*_OURS, *(source for source, _ in ADDED.values()))
-    DataConfig = Annotated[Union[_ALL], Field(discriminator="format")]  # noqa: UP007  (their number is not known)
+    DataConfig = Annotated[Union[_ALL], Field(discriminator="format")]  # noqa: UP007  (their number is not fixed)

@@ -1,7 +1,7 @@
-"""Docstrings out of Python source, without importing it, cut into a query and a passage.
+"""Reads docstrings from Python source without importing it, and cuts each into a query and a passage.
 
-The query is the docstring's first sentence; the passage is the rest, so that the one is never part of the other.
-Mark-up, doctests, code and rulers are taken away: what is left is prose and the descriptions of parameters.
+The query is the docstring's first sentence; the passage is the rest, so a query is never part of its passage.
+Mark-up, doctests, code and rulers are removed; prose and the descriptions of parameters stay.
 """
 
 import ast
@@ -52,7 +52,7 @@ _STAR = re.compile(r"(?<![\w*])\*{1,2}([^\s*](?:[^*]*[^\s*])?)\*{1,2}(?![\w*])")
 
 
 class Docstring(NamedTuple):
-    """One docstring, cut. ``query`` is empty where the first sentence makes no query."""
+    """One docstring, cut into query and passage. ``query`` is empty where the first sentence makes no query."""
 
     line: int
     query: str
@@ -87,9 +87,11 @@ def _documented(node: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def cut(text: str, minimum_words: int) -> tuple[str, str] | None:
-    """(query, passage) of a docstring; ``None`` when the passage would have fewer than ``minimum_words`` words.
+    """Cut a docstring into (query, passage).
 
-    Docstrings that only list parameters are no text to search: they give ``None`` as well.
+    Returns:
+        ``None`` when the passage would have fewer than ``minimum_words`` words, and for a docstring that only lists
+        parameters. The query is empty where the first sentence makes no query.
     """
     if number_of_words(text) < minimum_words:
         return None
@@ -108,7 +110,7 @@ def cut(text: str, minimum_words: int) -> tuple[str, str] | None:
 
 
 def first_sentence(paragraph: str) -> tuple[str, str]:
-    """(first sentence, rest) of a paragraph; the rest is empty when there is only one sentence."""
+    """Split a paragraph into (first sentence, rest). The rest is empty when there is only one sentence."""
     for match in _SENTENCE_END.finditer(paragraph):
         if not _ABBREVIATION.search(paragraph, 0, match.start() + 1):
             return paragraph[: match.end()].strip(), paragraph[match.end() :].strip()
@@ -151,7 +153,7 @@ def _prose_lines(lines: list[str]) -> Iterator[str]:
 
 
 def _skip_block(lines: list[str], at: int, indent: int) -> int:
-    """The first line after ``at`` that is neither blank nor deeper than ``indent``."""
+    """The number of the first line from ``at`` on that is neither blank nor indented deeper than ``indent``."""
     while at < len(lines) and (not lines[at].strip() or _indent(lines[at]) > indent):
         at += 1
     return at
@@ -162,7 +164,7 @@ def _indent(line: str) -> int:
 
 
 def clean(line: str) -> str:
-    """A line without reStructuredText and Markdown marks; its indentation stays."""
+    """Remove reStructuredText and Markdown marks from a line; its indentation stays."""
     if line.lstrip().startswith("#"):
         line = _TITLE.sub(r"\1", line)
     if "`" in line:
@@ -184,7 +186,9 @@ def _role_text(match: re.Match[str]) -> str:
 
 
 def _paragraphs(lines: Iterator[str]) -> Iterator[str]:
-    """Join lines. A paragraph ends at a blank line, before a heading ("Args:") and where the indentation shrinks."""
+    """Join lines into paragraphs. A paragraph ends at a blank line, before a heading ("Args:"), or where the indentation
+    shrinks.
+    """
     held: list[str] = []
     indent = 0
     for line in lines:
@@ -200,7 +204,7 @@ def _paragraphs(lines: Iterator[str]) -> Iterator[str]:
 
 
 def read_file(path: Path, minimum_words: int) -> list[Docstring]:
-    """All docstrings of a file that give a passage."""
+    """The docstrings of a file that give a passage of at least ``minimum_words`` words, in order."""
     kept = []
     for line, text in docstrings(path):
         pieces = cut(text, minimum_words)
@@ -210,9 +214,9 @@ def read_file(path: Path, minimum_words: int) -> list[Docstring]:
 
 
 def read_files(paths: list[Path], minimum_words: int) -> list[list[Docstring]]:
-    """``read_file`` for many files; the work of one process at a time."""
+    """Run ``read_file`` on each of the files: one portion of work of a process."""
     collecting = gc.isenabled()
-    gc.disable()  # syntax trees are large and without cycles that matter: collecting them costs a third of the time
+    gc.disable()  # syntax trees are large and have no cycles that matter; collecting them costs a third of the time
     try:
         return [read_file(path, minimum_words) for path in paths]
     finally:

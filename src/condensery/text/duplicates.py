@@ -29,7 +29,10 @@ def sketches(texts: Sequence[str]) -> "list[MinHash]":
 
 
 def first_of_each(min_hashes: "Iterable[MinHash]", threshold: float) -> list[bool]:
-    """For each text in order: is there none before it, among those kept, with an estimated Jaccard >= ``threshold``?"""
+    """Tells for each text, in order, whether it is kept.
+
+    A text is kept when no earlier kept text has an estimated Jaccard similarity of at least ``threshold`` with it.
+    """
     from datasketch import MinHashLSH
 
     index = MinHashLSH(threshold=threshold, num_perm=PERMUTATIONS)
@@ -45,9 +48,10 @@ def first_of_each(min_hashes: "Iterable[MinHash]", threshold: float) -> list[boo
 
 
 def contained(sentences: Sequence[str], texts: Iterable[str]) -> list[bool]:
-    """Is a sentence, as a run of at least three words, part of any of the texts? Case and punctuation do not count.
+    """Tells for each sentence whether any of the texts holds its words as one run. Case and punctuation do not count.
 
-    Sentences are found by their first three words, so the whole costs little more than one pass over the texts.
+    A sentence of fewer than three words is never contained. Sentences are looked up by their first three words, so
+    the search costs little more than one pass over the texts.
     """
     wanted = [words(sentence) for sentence in sentences]
     is_contained = [False] * len(sentences)

@@ -1,4 +1,4 @@
-"""Content hashes of input files, remembered, so that an input of gigabytes is read for its hash only once."""
+"""Content hashes of input files. They are remembered, so that an input of gigabytes is hashed only once."""
 
 import os
 import sqlite3
@@ -9,13 +9,13 @@ from pathlib import Path
 from condensery.system.cache import cache_folder
 from condensery.system.files import content_hash
 
-SETTLED = 2.0  # seconds: a file changed more recently may change again without its time stamp showing it
+SETTLED = 2.0  # seconds; a file changed more recently may change again within the resolution of its time stamp
 
 
 def content_hashes(paths: list[Path]) -> list[str]:
-    """The content hash of each file, remembered by absolute path, size and times of change.
+    """The content hash of each file, remembered by absolute path, size and two times of change.
 
-    Two times, for a copy may keep that of the content (mtime); that of the entry (ctime) nobody can set.
+    The two times are mtime, which a copy may keep, and ctime, which no program can set.
 
     Where the cache cannot be written (a read-only home, a broken file) the hashes are computed each time.
     """
@@ -35,7 +35,7 @@ def content_hashes(paths: list[Path]) -> list[str]:
 
 def _key(path: Path) -> str:
     status = path.stat()
-    name = os.fsencode(path.resolve()).decode(errors="backslashreplace")  # SQLite takes no half characters
+    name = os.fsencode(path.resolve()).decode(errors="backslashreplace")  # SQLite takes no lone surrogates
     return f"{name}|{status.st_size}|{status.st_ctime_ns}|{status.st_mtime_ns}"
 
 

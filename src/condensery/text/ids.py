@@ -1,7 +1,7 @@
-"""From an id to its row without a dictionary of millions of strings: 64-bit hashes, sorted, memory-mapped.
+"""Finds the row of an id by sorted, memory-mapped 64-bit hashes, without a dictionary of millions of strings.
 
-Two ids count as the same when their hashes are equal. Among 8.8 million ids the chance that any two different ones
-share a hash is 2e-6, and that would show as a "duplicate id" error, never as a silent mistake.
+Two ids count as the same when their hashes are equal. Among 8.8 million ids the chance that any two different ids
+share a hash is 2e-6. Such a collision shows as a "duplicate id" error, never as a silent mistake.
 """
 
 import hashlib
@@ -18,24 +18,28 @@ from condensery.errors import UserError, shown
 from condensery.system.files import load_array
 
 SUFFIX = ".rows.npy"
-MOST = 255  # bytes that are kept of an id
-NUMBER = re.compile(r"-?\d{1,19}", re.ASCII)  # a text that a whole number may be written as
+MOST = 255  # bytes of an id that are kept for messages
+NUMBER = re.compile(r"-?\d{1,19}", re.ASCII)  # the written form of a whole number
 
 
 def id_hash(identifier: str) -> int:
-    """The 64-bit hash by which an id is known."""
+    """The 64-bit hash of an id (BLAKE2b, read as a little-endian number)."""
     return int.from_bytes(hashlib.blake2b(identifier.encode(errors="surrogatepass"), digest_size=8).digest(), "little")
 
 
 def alike(identifier: str) -> str:
-    """What ids that look the same have in common: their NFKC form without invisible characters and blanks."""
+    """The NFKC form of an id without invisible characters and blanks; equal for ids that look the same."""
     plain = unicodedata.normalize("NFKC", identifier)
     kept = "".join(one for one in plain if unicodedata.category(one) not in ("Cf", "Cc", "Zs", "Zl", "Zp"))
     return unicodedata.normalize("NFKC", kept)
 
 
 def look_alike(identifier: str, known: Iterable[str]) -> str:
-    """The hint for an unknown id where one is known that looks the same, and where they differ; empty where none is."""
+    """A hint for an unknown id: the known id that looks the same, and the first character in which the two differ.
+
+    Returns:
+        The hint, to be added to a message; empty where no known id looks the same.
+    """
     wanted = alike(identifier)
     other = next((one for one in known if (one == wanted if one.isascii() else alike(one) == wanted)), None)
     if other is None or other == identifier:
@@ -51,14 +55,14 @@ def look_alike(identifier: str, known: Iterable[str]) -> str:
 
 
 def _code_points(identifier: str, at: int) -> str:
-    """The character at a place and the mark behind it, by number, as ``U+0065 U+0301``."""
+    """The code points of the character at a place and of the mark behind it, as ``U+0065 U+0301``."""
     codes = [f"U+{ord(one):04X}" for one in identifier[at : at + 2]]
     marked = len(codes) == 2 and unicodedata.combining(identifier[at + 1])
     return " ".join(codes[: 2 if marked else 1]) or "nothing"
 
 
 def check_distinct(ids: Iterable[object], where: str) -> None:
-    """Raise ``UserError`` where two of these ids, such as the number 1 and the text "1", are written alike."""
+    """Raise ``UserError`` where two different ids, such as the number 1 and the text "1", are written alike."""
     seen: dict[str, object] = {}
     for one in ids:
         if (other := seen.setdefault(str(one), one)) is not one:
@@ -69,18 +73,22 @@ def check_distinct(ids: Iterable[object], where: str) -> None:
 
 
 class OneKind:
-    """Takes the ids of one table, which may be texts or whole numbers, and refuses a number that a text is written as."""
+    """Takes the ids of one table, texts or whole numbers; refuses a number and a text that are written alike."""
 
     def __init__(self) -> None:
-        self._taken: dict[type, array[int]] = {int: array("Q"), str: array("Q")}  # 8 bytes an id that is a number
-        self._sets: dict[type, set[int]] = {}  # once there are both
+        self._taken: dict[type, array[int]] = {int: array("Q"), str: array("Q")}  # 8 bytes an id, only ids like numbers
+        self._sets: dict[type, set[int]] = {}  # the same hashes as sets, made once both kinds occur
 
     def taken(self, identifier: object, place: str) -> str:
-        """The id as a text; ``UserError`` where it is neither, or where one of the other kind has it already."""
+        """The id as a text.
+
+        Raises:
+            UserError: the id is neither a text nor a whole number, or an id of the other kind is written alike.
+        """
         if isinstance(identifier, bool) or not isinstance(identifier, int | str):
             raise UserError(f"{place}: an id must be a text or a whole number, not {shown(repr(identifier))}")
         if isinstance(identifier, str) and not NUMBER.fullmatch(identifier):
-            return identifier  # no number is written so
+            return identifier  # not the written form of a number
         own, other = (int, str) if isinstance(identifier, int) else (str, int)
         number = id_hash(str(identifier))
         self._taken[own].append(number)
@@ -105,7 +113,7 @@ def _called(identifier: object) -> str:
 
 
 class KeptIds:
-    """Ids by hash as they arrive, with what a message shows of each: 9 bytes and the beginning of the id."""
+    """Ids in the order of arrival: the hash of each, and its beginning for messages (9 bytes and the beginning)."""
 
     def __init__(self) -> None:
         self._hashes, self._lengths, self._text = array("Q"), array("B"), bytearray()
@@ -122,23 +130,23 @@ class KeptIds:
 
     @property
     def hashes(self) -> NDArray[np.uint64]:
-        """uint64 (n,), in their order."""
+        """The hashes of the ids in the order of arrival, uint64 (n,)."""
         return np.frombuffer(self._hashes, np.uint64)
 
     def beginning(self, at: int) -> str:
-        """What is kept of an id: all of it, or the beginning of a long one."""
+        """The kept text of the id at a place: the whole id, or the beginning of a long id."""
         first = sum(self._lengths[:at])
         return self._text[first : first + self._lengths[at]].decode(errors="replace")
 
     def __iter__(self) -> Iterator[str]:
-        """What is kept of each."""
+        """Yield the kept text of each id."""
         first = 0
         for length in self._lengths:
             yield self._text[first : first + length].decode(errors="replace")
             first += length
 
     def __getitem__(self, at: int) -> str:
-        """What a message shows of an id, quoted."""
+        """The kept text of an id in quotes, as a message shows it."""
         return repr(self.beginning(at))
 
 
@@ -170,14 +178,14 @@ class IdIndex:
         np.save(path, np.stack([self.hashes, self.rows.view(np.uint64)]))
 
     def find(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The row of each hash, -1 where there is none. *Shape:* (m,) -> (m,)."""
+        """The row of each hash; -1 for a hash that is not in the index. *Shape:* (m,) -> (m,)."""
         if not len(self.hashes):
             return np.full(len(hashes), -1, np.int64)
         places = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)
         return np.where(self.hashes[places] == hashes, self.rows[places], -1)
 
     def find_ids(self, ids: Iterable[str]) -> NDArray[np.int64]:
-        """The row of each id, -1 where there is none."""
+        """The row of each id, int64 (m,); -1 for an id that is not in the index."""
         return self.find(np.fromiter((id_hash(identifier) for identifier in ids), np.uint64))
 
     def first_duplicate(self) -> tuple[int, int] | None:

@@ -1,4 +1,4 @@
-"""A file that a format reads, before it is known whether it is there."""
+"""The description of a file that a format reads, whether or not the file exists."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +9,14 @@ from condensery.system.inputs import fault, fault_of_either, opened, resolve
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """A file that is read: what it is for, where it is expected (with or without ``.gz``), and how to get it.
+    """A file that is read.
 
-    ``exact``: under this very name. ``may_be_empty``: no bytes are a content too.
+    Attributes:
+        role: the purpose of the file, such as ``corpus`` or ``qrels of train``.
+        path: where the file is expected, with or without ``.gz``.
+        hint: how to get the file, or how to do without it; the end of messages.
+        exact: whether the file must have exactly this name.
+        may_be_empty: whether a file of no bytes is accepted.
     """
 
     role: str
@@ -21,24 +26,27 @@ class InputFile:
     may_be_empty: bool = False
 
     def existing_path(self) -> Path | None:
-        """The file as it is on disk, if it is there; ``UserError`` where its plain and its packed form differ."""
+        """The file on disk, or None. Raises ``UserError`` where its plain and its packed form both exist and differ."""
         return (None if fault(self.path) else self.path) if self.exact else resolve(self.path)
 
     def fault(self) -> str:
-        """What is wrong with the place where it is expected; empty where a file is there."""
+        """Why there is no file at the expected place, in words; empty where the file is there."""
         if self.existing_path():
             return ""
         return fault(self.path) if self.exact else fault_of_either(self.path)
 
     def open_path(self) -> Path:
-        """The file as it is on disk; ``UserError`` that says what stands there instead."""
+        """The file on disk. Raises ``UserError`` where it is missing; the message says what stands in its place."""
         path = self.existing_path()
         if path is None:
             raise UserError(f"{self.path}: {self.fault()}; it is the {self.role}{self.hint}")
         return path
 
     def look(self) -> Path:
-        """The same, after a look at its first bytes; ``UserError`` for none, and for what is no text."""
+        """The file on disk, after a check of its first bytes.
+
+        Raises ``UserError`` where the file is missing, is empty (unless it may be), or is no text.
+        """
         path = self.open_path()
         with opened(path) as (stream, _):
             if not self.may_be_empty and not stream.peek(1):

@@ -1,4 +1,4 @@
-"""Judgements and given negatives while a collection is written: collected by id, checked, then turned into rows."""
+"""Collects judgements and given negatives by id while a collection is written; checks them and turns them into rows."""
 
 from array import array
 from collections.abc import Callable
@@ -11,23 +11,23 @@ from condensery.text.ids import IdIndex, KeptIds, id_hash
 from condensery.text.line_numbers import Places
 
 Rows = NDArray[np.int32]
-Hint = Callable[[str], str]  # of an id that is not there: what is said of one that looks the same
+Hint = Callable[[str], str]  # unknown id -> hint at a known id that looks the same
 
 
 def no_hint(identifier: str) -> str:
-    """Nothing."""
+    """The empty hint."""
     return ""
 
 
 class Judgements:
-    """The judgements of one split as they arrive: ids, grades and places; no text is kept."""
+    """The judgements of one split in the order of arrival: ids, grades and places; no text is kept."""
 
     def __init__(self, split: str) -> None:
         self.split = split
         self.queries, self.passages, self.grades, self.places = KeptIds(), KeptIds(), array("i"), Places()
 
     def add(self, query_id: str, passage_id: str, grade: int, where: str) -> None:
-        """Take one judgement; ``UserError`` for a grade that does not fit 32 bits."""
+        """Add one judgement. Raises ``UserError`` for a grade that does not fit 32 bits."""
         self.queries.add(query_id)
         self.passages.add(passage_id)
         try:
@@ -44,10 +44,21 @@ class Judgements:
         like_query: Hint = no_hint,
         like_passage: Hint = no_hint,
     ) -> tuple[Rows, int]:
-        """The judgements as int32 (n, 3) rows (query row, passage row, grade), sorted, and how many were left out.
+        """Turn the judgements into rows of the collection.
 
-        Left out are exact repetitions and judgements of passages whose hash is in ``dropped``. Raises ``UserError`` for
-        an id that is not there, for two grades of one pair and for a query without a relevant passage.
+        Exact repetitions, and judgements of passages whose hash is in ``dropped``, are left out.
+
+        Args:
+            queries, passages: find the row of a query id and of a passage id.
+            dropped: hashes of the ids of passages that are not in the collection.
+            like_query, like_passage: give the hint for an unknown id.
+
+        Returns:
+            The judgements, int32 (n, 3): query row, passage row and grade, sorted; and the number of judgements that
+            were left out.
+
+        Raises:
+            UserError: an id is unknown, a pair has two grades, or a query has no relevant passage.
         """
         passage_hashes = self.passages.hashes
         query_rows = queries.find(self.queries.hashes)
@@ -55,7 +66,7 @@ class Judgements:
         kept = ~np.isin(passage_hashes, np.array(sorted(dropped), np.uint64))
         self._complain(query_rows < 0, "no query has this query id", self.queries, like_query)
         self._complain((passage_rows < 0) & kept, "no passage has this passage id", self.passages, like_passage)
-        triples = np.stack([query_rows, passage_rows, np.frombuffer(self.grades, np.int32)], axis=1)
+        triples = np.stack([query_rows, passage_rows, np.frombuffer(self.grades, np.int32)], axis=1)  # (judgements, 3)
         places = np.flatnonzero(kept)
         places = places[np.lexsort(triples[places].T[::-1])]
         rows = triples[places]
@@ -93,13 +104,13 @@ class Judgements:
 
 
 class GivenNegatives:
-    """The hard negatives that an input names, as they arrive: ids and places."""
+    """The hard negatives that an input names, in the order of arrival: ids and places."""
 
     def __init__(self) -> None:
         self.queries, self.passages, self.counts, self.places = array("Q"), KeptIds(), array("q"), Places()
 
     def add(self, query_id: str, passage_ids: list[str], where: str) -> None:
-        """Take the negatives of one query, best first."""
+        """Add the negatives of one query, best first."""
         self.queries.append(id_hash(query_id))
         for identifier in passage_ids:
             self.passages.add(identifier)
@@ -107,10 +118,15 @@ class GivenNegatives:
         self.places.add(where)
 
     def resolve(self, queries: IdIndex, passages: IdIndex, dropped: set[int], like_passage: Hint = no_hint) -> Rows:
-        """Pairs of query row and passage row, int32 (n, 2), by query, in the order in which each query's came.
+        """Turn the negatives into rows of the collection.
 
-        Left out are those of queries that were left out, and passages whose hash is in ``dropped``. Raises
-        ``UserError`` for a passage that is not there.
+        Negatives of queries that were left out, and passages whose hash is in ``dropped``, are left out.
+
+        Returns:
+            Pairs of query row and passage row, int32 (n, 2), sorted by query. The negatives of a query keep their order.
+
+        Raises:
+            UserError: a passage is unknown.
         """
         hashes, counts = self.passages.hashes, np.frombuffer(self.counts, np.int64)
         query_rows = np.repeat(queries.find(np.frombuffer(self.queries, np.uint64)), counts)

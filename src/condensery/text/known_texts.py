@@ -1,4 +1,4 @@
-"""The texts of passages that stand in an input more than once: the same under one id, or the input is refused."""
+"""Checks passages that stand in an input more than once: one id must have the same text everywhere."""
 
 from array import array
 
@@ -9,16 +9,18 @@ from condensery.text.records import Passage
 
 
 class KnownTexts:
-    """The texts of the passages that queries bring along, by id: of each a hash and the place, in some 150 bytes.
+    """Remembers by id the passages that queries bring along: a hash of the text and the place, some 150 bytes each.
 
-    ``with_titles``: two titles make two texts as well. A corpus may have titles that its queries' passages lack.
+    Args:
+        with_titles: whether passages with different titles count as different texts. False where there is a corpus: it
+            may have titles that the passages of the queries lack.
     """
 
     def __init__(self, with_titles: bool) -> None:
         self.with_titles, self.rows, self.hashes, self.places = with_titles, dict[int, int](), array("Q"), Places()
 
     def take(self, passage: Passage, place: str) -> bool:
-        """Keep the text; whether the id is a new one. Raises ``UserError`` as ``check``."""
+        """Remember the passage. Returns whether its id is new. Raises ``UserError`` as ``check``."""
         if self.check(passage, place):
             return False
         self.rows[id_hash(passage.id)] = len(self.hashes)
@@ -27,7 +29,7 @@ class KnownTexts:
         return True
 
     def check(self, passage: Passage, place: str) -> bool:
-        """Whether the id is known. Raises ``UserError`` where it is known with another text; white space does not count."""
+        """Whether the id is known. Raises ``UserError`` where the id has another text; white space does not count."""
         row = self.rows.get(id_hash(passage.id))
         if row is not None and self.hashes[row] != self._hash(passage):
             raise UserError(

@@ -1,7 +1,7 @@
-"""What the language of a collection changes in its words: what counts as one letter, and which letters are taken in pairs.
+"""Rules of languages for terms: which letters count as the same, and which letters are taken in pairs.
 
-Every language but ``words`` takes scripts without blanks in pairs of characters (``text.words.terms``), whatever else
-stands beside them. The foldings are those of Lucene's ArabicNormalizationFilter, PersianNormalizationFilter and
+Every language but ``words`` takes scripts without blanks in pairs of characters (``text.words.terms``), also within texts
+of other scripts. The foldings are those of Lucene's ArabicNormalizationFilter, PersianNormalizationFilter and
 TurkishLowerCaseFilter.
 """
 
@@ -23,10 +23,10 @@ from condensery.text.words import (
     terms,
 )
 
-AUTO, ANY, WORDS = "auto", "any", "words"  # guessed; no language in particular; words alone, none taken in pairs
-SAMPLE, CHARACTERS = 1_000, 2_000  # passages that a guess looks at, and of each the first characters
-SHARE = 0.1  # of the letters, from which on a script says the language
-DOTLESS = 0.01  # of the letters: Turkish has 5 in 100, other languages none
+AUTO, ANY, WORDS = "auto", "any", "words"  # guessed; no particular language; words alone, without pairs of characters
+SAMPLE, CHARACTERS = 1_000, 2_000  # passages that a guess reads, and the first characters of each
+SHARE = 0.1  # share of the letters from which on a script decides the language
+DOTLESS = 0.01  # share of the dotless i from which on a text is Turkish; Turkish has 5 in 100, other languages none
 
 _ARABIC_LETTERS = "\u0620-\u065f\u066e-\u06ff\u0750-\u077f\u0870-\u08ff\ufb50-\ufdff\ufe70-\ufefe"
 _HEBREW_LETTERS = "\u0590-\u05ff\ufb1d-\ufb4f"
@@ -37,10 +37,10 @@ class Language:
     """How a text becomes terms.
 
     Attributes:
-        paired: letters that are taken in pairs, as the inside of a character class; empty: none.
-        before: what stands for what before letters are made small.
-        letters: code of a letter or mark -> what stands for it in a word; None: nothing.
-        says: what that makes of terms, for people.
+        paired: letters that are taken in pairs, as the inside of a character class; empty: no letters are.
+        before: (text, replacement) pairs that are applied before letters are made small.
+        letters: code of a letter or mark -> its replacement in a term; None: the letter is left out.
+        says: the effect on terms in words, for people.
     """
 
     paired: str = UNSPACED
@@ -56,7 +56,7 @@ class Language:
         return [term.translate(self.letters) for term in found] if self.letters and not text.isascii() else found
 
     def is_half_a_pair(self, term: str) -> bool:
-        """Whether a term is a single character of those that are taken in pairs."""
+        """Whether a term is a single character of a script that is taken in pairs."""
         return bool(self.paired) and runs_of(self.paired).match(term) is not None and is_one_character(term)
 
 
@@ -65,7 +65,7 @@ def _nothing(*codes: int) -> dict[int, str | None]:
 
 
 def _one_of_each(*alike: str) -> dict[int, str | None]:
-    """The first letter of each group for all of it."""
+    """Map each letter of a group to the first letter of the group."""
     return {ord(letter): group[0] for group in alike for letter in group}
 
 
@@ -83,7 +83,7 @@ _FORMS = "vowel points do not count, nor do the forms of alef, yeh, kaf and heh"
 _ARABIC = Language(letters=_POINTS | _one_of_each("اآأإٱ", "يىیے", "كک", "هةۀہۂۃ"), says=_FORMS)
 _PERSIAN = Language(
     letters=_POINTS | _one_of_each("اآأإٱ", "یيىے", "کك", "هةۀہۂۃ"), says=_FORMS
-)  # as its stemmer has them
+)  # the forms of the Persian stemmer
 _PAIRED = Language()
 
 LANGUAGES = {
@@ -97,7 +97,7 @@ LANGUAGES = {
     "hebrew": Language(letters=_HEBREW_POINTS, says="vowel points do not count"),
 }
 
-_SCRIPTS = {  # language -> its letters; the first of equal ones
+_SCRIPTS = {  # language -> its letters; of equal counts the first language wins
     "chinese": HAN,
     "japanese": KANA,
     "korean": HANGUL,
@@ -111,7 +111,7 @@ _SCRIPTS = {  # language -> its letters; the first of equal ones
 
 
 def check_language(name: str) -> str:
-    """``name`` itself. Raises ``ValueError`` where it is none of ``LANGUAGES``, nor ``auto``."""
+    """Return ``name``. Raises ``ValueError`` where it is neither a key of ``LANGUAGES`` nor ``auto``."""
     if name not in LANGUAGES and name != AUTO:
         known = [AUTO, *LANGUAGES]
         near = close_to(name, known)
@@ -124,10 +124,13 @@ def check_language(name: str) -> str:
 
 
 def guess(texts: Sequence[str]) -> str:
-    """The language by the letters of a sample of the texts; ``any`` where there is nothing to be done for it.
+    """Guess the language from the letters of a sample of the texts.
 
-    A script tells it from a tenth of the letters on. Arabic stands for all that is written in its letters, and Turkish for
-    all that has a dotless i.
+    A script decides the language when it has a tenth of the letters. Arabic stands for all languages in Arabic letters,
+    and Turkish for all languages with a dotless i.
+
+    Returns:
+        A key of ``LANGUAGES``; ``any`` where the language has no rules of its own.
     """
     step = max(1, len(texts) // SAMPLE)
     sample = (texts[at][:CHARACTERS] for at in range(0, len(texts), step))

@@ -1,4 +1,4 @@
-"""Where each row came from, in 8 bytes a row, so that a fault found at the end still names its file and line."""
+"""The places that rows came from, in 8 bytes a row. So a fault that is found at the end still names file and line."""
 
 import re
 from array import array
@@ -24,7 +24,7 @@ class Places:
 
     def path(self, row: int) -> str:
         """The file of a place."""
-        return re.sub(r":\d+$", "", list(self._paths)[self._path[row]])  # of path:line:column the line is kept with it
+        return re.sub(r":\d+$", "", list(self._paths)[self._path[row]])  # of path:line:column the path keeps the line
 
     def __getitem__(self, row: int) -> str:
         path = list(self._paths)[self._path[row]]

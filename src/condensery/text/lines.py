@@ -1,4 +1,4 @@
-"""Lines of input files, plain or gzip, with their place; one way of saying what is wrong with a line."""
+"""Reads lines of input files, plain or gzip, with their place; faults of lines are reported in one way."""
 
 import csv
 import io
@@ -16,9 +16,9 @@ from condensery.system.inputs import MEGABYTE, opened
 from condensery.system.progress import progress
 
 BOM = b"\xef\xbb\xbf"
-LONGEST = 256 * MEGABYTE  # bytes of a line, characters of a field or an entry; beyond it a file is taken to be broken
+LONGEST = 256 * MEGABYTE  # bytes of a line, characters of a field or an entry; a file with longer ones counts as broken
 
-SHOW_FROM = 32 * MEGABYTE  # smaller files are read before a person would look at a bar
+SHOW_FROM = 32 * MEGABYTE  # progress is shown for files of this size and larger; smaller files are read too quickly
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
@@ -28,8 +28,14 @@ Kind = TypeVar("Kind")
 def read_lines(path: Path, show: bool = True) -> Iterator[tuple[str, str]]:
     """Yield (place, line) for every line; place is ``path:number``, the line has no line end.
 
-    A byte-order mark and Windows line ends are taken away. Raises ``UserError`` for a missing file, a broken gzip file
-    and bytes that are not UTF-8. ``show``: the progress of a large file; not where several are read side by side.
+    A byte-order mark and Windows line ends are removed.
+
+    Args:
+        path: the file, plain or gzip.
+        show: whether to show the progress of a large file; False where several files are read side by side.
+
+    Raises:
+        UserError: the file is missing, is a broken gzip file, or holds bytes that are not UTF-8.
     """
     for number, raw in enumerate(_raw_lines(path, show), start=1):
         if len(raw) == LONGEST:
@@ -65,7 +71,7 @@ def _raw_lines(path: Path, show: bool) -> Iterator[bytes]:
 
 
 def _check_line_ends(first: bytes, stream: io.BufferedReader, path: Path) -> None:
-    """Raise ``UserError`` where the first line is all that there is and holds line ends of old Macs within it."""
+    """Raise ``UserError`` where the file is a single line that holds line ends of old Macs (CR)."""
     within = b"\r" in first.rstrip(b"\r\n")
     if within and (len(first) == LONGEST or not stream.peek(1)):
         raise UserError(f"{path}: its lines end in a carriage return (CR) alone; save the file with line feeds (LF)")
@@ -83,9 +89,9 @@ def read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def read_columns(path: Path, names: Sequence[str], separator: str | None = "\t") -> Iterator[tuple[str, list[str]]]:
-    """Yield (place, fields) for every line of a file of columns; ``UserError`` where the number of columns is wrong.
+    """Yield (place, fields) for every line of a file with the columns ``names``.
 
-    ``separator=None`` splits at any run of white space.
+    ``separator=None`` splits at any run of white space. Raises ``UserError`` where the number of columns is wrong.
     """
     for place, line in read_lines(path):
         if not line:
@@ -99,15 +105,15 @@ def read_columns(path: Path, names: Sequence[str], separator: str | None = "\t")
 
 
 def csv_rows(lines: Iterable[str], **how: Any) -> Any:
-    """A ``csv.reader`` whose fields may be as long as a line; ``how`` as for ``csv.reader``."""
-    csv.field_size_limit(LONGEST)  # of the whole process, so not before such a file is read; by default 131,072
+    """A ``csv.reader`` whose fields may have up to ``LONGEST`` characters; ``how`` goes to ``csv.reader``."""
+    csv.field_size_limit(LONGEST)  # holds for the whole process, so it is set only here; the default is 131,072
     return csv.reader(lines, **how)
 
 
 def read_csv(path: Path, expected: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield (place, fields) for every row of a file of columns between commas; a quoted field may go over line ends.
+    """Yield (place, fields) for every row of a CSV file. A quoted field may hold line ends.
 
-    ``UserError`` where it is no such file; ``expected`` says then what the file is.
+    Raises ``UserError`` where the file is not valid CSV; the message says with ``expected`` what the file must be.
     """
     begin = 1
     rows = csv_rows((line + "\n" for _, line in read_lines(path)), strict=True)
@@ -121,9 +127,9 @@ def read_csv(path: Path, expected: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def read_quoted(path: Path, names: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield (place, fields) for every line of a file of columns between tabs, in which a field may be "quoted".
+    """Yield (place, fields) for every line of a file with tabs between the columns ``names``; fields may be "quoted".
 
-    A quote inside a quoted field is doubled, and no field goes over a line end. ``UserError`` where the number of
+    A quote inside a quoted field is doubled, and no field holds a line end. Raises ``UserError`` where the number of
     columns is wrong.
     """
     for place, line in read_lines(path):
@@ -141,14 +147,14 @@ def read_quoted(path: Path, names: Sequence[str]) -> Iterator[tuple[str, list[st
 
 
 def fields_of(record: dict[str, Any]) -> str:
-    """The fields of a JSON object as a message names them."""
+    """The names of the fields of a JSON object, for a message; the first eight at most."""
     return f"fields here: {', '.join(shown(name) for name in list(record)[:8]) or 'none'}"
 
 
 def field(record: dict[str, Any], name: str, place: str, kind: type[Kind], default: Kind | None = None) -> Kind:
     """The field ``name`` of a JSON object, which must be of type ``kind``.
 
-    A missing or null field is ``default`` where one is given, otherwise a ``UserError``.
+    A missing or null field gives ``default``. Raises ``UserError`` where there is no default, or the type is another.
     """
     value = record.get(name)
     if value is None and default is not None:
@@ -161,7 +167,7 @@ def field(record: dict[str, Any], name: str, place: str, kind: type[Kind], defau
 
 
 def check_whole(text: str, what: str, place: str) -> None:
-    """Raise ``UserError`` where ``text`` holds half a character, which JSON can escape and UTF-8 cannot hold."""
+    """Raise ``UserError`` where ``text`` holds a lone surrogate, which JSON can escape but UTF-8 cannot hold."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -169,22 +175,22 @@ def check_whole(text: str, what: str, place: str) -> None:
 
 
 def integer(value: str, name: str, place: str) -> int:
-    """A whole number that is written in a column called ``name``; anything else is a ``UserError``."""
+    """The whole number that the column ``name`` holds as text. Raises ``UserError`` for any other text."""
     if not re.fullmatch(r"[+-]?\d{1,18}", value, re.ASCII):
         raise UserError(f'{place}: the {name} must be a whole number, not "{shown(value)}"')
     return int(value)
 
 
 def decimal(value: str) -> float:
-    """A number as it is written with digits, point and exponent; NaN for anything else.
+    """The number that a text of digits, point and exponent stands for; NaN for any other text.
 
-    Python alone would take 0_1, digits of other scripts, and words such as infinity.
+    Python's ``float`` alone would also accept 0_1, digits of other scripts, and words such as infinity.
     """
     return float(value) if NUMBER.fullmatch(value) else math.nan
 
 
 def read_value(text: str, place: str) -> Any:
-    """The JSON value that a line holds; ``UserError`` with its ``place`` where it holds none."""
+    """The JSON value of a line. Raises ``UserError`` with its ``place`` where the line is not valid JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -192,7 +198,7 @@ def read_value(text: str, place: str) -> Any:
 
 
 def json_fault(error: Exception) -> str:
-    """What is wrong with a line of JSON, with the column; its line is known to who asks."""
+    """The fault of a line of JSON, with its column. The caller knows the number of the line."""
     if isinstance(error, json.JSONDecodeError):
         return f"{error.msg} at column {error.colno}"
     return "nested too deeply" if isinstance(error, RecursionError) else "a number has too many digits"

@@ -1,4 +1,4 @@
-"""Queries made for passages: the files in which they are published, and their way into rows."""
+"""Queries made for passages: reads their published files, and sorts the queries by the row of their passage."""
 
 import glob
 from array import array
@@ -28,7 +28,7 @@ _READ = 4096  # rows at a time
 
 
 def query_files(path: str) -> list[Path]:
-    """The files that ``path`` names (a file, a folder or a glob), sorted. Raises ``UserError`` where there are none."""
+    """The files that ``path`` (a file, a folder or a glob) names, sorted. Raises ``UserError`` where there are none."""
     named = expanded(path)
     what = standing(named)
     if what == FOLDER:
@@ -47,7 +47,7 @@ def query_files(path: str) -> list[Path]:
 
 
 def format_of(files: list[Path]) -> Format:
-    """What ``auto`` stands for: told by the ending of the first file, otherwise by its first line."""
+    """The format that ``auto`` stands for: told by the ending of the first file, or else by its first line."""
     name = files[0].name.removesuffix(".gz")
     for ending, known in _ENDINGS.items():
         if name.endswith(ending):
@@ -59,13 +59,21 @@ def format_of(files: list[Path]) -> Format:
 def read_query_files(files: list[Path], kind: Format, passages: TextTable) -> Iterator[Pair]:
     """Yield (row of the passage, query) for every query, in the order of the files.
 
-    - jsonl: objects with the id of a passage (id, _id or passage) and its queries (queries, predicted_queries, query or
-      text: a string or a list of strings; querygen: one string with a query a line).
-    - tsv: id of a passage, tab, query; a passage may have several lines.
-    - lines: line i of each file is a query of passage i; a blank line is none. That is how docTTTTTquery's are published.
+    Args:
+        files: the files of queries, as ``query_files`` lists them.
+        kind: the format of the files:
+
+            - jsonl: one object a line with the id of a passage (id, _id or passage) and its queries. The field queries,
+              predicted_queries, query or text holds a string or a list of strings; querygen holds one string with a
+              query a line.
+            - tsv: id of a passage, tab, query; a passage may have several lines.
+            - lines: line i of each file is a query of passage i; a blank line is no query. The queries of docTTTTTquery
+              are published so.
+        passages: the table of passages that the ids, or the numbers of the lines, refer to.
 
     Raises:
-        UserError: a line that is broken or names an unknown passage, or a file with another number of lines than passages.
+        UserError: a line is broken or names an unknown passage, or a file of ``lines`` has another number of lines
+            than there are passages.
     """
     if kind == "lines":
         yield from _by_line(files, len(passages))
@@ -110,7 +118,7 @@ def _one_of(record: dict[str, Any], names: tuple[str, ...], place: str) -> str:
 
 
 def _by_line(files: list[Path], passages: int) -> Iterator[Pair]:
-    """Read all files side by side, so that the queries of a passage come together."""
+    """Read line i of all files before line i + 1, so that the queries of a passage come together."""
     wanted, row = f"line i must be a query of passage i of {passages:,}", -1
     with progress("reading queries", passages, "passages") as task:
         for row, lines in enumerate(zip_longest(*(read_lines(file, show=False) for file in files))):
@@ -127,31 +135,34 @@ def _by_line(files: list[Path], passages: int) -> Iterator[Pair]:
 
 
 def distinct(queries: Iterable[str]) -> list[str]:
-    """The queries that have something to read, white space evened out, each once, in their order."""
+    """The queries that hold a visible character, each once, in their order; runs of white space become one blank."""
     evened = (" ".join(query.split()) for query in queries)
     return list(dict.fromkeys(query for query in evened if any(map(_is_read, query))))
 
 
 def _is_read(character: str) -> bool:
-    """Whether every tokenizer sees it: a letter, number, punctuation or symbol, but what stands for a broken byte."""
+    """Whether every tokenizer sees the character: a letter, number, punctuation or symbol, except U+FFFD.
+
+    U+FFFD stands for a broken byte.
+    """
     return category(character)[0] in "LNPS" and character != "\ufffd"
 
 
 class QuerySorter:
-    """Takes queries in any order and gives them back by passage; they wait on disk, in memory are their rows alone."""
+    """Takes queries in any order and gives them back by passage. The texts wait on disk; memory holds only their rows."""
 
     def __init__(self, path: Path) -> None:
         self.path, self._rows = path, array("q")
 
     def take(self, pairs: Iterable[Pair]) -> None:
-        """Read all pairs, once."""
+        """Read all pairs and write their queries to disk. To be called once."""
         with TableWriter(self.path, ("text",)) as table:
             for row, query in pairs:
                 table.add((query,), len(query))
                 self._rows.append(row)
 
     def by_passage(self, passages: int) -> Iterator[list[str]]:
-        """The queries of each of ``passages`` passages, ``distinct``."""
+        """Yield the distinct queries (see ``distinct``) of each of ``passages`` passages, in row order."""
         rows: NDArray[np.int64] = np.frombuffer(self._rows, np.int64) if self._rows else np.empty(0, np.int64)
         order = np.argsort(rows, kind="stable")
         starts = np.searchsorted(rows[order], np.arange(passages + 1))

@@ -1,4 +1,4 @@
-"""The three things that a collection is made of, one at a time, as a reader yields them."""
+"""The three records that a reader yields: passages, queries and documents."""
 
 from dataclasses import dataclass
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 class Passage:
     """A piece of text that can be retrieved.
 
-    ``document`` is the id of the document that it was cut from; ``None`` where the source knows no documents: the
-    passage is then a document of its own.
+    ``document`` is the id of the document that the passage was cut from. It is ``None`` where the source knows no
+    documents; each passage is then a document of its own.
     """
 
     id: str
@@ -19,7 +19,7 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A question, or whatever is typed into a search box; ``answers`` where any of several texts answers it."""
+    """A question, or any text that is typed into a search box. ``answers``: the known answers, any of which is right."""
 
     id: str
     text: str
@@ -28,7 +28,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text for pre-training that is not itself part of what is searched, as passages in reading order."""
+    """A text for pre-training, as passages in reading order. Documents are not searched."""
 
     id: str
     title: str

@@ -1,4 +1,4 @@
-"""How much a sentence says: the mean idf of its distinct words."""
+"""Salience of a sentence: the mean idf of its distinct words."""
 
 import math
 from collections import Counter
@@ -10,8 +10,12 @@ from condensery.text.words import number_of_plain_words, terms
 class Salience:
     """Inverse document frequencies of words: idf(w) = ln(1 + (N - n(w) + 0.5) / (n(w) + 0.5)), as in BM25.
 
-    N is the number of passages, n(w) the number of those that hold w. Words are ``text.words.terms``: of scripts without
-    blanks, pairs of characters.
+    N is the number of passages; n(w) is the number of passages that hold w. Words are ``text.words.terms``: in scripts
+    without blanks they are pairs of characters.
+
+    Args:
+        passages: N.
+        holding: n(w) of each word.
     """
 
     def __init__(self, passages: int, holding: Counter[str]) -> None:
@@ -19,7 +23,7 @@ class Salience:
 
     @classmethod
     def of(cls, texts: Iterable[str], advance: Callable[[int], None] = lambda n: None) -> "Salience":
-        """Count the words of all passages; ``advance`` hears of each."""
+        """Count in how many passages each word occurs. ``advance(1)`` is called after each passage."""
         holding: Counter[str] = Counter()
         number = 0
         for text in texts:
@@ -29,12 +33,16 @@ class Salience:
         return cls(number, holding)
 
     def of_words(self, words: Sequence[str]) -> float:
-        """The mean idf of the distinct words, 0 where there are none."""
+        """The mean idf of the distinct words; 0 where there are none."""
         distinct = set(words)
         return math.fsum(self._idf(word) for word in distinct) / len(distinct) if distinct else 0.0
 
     def ranked(self, sentences: Sequence[str], minimum_words: int, maximum_words: int) -> list[int]:
-        """The places of the sentences that have so many words, most salient first, equal ones in their order."""
+        """Rank the sentences that have ``minimum_words`` to ``maximum_words`` words.
+
+        Returns:
+            The places of these sentences, the most salient first. Sentences of equal salience keep their order.
+        """
         numbers = map(number_of_plain_words, sentences)
         fit = [place for place, number in enumerate(numbers) if minimum_words <= number <= maximum_words]
         return sorted(fit, key=lambda place: -self.of_words(terms(sentences[place])))

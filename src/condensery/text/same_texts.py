@@ -1,8 +1,8 @@
-"""Texts that stand several times under different ids: which they are, told by 64-bit hashes.
+"""Finds texts that occur several times under different ids, by 64-bit hashes.
 
-Two texts are the same in Unicode's form NFC and with white space evened out: how a file was written makes no difference.
-Case and punctuation do. Hashes are those of ``condensery.text.ids``, with the same chance of a mistake: among 8.8 million
-texts 2e-6.
+Two texts are the same when they are equal in Unicode's form NFC and with each run of white space as one blank. Case and
+punctuation make a difference. The hashes are those of ``condensery.text.ids``, with the same chance of a collision: 2e-6
+among 8.8 million texts.
 """
 
 import unicodedata
@@ -21,22 +21,22 @@ Ids = NDArray[np.int64]
 
 
 def plain(text: str) -> str:
-    """A text in NFC, its words one blank apart: equal for texts that are the same."""
+    """A text in NFC with single blanks between its words; equal for texts that are the same."""
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 
 def text_hashes(texts: Iterable[str]) -> NDArray[np.uint64]:
-    """A hash of each text, (n,), equal for texts that are the same."""
+    """A hash of each text, uint64 (n,); equal for texts that are the same."""
     return np.fromiter((id_hash(plain(text)) for text in texts), np.uint64)
 
 
 @dataclass(frozen=True)
 class SameTexts:
-    """The rows of a table whose text an earlier row has, too.
+    """The rows of a table that repeat the text of an earlier row.
 
     Attributes:
-        rows: (m,) ascending.
-        firsts: (m,) the first row that has the text of each.
+        rows: (m,) the repeating rows, ascending.
+        firsts: (m,) for each of ``rows`` the first row with the same text.
     """
 
     rows: Ids
@@ -44,7 +44,10 @@ class SameTexts:
 
     @classmethod
     def of(cls, index: IdIndex) -> "SameTexts":
-        """From the hashes of all texts. A row may have several: it is the same as each row that has one of them."""
+        """Find the repeating rows by the hashes of all texts.
+
+        A row may have several hashes; it is the same as every row that shares one of them.
+        """
         equal = np.flatnonzero(index.hashes[1:] == index.hashes[:-1])
         one, other = index.rows[equal], index.rows[equal + 1]
         if not len(equal):
@@ -60,7 +63,7 @@ class SameTexts:
         return cls(rows[rows > firsts], firsts[rows > firsts])
 
     def first(self, rows: NDArray[np.integer]) -> Ids:
-        """The first row that has the text of each row, of any shape; -1 stays -1."""
+        """For each of ``rows`` the first row with the same text. Any shape, which is kept; -1 stays -1."""
         same: Ids = rows.astype(np.int64)
         if len(self.rows):
             at = np.minimum(np.searchsorted(self.rows, same), len(self.rows) - 1)
@@ -68,14 +71,14 @@ class SameTexts:
         return same
 
     def copies(self, firsts: Ids) -> Ids:
-        """All rows that have a text of the rows ``firsts`` (n,), ascending; these are first rows themselves."""
+        """All rows with the text of one of the first rows ``firsts`` (n,), these included, ascending."""
         ordered, rows = self._by_first
         begins, ends = (np.searchsorted(ordered, firsts, side) for side in ("left", "right"))
         later = [rows[begin:end] for begin, end in zip(begins, ends, strict=True) if end > begin]
         return np.unique(np.concatenate([firsts, *later]))
 
     def numbers(self, firsts: Ids) -> Ids:
-        """How many rows have the text of each of the rows ``firsts`` (n,)."""
+        """For each of the first rows ``firsts`` (n,) the number of rows with its text, (n,)."""
         ordered, _ = self._by_first
         return 1 + np.searchsorted(ordered, firsts, "right") - np.searchsorted(ordered, firsts, "left")
 
@@ -86,12 +89,12 @@ class SameTexts:
 
 
 class PassageTexts:
-    """The passages of a collection by their text: 16 bytes a passage, twice where there are titles.
+    """Finds passages of a collection by their text. It holds 16 bytes a passage, twice that where there are titles.
 
-    All texts are read once, 8.8 million in about a minute.
+    All texts are read once: 8.8 million in about a minute.
 
     Attributes:
-        same: passages whose text, or title and text, an earlier one has.
+        same: the passages whose text, or title and text, an earlier passage has.
     """
 
     def __init__(self, passages: TextTable) -> None:
@@ -109,9 +112,14 @@ class PassageTexts:
         self.same = SameTexts.of(IdIndex(both[order], rows[order]) if titled else self._whole)
 
     def with_texts(self, hashes: NDArray[np.uint64]) -> tuple[Ids, Ids]:
-        """The passages whose text, or title and text, is one of some texts (n,): the places of the texts, and rows.
+        """The passages whose text, or title and text, is one of the given texts.
 
-        Of passages that are the same the first alone.
+        Args:
+            hashes: uint64 (n,), the hashes of the texts.
+
+        Returns:
+            Two arrays (m,): the place of the text in ``hashes``, and the row of the passage. Of passages that are the
+            same, only the first is given.
         """
         whole = self._whole.find(hashes)
         begins, ends = (np.searchsorted(self._bare.hashes, hashes, side) for side in ("left", "right"))

@@ -1,4 +1,4 @@
-"""Sections of articles, and triplets of sentences out of them: two of one section, one of another (Ein Dor et al. 2018)."""
+"""Triplets of sentences from sections of articles: two of one section, the third of another (Ein Dor et al. 2018)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,17 +14,23 @@ Triplet = tuple[str, str, str]  # anchor, another sentence of its section, a sen
 
 @dataclass(frozen=True)
 class Article:
-    """The texts of each section, in the order in which the sections begin; what stands before the first heading is one."""
+    """An article: the texts of each section, in the order in which the sections begin.
+
+    The text before the first heading is a section too.
+    """
 
     id: str
     sections: list[list[str]]
 
 
 def read_articles(path: Path) -> Iterator[Article]:
-    """Read ``{"_id", "title", "passages": [...], "headings": [...]}``, one object a line, the two lists in parallel.
+    """Read articles, one JSON object a line: ``{"_id", "title", "passages": [...], "headings": [...]}``.
 
-    Raises ``UserError`` with file and line where there are no headings, or another number of them than of passages, and
-    for an id that is there twice.
+    ``headings`` holds for each passage the heading of its section.
+
+    Raises:
+        UserError: headings are missing, their number differs from that of the passages, or an id occurs twice. The
+            message names file and line.
     """
     places: dict[str, str] = {}
     for place, record in read_objects(path):
@@ -49,10 +55,15 @@ def read_articles(path: Path) -> Iterator[Article]:
 
 
 def section_triplets(sections: Sequence[Sequence[str]], number: int, *keys: int | str) -> Iterator[Triplet]:
-    """Yield at most ``number`` different triplets of the sentences of an article's sections, drawn with ``keys``.
+    """Draw at most ``number`` different triplets of sentences from the sections of one article.
 
-    Anchor, positive and negative are uniform among what is possible; a draw that is there already is left out, so that
-    a short article gives fewer.
+    Anchor, positive and negative are drawn uniformly among the possible sentences. A repeated draw is left out, so a
+    short article gives fewer triplets.
+
+    Args:
+        sections: the sentences of each section.
+        number: of draws.
+        keys: the keys of the random generator (see ``randomness.generator``).
     """
     flat = [(section, at) for section, sentences in enumerate(sections) for at in range(len(sentences))]
     anchors = [(section, at) for section, at in flat if 1 < len(sections[section]) < len(flat)]

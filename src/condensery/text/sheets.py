@@ -1,5 +1,7 @@
-"""Sheets that people fill in: CSV files, written so that no spreadsheet program changes a cell, and read back as it saves
-them."""
+"""Sheets that people fill in. They are CSV files, written so that spreadsheet programs change no cell.
+
+They are read back in the form in which a spreadsheet program saves them.
+"""
 
 import csv
 import io
@@ -21,7 +23,7 @@ NOWHERE = 1 << 30  # the place of a column that is not there
 
 
 def write_sheet(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write a sheet, with the mark that spreadsheet programs know UTF-8 by."""
+    """Write a sheet, with the byte-order mark by which spreadsheet programs recognise UTF-8."""
     with atomic(path) as temporary, open(temporary, "w", encoding="utf-8-sig", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(columns)
@@ -29,24 +31,27 @@ def write_sheet(path: Path, columns: Sequence[str], rows: Iterable[Sequence[obje
 
 
 def cell(text: str) -> str:
-    """A text as a cell: one line, without control characters, not longer than a cell and no formula."""
+    """Make a text fit for a cell: one line, no control characters, at most ``CELL`` characters, no formula."""
     line = _plain(text)[:CELL].rstrip()
     return f"'{line}" if line.startswith(FORMULA) else line  # numbers too: +5 would come back as 5
 
 
 def bare(text: str) -> str:
-    """A cell without what a spreadsheet program may add to it or take from it."""
+    """A cell without the parts that a spreadsheet program may add or remove, for comparing cells."""
     return _plain(text).lstrip("'").strip()
 
 
 def _plain(text: str) -> str:
-    """One line that UTF-8 can hold; a JSON file may give half a surrogate pair."""
+    """The text in one line that UTF-8 can hold; a JSON file may give lone surrogates."""
     held = unicodedata.normalize("NFC", text.encode(errors="replace").decode())
     return " ".join(CONTROL.sub(" ", held).split())
 
 
 def filled_sheets(sheets: Path | Sequence[Path], key: str = "sheets") -> list[Path]:
-    """The files that the key ``key`` names: files, or all ``*.csv`` of a folder. ``UserError``: none."""
+    """The files that the key ``key`` names: listed files, or all ``*.csv`` of a folder.
+
+    Raises ``UserError`` where a file is missing or the folder has none.
+    """
     if not isinstance(sheets, Path):
         paths = [expanded(path) for path in sheets]
     elif expanded(sheets).is_dir():
@@ -64,10 +69,12 @@ def filled_sheets(sheets: Path | Sequence[Path], key: str = "sheets") -> list[Pa
 
 
 def sheet_rows(path: Path, columns: Sequence[str], others: Sequence[str] = ()) -> Iterator[tuple[str, list[str]]]:
-    """(place, the cells of ``columns`` and ``others``) of every line that is not blank.
+    """Yield (place, the cells of ``columns`` and ``others``) of every line that is not blank.
 
-    Columns may stand in any order and further ones beside them; of ``others`` that are not there the cells are empty. Raises
-    ``UserError`` with the line where the file is no such sheet.
+    Columns may stand in any order, beside further columns. A column of ``others`` may be missing; its cells are empty.
+
+    Raises:
+        UserError: the file is no sheet with ``columns``. The message names the line.
     """
     text = _decoded(path)
     heading = next((line for line in text.splitlines() if line.strip()), "")

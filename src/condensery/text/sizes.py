@@ -1,4 +1,4 @@
-"""How large a collection is before it is read: counted from its files, or as it was published."""
+"""The size of a collection before it is read: estimated from its files, or as it was published."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -8,28 +8,28 @@ from condensery.errors import UserError
 from condensery.system.inputs import opened
 from condensery.text.input_file import InputFile
 
-CHARACTERS = 4.4  # of a token: English in a WordPiece of 30,522, the spaces included
+CHARACTERS = 4.4  # characters of a token: English text, WordPiece of 30,522 tokens, the spaces included
 UNPACKED = 3.0  # bytes of English text in a byte of gzip
-SAMPLE = 1 << 20  # bytes of a file from which the length of its lines is told
+SAMPLE = 1 << 20  # bytes at the beginning of a file from which the mean length of its lines is estimated
 PASSAGES = ("passages", "corpus")  # roles of the files with a passage a line
-TEXTS = ("text ", "documents", "extra documents")  # roles of files with whole texts
-PARAGRAPH = 100.0  # tokens of a passage of such a text
+TEXTS = ("text ", "documents", "extra documents")  # roles of the files with whole texts
+PARAGRAPH = 100.0  # tokens of a passage that is cut from a whole text
 JUDGED = ("queries of ", "questions of ", "qrels of ")  # roles of the files with a judged query a line
-HELD_OUT_SHARE = 10  # of the train queries at most one in so many becomes dev
+HELD_OUT_SHARE = 10  # at most one train query in 10 becomes a dev query
 READ = 1.2e-7  # CPU-seconds to read and write a byte of text; one core of an EPYC (Zen 5)
 
 
 @dataclass(frozen=True)
 class CollectionSizes:
-    """What is known of a collection; None = not known.
+    """The known sizes of a collection; None = not known.
 
     Attributes:
-        passages, documents: how many; each passage is a document where there are none besides.
-        passage_tokens, document_tokens: of each, the mean, about.
-        queries: judged queries by split.
-        unjudged: queries that no split judges.
-        reading: CPU-seconds to read it, about.
-        published: the sizes are those that were published; nothing was counted.
+        passages, documents: their numbers. Where there are no separate documents, each passage is a document.
+        passage_tokens, document_tokens: the mean number of tokens of a passage and of a document, estimated.
+        queries: the number of judged queries of each split.
+        unjudged: the number of queries that no split judges.
+        reading: CPU-seconds to read the collection, estimated.
+        published: whether the sizes are the published ones and nothing was counted.
     """
 
     passages: float | None = None
@@ -44,13 +44,13 @@ class CollectionSizes:
 
 @dataclass(frozen=True)
 class SentenceSizes:
-    """What is known of the examples of a sentence task.
+    """The sizes of the examples of a sentence task.
 
     Attributes:
-        examples: pairs or triplets by split.
-        each: sentences of an example.
-        tokens: of a sentence, the mean, about.
-        reading: CPU-seconds to read them, about.
+        examples: the number of pairs or triplets of each split.
+        each: the number of sentences of an example.
+        tokens: the mean number of tokens of a sentence, estimated.
+        reading: CPU-seconds to read the examples, estimated.
     """
 
     examples: Mapping[str, float]
@@ -60,12 +60,16 @@ class SentenceSizes:
 
     @property
     def sentences(self) -> float:
-        """Of all examples together."""
+        """The number of sentences of all examples together."""
         return self.each * sum(self.examples.values())
 
 
 def counted_examples(files: Mapping[str, InputFile], each: int) -> SentenceSizes | None:
-    """The sizes of files with an example of ``each`` sentences a line, by split; None where one cannot be told."""
+    """The sizes of files (split -> file) with one example of ``each`` sentences a line.
+
+    Returns:
+        None where the size of one of the files cannot be told.
+    """
     examples: dict[str, float] = {}
     tokens = size = 0.0
     for split, file in files.items():
@@ -79,7 +83,7 @@ def counted_examples(files: Mapping[str, InputFile], each: int) -> SentenceSizes
 
 
 def counted(files: Iterable[InputFile]) -> CollectionSizes:
-    """The sizes of files with a line an item, by the length of their first lines; what is not there is not counted."""
+    """The sizes of files with one item a line, estimated from their first lines. Missing files are not counted."""
     none: tuple[float | None, float | None] = (None, None)
     passages = documents = none
     queries: dict[str, float] = {}
@@ -92,18 +96,19 @@ def counted(files: Iterable[InputFile]) -> CollectionSizes:
             passages = items, tokens
         elif file.role == "documents":
             documents = items, tokens
-        elif items and ".json" not in file.path.suffixes and file.role.startswith(JUDGED):  # an array is no lines
+        elif items and ".json" not in file.path.suffixes and file.role.startswith(JUDGED):  # an array has no lines
             split = file.role.rpartition(" ")[2]
             queries[split] = min(items, queries.get(split, items))
-    if passages == none and texts:  # they will be cut into passages, and are the documents
+    if passages == none and texts:  # the texts will be cut into passages, and are the documents
         passages, documents = (texts / CHARACTERS / PARAGRAPH, PARAGRAPH), none
     return CollectionSizes(*passages, *documents, queries, reading=READ * size if size else None)
 
 
 def _lines(file: InputFile) -> tuple[float | None, float | None, float]:
-    """The items of a file, their mean tokens and the bytes of its text; None for what cannot be told.
+    """The number of items of a file, the mean number of tokens of an item, and the bytes of its text, all estimated.
 
-    Of judgements the items are the queries: lines that begin with the same word are one.
+    A number that cannot be told is None. In a file of judgements the items are queries: lines that begin with the same
+    word count as one.
     """
     try:
         path = file.existing_path()

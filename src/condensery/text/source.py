@@ -1,4 +1,4 @@
-"""What every description of an input has in common: it names its files, checks them and knows its identity."""
+"""The base of all descriptions of an input: it names the input's files, checks them and knows their identity."""
 
 import hashlib
 import json
@@ -17,12 +17,20 @@ from condensery.text.input_file import InputFile
 from condensery.text.sizes import PARAGRAPH, CollectionSizes, counted
 
 Item = TypeVar("Item")
-AUTO = "auto"  # of a split: its file where there is one
+AUTO = "auto"  # value of a split: its file where there is one
 
 
 @dataclass(frozen=True, slots=True)
 class WantedFile:
-    """A file that a recipe reads: where it lies, or will lie; its bytes (0: not known); is it there; digest and address."""
+    """A file that a recipe reads.
+
+    Attributes:
+        path: where the file lies, or will lie.
+        size: its bytes; 0: not known.
+        here: whether the file is there.
+        digest: its digest; empty: not known.
+        address: where the file is fetched from; empty: nowhere.
+    """
 
     path: Path
     size: int
@@ -32,7 +40,7 @@ class WantedFile:
 
 
 def missing_files(files: Iterable[InputFile]) -> list[str]:
-    """Each file that is not there, by name, with what it is for; and what stands in its place."""
+    """A text for each file that is missing: its name, its role and, if any, the wrong thing that stands in its place."""
     wrong = [file for file in files if file.fault()]
     return [
         f"{file.path.name} ({file.role}{file.hint}{f'; {file.fault()}' if standing(file.path) else ''})"
@@ -43,7 +51,10 @@ def missing_files(files: Iterable[InputFile]) -> list[str]:
 def at_least_one(
     items: Iterable[Item], file: InputFile, what: str = "passages", hint: str | None = None
 ) -> Iterator[Item]:
-    """What is read from a file; ``UserError`` that names it where that is nothing at all."""
+    """Pass on the items that are read from ``file``. Raises ``UserError`` that names the file where there are none.
+
+    ``what`` names the items in the message, and ``hint`` replaces the hint of the file.
+    """
     number = 0
     for number, item in enumerate(items, start=1):  # noqa: B007  (it counts)
         yield item
@@ -52,7 +63,7 @@ def at_least_one(
 
 
 class Splits(BaseModel):
-    """For each split the file stem of its judgements in ``qrels/``, or ``None`` when the split is not wanted."""
+    """For each split the file stem of its judgements in ``qrels/``; ``None`` when the split is not wanted."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -66,10 +77,10 @@ class Splits(BaseModel):
 
 
 class DataConfig(BaseModel):
-    """The part that all formats share. What each key means stands in ``conf/data/``."""
+    """The keys that all formats share. The files of ``conf/data/`` explain each key."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    # fields that say where the input lies or how it is read: they do not enter the fingerprint
+    # keys that do not enter the fingerprint: they say where the input lies or how it is read
     outside_identity: ClassVar[set[str]] = {"root"}
 
     format: str
@@ -80,7 +91,7 @@ class DataConfig(BaseModel):
 
     @property
     def called(self) -> str:
-        """What tables call the collection."""
+        """The name of the collection in tables."""
         return self.name
 
     def input_files(self) -> list[InputFile]:
@@ -101,37 +112,38 @@ class DataConfig(BaseModel):
         return False
 
     def wanted(self) -> list[WantedFile]:
-        """Every file that is read, and what is known of it. Raises ``UserError`` as ``check``."""
+        """Every file that is read, with its size and digest as far as known. Raises ``UserError`` as ``check`` does."""
         self.check()
         paths = [file.open_path() for file in self.input_files()]
         return [WantedFile(path, path.stat().st_size, True) for path in paths]
 
     def expected(self) -> dict[str, int]:
-        """How many ``passages`` there will be, as far as that is known before they are read."""
+        """The number of ``passages`` by that key, as far as it is known before reading; empty: not known."""
         return {}
 
     def fetch(self) -> None:
-        """Fetch what is missing, and check it all. Files of a folder of one's own are not fetched: they must be there.
+        """Fetch missing files and check all files. The files of a user's folder are not fetched: they must be there.
 
-        Raises ``UserError`` as ``check``, and where a file cannot be fetched or is not what it should be.
+        Raises:
+            UserError: as ``check``; also where a file cannot be fetched, or has the wrong content.
         """
         self.check()
         for file in self.input_files():
             file.look()
 
     def sizes(self) -> CollectionSizes:
-        """How large it is, as far as that can be told without reading it."""
+        """The size of the collection, as far as it can be told without reading it."""
         sizes, known = counted(self.input_files()), self.expected()
         if sizes.passages is not None or not known.get("passages"):
             return sizes
         documents = known.get("documents") or None
-        tokens = PARAGRAPH, documents and 10 * PARAGRAPH  # of a passage, and of a web page
+        tokens = PARAGRAPH, documents and 10 * PARAGRAPH  # tokens of a passage, and of a document (a web page)
         return replace(
             sizes, passages=known["passages"], passage_tokens=tokens[0], documents=documents, document_tokens=tokens[1]
         )
 
     def check(self) -> None:
-        """Raise one ``UserError`` that names every missing file. Opens nothing, so it is quick enough for the start."""
+        """Raise one ``UserError`` that names every missing file. No file is opened, so it is quick enough for the start."""
         missing = [file for file in self.input_files() if file.fault()]
         if len(missing) == 1:
             missing[0].open_path()
@@ -140,10 +152,13 @@ class DataConfig(BaseModel):
             raise UserError(f"{missing[0].path.parent}: {len(missing)} files are missing: {names}")
 
     def fingerprint(self) -> str:
-        """Identity of the input (32 hexadecimal characters): file contents and the keys that change the collection.
+        """The identity of the input, 32 hexadecimal characters: a hash of file contents and of the keys that matter.
 
-        It does not depend on where the files lie. Raises ``UserError`` as ``check``, and for a file that by its first bytes
-        cannot be read: a collection that is known by its content must not make up for a wrong name.
+        Those are the keys that change the collection. The identity does not depend on where the files lie.
+
+        Raises:
+            UserError: as ``check``; also for a file whose first bytes show that it cannot be read. So a file with a
+                wrong name is refused even where its content is known from an earlier run.
         """
         self.check()
         files = self.input_files()
@@ -151,7 +166,7 @@ class DataConfig(BaseModel):
         return self._digest([[file.role, file_hash] for file, file_hash in zip(files, hashes, strict=True)])
 
     def _digest(self, content: Any) -> str:
-        # a key that came later: at 0 the collections of before are still known
+        # the key came later; at 0 it is left out, so that earlier fingerprints stay valid
         later = set() if self.unlabelled_queries else {"unlabelled_queries"}
         identity = [self.model_dump(mode="json", exclude=self.outside_identity | later), content]
         return hashlib.blake2b(json.dumps(identity, sort_keys=True).encode(), digest_size=16).hexdigest()
@@ -160,7 +175,7 @@ class DataConfig(BaseModel):
 class FolderSource(DataConfig):
     """An input that is a folder, given by ``data.root``.
 
-    Of ``splits``, where a format has them, ``auto`` means the file of the split's own name where ``qrels/`` holds one.
+    A split that is ``auto`` has the file of its own name in ``qrels/``; without such a file the split is not wanted.
     """
 
     root: str = Field(min_length=1)
@@ -174,7 +189,7 @@ class FolderSource(DataConfig):
         qrels = expanded(values["root"]) / "qrels"
         try:
             found = {split for split, stem in splits.items() if stem == AUTO and anything(qrels / f"{split}.tsv")}
-        except (UserError, OSError):  # no such path can be: the folder itself is checked later
+        except (UserError, OSError):  # the path is impossible; ``check`` reports the folder later
             found = set()
         there = {split: (split if split in found else None) if stem == AUTO else stem for split, stem in splits.items()}
         return {**values, "splits": there}
@@ -185,7 +200,7 @@ class FolderSource(DataConfig):
         return expanded(self.root)
 
     def check(self) -> None:
-        """As ``DataConfig.check``; a missing root is reported as such."""
+        """Raise ``UserError`` for a missing root, and as ``DataConfig.check`` for missing files."""
         if why := fault(self.folder, FOLDER):
             raise UserError(f"{self.folder}: {why}; give the folder of the collection {self.name} as data.root")
         super().check()

@@ -14,7 +14,7 @@ from condensery.errors import UserError
 from condensery.text.ids import SUFFIX, IdIndex, look_alike
 
 BATCH_ROWS = 4096
-BATCH_CHARACTERS = 8_000_000  # a batch ends here even with fewer rows, so that long documents do not fill the memory
+BATCH_CHARACTERS = 8_000_000  # a batch ends here even with fewer rows, so that long documents do not fill memory
 
 Value = TypeVar("Value")
 
@@ -22,7 +22,7 @@ Value = TypeVar("Value")
 class TableWriter:
     """Writes rows to one Arrow file; holds one record batch in memory.
 
-    ``columns`` names the columns; ``lists`` those whose values are lists of strings.
+    ``columns`` names all columns. ``lists`` names the columns whose values are lists of strings.
     """
 
     def __init__(self, path: Path, columns: Sequence[str], lists: Sequence[str] = ()) -> None:
@@ -35,7 +35,7 @@ class TableWriter:
         self.count = 0
 
     def add(self, row: tuple[Any, ...], characters: int) -> None:
-        """Append one row; ``characters`` is about how long it is."""
+        """Append one row. ``characters`` is its approximate length."""
         self._rows.append(row)
         self._characters += characters
         self.count += 1
@@ -50,7 +50,7 @@ class TableWriter:
         self._rows, self._characters = [], 0
 
     def close(self) -> None:
-        """Write what is left and the footer."""
+        """Write the remaining rows and the footer."""
         self._flush()
         self._writer.close()
         self._sink.close()
@@ -65,7 +65,7 @@ class TableWriter:
 
 
 class Column(Sequence[Value], Generic[Value]):
-    """One column of a table, read from disk as it is asked for.
+    """One column of a table. Values are read from disk on access.
 
     ``column[i]`` is a value, ``column[a:b]`` a list of values, ``column.take(rows)`` the values of any rows.
     """
@@ -91,7 +91,7 @@ class Column(Sequence[Value], Generic[Value]):
         return self._data[at].as_py()
 
     def take(self, rows: ArrayLike | Sequence[int]) -> list[Value]:
-        """The values of ``rows`` (any integers, any order), each row read once; of the rest nothing is read or copied.
+        """The values of ``rows`` (any integers, any order). Each row is read once; other rows are not read or copied.
 
         Arrow's own ``take`` would join the chunks first, which copies the whole column into memory.
         """
@@ -105,7 +105,7 @@ class Column(Sequence[Value], Generic[Value]):
 
 
 class TextTable:
-    """A table of texts with ids, memory-mapped: opening it reads nothing, and it can be sent to other processes.
+    """A memory-mapped table of texts with ids. Opening it reads nothing, and it can be sent to other processes.
 
     Raises ``UserError`` when ``path`` is missing or is no Arrow file.
     """
@@ -127,7 +127,7 @@ class TextTable:
         return int(self._table.num_rows)
 
     def content(self) -> dict[str, NDArray[np.uint8]]:
-        """All that it holds, wherever it lies."""
+        """The bytes of the whole table as a memory map, under the name ``rows``."""
         return {"rows": np.memmap(self.path, np.uint8, mode="r")}
 
     @property
@@ -136,7 +136,7 @@ class TextTable:
         return list(self._table.column_names)
 
     def column(self, name: str) -> Column[Any]:
-        """The column ``name``; ``KeyError`` when there is none."""
+        """The column ``name``. Raises ``KeyError`` when there is no such column."""
         return Column(self._table.column(name))
 
     def arrow(self, name: str) -> pa.ChunkedArray:
@@ -161,22 +161,25 @@ class TextTable:
         return IdIndex.load(self.path.with_suffix(SUFFIX))
 
     def row_of(self, identifier: str) -> int:
-        """The row of an id; ``KeyError`` when there is none."""
+        """The row of an id. Raises ``KeyError`` for an unknown id."""
         row = int(self.rows_of([identifier])[0])
         if row < 0:
             raise KeyError(identifier)
         return row
 
     def rows_of(self, ids: Sequence[str]) -> np.ndarray:
-        """The row of each id, int64 (n,), -1 where there is none."""
+        """The row of each id, int64 (n,); -1 for an unknown id."""
         return self._index.find_ids(ids)
 
     def unlike(self, identifier: str) -> str:
-        """The hint for an id that is not here, where one is that looks the same; see ``look_alike``."""
+        """A hint for an unknown id: the id of the table that looks the same; empty where there is none."""
         return look_alike(identifier, self._ids)
 
     def full_texts(self, rows: ArrayLike, titles: bool = True) -> list[str]:
-        """The texts of ``rows`` of a table of passages, behind their title and a blank where ``titles`` and it has one."""
+        """The texts of ``rows`` of a table of passages.
+
+        With ``titles`` a text that has a title begins with the title and a blank.
+        """
         texts: list[str] = self.column("text").take(rows)
         if not titles:
             return texts

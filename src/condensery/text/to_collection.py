@@ -1,4 +1,4 @@
-"""Texts as a program of one's own gives them: a folder in one of the formats, a list of texts, or a collection."""
+"""Makes a collection of the texts that a user's program gives: a folder, a list of texts, or a collection."""
 
 import hashlib
 from collections.abc import Sequence
@@ -23,16 +23,17 @@ Given = str | Path | Sequence[str] | Collection
 
 
 def collection_of(data: Given, splits: dict[str, str | None] | None = None) -> Collection:
-    """What is given as a collection; a folder, or a list of texts, is read once and then found again by its content.
+    """Turn ``data`` into a collection. A folder or a list of texts is read once, and later found again by its content.
 
     Args:
         data: a folder in the BEIR layout (``corpus.jsonl``, ``queries.jsonl``, ``qrels/``), of documents
             (``documents.jsonl``) or of plain text (``*.txt``, ``*.md``); a list of texts, each a document; or a
             ``Collection``.
-        splits: of train, dev and test the file in ``qrels/``, without ``.tsv``; None = those that are there.
+        splits: for train, dev and test the name of the file in ``qrels/``, without ``.tsv``; None = the files that are
+            there.
 
     Raises:
-        UserError: the folder is none of these, or cannot be read.
+        UserError: the folder has none of these layouts, or cannot be read.
     """
     if isinstance(data, Collection):
         return data
@@ -55,7 +56,7 @@ def _write(texts: Sequence[str], folder: Path) -> None:
 
 
 def _source(folder: Path, splits: dict[str, str | None] | None) -> Any:
-    """The description of a folder, told by its files."""
+    """The description of a folder; its format is told by the files in it."""
     if why := fault(folder, FOLDER):
         raise UserError(f"{folder}: {why}; a folder of texts is expected")
     judged = {name: name if resolve(folder / "qrels" / f"{name}.tsv") else None for name in ("train", "dev", "test")}

@@ -1,11 +1,11 @@
-"""The words of a text, for everything that counts or compares words. Imports nothing but the standard library.
+"""The words of a text, for all code that counts or compares words. Imports nothing but the standard library.
 
-A word is a run of letters, marks, digits and ``_``. How a text was typed does not count: composed and decomposed accents,
+A word is a run of letters, marks, digits and ``_``. Typographic variants do not count: composed and decomposed accents,
 fullwidth and plain letters, ligatures, digits of any script and invisible characters (soft hyphens, joiners, marks of
 direction) give the same words. A text in ASCII has the words of ``re.findall(r"\\w+", text.lower())``.
 
-Marks stay with their letters, as Unicode's rules of word boundaries have it (UAX 29, WB4). Other than there, a word ends at
-an apostrophe or a full stop between letters, ``_`` belongs to words, and symbols and emoji to none.
+Marks stay with their letters, as in Unicode's rules of word boundaries (UAX 29, WB4). Three rules differ from UAX 29: a
+word ends at an apostrophe or a full stop between letters, ``_`` belongs to words, and symbols and emoji belong to none.
 """
 
 import re
@@ -21,30 +21,33 @@ TAI_AND_JAVANESE = "\u1950-\u19df\u1a20-\u1aaf\uaa80-\uaadf\u1b00-\u1b7f\ua980-\
 KANA = "\u3031-\u3035\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f\U0001aff0-\U0001b16f"
 HAN = "\u3005-\u3007\u3021-\u3029\u303b\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 BOPOMOFO_AND_TANGUT = "\u3100-\u312f\u31a0-\u31bf\U00016fe0-\U00018dff\U0001b170-\U0001b2ff"  # Khitan and Nushu, too
-# letters of a word in running text, marks aside
+# (letters of scripts without blanks, mean number of letters of a word in running text, marks not counted)
 LETTERS = [(THAI + LAO, 3.0), (BURMESE + KHMER + TAI_AND_JAVANESE, 2.4), (KANA, 2.0), (HAN + BOPOMOFO_AND_TANGUT, 1.6)]
 UNSPACED = "".join(letters for letters, _ in LETTERS)
 HANGUL = "\u1100-\u11ff\u3130-\u318f\ua960-\ua97f\uac00-\ud7ff\uffa0-\uffdc"
 
 _WORD = re.compile(r"\w+")
-_INVISIBLE = re.compile(  # Default_Ignorable_Code_Point but for the zero width space, and the marks of annotations
+_INVISIBLE = re.compile(  # Default_Ignorable_Code_Point without the zero width space; marks of annotations besides
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200c-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
     "\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
-_BREAK = "\u200b"  # the zero width space, between words that are written without blanks
+_BREAK = "\u200b"  # the zero width space, which may separate words of scripts without blanks
 _TATWEEL = "\u0640"  # stretches an Arabic word
-_MEANT = ("<super", "<fraction")  # forms that mean something: ten squared is not 102, one half is not two numbers
+_MEANT = ("<super", "<fraction")  # forms that carry meaning: ten squared is not 102, one half is not two numbers
 _WIDTHS = ("<wide", "<narrow", "<small", "<square", "<vertical")
 
 
-@cache  # compiled when they are needed, not when this is imported
+@cache  # patterns are compiled on first use, not at import
 def runs_of(letters: str) -> "re.Pattern[str]":
-    """What finds the runs of some letters, given as the inside of a character class."""
+    """The pattern that finds runs of ``letters``, which are given as the inside of a character class."""
     return re.compile(f"([{letters}]+)")
 
 
 class _Characters(dict[int, str]):
-    """What a character is within words: itself or its plain form, nothing where it is invisible, a blank between words."""
+    """Maps the code of a character to its form within words.
+
+    A letter becomes its plain form, an invisible character the empty string, and any other character a blank.
+    """
 
     def __missing__(self, code: int) -> str:
         self[code] = plain = self._plain(chr(code))
@@ -67,18 +70,19 @@ _CHARACTERS = _Characters()
 
 
 def words(text: str) -> list[str]:
-    """The words of a text in order, in small letters; of scripts without blanks a word is what stands between marks."""
+    """The words of a text in order, in small letters. In scripts without blanks a word is a run between punctuation."""
     return _WORD.findall(text.lower()) if text.isascii() else _words(_folded(text))
 
 
 def terms(text: str, paired: str = UNSPACED) -> list[str]:
-    """The words of a text in order; of scripts without blanks the overlapping pairs of characters.
+    """The terms of a text in order: its words, and for scripts without blanks the overlapping pairs of characters.
 
-    So has Lucene's CJKAnalyzer them for Chinese and Japanese. A character is a letter with its marks; one that stands alone
-    is a term itself.
+    Lucene's CJKAnalyzer does the same for Chinese and Japanese. A character is a letter with its marks; a character that
+    stands alone is a term itself.
 
     Args:
-        paired: letters that are taken in pairs, as the inside of a character class; empty: none.
+        text: any text.
+        paired: letters that are taken in pairs, as the inside of a character class; empty: no letters are.
     """
     if text.isascii():
         return _WORD.findall(text.lower())
@@ -88,29 +92,29 @@ def terms(text: str, paired: str = UNSPACED) -> list[str]:
         return _words(folded)
     found: list[str] = []
     for word in _words(folded):
-        for at, part in enumerate(runs.split(word)):  # every other part is a run
+        for at, part in enumerate(runs.split(word)):  # odd parts are runs of paired letters
             found += _pairs(part) if at % 2 else _words(part)
     return found
 
 
 def unspaced(text: str) -> bool:
-    """Whether any of a text is in a script that writes no blanks between words."""
+    """Whether a text holds a letter of a script that writes no blanks between words."""
     return not text.isascii() and runs_of(UNSPACED).search(text) is not None
 
 
 def number_of_words(text: str) -> int:
-    """How many words a text has: what stands between blanks; an estimate where a script writes none between words."""
+    """The number of words of a text, split at white space; an estimate for scripts without blanks between words."""
     return _counted(text.split()) if unspaced(text) else len(text.split())
 
 
 def number_of_plain_words(text: str) -> int:
-    """The same without punctuation: "it's" has two words, and a dash none."""
+    """The number of words of a text without punctuation: "it's" has two words, and a dash none."""
     found = words(text)
     return _counted(found) if unspaced(text) else len(found)
 
 
 def first_words(text: str, number: int) -> str:
-    """The first ``number`` words of a text, with one blank where there was white space."""
+    """The first ``number`` words of a text, joined by single blanks."""
     pieces = text.split()
     if not unspaced(text):
         return " ".join(pieces[:number])
@@ -138,13 +142,13 @@ def is_one_character(term: str) -> bool:
 
 
 def _folded(text: str) -> str:
-    """The characters of words in their plain forms, composed and in small letters, with blanks for all others."""
+    """The text in plain, composed, small letters, with blanks for all characters that belong to no word."""
     small = text.translate(_CHARACTERS).casefold()
-    return normalize("NFC", small.replace("i\u0307", "i"))  # what is left of the dotted capital I
+    return normalize("NFC", small.replace("i\u0307", "i"))  # casefold makes "i" and a dot of the dotted capital I
 
 
 def _words(folded: str) -> list[str]:
-    """What stands between blanks, without marks that no letter stands before."""
+    """The words of a folded text, split at blanks; marks at the beginning of a word are left out."""
     return [word for piece in folded.split() if (word := piece if piece[0].isalnum() else _from_letter(piece))]
 
 
@@ -166,7 +170,7 @@ def _characters(run: str) -> list[str]:
 
 
 def _without_breaks(text: str, paired: str) -> str:
-    """The text without zero width spaces between letters that are taken in pairs: few write them, and none sees them."""
+    """Remove zero width spaces between letters that are taken in pairs: few texts have them, and no reader sees them."""
     return re.sub(f"(?<=[{paired}]){_BREAK}+(?=[{paired}])", "", text)
 
 
@@ -176,7 +180,7 @@ def _pairs(run: str) -> list[str]:
 
 
 def _size(piece: str) -> float:
-    """How many words a piece without blanks has."""
+    """The estimated number of words of a piece without blanks."""
     parts = runs_of(UNSPACED).split(piece)
     if len(parts) == 1:
         return 1.0

@@ -1,4 +1,4 @@
-"""Writing a collection: a stream of passages, queries, documents and judgements, checked as a whole at the end."""
+"""Writes a collection from a stream of passages, queries, documents and judgements; the whole is checked at the end."""
 
 import hashlib
 import re
@@ -24,7 +24,7 @@ from condensery.text.records import Document, Passage, Query
 from condensery.text.sizes import HELD_OUT_SHARE
 from condensery.text.table import TableWriter, TextTable
 
-UNJUDGED = "unjudged"  # what keeps the queries that no split judges
+UNJUDGED = "unjudged"  # the setting that keeps the queries that no split judges
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -44,11 +44,11 @@ class _Rows:
         self.characters += length
 
     def unlike(self, identifier: str) -> str:
-        """See ``TextTable.unlike``; of a table that is closed."""
+        """The hint for an unknown id: an id of the table that looks the same. The table must be closed."""
         return TextTable(self.path).unlike(identifier)
 
     def close(self) -> IdIndex:
-        """Finish the table and index its ids; ``UserError`` for an id that is there twice."""
+        """Finish the table and index its ids. Raises ``UserError`` for an id that occurs twice."""
         self.table.close()
         index = IdIndex.of(np.frombuffer(self.hashes, np.uint64))
         if duplicate := index.first_duplicate():
@@ -63,24 +63,25 @@ class CollectionWriter:
     """Writes a collection folder from a stream; at most a few thousand texts are in memory at a time.
 
     Args:
-        folder: where to write; what an earlier, interrupted writer left there is replaced.
+        folder: where to write; the remains of an earlier, interrupted writer are replaced.
         name: the collection's name in tables.
-        source: what messages call the input as a whole (its root, its packages).
+        source: the name of the input as a whole in messages (its root, its packages).
         empty_passages: ``error`` refuses a passage without text and title, ``drop`` leaves it and its judgements out.
-        dev_queries: when there are train judgements and no dev ones, so many train queries (at most a tenth of them,
-            chosen by the hash of their id) become dev.
-        unlabelled_queries: so many of the train queries that are left (at most half, by hash) lose their judgements and
-            stay in the collection; ``unjudged`` keeps the queries that no split judges instead.
+        dev_queries: the number of train queries that become dev queries when there are train judgements and no dev
+            judgements. At most a tenth of the train queries, chosen by the hash of their id.
+        unlabelled_queries: the number of remaining train queries that lose their judgements and stay in the collection.
+            At most half, chosen by hash. ``unjudged`` keeps the queries that no split judges instead.
 
     Attributes:
-        warnings: what the description of the collection will warn of.
+        warnings: the warnings in the description of the collection.
         regex_answers: whether answers are regular expressions.
-        broken_answers: (place, answer) of those that are none.
+        broken_answers: (place, answer) of the answers that are no valid regular expression.
         relevant_from: split -> the lowest grade that counts as relevant, where that is not 1.
 
-    A passage with a title and without text becomes its title. Judgements are to be added before queries: queries that
-    no split judges are then left out (counted as ``unjudged_queries``) or kept. Every fault of the input is a ``UserError``
-    naming its place; those that need the whole (repeated or unknown ids, queries without positives): ``close``.
+    A passage with a title and without text gets its title as its text. Judgements must be added before queries: queries
+    that no split judges are then left out (counted as ``unjudged_queries``) or kept. Every fault of the input is a
+    ``UserError`` that names its place. ``close`` reports the faults that only the whole shows: repeated or unknown ids, and
+    queries without positives.
     """
 
     def __init__(
@@ -114,7 +115,7 @@ class CollectionWriter:
         self._document_hashes, self._document_places = array("Q"), Places()
         self._judgements: dict[str, Judgements] = {}
         self._judged: set[int] = set()
-        self._unjudged = KeptIds()  # of queries that were left out
+        self._unjudged = KeptIds()  # ids of the queries that were left out
         self._dropped_passages: set[int] = set()
         self._hash = hashlib.blake2b(digest_size=16)
 
@@ -156,9 +157,15 @@ class CollectionWriter:
         self._document = document
 
     def add_query(self, query: Query, where: str = "", split: str | None = None) -> None:
-        """Append a query, if a split judges it or all are kept. Raises ``UserError`` for an empty text or a bad id.
+        """Append a query if a split judges it or all queries are kept.
 
-        ``split``: where a query belongs that has answers and no judgements.
+        Args:
+            query: the query.
+            where: its place in the input, for messages.
+            split: the split of a query that has answers and no judgements.
+
+        Raises:
+            UserError: the text is empty or the id is not valid.
         """
         kept = split is not None or not self._judged or self.unlabelled_queries == UNJUDGED
         if not kept and id_hash(query.id) not in self._judged:
@@ -177,7 +184,7 @@ class CollectionWriter:
         self._queries.add((query.id, query.text), len(query.text), where)
 
     def _add_answers(self, answers: list[str]) -> None:
-        """Append a row to the table of answers, which begins with the first query that has any."""
+        """Append a row to the table of answers. The table is made at the first query that has answers."""
         if answers and self._answers is None:
             self._answers = TableWriter(self.folder / "answers.arrow", ("answers",), lists=("answers",))
             for _ in range(self._queries.table.count):
@@ -186,7 +193,7 @@ class CollectionWriter:
             self._answers.add((answers,), sum(map(len, answers)))
 
     def add_document(self, document: Document, where: str = "") -> None:
-        """Append a document for pre-training; empty passages of it are left out, and so is a document without any."""
+        """Append a document for pre-training. Empty passages are left out, and documents without any passage too."""
         passages = [passage for passage in document.passages if not is_blank(passage)]
         if not passages:
             self.dropped["empty_documents"] += 1
@@ -198,7 +205,7 @@ class CollectionWriter:
         self._documents.add((document.id, document.title, passages), sum(map(len, passages)), where)
 
     def add_judgement(self, split: str, query_id: str, passage_id: str, grade: int, where: str = "") -> None:
-        """Append a judgement to ``split`` (train, dev or test). Ids are checked by ``close``."""
+        """Append a judgement to ``split`` (one of ``SPLITS``). ``close`` checks the ids."""
         if split not in SPLITS:
             raise ValueError(f"split {split!r} is none of {SPLITS}")
         if split not in self._judgements:
@@ -207,7 +214,7 @@ class CollectionWriter:
         self._judged.add(id_hash(query_id))
 
     def add_negatives(self, query_id: str, passage_ids: list[str], where: str = "") -> None:
-        """Append passages that the input gives as hard negatives of a query, best first. Ids are checked by ``close``."""
+        """Append the hard negatives that the input gives for a query, best first. ``close`` checks the ids."""
         self._negatives.add(query_id, passage_ids, where)
 
     def _digest(self, kind: str, where: str, *texts: str) -> None:
@@ -218,7 +225,7 @@ class CollectionWriter:
             self._hash.update(encoded)
 
     def close(self) -> None:
-        """Check the whole and write what is left; ``collection.json`` comes last. Raises ``UserError``."""
+        """Check the whole input and write the remaining files, ``collection.json`` last. Raises ``UserError``."""
         passages, queries = self._passages.close(), self._queries.close()
         if self._documents is not None:
             self._documents.close()
@@ -263,7 +270,10 @@ class CollectionWriter:
         return qrels
 
     def _like_query(self, identifier: str) -> str:
-        """See ``TextTable.unlike``; of the queries that were left out, too, which a judgement may have meant."""
+        """The hint for an unknown query id: a query that looks the same.
+
+        Queries that were left out are searched too, for a judgement may have meant one of them.
+        """
         return self._queries.unlike(identifier) or look_alike(identifier, self._unjudged)
 
     def _hold_out(self, qrels: dict[str, NDArray[np.int32]]) -> None:
@@ -275,16 +285,20 @@ class CollectionWriter:
             qrels["train"], qrels["dev"] = qrels["train"][~held_out], qrels["train"][held_out]
 
     def _set_aside(self, qrels: dict[str, NDArray[np.int32]]) -> None:
-        """Take the judgements of ``unlabelled_queries`` train queries away."""
+        """Remove the judgements of ``unlabelled_queries`` train queries."""
         if isinstance(self.unlabelled_queries, int) and self.unlabelled_queries and "train" in qrels:
             aside = self._drawn(qrels["train"], "unlabelled", self.unlabelled_queries, 2)
             for rows in (rows for split, rows in qrels.items() if split != "train"):
-                aside &= ~np.isin(qrels["train"][:, 0], rows[:, 0])  # another split judges it too
+                aside &= ~np.isin(qrels["train"][:, 0], rows[:, 0])  # keep queries that another split judges too
             self.dropped["labels_set_aside"] += int(aside.sum())
             qrels["train"] = qrels["train"][~aside]
 
     def _drawn(self, train: NDArray[np.int32], what: str, number: int, share: int) -> NDArray[np.bool_]:
-        """(n,) True at the judgements of ``number`` queries, at most one in ``share``, chosen by the hash of their id."""
+        """Draw ``number`` queries, at most one in ``share``, by the hash of their id.
+
+        Returns:
+            bool (n,), True at the judgements of the drawn queries.
+        """
         queries = np.unique(train[:, 0])
         hashes = np.frombuffer(self._queries.hashes, np.uint64)[queries]
         order = sorted(range(len(queries)), key=lambda at: hash64(what, int(hashes[at])))
@@ -340,7 +354,10 @@ class CollectionWriter:
 
 
 def _check_id(identifier: str, kind: str, where: str) -> None:
-    """Run files separate their columns by white space, so no id may hold any; nor control characters, nor may it be empty."""
+    """Raise ``UserError`` where an id is empty or holds white space or a control character.
+
+    Run files separate their columns by white space, so ids cannot hold any.
+    """
     if not identifier:
         raise UserError(f"{where}: the {kind} is empty")
     if identifier.split(maxsplit=1) != [identifier]:

@@ -1,4 +1,4 @@
-"""A collection in tokens: which of its texts are pre-trained on, and the folders of token stores that stages leave."""
+"""A collection as tokens: the choice of its texts for pre-training, and the folders of token stores that stages write."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,9 +22,9 @@ MOST_UNKNOWN = 0.05  # share of [UNK] among the tokens of a store; with a tokeni
 
 
 def pretraining_texts(collection: Collection) -> tuple[Column[str], np.ndarray]:
-    """The texts of all documents one behind the other, and the first text of each document (documents + 1,).
+    """The concatenated texts of all documents, and the index of each document's first text (documents + 1,).
 
-    These are the passages, grouped by document, unless the collection has separate documents.
+    The texts are the passages, grouped by document, unless the collection has separate documents.
     """
     if collection.documents is None:
         return collection.passages.column("text"), collection.document_starts
@@ -36,15 +36,18 @@ def pretraining_texts(collection: Collection) -> tuple[Column[str], np.ndarray]:
 def tokenise_collection(
     collection: Collection, tokenizer: Path, folder: Path, *, titles: bool, workers: int = 1, label: str = "tokens"
 ) -> dict[str, TokenStore]:
-    """Write ``Tokens``: the token stores of passages, queries, separate documents and, if wanted, titles, by name.
+    """Tokenise a collection and write the artifact ``Tokens``.
 
     Args:
-        collection: whose texts are tokenised.
+        collection: its texts are tokenised.
         tokenizer: folder with ``tokenizer.json``.
-        folder: written into.
-        titles: passages are read as title [SEP] text.
-        workers: processes.
+        folder: gets the token stores and the vocabulary.
+        titles: also tokenise titles, because passages are read as title [SEP] text.
+        workers: number of processes.
         label: shown with the progress.
+
+    Returns:
+        The token stores by name: passages, queries, separate documents where there are any, and titles if wanted.
     """
     Vocabulary.of(load_tokenizer(tokenizer)).save(folder)
     texts, documents = pretraining_texts(collection)
@@ -73,18 +76,18 @@ def tokenise_collection(
 
 @dataclass(frozen=True)
 class _Stores:
-    """A folder with token stores and the vocabulary of all of them, opened as it is asked for."""
+    """A folder with token stores and their common vocabulary. Each part is opened on first use."""
 
     folder: Path
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        """Of all stores."""
+        """The vocabulary that all stores share."""
         return Vocabulary.load(self.folder)
 
     @cached_property
     def titles(self) -> TokenStore | None:
-        """The titles of the passages, where they are read before the text."""
+        """The titles of the passages; None where passages are read without titles."""
         return self._store("titles") if (self.folder / "titles").is_dir() else None
 
     def _store(self, name: str) -> TokenStore:
@@ -108,14 +111,21 @@ class Tokens(_Stores):
 
     @cached_property
     def documents(self) -> TokenStore:
-        """What is pre-trained on, grouped by document."""
+        """The texts for pre-training, grouped by document: the separate documents, or else the passages."""
         return self._store("documents") if (self.folder / "documents").is_dir() else self.passages
 
 
 def unknown_words(stores: Mapping[str, TokenStore], unknown: int) -> dict[str, list[str]]:
-    """``warnings`` for a manifest: of each token store, by its name, with more than ``MOST_UNKNOWN`` of [UNK]; {} of none.
+    """The ``warnings`` of a manifest about token stores whose share of [UNK] is above ``MOST_UNKNOWN``.
 
-    ``unknown`` is the id of [UNK]. Such a store was made with the tokenizer of another language, or with an empty one.
+    Such a store was made with the tokenizer of another language, or with an empty tokenizer.
+
+    Args:
+        stores: token stores by name.
+        unknown: the id of [UNK].
+
+    Returns:
+        ``{"warnings": [...]}``, or {} where no store has too many.
     """
     warnings = []
     for name, store in stores.items():
@@ -127,7 +137,7 @@ def unknown_words(stores: Mapping[str, TokenStore], unknown: int) -> dict[str, l
 
 
 def pair_reader(tokens: Tokens, query_length: int, length: int, separators: int) -> PairReader:
-    """Pairs of a query and a passage of the collection; see ``PairReader``."""
+    """The reader of rows [CLS] query [SEP] passage [SEP] of the collection; the arguments are those of ``PairReader``."""
     stores = (tokens.queries, tokens.passages, tokens.titles)
     return PairReader(*stores, tokens.vocabulary, query_length, length, separators)
 
@@ -149,7 +159,7 @@ class Passages(_Stores):
 
 @dataclass(frozen=True)
 class Sentences(_Stores):
-    """The artifact of the stages that make the examples of a sentence task: distinct sentences, and rows of them."""
+    """The artifact of stages that make examples of a sentence task: distinct sentences, and their rows in each example."""
 
     @cached_property
     def about(self) -> dict[str, Any]:
@@ -166,7 +176,7 @@ class Sentences(_Stores):
         return load_array(self.folder / f"rows-{split}.npy")
 
     def scores(self, split: str) -> np.ndarray:
-        """(n,) float32 from 0 to 1; zeros for triplets."""
+        """The score of each example: (n,) float32 from 0 to 1; zeros for triplets."""
         return load_array(self.folder / f"scores-{split}.npy")
 
 
@@ -183,23 +193,25 @@ class Queries:
 
     @cached_property
     def store(self) -> TokenStore:
-        """See the class."""
+        """The tokens of all queries, those of passage 0 first."""
         return TokenStore(self.folder / "queries")
 
     @cached_property
     def first(self) -> np.ndarray:
-        """See the class."""
+        """(N + 1,) int64: the first query of each passage in ``store``."""
         return load_array(self.folder / "first.npy")
 
     @cached_property
     def counts(self) -> np.ndarray:
-        """(N,) queries of each passage."""
+        """(N,) number of queries of each passage."""
         return np.diff(self.first)
 
     @cached_property
     def places(self) -> np.ndarray | None:
-        """(Q, 2) int64 where the queries are sentences of their passages: the first token in the passages' store and
-        the number of tokens, -1 where they cannot be told; None for queries of other kinds."""
+        """Where queries that are sentences of their passages stand: (Q, 2) int64; None for queries of other kinds.
+
+        The columns are the first token in the passages' store and the number of tokens; -1 where these are unknown.
+        """
         path = self.folder / "places.npy"
         return load_array(path) if path.exists() else None
 

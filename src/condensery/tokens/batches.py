@@ -1,6 +1,7 @@
-"""Rows of token ids become padded chunks that each hold a budget of tokens, not a count of rows.
+"""Cut batches of token rows into padded chunks. A chunk holds a budget of tokens, not a fixed number of rows.
 
-Letters: n rows of a batch, b rows of a chunk, t its width in tokens, m masked positions of a chunk.
+Shapes: n rows of a batch, b rows of a chunk, t width of a chunk in tokens, m masked positions of a chunk, N tokens of all
+rows of a batch.
 """
 
 from collections.abc import Sequence
@@ -18,24 +19,24 @@ from condensery.tokens.vocabulary import Vocabulary
 
 Ids = NDArray[np.int64]
 
-_MULTIPLE = 8  # what the width of a chunk is a multiple of
+_MULTIPLE = 8  # the width of a chunk is a multiple of this number
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """The rows that go through the encoder together.
+    """Rows that go through the encoder together.
 
-    Shape:
+    Attributes:
         input_ids: (b, t) int64, padded behind each row.
-        lengths: (b,) int64, tokens of each row with its special tokens; longest first where there is no context.
-        rows: (b,) int64, where each row stands in the batch (or the identity that the caller gave it).
-        masked: (m,) int64, ascending positions into the flattened (b * t), or None where nothing is to be predicted.
-        targets: (m,) int64, the ids that stood at ``masked``, or None.
-        tower: which encoder reads it: 0 the first (passages, or both), 1 the second.
-        second: (b,) int64, where the second text of each row begins (its tokens are of type 1), or None where a row is
+        lengths: (b,) int64, tokens of each row, special tokens included; longest first in a chunk without context.
+        rows: (b,) int64, the place of each row in the batch, or the identity that the caller gave the row.
+        masked: (m,) int64, ascending positions in the flattened (b * t); None where no token is predicted.
+        targets: (m,) int64, the original ids at ``masked``; None where no token is predicted.
+        tower: the encoder that reads the chunk: 0 = the first (of passages, or of both), 1 = the second.
+        context: b rows that a decoder fills in, row i with the help of the encoder's vector of row i here; None without
+            a decoder. These rows are not sorted by their own lengths.
+        second: (b,) int64, the first token of each row's second text, whose tokens are of type 1; None where a row is
             one text.
-        context: b rows that a decoder fills in with the help of the encoder's vectors, row i with that of row i here;
-            or None. Not sorted by their own lengths.
     """
 
     input_ids: torch.Tensor
@@ -50,11 +51,11 @@ class Chunk:
     @property
     def attention_mask(self) -> torch.Tensor:
         """(b, t) bool: True where a token stands, False on padding."""
-        return torch.arange(self.input_ids.shape[1], device=self.lengths.device) < self.lengths[:, None]
+        return torch.arange(self.input_ids.shape[1], device=self.lengths.device) < self.lengths[:, None]  # (b, t)
 
     @property
     def tokens(self) -> int:
-        """The number of padded tokens, b * t, the context's not counted."""
+        """The number of padded tokens, b * t, without those of the context."""
         return self.input_ids.numel()
 
     def __len__(self) -> int:
@@ -80,7 +81,14 @@ class Chunk:
 
 @dataclass(frozen=True)
 class DecoderInput:
-    """What decoders fill in, a row for each row of a batch: the same arguments as those of ``chunks``."""
+    """The rows that a decoder fills in, one for each row of a batch.
+
+    Attributes:
+        flat_ids: (N,) the concatenated rows.
+        starts: (n + 1,) the start of each row in ``flat_ids``; the last entry is N.
+        masked: positions in ``flat_ids`` that are predicted; None = no position.
+        targets: the original ids at ``masked``.
+    """
 
     flat_ids: ArrayLike
     starts: ArrayLike
@@ -100,24 +108,28 @@ def chunks(
     context: DecoderInput | None = None,
     together: int = 1,
 ) -> list[Chunk]:
-    """Cut a batch into chunks of at most ``budget`` padded tokens (one row at least), longest rows first.
+    """Cut a batch into chunks of at most ``budget`` padded tokens, longest rows first. A chunk has at least one row.
 
     With a ``context`` the length of a row is that of the longer side, and each side of a chunk stays in the budget.
-    Rows of equal length keep their order, so the result is a function of the batch alone. A chunk is as wide as its
-    longest row, rounded up to a multiple of 8 but never past the longest row of the batch: with few different shapes
-    matrix kernels and memory are used again from chunk to chunk.
+    Rows of equal length keep their order, so the result is a function of the batch alone. The width of a chunk is that
+    of its longest row, rounded up to a multiple of 8 but never above the longest row of the batch. This leaves few
+    different shapes, so chunks can share matrix kernels and memory.
 
     Args:
-        flat_ids: (N,) the rows one behind the other.
-        starts: (n + 1,) where each row starts in ``flat_ids``; the last entry is N.
-        budget: padded tokens a chunk may hold; a longer row gets a chunk of its own.
-        pad_id: the id that fills the rows up.
-        masked: positions into ``flat_ids`` that are predicted; with ``targets`` (the original ids), of equal length.
+        flat_ids: (N,) the concatenated rows.
+        starts: (n + 1,) the start of each row in ``flat_ids``; the last entry is N.
+        budget: padded tokens that a chunk may hold; a longer row gets a chunk of its own.
+        pad_id: the id that fills up the rows.
+        masked: positions in ``flat_ids`` that are predicted; given together with ``targets``.
+        targets: the original ids at ``masked``, as many as ``masked`` has positions.
         tower: copied into each chunk.
         rows: (n,) identity of each row; by default 0 .. n - 1.
-        context: n rows that become the context of theirs.
-        together: rows that stay in one chunk, each ``together`` of them in their order (n is a multiple of it); they are
-            as long as the longest of them.
+        context: n rows; row i becomes the context of row i.
+        together: number of consecutive rows that stay in one chunk, in their order; n is a multiple of it. Each of these
+            rows counts as long as the longest of them.
+
+    Returns:
+        The chunks, in the order of falling length.
 
     Raises:
         ValueError: when ``budget`` is not positive, only one of ``masked`` and ``targets`` is given, or the context has
@@ -131,17 +143,17 @@ def chunks(
         sides.append(_Side(context.flat_ids, context.starts, context.masked, context.targets, tower))
         if len(sides[1].lengths) != len(own.lengths):
             raise ValueError(f"a context of {len(sides[1].lengths)} rows for {len(own.lengths)}")
-    lengths = np.max([side.lengths for side in sides], axis=0)
-    lengths = np.repeat(lengths.reshape(-1, together).max(axis=1, initial=0), together)
-    order = np.argsort(-lengths, kind="stable")
-    cuts = together * _cuts(_rounded(lengths)[order][::together], budget // together)
-    names = order if rows is None else np.asarray(rows, dtype=np.int64)[order]
+    lengths = np.max([side.lengths for side in sides], axis=0)  # (n,)
+    lengths = np.repeat(lengths.reshape(-1, together).max(axis=1, initial=0), together)  # (n,)
+    order = np.argsort(-lengths, kind="stable")  # (n,)
+    cuts = together * _cuts(_rounded(lengths)[order][::together], budget // together)  # (chunks + 1,)
+    names = order if rows is None else np.asarray(rows, dtype=np.int64)[order]  # (n,)
     side_chunks = [side.chunks(order, cuts, names, pad_id) for side in sides]
     return side_chunks[0] if context is None else [replace(a, context=b) for a, b in zip(*side_chunks, strict=True)]
 
 
 class _Side:
-    """Rows that become the chunks of a batch, or the contexts of these."""
+    """One side of a batch: the rows of its chunks, or the rows of their contexts."""
 
     def __init__(
         self, flat_ids: ArrayLike, starts: ArrayLike, masked: ArrayLike | None, targets: ArrayLike | None, tower: int
@@ -149,23 +161,30 @@ class _Side:
         if (masked is None) != (targets is None):
             raise ValueError("masked and targets belong together")
         self.flat, self.edges = np.asarray(flat_ids), np.asarray(starts, dtype=np.int64)
-        self.lengths = np.diff(self.edges)
+        self.lengths = np.diff(self.edges)  # (n,)
         self.masked = None if masked is None else np.asarray(masked, dtype=np.int64)
         self.targets = np.asarray(targets)
         self.tower = tower
 
     def chunks(self, order: Ids, cuts: Ids, names: Ids, pad_id: int) -> list[Chunk]:
-        """The rows in this order, cut there, each chunk as wide as its longest row."""
-        lengths = self.lengths[order]
-        ids = self.flat[ranges(self.edges[:-1][order], lengths)].astype(np.int64)
-        widths = np.maximum.reduceat(_rounded(lengths), cuts[:-1])
+        """The chunks of this side, each as wide as its longest row.
+
+        Args:
+            order: (n,) the rows, longest first.
+            cuts: (chunks + 1,) the first row of each chunk in ``order``; the last entry is n.
+            names: (n,) the identity of each row, in ``order``.
+            pad_id: the id that fills up the rows.
+        """
+        lengths = self.lengths[order]  # (n,)
+        ids = self.flat[ranges(self.edges[:-1][order], lengths)].astype(np.int64)  # (N,)
+        widths = np.maximum.reduceat(_rounded(lengths), cuts[:-1])  # (chunks,)
         predicted = None
         if self.masked is not None:
             predicted = _place(self.masked, self.targets, self.edges, order, cuts, widths)
-        ends = np.concatenate([[0], np.cumsum(lengths)])
+        ends = np.concatenate([[0], np.cumsum(lengths)])  # (n + 1,)
         result = []
         for number, (first, last) in enumerate(pairwise(cuts.tolist())):
-            padded = np.full((last - first, widths[number]), pad_id, dtype=np.int64)
+            padded = np.full((last - first, widths[number]), pad_id, dtype=np.int64)  # (b, t)
             padded[np.arange(widths[number]) < lengths[first:last, None]] = ids[ends[first] : ends[last]]
             positions, originals = predicted[number] if predicted is not None else (None, None)
             result.append(
@@ -182,12 +201,12 @@ class _Side:
 
 
 def _rounded(lengths: Ids) -> Ids:
-    """Rows of these lengths rounded up to a common multiple, but not past the longest: (n,)."""
+    """The lengths (n,) rounded up to a multiple of ``_MULTIPLE``, but not above the longest of them: (n,)."""
     return np.minimum(-(-np.maximum(lengths, 1) // _MULTIPLE) * _MULTIPLE, max(1, int(lengths.max(initial=1))))
 
 
 def _cuts(widths: Ids, budget: int) -> Ids:
-    """Where each chunk begins in rows sorted widest first, and the end of the last: (chunks + 1,)."""
+    """The first row of each chunk, of rows sorted widest first, and the end of the last chunk: (chunks + 1,)."""
     cuts = [0]
     while cuts[-1] < len(widths):
         cuts.append(min(len(widths), cuts[-1] + max(1, budget // int(widths[cuts[-1]]))))
@@ -196,21 +215,21 @@ def _cuts(widths: Ids, budget: int) -> Ids:
 
 def _place(masked: Ids, targets: NDArray, edges: Ids, order: Ids, cuts: Ids, widths: Ids) -> list[tuple[Ids, Ids]]:
     """For each chunk, the masked positions in its flattened (b * t) and their targets, both ascending by position."""
-    row = np.searchsorted(edges, masked, side="right") - 1
-    rank = np.empty_like(order)
+    row = np.searchsorted(edges, masked, side="right") - 1  # row of each masked position
+    rank = np.empty_like(order)  # (n,) place of each row in ``order``
     rank[order] = np.arange(len(order))
     rank_of = rank[row]
     chunk_of = np.searchsorted(cuts, rank_of, side="right") - 1
     position = (rank_of - cuts[chunk_of]) * widths[chunk_of] + masked - edges[row]
     sorting = np.lexsort((position, chunk_of))
     position, originals = position[sorting], targets[sorting].astype(np.int64)
-    borders = np.searchsorted(chunk_of[sorting], np.arange(len(cuts)))
+    borders = np.searchsorted(chunk_of[sorting], np.arange(len(cuts)))  # (chunks + 1,)
     return [(position[a:b], originals[a:b]) for a, b in pairwise(borders.tolist())]
 
 
 def span_rows(store: TokenStore, spans: ArrayLike, vocabulary: Vocabulary) -> tuple[Ids, Ids]:
-    """[CLS] span [SEP] for spans (n, 2) of (start, tokens) in a store: the flat ids and their starts (n + 1,)."""
-    pairs = np.asarray(spans, dtype=np.int64).reshape(-1, 2)
+    """Rows [CLS] span [SEP] of the spans (n, 2), (start, tokens) in a store: the flat ids and the row starts (n + 1,)."""
+    pairs = np.asarray(spans, dtype=np.int64).reshape(-1, 2)  # (n, 2)
     return framed(store.tokens[ranges(pairs[:, 0], pairs[:, 1])], pairs[:, 1], vocabulary)
 
 
@@ -223,20 +242,25 @@ def text_rows(
     hidden: Ids | None = None,
     prefix: Ids = NONE,
 ) -> tuple[Ids, Ids]:
-    """[CLS] text [SEP], or [CLS] title [SEP] text [SEP], of the texts ``rows`` (n,), each cut to ``length`` tokens (one
-    number, or (n,)).
+    """Make rows [CLS] text [SEP], or with titles [CLS] title [SEP] text [SEP].
 
-    A row whose title is empty is written as if there were no titles. ``prefix`` (p,) stands behind each [CLS].
+    A row whose title is empty is written as if there were no titles.
 
     Args:
-        hidden: (n, 2) first token in the store and number of tokens of a stretch of each text that is left out before
-            the text is cut to length; a negative first token = nothing is.
+        store: gives the texts.
+        rows: (n,) the texts of ``store``.
+        vocabulary: gives the ids of [CLS] and [SEP].
+        length: tokens of the longest row, special tokens included: one number, or (n,). Longer rows are cut.
+        titles: the titles of the texts of ``store``.
+        hidden: (n, 2) a stretch of each text that is left out before the text is cut to ``length``: its first token in
+            the store and its number of tokens. A negative first token leaves nothing out.
+        prefix: (p,) ids that stand behind each [CLS].
 
     Returns:
-        The flat ids and their starts (n + 1,).
+        The flat ids and the row starts (n + 1,).
     """
-    chosen = np.asarray(rows, dtype=np.int64)
-    room = np.broadcast_to(np.asarray(length, dtype=np.int64) - 2 - len(prefix), chosen.shape)
+    chosen = np.asarray(rows, dtype=np.int64)  # (n,)
+    room = np.broadcast_to(np.asarray(length, dtype=np.int64) - 2 - len(prefix), chosen.shape)  # (n,)
     first, counts = store.starts[chosen][:, None], store.lengths[chosen][:, None]  # (n, pieces of the text)
     if hidden is not None:
         part = np.where(hidden[:, :1] < 0, np.concatenate([first, np.zeros_like(first)], axis=1), hidden)
@@ -244,40 +268,40 @@ def text_rows(
     if titles is None:
         counts = first_of(counts, room)
         return framed(store.tokens[ranges(first, counts)], counts.sum(axis=1), vocabulary, prefix)
-    title_counts = np.minimum(titles.lengths[chosen], room)
-    separators = np.minimum((title_counts > 0).astype(np.int64), room - title_counts)
-    counts = first_of(counts, room - title_counts - separators)
-    of_text = counts.sum(axis=1)
-    total = title_counts + separators + of_text
+    title_counts = np.minimum(titles.lengths[chosen], room)  # (n,)
+    separators = np.minimum((title_counts > 0).astype(np.int64), room - title_counts)  # (n,) 0 or 1
+    counts = first_of(counts, room - title_counts - separators)  # (n, pieces of the text)
+    of_text = counts.sum(axis=1)  # (n,)
+    total = title_counts + separators + of_text  # (n,)
     body = np.full(int(total.sum()), vocabulary.sep, dtype=np.int64)
-    begin = np.cumsum(total) - total
+    begin = np.cumsum(total) - total  # (n,)
     body[ranges(begin, title_counts)] = titles.tokens[ranges(titles.starts[chosen], title_counts)]
     body[ranges(begin + title_counts + separators, of_text)] = store.tokens[ranges(first, counts)]
     return framed(body, total, vocabulary, prefix)
 
 
 def flatten(rows: Sequence[ArrayLike]) -> tuple[Ids, Ids]:
-    """A list of id arrays as (flat ids, starts (n + 1,))."""
+    """Concatenate n arrays of ids: the flat ids and the start of each array (n + 1,)."""
     arrays = [np.asarray(row, dtype=np.int64) for row in rows]
     starts = np.concatenate([[0], np.cumsum([len(array) for array in arrays], dtype=np.int64)]).astype(np.int64)
     return (np.concatenate(arrays) if arrays else np.empty(0, dtype=np.int64)), starts
 
 
 def framed(body: NDArray, counts: Ids, vocabulary: Vocabulary, prefix: Ids = NONE) -> tuple[Ids, Ids]:
-    """Put [CLS] and a prefix before and [SEP] behind each of the rows that lie one behind the other in ``body``.
+    """Put [CLS] and a prefix before each row, and [SEP] behind it.
 
     Args:
-        body: the ids of all rows.
-        counts: (n,) ids of each row.
-        vocabulary: of the tokens.
-        prefix: (p,) ids.
+        body: the concatenated ids of all rows.
+        counts: (n,) number of ids of each row.
+        vocabulary: gives the ids of [CLS] and [SEP].
+        prefix: (p,) ids that stand behind each [CLS].
 
     Returns:
-        The flat ids and their starts (n + 1,).
+        The flat ids and the row starts (n + 1,).
     """
-    lead = np.concatenate([[vocabulary.cls], prefix]).astype(np.int64)
-    starts = np.concatenate([[0], np.cumsum(counts + len(lead) + 1)]).astype(np.int64)
-    flat = np.empty(int(starts[-1]), dtype=np.int64)
+    lead = np.concatenate([[vocabulary.cls], prefix]).astype(np.int64)  # (1 + p,)
+    starts = np.concatenate([[0], np.cumsum(counts + len(lead) + 1)]).astype(np.int64)  # (n + 1,)
+    flat = np.empty(int(starts[-1]), dtype=np.int64)  # (N,)
     flat[starts[:-1, None] + np.arange(len(lead))] = lead
     flat[starts[1:] - 1] = vocabulary.sep
     flat[ranges(starts[:-1] + len(lead), counts)] = body

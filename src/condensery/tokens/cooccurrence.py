@@ -1,4 +1,4 @@
-"""Which tokens stand near each other in a text: counts, and vectors of tokens made of them without any training.
+"""Counts of tokens that occur near each other in a text, and token vectors made from these counts without training.
 
 Shapes: V tokens of the vocabulary, d dimensions.
 """
@@ -8,18 +8,18 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.sparse.linalg import svds  # has a BLAS of its own, and only what is loaded can be limited
+from scipy.sparse.linalg import svds  # loads a BLAS of its own; threads can be limited in loaded libraries only
 from threadpoolctl import threadpool_limits
 
 from condensery.randomness import generator
 from condensery.system.progress import ProgressTask
 from condensery.tokens.store import TokenStore
 
-BLOCK = 1 << 22  # tokens, or pairs of them, that are counted together
+BLOCK = 1 << 22  # tokens, or pairs of tokens, that are counted at a time
 
 
 def unigrams(store: TokenStore, size: int) -> NDArray[np.int64]:
-    """How often each of ``size`` ids stands in the texts of ``store``: (V,)."""
+    """Count how often each of ``size`` ids occurs in the texts of ``store``: (V,)."""
     counts = np.zeros(size, np.int64)
     for first in range(0, store.token_count, BLOCK):
         counts += np.bincount(store.tokens[first : first + BLOCK], minlength=size)
@@ -27,17 +27,18 @@ def unigrams(store: TokenStore, size: int) -> NDArray[np.int64]:
 
 
 def cooccurrences(store: TokenStore, size: int, window: int, progress: ProgressTask | None = None) -> sparse.csr_array:
-    """How often two tokens stand within ``window`` tokens of each other in one document, a pair at distance s counted 1 / s.
+    """Count how often two tokens occur within ``window`` tokens of each other in one document.
 
-    The unit of the result is 1 / lcm(1, ..., window), so that what is added up are whole numbers: below 2⁵³ of them
-    (for window 10 a pair that stands side by side 3.6e12 times) it is exact, and the same whatever the order. Texts of
-    one document go on from each other. Memory holds the pairs of one block, and the distinct pairs: V² at most.
+    A pair at distance s counts 1 / s. The texts of a document count as one text. The unit of the result is
+    1 / lcm(1, ..., window), so only whole numbers are added. A count below 2⁵³ units is therefore exact and does not
+    depend on the order of the additions. For window 10 that is a pair which stands side by side 3.6e12 times. Memory
+    holds the pairs of one block and the distinct pairs, V² at most.
 
     Args:
         store: the documents.
         size: V, more than any id.
-        window: from 1 to 40, the largest whose unit is exact.
-        progress: gets the number of tokens that are done.
+        window: from 1 to 40; the unit of a larger window is not exact.
+        progress: advances by the tokens counted.
 
     Returns:
         (V, V) float64, symmetric.
@@ -65,10 +66,11 @@ def cooccurrences(store: TokenStore, size: int, window: int, progress: ProgressT
 
 
 def positive_pmi(counts: sparse.csr_array, smoothing: float = 0.75) -> sparse.csr_array:
-    """Positive pointwise mutual information max(0, log p(a, b) / (p(a) p(b))) of counted pairs: (V, V).
+    """Positive pointwise mutual information of counted pairs, max(0, log p(a, b) / (p(a) p(b))): (V, V).
 
-    Contexts b are drawn with their counts to the power ``smoothing`` (Levy, Goldberg and Dagan 2015, eq. 3; Levy and Goldberg
-    2014 show that skip-gram with negative sampling factorises this matrix). In what unit is counted does not matter.
+    The probability of a context b is proportional to its count to the power ``smoothing`` (Levy, Goldberg and Dagan 2015,
+    eq. 3). Levy and Goldberg 2014 show that skip-gram with negative sampling factorises this matrix. The unit of the
+    counts does not change the result.
     """
     if not counts.nnz:
         return counts
@@ -83,9 +85,9 @@ def positive_pmi(counts: sparse.csr_array, smoothing: float = 0.75) -> sparse.cs
 
 
 def truncated_svd(matrix: sparse.csr_array, dim: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The left singular vectors (V, dim) of the largest singular values (dim,), falling; zeros behind the matrix's rank.
+    """The left singular vectors (V, dim) and the singular values (dim,), largest first; zeros beyond the matrix's rank.
 
-    On one thread, however many there are: the order in which BLAS adds up decides the vectors' signs.
+    BLAS runs on one thread, however many there are: its order of additions decides the signs of the vectors.
     """
     left, values = np.zeros((matrix.shape[0], dim)), np.zeros(dim)
     occur = np.flatnonzero(np.diff(matrix.indptr) + np.bincount(matrix.indices, minlength=matrix.shape[1]))
@@ -99,9 +101,12 @@ def truncated_svd(matrix: sparse.csr_array, dim: int) -> tuple[NDArray[np.float6
 
 
 def _singular(matrix: sparse.csr_array, dim: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """``truncated_svd`` of a matrix that has no empty rows and columns in common: min(dim, its size) vectors and values."""
+    """``truncated_svd`` of a matrix in which no index has an empty row and an empty column.
+
+    Returns min(dim, size of the matrix) vectors and values.
+    """
     size = matrix.shape[0]
-    if size <= 4 * dim:  # too small for an iteration to pay, or to be stable
+    if size <= 4 * dim:  # on a matrix this small an iteration is neither faster nor stable
         every, values, _ = np.linalg.svd(matrix.toarray())
         return every[:, :dim], values[:dim]
     # ARPACK's iteration starts from the same vector each time

@@ -1,4 +1,4 @@
-"""What a tokenizer loses of a text: words that it does not know, and words that differ and get the same ids."""
+"""Measure what a tokenizer loses of a text: unknown words, and different words that get the same ids."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -12,17 +12,18 @@ from condensery.tokens.store import Texts
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-BLOCKS, BLOCK, CHARACTERS = 20, 50, 1_000  # of a sample: stretches of texts, texts of each, characters of each text
+BLOCKS, BLOCK, CHARACTERS = 20, 50, 1_000  # of a sample: stretches, texts of a stretch, characters of a text
 MOST_UNKNOWN, MOST_MERGED = 0.01, 0.02  # shares above these are warnings; English has 0.0001 and at most 0.008
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """What is lost of a sample of texts.
+    """The losses of a tokenizer on a sample of texts.
 
     Attributes:
         unknown: share of [UNK] among the tokens.
-        merged: share of the distinct words (case aside) that have the ids of another one, none of them [UNK].
+        merged: share of the distinct words (case ignored) that have the ids of another word. Words with [UNK] among
+            their ids do not count as merged.
         examples: a few words that have the same ids.
     """
 
@@ -31,7 +32,10 @@ class Coverage:
     examples: tuple[str, ...]
 
     def warnings(self, trained: bool) -> list[str]:
-        """A line for each share that is too large, with the key; ``trained``: the tokenizer is a WordPiece of ours."""
+        """A line for each share that is too large, with the configuration key that changes it.
+
+        ``trained``: the tokenizer is a WordPiece trained by this project.
+        """
         lines = []
         if self.unknown > MOST_UNKNOWN:
             key = (
@@ -51,14 +55,14 @@ class Coverage:
         return lines
 
     def metrics(self, trained: bool) -> dict[str, Any]:
-        """The shares, and the ``warnings`` where there are any, for a manifest."""
+        """The shares for a manifest, with ``warnings`` where there are any."""
         lines = self.warnings(trained)
         shares = {"unknown_share": round(self.unknown, 6), "merged_share": round(self.merged, 6)}
         return {**shares, **({"warnings": lines} if lines else {})}
 
 
 def coverage(tokenizer: "PreTrainedTokenizerFast", texts: Texts) -> Coverage:
-    """What the tokenizer loses of a sample of ``texts``, taken evenly from all of them."""
+    """Measure what the tokenizer loses of a sample of ``texts``, taken evenly from all texts."""
     sample = list(_sample(texts))
     ids = _ids(tokenizer, sample)
     tokens = Counter(number == tokenizer.unk_token_id for row in ids for number in row)

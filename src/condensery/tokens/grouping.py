@@ -1,6 +1,6 @@
-"""Sentences grouped into passages that an encoder reads whole (Wu et al. 2023, §4.1): real text, cut from documents.
+"""Group the sentences of documents into passages that an encoder reads whole (Wu et al. 2023, §4.1).
 
-Every limit is in tokens of the finished passage, tokenised by itself, so that no reader of the passages cuts any off.
+Every limit counts tokens of the finished passage, tokenised by itself, so no reader of the passages cuts one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,12 +12,12 @@ from tokenizers import Tokenizer
 from condensery.text.words import between_letters
 from condensery.tokens.workers import sentence_begins
 
-SPECIAL_TOKENS = 2  # [CLS] and [SEP]; a title brings a [SEP] of its own
+SPECIAL_TOKENS = 2  # [CLS] and [SEP]; a title adds another [SEP]
 
 
 @dataclass(frozen=True)
 class DocumentTexts:
-    """The texts of a document in reading order, and the title of each (empty: none)."""
+    """The texts of a document in reading order, and the title of each text (empty = no title)."""
 
     id: str
     texts: Sequence[str]
@@ -34,7 +34,7 @@ class Grouped:
 
 @dataclass(frozen=True)
 class _Unit:
-    """A sentence, or a piece of one that is too long: characters ``begin`` to ``end`` of a text of the document."""
+    """A sentence, or a piece of a sentence that is too long: characters ``begin`` to ``end`` of a text of the document."""
 
     text: int
     begin: int
@@ -45,12 +45,15 @@ class _Unit:
 def group_documents(
     tokenizer: Tokenizer, documents: Sequence[DocumentTexts], length: int
 ) -> list[tuple[str, list[Grouped]]]:
-    """The passages of each document, by its id: consecutive sentences, as many as fit into ``length`` tokens.
+    """Group the sentences of each document into passages of at most ``length`` tokens.
 
-    A sentence that does not fit by itself is cut, between words where it has any. Nothing but white space between
-    sentences is lost; a passage that goes on in the next text of its document joins the two with a blank. It has the
-    title of the text in which it begins; a title that takes more than half of the room is cut. A document without
-    words gives no passage.
+    A passage holds consecutive sentences, as many as fit. A sentence that does not fit by itself is cut, between words
+    where it has any. Only white space between sentences is lost. A passage that continues in the next text of its
+    document joins the two texts with a blank. A passage has the title of the text in which it begins. A title that takes
+    more than half of the room is cut.
+
+    Returns:
+        The id and the passages of each document; a document without words has no passage.
     """
     titles = {title: _first_piece(tokenizer, title, (length - 3) // 2) for one in documents for title in one.titles}
     rooms = {title: length - SPECIAL_TOKENS - (tokens + 1 if tokens else 0) for title, (_, tokens) in titles.items()}
@@ -68,9 +71,10 @@ def group_documents(
 
 
 def cut(tokenizer: Tokenizer, text: str, limit: int) -> list[tuple[int, int]]:
-    """Characters (begin, end) of the pieces of ``text`` that have at most ``limit`` tokens each; white space is left out.
+    """Cut ``text`` into pieces of at most ``limit`` tokens: the characters (begin, end) of each piece.
 
-    Between words where there is a blank within ``limit`` tokens. A single character is never cut.
+    White space around pieces is left out. A cut lies between words where there is a blank within ``limit`` tokens. A
+    single character is never cut.
     """
     pieces, waiting = [], [(0, len(text))]
     while waiting:
@@ -81,13 +85,13 @@ def cut(tokenizer: Tokenizer, text: str, limit: int) -> list[tuple[int, int]]:
         cuts = [0, *_cuts(text[begin:end], places, limit), end - begin]
         if len(cuts) == 2:
             pieces.append((begin, end))
-        else:  # a piece by itself may have other tokens than in the whole: it is looked at again
+        else:  # tokenised by itself a piece may have other tokens than in the whole, so it is checked again
             waiting += [(begin + first, begin + last) for first, last in reversed(list(pairwise(cuts)))]
     return pieces
 
 
 def _cuts(text: str, places: Sequence[int], limit: int) -> Iterator[int]:
-    """Characters at which a text whose tokens begin at ``places`` is cut."""
+    """The characters at which a text is cut; its tokens begin at the characters ``places``."""
     first, before = 0, 0
     while len(places) - first > limit:
         inside = [token for token in range(first + limit, first, -1) if before < places[token] < len(text)]
@@ -108,7 +112,7 @@ def _stripped(text: str, begin: int, end: int) -> tuple[int, int]:
 
 
 def _first_piece(tokenizer: Tokenizer, title: str, limit: int) -> tuple[str, int]:
-    """As much of a title as has ``limit`` tokens, and how many it has."""
+    """The beginning of a title, at most ``limit`` tokens long, and its number of tokens."""
     pieces = cut(tokenizer, title, limit)
     first = title[slice(*pieces[0])] if pieces else ""
     return first, _count(tokenizer, [first])[0]
@@ -119,7 +123,7 @@ def _count(tokenizer: Tokenizer, texts: list[str]) -> list[int]:
 
 
 def _units(tokenizer: Tokenizer, documents: Sequence[DocumentTexts], rooms: dict[str, int]) -> Iterator[list[_Unit]]:
-    """The units of each document, tokenised by themselves, all documents at once."""
+    """The units of each document. Each unit is tokenised by itself, the units of all documents in one call."""
     ranges = [[sentences(text) for text in document.texts] for document in documents]
     texts = [document.texts[n] for document in documents for n in range(len(document.texts))]
     flat = [text[b:e] for text, spans in zip(texts, (r for one in ranges for r in one), strict=True) for b, e in spans]
@@ -146,7 +150,7 @@ def sentences(text: str) -> list[tuple[int, int]]:
 
 
 def _groups(units: Sequence[_Unit], rooms: Sequence[int]) -> Iterator[list[_Unit]]:
-    """Consecutive units, as many as fit into the room of the text in which the first stands."""
+    """Group consecutive units, as many as fit into the room of the text in which the first unit stands."""
     group: list[_Unit] = []
     tokens = 0
     for unit in units:
@@ -165,9 +169,10 @@ def _fitting(
     groups: list[tuple[int, list[_Unit]]],
     rooms: dict[str, int],
 ) -> list[tuple[int, list[_Unit]]]:
-    """The groups (of document ``number``), halved where units have more tokens together than by themselves.
+    """The groups, each with the number of its document, halved where the units together have too many tokens.
 
-    WordPiece never needs it; byte-level tokenizers write a word behind a blank with other tokens than at the beginning.
+    Units may have more tokens together than by themselves. This never happens with WordPiece. Byte-level tokenizers
+    write a word behind a blank with other tokens than at the beginning of a text.
     """
     fitting = []
     counts = _count(tokenizer, [_joined(documents[number], group) for number, group in groups])
@@ -181,7 +186,7 @@ def _fitting(
 
 
 def _joined(document: DocumentTexts, group: Sequence[_Unit]) -> str:
-    """The characters from the first unit to the last; between two texts a blank."""
+    """The characters from the first unit to the last, with a blank between two texts."""
     parts = []
     for number in sorted({unit.text for unit in group}):
         of_text = [unit for unit in group if unit.text == number]

@@ -1,7 +1,7 @@
-"""The tokenizer of a checkpoint without the library around it, for one who asks a question: text to ids, and the ends.
+"""A quick loader for a checkpoint's tokenizer, used to answer single queries without importing transformers.
 
-``load_tokenizer`` reads any tokenizer but imports the library, which takes longer than the answer; this reads those that
-our checkpoints hold by the same Rust code, and leaves all others to it.
+``load_tokenizer`` reads any tokenizer, but importing its library takes longer than the answer. This module reads the
+tokenizers of our own checkpoints with the same Rust code, and leaves all others to ``load_tokenizer``.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from condensery.system.files import read_json
 
 @dataclass(frozen=True)
 class QuickTokenizer:
-    """Text to ids, without special tokens, and the ids of those that a query needs."""
+    """Maps a text to ids without special tokens, and holds the ids of [CLS] and [SEP], which a query needs."""
 
     ids: Callable[[str], list[int]]
     cls: int
@@ -23,19 +23,19 @@ class QuickTokenizer:
 
 
 def load_quick_tokenizer(folder: Path) -> QuickTokenizer:
-    """The tokenizer of a checkpoint folder. Raises ``UserError`` as ``load_tokenizer``."""
+    """Load the tokenizer of a checkpoint folder. Raises ``UserError`` in the same cases as ``load_tokenizer``."""
     return _read(folder) or _by_library(folder)
 
 
 def _read(folder: Path) -> QuickTokenizer | None:
-    """The tokenizer where its files are those that the library writes."""
+    """Read the tokenizer without the library; None where the files are not as the library writes them."""
     from tokenizers import Tokenizer
 
     try:
         about = read_json(folder / "tokenizer_config.json")
         words = [_word(about[f"{name}_token"]) for name in ("cls", "sep")]
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    except Exception as error:  # a bare one is what tokenizers raises
+    except Exception as error:  # tokenizers raises a bare Exception
         if type(error) in (UserError, KeyError, TypeError, Exception):
             return None
         raise
@@ -57,5 +57,5 @@ def _by_library(folder: Path) -> QuickTokenizer:
 
 
 def _word(token: Any) -> str:
-    """A special token as ``tokenizer_config.json`` writes it: a word, or a word with its settings."""
+    """The word of a special token; ``tokenizer_config.json`` holds the word alone, or the word with its settings."""
     return str(token["content"] if isinstance(token, dict) else token)

@@ -1,8 +1,8 @@
-"""Masked language modelling: which tokens of a batch are hidden, and what stands in their place.
+"""Masked language modelling: choose the tokens of a batch to predict, and replace them in the input.
 
-The rule is that of Devlin et al. (2019, section 3.1, and their code): of every span about ``rate`` of the tokens are
-predicted; of these 80 % become [MASK], 10 % a random token and 10 % stay. Whole-word masking takes words in a random
-order and hides all tokens of a word or none.
+The rule is that of Devlin et al. (2019, section 3.1, and their code). About ``rate`` of the tokens of every span are
+predicted. Of these tokens 80 % become [MASK], 10 % a random token, and 10 % stay. Whole-word masking takes words in a
+random order and masks all tokens of a word or none.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ from condensery.tokens.vocabulary import Vocabulary
 
 Ids = NDArray[np.int64]
 MASK_SHARE, RANDOM_SHARE = 0.8, 0.1  # of the predicted tokens; the rest stays as it is
-_DRAW_BITS = 40  # of the random order within a span; the other 24 bits of the sorting key number the spans
+_DRAW_BITS = 40  # bits of the random order within a span; the other 24 bits of the sort key number the spans
 MOST_SPANS = 1 << (64 - _DRAW_BITS)
 
 
@@ -36,16 +36,17 @@ def mask_spans(
     Every draw is a function of (keys, span id, position in the span) alone: a span gets the same mask in any batch.
 
     Args:
-        ids: (N,) the spans one behind the other, with their special tokens; not changed.
-        starts: (n + 1,) where each span begins; the last entry is N.
+        ids: (N,) the concatenated spans, with their special tokens; not changed.
+        starts: (n + 1,) the start of each span; the last entry is N.
+        vocabulary: gives the special tokens, the word borders and the random tokens.
         rate: share of the tokens that is predicted, 0 < rate <= 1.
-        whole_word: hide whole words (by ``vocabulary.continues``) or single tokens.
+        whole_word: mask whole words (by ``vocabulary.continues``) instead of single tokens.
         keys: for example (seed, "mask", epoch).
         span_ids: (n,) identity of each span, non-negative: its index in the corpus, not in the batch.
 
     Returns:
-        input_ids (N,), the ids as the encoder reads them; masked (m,), ascending positions into N; targets (m,), the
-        original ids there.
+        input_ids (N,), the ids that the encoder reads; masked (m,), ascending positions in ``ids``; targets (m,), the
+        original ids at these positions.
 
     Raises:
         ValueError: when ``rate`` is not in (0, 1] or the batch has more than ``MOST_SPANS`` spans.
@@ -74,7 +75,10 @@ def mask_spans(
 def _word_starts(
     flat: Ids, edges: Ids, ordinary: NDArray[np.bool_], vocabulary: Vocabulary, whole_word: bool
 ) -> NDArray[np.bool_]:
-    """(N,) True where a word begins: an ordinary token that continues none, or that has none before it in its span."""
+    """(N,) True where a word begins: at an ordinary token that continues no word, or follows no ordinary token.
+
+    A token continues a word only within its span.
+    """
     if not whole_word:
         return ordinary
     preceded = np.empty_like(ordinary)

@@ -1,7 +1,8 @@
-"""What is put before queries and before passages, as E5's "query: " and "passage: ", in tokens.
+"""Token ids of prefixes, the words put before queries and before passages, as E5's "query: " and "passage: ".
 
-The token store holds texts as they are; a prefix is put behind [CLS] when rows are made, so that one store serves every
-retriever. That is exact where the tokenizer splits prefix and text apart, as those do that split at spaces; it is tried.
+The token store holds texts without prefixes. A prefix is put behind [CLS] when rows are made, so one store serves every
+retriever. This is exact where the tokenizer splits prefix and text apart, as tokenizers that split at spaces do. Each
+prefix is checked for it.
 """
 
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 Ids = NDArray[np.int64]
 NONE: Ids = np.empty(0, np.int64)
-_BEGINNINGS = ("what is it", "The end", "2 of 3", "(a) x", '"so"', "Über", "x", "don't", "U.S.")  # of texts
+_BEGINNINGS = ("what is it", "The end", "2 of 3", "(a) x", '"so"', "Über", "x", "don't", "U.S.")  # of texts to try
 
 
 @dataclass(frozen=True)
@@ -30,11 +31,11 @@ class Prefixes:
 
     @classmethod
     def of(cls, tokenizer: str | Path | None, query: str, passage: str, lengths: tuple[int, int]) -> Self:
-        """Tokenise them.
+        """Tokenise the prefixes of queries and passages.
 
         Args:
-            tokenizer: folder or hub name; not needed where both are empty.
-            query, passage: what is put before a text; empty = nothing.
+            tokenizer: folder or hub name; not needed where both prefixes are empty.
+            query, passage: the prefixes as text; empty = no prefix.
             lengths: longest query and passage in tokens, special tokens included.
 
         Raises:
@@ -57,13 +58,16 @@ NO_PREFIXES = Prefixes()
 
 
 def check_prefix(key: str, prefix: str, number: int, length_key: str, length: int) -> None:
-    """Raise ``UserError`` where a prefix of ``number`` tokens leaves a text none of ``length``, [CLS] and [SEP] included."""
+    """Raise ``UserError`` where a prefix of ``number`` tokens leaves no room for a text.
+
+    ``length`` is the longest input in tokens, [CLS] and [SEP] included.
+    """
     if number > length - 3:
         raise UserError(f"{key}: {shown(prefix)!r} is {number} tokens; raise {length_key}, which is {length}")
 
 
 def _ids(tokenizer: "PreTrainedTokenizerFast", key: str, prefix: str, length_key: str, length: int) -> Ids:
-    """The ids of a prefix such that they and the ids of a text are those of both together."""
+    """The ids of a prefix. They and the ids of a text are together the ids of the text with its prefix."""
 
     def read(text: str) -> list[int]:
         token_ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]

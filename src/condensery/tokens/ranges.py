@@ -1,4 +1,4 @@
-"""Many stretches of one long array at once."""
+"""Positions of many stretches of one long array at once."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -7,9 +7,9 @@ Ids = NDArray[np.int64]
 
 
 def ranges(starts: ArrayLike, counts: ArrayLike) -> Ids:
-    """The positions start, start + 1, ..., start + count - 1 of every pair, one behind the other: (sum(counts),).
+    """Concatenate the positions start, start + 1, ..., start + count - 1 of every pair: (sum(counts),).
 
-    Both may have any shape, the same one; pairs are taken in C order.
+    ``starts`` and ``counts`` have the same shape, which may be any. Pairs are taken in C order.
     """
     first, number = (np.asarray(values, dtype=np.int64).reshape(-1) for values in (starts, counts))
     before = np.cumsum(number) - number
@@ -17,9 +17,14 @@ def ranges(starts: ArrayLike, counts: ArrayLike) -> Ids:
 
 
 def around(starts: Ids, counts: Ids, hidden: Ids, hidden_counts: Ids) -> tuple[Ids, Ids]:
-    """What is left of stretches when a part of each, which lies inside of it, is cut out.
+    """Cut a part out of each stretch, and return the two pieces that remain.
 
-    All arguments are (n,). Returns the starts (n, 2) and counts (n, 2) of what stands before and behind each part.
+    Args:
+        starts, counts: (n,) of the stretches.
+        hidden, hidden_counts: (n,) starts and counts of the parts, which lie inside their stretches.
+
+    Returns:
+        The starts (n, 2) and counts (n, 2) of the pieces before and behind each part.
     """
     before = hidden - starts
     left = np.stack([starts, hidden + hidden_counts], axis=1)
@@ -27,5 +32,5 @@ def around(starts: Ids, counts: Ids, hidden: Ids, hidden_counts: Ids) -> tuple[I
 
 
 def first_of(counts: Ids, room: Ids) -> Ids:
-    """The counts (n, k) of k pieces a row, cut so that the first ``room`` (n,) positions of each row are left."""
+    """Cut the counts (n, k) of k pieces a row so that only the first ``room`` (n,) positions of each row remain: (n, k)."""
     return np.diff(np.minimum(np.cumsum(counts, axis=1), room[:, None]), axis=1, prepend=0)

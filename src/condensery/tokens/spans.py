@@ -1,7 +1,7 @@
-"""Spans of a corpus for pre-training: the whole corpus once an epoch, or two spans of a document.
+"""Spans of a corpus for pre-training: every span of the corpus once an epoch, or two spans of a document.
 
-A span is (start, tokens): a stretch of a store's ``tokens``, without special tokens, inside one document. Documents are
-runs of texts, so a span may run over the border between two passages.
+A span is (start, tokens): a stretch of a store's ``tokens`` inside one document, without special tokens. Documents are
+runs of texts, so a span may cross the border between two passages.
 """
 
 from abc import ABC, abstractmethod
@@ -18,7 +18,7 @@ from condensery.tokens.store import TokenStore
 
 Ids = NDArray[np.int64]
 SPECIAL_TOKENS = 2  # [CLS] and [SEP]
-BLOCK = 1 << 22  # sentences that are packed at a time
+BLOCK = 1 << 22  # sentences packed at a time
 Span = tuple[int, int]
 
 
@@ -30,7 +30,7 @@ class SpanSet(ABC):
     Args:
         store: the tokens, with sentences where the kind of span needs them.
         length: tokens of the longest input, with [CLS] and [SEP]; a span has at most ``length - 2``.
-        seed: of every draw.
+        seed: seed of every draw.
         min_length: tokens of the shortest span.
 
     Attributes:
@@ -72,7 +72,10 @@ class SpanSet(ABC):
 
     @abstractmethod
     def pairs(self, epoch: int, documents: ArrayLike) -> Ids:
-        """``pair`` for many usable documents (n,) at once: (n, 2, 2) int64, document, which span, (start, tokens)."""
+        """``pair`` for many usable documents (n,) at once: (n, 2, 2) int64.
+
+        The axes are the document, the first or second span, and (start, tokens).
+        """
 
     @abstractmethod
     def spans(self, epoch: int) -> Ids:
@@ -83,10 +86,10 @@ class SpanSet(ABC):
 
 
 class RandomWindows(SpanSet):
-    """Windows that begin anywhere in a document, another place each epoch."""
+    """Windows that begin anywhere in a document, at another place in each epoch."""
 
     def pairs(self, epoch: int, documents: ArrayLike) -> Ids:
-        """Two windows of the full width where the document has room for both, else of half the document."""
+        """Two windows of full width where the document has room for both, else each half of the document."""
         chosen = np.asarray(documents, dtype=np.int64)
         width = np.minimum(self.limit, self._size[chosen] // 2)
         room = self._size[chosen] - 2 * width + 1
@@ -98,7 +101,7 @@ class RandomWindows(SpanSet):
         return np.stack([starts.T, np.broadcast_to(width[:, None], (len(chosen), 2))], axis=-1)
 
     def spans(self, epoch: int) -> Ids:
-        """Each document cut into windows from a random phase; a rest shorter than ``min_length`` is left out."""
+        """Cut each document into windows from a random phase; a window shorter than ``min_length`` is left out."""
         every = np.arange(self.documents)
         phase = (self._draw("phase", epoch, every) * self.limit).astype(np.int64)
         phase = np.where(self._size <= self.limit, self.limit, np.maximum(phase, 1))
@@ -116,11 +119,11 @@ class SentencePacked(SpanSet):
 
     A sentence that does not fit into a span by itself is cut. A share ``short_probability`` of the spans aims at a
     shorter target, drawn uniformly between ``min_length`` and the limit, so that the encoder also sees short inputs (the
-    data scripts of Condenser and coCondenser do so with 0.1). What remains shorter than ``min_length``, mostly ends of
-    documents, is left out and counted in ``dropped_tokens``.
+    data scripts of Condenser and coCondenser do so with 0.1). Spans shorter than ``min_length``, mostly at the ends of
+    documents, are left out and counted in ``dropped_tokens``.
 
-    A document that was packed into fewer than two spans gives a pair by splitting it near its middle, at a sentence
-    where one begins within the middle half, else between two tokens.
+    A document that was packed into fewer than two spans is split near its middle to give a pair. The split lies at the
+    beginning of a sentence where one begins within the middle half, else between two tokens.
 
     Raises:
         UserError: also when the store has no sentences.
@@ -185,7 +188,7 @@ class SentencePacked(SpanSet):
         return np.stack([chosen[:-1], np.diff(chosen)], axis=-1)
 
     def _targets(self, begin: Ids) -> Ids:
-        """The number of tokens that a span beginning at each place may hold at most."""
+        """The most tokens that a span beginning at each of the places ``begin`` may hold."""
         draws = [uniforms(self.seed, "spans", what, index=begin) for what in ("short", "target")]
         shorter = self.min_length + (draws[1] * (self.limit - self.min_length + 1)).astype(np.int64)
         return np.where(draws[0] < self.short_probability, shorter, self.limit)
@@ -204,7 +207,7 @@ class SentencePacked(SpanSet):
 
 
 def _walk(following: Ids) -> Ids:
-    """0, following[0], following[following[0]], ..., len(following)."""
+    """The places 0, following[0], following[following[0]], ..., len(following)."""
     jump = memoryview(following)  # type: ignore[arg-type]  # gives plain integers, faster than indexing the array
     places, place = [0], 0
     while place < len(jump):

@@ -1,4 +1,4 @@
-"""Text tokenised once: ids in one memory-mapped file, with the places where texts, sentences and documents begin."""
+"""Texts tokenised once: ids in one memory-mapped file, and the places where texts, sentences and documents begin."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
@@ -16,7 +16,7 @@ from condensery.tokens.workers import Piece, read_tokenizer, tokenised, vocabula
 
 Ids = NDArray[np.int64]
 _FIELDS = {"dtype": str, "texts": int, "tokens": int, "sentences": int, "documents": int}
-_BLOCK = 1 << 22  # tokens that are looked at at a time
+_BLOCK = 1 << 22  # tokens counted at a time
 _ABSENT = -1  # the count of sentences or documents where none were recorded
 
 
@@ -36,11 +36,11 @@ class TokenStore:
         single_texts: take each text as a document of its own, whatever the folder says.
 
     Attributes:
-        tokens: (T,) uint16 or uint32, the texts one behind the other.
-        starts: (N + 1,) int64, where each text begins in ``tokens``.
-        sentences: (S,) int64, where each sentence begins in ``tokens``, ascending (each text begins one); None when
-            the store was written without sentences.
-        documents: (D + 1,) int64, the first text of each document; without documents each text is its own.
+        tokens: (T,) uint16 or uint32, the concatenated texts.
+        starts: (N + 1,) int64, the start of each text in ``tokens``.
+        sentences: (S,) int64, the start of each sentence in ``tokens``, ascending; each text begins a sentence. None
+            when the store was written without sentences.
+        documents: (D + 1,) int64, the first text of each document; without documents each text is a document.
 
     Raises:
         UserError: when the folder holds no whole store, or its files contradict each other.
@@ -67,7 +67,7 @@ class TokenStore:
         return TokenStore, (
             self.folder,
             self.single_texts,
-        )  # another process maps the files, it does not get their content
+        )  # another process maps the files itself and does not get their content
 
     @staticmethod
     def exists(folder: Path) -> bool:
@@ -96,22 +96,22 @@ class TokenStore:
         return sum(int(np.count_nonzero(block == token)) for block in blocks) / max(1, self.token_count)
 
     def content(self) -> dict[str, NDArray | None]:
-        """All that it holds, wherever it lies."""
+        """The arrays of the store by name, without its folder."""
         return {name: getattr(self, name) for name in ("tokens", "starts", "sentences", "documents")}
 
     @cached_property
     def lengths(self) -> Ids:
-        """(N,) tokens of each text."""
+        """(N,) number of tokens of each text."""
         return np.diff(self.starts)
 
     @cached_property
     def document_starts(self) -> Ids:
-        """(D + 1,) where each document begins in ``tokens``; a document is its texts, which lie side by side."""
+        """(D + 1,) the start of each document in ``tokens``; the texts of a document lie side by side."""
         return np.asarray(self.starts[self.documents])
 
     @cached_property
     def document_lengths(self) -> Ids:
-        """(D,) tokens of each document."""
+        """(D,) number of tokens of each document."""
         return np.diff(self.document_starts)
 
     def _map_tokens(self, dtype: str) -> NDArray:
@@ -126,7 +126,7 @@ class TokenStore:
         return np.memmap(path, dtype=dtype, mode="r") if held else np.empty(0, dtype=dtype)
 
     def _map(self, name: str, size: int | None, last: int | None = None) -> Ids:
-        """Map an int64 array and check its size and that it runs from 0 to ``last``."""
+        """Map an int64 array, check its size and, where ``last`` is given, that the array runs from 0 to ``last``."""
         path = self.folder / name
         try:
             array = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -151,18 +151,18 @@ def tokenise(
 ) -> TokenStore:
     """Tokenise every text once, in order, and write a ``TokenStore``.
 
-    Each text is tokenised whole; sentence boundaries are found in its characters and carried over to tokens by the
+    Each text is tokenised whole. Sentence boundaries are found in its characters and carried over to tokens by the
     tokenizer's offsets, so the ids do not depend on where sentences end. The result does not depend on ``workers`` or
-    ``batch``; memory holds a few batches.
+    ``batch``. Memory holds a few batches.
 
     Args:
         texts: gives a list of strings for a slice.
         tokenizer: folder with ``tokenizer.json`` (the artifact of the stage `tokenizer`).
-        folder: written into; a store that is already there is replaced.
+        folder: gets the store; an older store there is replaced.
         sentences: also record where sentences begin.
         documents: (D + 1,) first text of each document, ending with len(texts).
-        workers: processes; with 1 the work is done here.
-        batch: texts a task.
+        workers: number of processes; with 1 the work is done in this process.
+        batch: number of texts of a task.
         label: shown with the progress.
 
     Raises:
@@ -189,7 +189,7 @@ def tokenise(
 
 
 def _write(folder: Path, pieces: Iterable[Piece], sentences: bool, advance: Callable[[int], None]) -> tuple[int, int]:
-    """Append pieces to the files of a store; returns the number of tokens and of sentences (``_ABSENT`` without)."""
+    """Append pieces to the files of a store; returns the numbers of tokens and sentences (``_ABSENT`` without sentences)."""
     tokens = 0
     with (
         open(folder / "tokens.bin", "wb") as ids,
@@ -209,7 +209,7 @@ def _write(folder: Path, pieces: Iterable[Piece], sentences: bool, advance: Call
 
 
 class _Growing:
-    """An int64 .npy file that is appended to; its header, which NumPy pads for this, is written again at the end."""
+    """An int64 .npy file that grows. Its header, which NumPy pads for this purpose, is written again at the end."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.count = path, 0

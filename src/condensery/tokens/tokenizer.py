@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 SPECIAL = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 MOST_CHARACTERS = 1000  # of the alphabet, as BERT's: rarer characters become [UNK]
 FEWEST_CHARACTERS = 100  # the alphabet is not cut below this, whatever the size of the vocabulary
-COVERED = 0.999  # of the characters of a text that the alphabet is to hold, where more ideographs can help
+COVERED = 0.999  # share of the characters of a text that the alphabet should hold, where more ideographs can help
 StripAccents = Literal["latin"] | bool
 
-# marks behind a Latin letter, behind what is neither letter nor mark, and behind nothing
+# marks behind a Latin letter, behind a character that is neither letter nor mark, and at the beginning of a text
 LATIN_ACCENTS = r"(?:(?<=[\p{Latin}[^\p{L}\p{Mn}\p{Mc}]])|\A)\p{Mn}+"
 ALL_ACCENTS = r"\p{Mn}+"
-# A run of letters without a blank, as Thai and Burmese are written. A WordPiece takes a word of more than 100 characters
-# for [UNK], so it is cut before that. Latin letters are left as BERT has them: so long a run of them is no word.
+# A run of letters without a blank, as Thai and Burmese are written. WordPiece turns a word of more than 100 characters
+# into [UNK], so a run is cut before that. Latin letters are left as BERT has them: so long a run of them is no word.
 LONG_RUN = r"[\p{L}\p{M}&&[^\p{Latin}]][\p{L}\p{M}\p{N}]{79,99}(?!\p{M})"
-ROUTER = "router_config.json"  # in which sentence-transformers names the folders of two towers
+ROUTER = "router_config.json"  # the file in which sentence-transformers names the folders of two towers
 _BATCH = 1024
 
 
@@ -73,9 +73,10 @@ def load_tokenizer(name: str | Path) -> "PreTrainedTokenizerFast":
 
 
 def check_tokenizer(tokenizer: "PreTrainedTokenizerBase", what: str) -> None:
-    """Raise ``UserError`` for settings that the library takes, and fails with when a text is read.
+    """Raise ``UserError`` for settings that the library accepts, but on which it fails when it reads a text.
 
-    They are a longest input that is no number, and an unknown token that is none of its tokens.
+    The settings are a longest input that is not a number, and an unknown token that is not in the vocabulary. ``what``
+    begins the message.
     """
     longest = tokenizer.model_max_length
     if type(longest) not in (int, float):
@@ -91,14 +92,14 @@ def check_tokenizer(tokenizer: "PreTrainedTokenizerBase", what: str) -> None:
 
 
 def number_of_words(tokenizer: "PreTrainedTokenizerBase") -> int:
-    """Tokens that are not special; the library makes a tokenizer without any for a folder that lacks its files."""
+    """The number of tokens that are not special. It is 0 for a folder that lacks its files, which the library accepts."""
     return len(tokenizer) - len(set(tokenizer.all_special_ids))
 
 
 def _read(name: str, local: bool) -> Any:
     """Read a tokenizer; a folder with nothing but BERT's ``vocab.txt`` counts as one (cased if it has capitals).
 
-    Where sentence-transformers keeps two towers in folders below, it is that of passages.
+    Where sentence-transformers keeps two towers in subfolders, the tokenizer of passages is read.
     """
     from transformers import AutoTokenizer, BertTokenizer
 
@@ -123,20 +124,23 @@ def train_wordpiece(
     strip_accents: StripAccents = "latin",
     warn: bool = True,
 ) -> "PreTrainedTokenizerFast":
-    """Train a WordPiece tokenizer as BERT's on ``texts`` and save it as a Hugging Face folder.
+    """Train a WordPiece tokenizer like BERT's on ``texts`` and save it as a Hugging Face folder.
 
-    The alphabet is the most frequent characters (at most a quarter of the vocabulary), each once at the beginning and
-    once inside of a word, and ideographs that the text needs beyond them. The same text gives the same tokenizer, in
-    every process.
+    The alphabet holds the most frequent characters (at most a quarter of the vocabulary) and the ideographs that the
+    text needs beyond them. Each frequent character is there twice: at the beginning and inside of a word. The same text
+    gives the same tokenizer in every process.
 
     Args:
         texts: gives a list of strings for a slice; read twice.
         vocab_size: entries, special tokens included; fewer when the text has no more to offer.
-        folder: written into.
-        lowercase: lower case.
+        folder: gets the files of the tokenizer.
+        lowercase: turn all letters into lower case.
         label: shown with the progress.
-        strip_accents: whose accents are taken away; see ``normaliser``.
-        warn: give a Python warning where it loses much of the texts; see ``tokens.coverage``.
+        strip_accents: which accents ``normaliser`` removes: "latin", True (all) or False (none).
+        warn: give a Python warning where the tokenizer loses much of the texts, as ``tokens.coverage`` measures it.
+
+    Returns:
+        The tokenizer, read from ``folder``.
 
     Raises:
         UserError: when there is no text, or ``vocab_size`` does not hold the special tokens and the alphabet.
@@ -150,8 +154,8 @@ def train_wordpiece(
         alphabet = _alphabet(_batches(texts, task), backend.normalizer.normalize_str, vocab_size)
         trainer = WordPieceTrainer(
             vocab_size=vocab_size,
-            # The library numbers "##x" in the order of a hash table, and breaks ties between merges by these numbers;
-            # named here, they are numbered in our order, and the same text gives the same tokenizer in every process.
+            # The library numbers "##x" in the order of a hash table, and breaks ties between merges by these numbers.
+            # Tokens named here are numbered in our order, so the same text gives the same tokenizer in every process.
             special_tokens=[*SPECIAL.values(), *(f"##{character}" for character in alphabet[: _most(vocab_size)])],
             initial_alphabet=alphabet,
             limit_alphabet=len(alphabet),
@@ -160,7 +164,7 @@ def train_wordpiece(
         backend.train_from_iterator(_batches(texts, task), trainer=trainer)
     backend = BertTokenizer(vocab=backend.get_vocab()).backend_tokenizer
     _as_ours(backend, lowercase, strip_accents)
-    # not the library's class for BERT: it would put BERT's normaliser in the place of ours when the folder is opened
+    # The library's class for BERT would put BERT's normaliser in the place of ours when the folder is opened.
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=backend,
         model_input_names=["input_ids", "token_type_ids", "attention_mask"],
@@ -174,7 +178,7 @@ def train_wordpiece(
 
 
 def _as_ours(backend: "Tokenizer", lowercase: bool, strip_accents: StripAccents) -> None:
-    """Give a tokenizer our normaliser, and cut what is longer than a word before it is looked for in the vocabulary."""
+    """Give a tokenizer our normaliser, and make it cut runs of letters that are longer than a word."""
     from tokenizers import Regex, pre_tokenizers
 
     backend.normalizer = normaliser(lowercase, strip_accents)
@@ -183,15 +187,16 @@ def _as_ours(backend: "Tokenizer", lowercase: bool, strip_accents: StripAccents)
 
 
 def normaliser(lowercase: bool = True, strip_accents: StripAccents = "latin") -> "Normalizer":
-    """BERT's normaliser of texts, but that accents are a choice of their own, and composed and decomposed forms are one.
+    """BERT's normaliser of texts, with two changes: accents have a setting of their own, and all text is decomposed.
 
-    Text is cleaned of what is invisible, ideographs are set apart, and all is decomposed (NFD), Korean syllables too. Of
-    what stands behind a letter as a mark of its own (Unicode's Mn) ``strip_accents`` takes away:
+    Invisible characters are removed, blanks are put around ideographs, and all characters are decomposed (NFD), Korean
+    syllables too, so composed and decomposed forms are the same. A decomposed accent is a mark of its own behind its
+    letter (Unicode's Mn). ``strip_accents`` removes:
 
-    - ``"latin"``: what stands behind a Latin letter, a number or a sign: English reads as in BERT's uncased models. Marks
-      of all other scripts are kept: the vowel signs of Hindi and Thai are letters, and so is the breve of Cyrillic й.
-    - ``True``: all of them, as BERT's uncased models do.
-    - ``False``: none.
+    - ``"latin"``: marks behind a Latin letter, a number or a sign, so English reads as in BERT's uncased models. Marks of
+      all other scripts are kept: the vowel signs of Hindi and Thai are letters, and so is the breve of Cyrillic й.
+    - ``True``: all marks, as BERT's uncased models do.
+    - ``False``: no marks.
     """
     from tokenizers import Regex, normalizers
 
@@ -208,11 +213,11 @@ def normaliser(lowercase: bool = True, strip_accents: StripAccents = "latin") ->
 def _alphabet(batches: Iterator[Sequence[str]], normalise: Callable[[str], str], vocab_size: int) -> list[str]:
     """The characters that the vocabulary spells words with, most frequent first.
 
-    Behind the most frequent ones come those ideographs without which less than ``COVERED`` of the text could be spelt, as
-    far as three quarters of the vocabulary hold them.
+    Behind the most frequent characters come the ideographs that are needed to spell a share ``COVERED`` of the text.
+    They are cut where the alphabet would fill more than three quarters of the vocabulary.
 
-    ``normalise`` must treat each character by itself but for combining marks, which may depend on what they stand behind.
-    So it is asked once for each character that there is, and for the texts with marks.
+    ``normalise`` must treat each character by itself, except combining marks, which may depend on the character before
+    them. It is therefore called once for each distinct character, and on every batch of texts with marks.
     """
     counts = _characters(batches, normalise)
     ordered = [
@@ -232,12 +237,12 @@ def _alphabet(batches: Iterator[Sequence[str]], normalise: Callable[[str], str],
 
 
 def _most(vocab_size: int) -> int:
-    """The most characters that are spelt with, at the beginning and inside of words."""
+    """The largest number of characters that words are spelt with, both at their beginning and inside."""
     return min(MOST_CHARACTERS, max(FEWEST_CHARACTERS, vocab_size // 4))
 
 
 def _characters(batches: Iterator[Sequence[str]], normalise: Callable[[str], str]) -> Counter[str]:
-    """How often each character is there in the normalised texts."""
+    """Count how often each character occurs in the normalised texts."""
     marks = [code for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)) == "Mn"]
     is_mark = np.zeros(sys.maxunicode + 1, bool)
     is_mark[marks] = True

@@ -1,4 +1,4 @@
-"""What a batch needs to know of a tokenizer: ids and words, without the tokenizer object."""
+"""The ids and word borders of a tokenizer, which a batch needs, without the tokenizer object."""
 
 import json
 from dataclasses import dataclass, field
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 NEEDED = ("pad", "cls", "sep", "mask", "unk")
-_SPREAD, _SPARE = 4, 10_000  # ids that a tokenizer may leave out: so many times its tokens, and some more
+_SPREAD, _SPARE = 4, 10_000  # the most ids of a tokenizer: _SPREAD times the number of its tokens, and _SPARE more
 _WORD_START = ("Ġ", "Ċ", "ĉ", "č")  # space, line feed, tab and carriage return in the byte-level alphabet
 
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """Ids of a tokenizer, as the paths of training need them.
+    """Ids of a tokenizer, as training needs them.
 
     Attributes:
         size: number of ids (V); the embedding has at least as many rows.
         pad, cls, sep, mask, unk: ids of the special tokens.
-        special: (s,) int64, sorted: every special id; these are never masked and never drawn.
-        continues: (V,) bool: True where a token goes on with the word of the token before it; in scripts without blanks
-            between words none does.
+        special: (s,) int64, sorted: every special id; special ids are never masked and never drawn.
+        continues: (V,) bool: True where a token continues the word of the token before it. In scripts without blanks
+            between words no token does.
     """
 
     size: int
@@ -44,7 +44,11 @@ class Vocabulary:
 
     @classmethod
     def of(cls, tokenizer: "PreTrainedTokenizerFast") -> "Vocabulary":
-        """Read a fast tokenizer. A missing [PAD], [CLS], [SEP], [MASK] or [UNK] is a ``UserError``."""
+        """Read the vocabulary of a fast tokenizer.
+
+        Raises:
+            UserError: [PAD], [CLS], [SEP], [MASK] or [UNK] is missing, or an id is far above the number of tokens.
+        """
         ids = {name: getattr(tokenizer, f"{name}_token_id") for name in NEEDED}
         missing = [name for name, number in ids.items() if number is None]
         if missing:
@@ -77,7 +81,7 @@ class Vocabulary:
 
     @cached_property
     def ordinary(self) -> NDArray[np.int64]:
-        """(V - s,) every id that is not special: what a random replacement is drawn from."""
+        """(V - s,) every id that is not special; random replacements are drawn from these ids."""
         return np.flatnonzero(~self.is_special).astype(np.int64)
 
     def save(self, folder: Path) -> None:
@@ -89,7 +93,7 @@ class Vocabulary:
 
     @classmethod
     def load(cls, folder: Path) -> "Vocabulary":
-        """Read what ``save`` wrote. A missing or broken file is a ``UserError`` that names it."""
+        """Read the files that ``save`` wrote. A missing or broken file raises a ``UserError`` that names the file."""
         path = folder / "vocabulary.json"
         values = read_json(path)
         try:
@@ -104,11 +108,11 @@ class Vocabulary:
 
 
 def _continuation(backend: dict[str, Any]) -> Any:
-    """The rule by which a token string goes on with a word, from the tokenizer's own description of itself."""
+    """The rule that says whether a token string continues a word, read from the tokenizer's description of itself."""
     model = backend["model"]
     prefix = model.get("continuing_subword_prefix")
     if prefix:
-        # a run of Thai or Burmese is many words; where they end nobody knows, so each of its pieces counts as one
+        # A run of Thai or Burmese is many words. Nobody knows where they end, so each piece counts as a word.
         return lambda token: token.startswith(prefix) and len(token) > len(prefix) and not unspaced(token)
     kinds = _kinds(backend.get("pre_tokenizer")) | _kinds(backend.get("decoder"))
     if "ByteLevel" in kinds:
@@ -119,7 +123,7 @@ def _continuation(backend: dict[str, Any]) -> Any:
 
 
 def _kinds(part: dict[str, Any] | None) -> set[str]:
-    """The types of a pre-tokenizer or decoder and of everything nested in it."""
+    """The types of a pre-tokenizer or decoder and of all parts nested in it."""
     if part is None:
         return set()
     nested = part.get("pretokenizers", []) + part.get("decoders", [])

@@ -1,4 +1,4 @@
-"""The work of tokenising, in this process or in several: texts in, ids and sentence starts out, order kept.
+"""Tokenise texts in this process or in several: texts in, ids and sentence starts out, in the same order.
 
 A worker process imports this module and neither torch nor transformers, so it starts in a fraction of a second.
 """
@@ -24,12 +24,12 @@ from condensery.system.children import Parent
 from condensery.system.signals import deaf_to_ctrl_c
 from condensery.system.spawning import spawning
 
-AHEAD = 2  # batches that wait for each worker: enough to keep it busy, few enough to keep memory small
-_LANGUAGE = "en"  # of the sentence splitter; its marks of sentences are those of all languages
+AHEAD = 2  # batches that wait for each worker: enough to keep the worker busy, few enough to keep memory small
+_LANGUAGE = "en"  # for the sentence splitter; its sentence marks are those of all languages
 _ENDS = re.compile(
     r"[\u0f0d-\u0f11](?:\s*[\u0f0d-\u0f11])*[»”’)]*\s*"  # Tibetan, whose mark may stand twice, a blank between
-    r"|(?<!\u17d4\u179b)[\u17d4\u17d5](?!\u179b\u17d4)[»”’)]*\s*"  # Khmer, but for its "and so on"
-    # Thai and Lao letters on both sides of a blank; a sign of repetition or abbreviation has one too
+    r"|(?<!\u17d4\u179b)[\u17d4\u17d5](?!\u179b\u17d4)[»”’)]*\s*"  # Khmer, except its "and so on"
+    # a blank between Thai or Lao letters, but not a blank behind a sign of repetition or abbreviation
     r"|(?<=[\u0e01-\u0e2e\u0e30-\u0e45\u0e47-\u0e4e\u0e81-\u0eae\u0eb0-\u0ec4\u0ec8-\u0ecd\u0edc-\u0edf])\s+"
     r"(?=[\u0e01-\u0e2e\u0e40-\u0e44\u0e81-\u0eae\u0ec0-\u0ec4\u0edc-\u0edf])"
 )
@@ -42,12 +42,12 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Piece:
-    """Some texts, tokenised.
+    """Some tokenised texts.
 
     Attributes:
-        ids: (T,) uint16 or uint32, the texts one behind the other.
-        lengths: (n,) int64, tokens of each text.
-        sentences: (s,) int64, where sentences begin in ``ids``; empty when they were not asked for.
+        ids: (T,) uint16 or uint32, the concatenated texts.
+        lengths: (n,) int64, number of tokens of each text.
+        sentences: (s,) int64, the start of each sentence in ``ids``; empty when sentences were not asked for.
     """
 
     ids: NDArray
@@ -74,12 +74,12 @@ def read_tokenizer(folder: Path) -> Tokenizer:
 
 
 def vocabulary_size(tokenizer: Tokenizer) -> int:
-    """One more than the highest id."""
+    """The number of ids of a tokenizer: one more than the highest id."""
     return max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
 
 def encode(tokenizer: Tokenizer, texts: Sequence[str], dtype: str, sentences: bool) -> Piece:
-    """Tokenise ``texts`` whole, without special tokens, and find where sentences begin."""
+    """Tokenise ``texts`` whole, without special tokens, and with ``sentences`` find where sentences begin."""
     run = tokenizer.encode_batch if sentences else tokenizer.encode_batch_fast  # the fast one knows no offsets
     encodings = run(list(texts), add_special_tokens=False)
     lengths = np.fromiter((len(encoding) for encoding in encodings), dtype=np.int64, count=len(encodings))
@@ -92,11 +92,11 @@ def encode(tokenizer: Tokenizer, texts: Sequence[str], dtype: str, sentences: bo
 
 
 def sentence_begins(text: str) -> list[int]:
-    """The characters at which the sentences of a text begin, blanks before the first one included.
+    """The characters at which the sentences of a text begin. The first sentence includes the blanks before it.
 
-    Where sentencex knows no end: Khmer and Tibetan have marks of their own, and Thai and Lao write a blank between
-    sentences, and nothing else. Where it parts a sentence: brackets that close stay with what they close, and a number in
-    fullwidth digits is whole.
+    The beginnings come from sentencex, with two corrections. Ends that sentencex does not know are added: Khmer and
+    Tibetan have marks of their own, and Thai and Lao write only a blank between sentences. Wrong ends are moved or
+    removed: closing brackets stay with the text that they close, and a number in fullwidth digits stays whole.
     """
     begins = [boundary["start_index"] for boundary in get_sentence_boundaries(_LANGUAGE, text)]
     if text.isascii():
@@ -107,17 +107,22 @@ def sentence_begins(text: str) -> list[int]:
 
 
 def _behind_closing(text: str, at: int) -> int:
-    """``at``, or the place behind the brackets that close there; of a text's first sentence its beginning."""
+    """The place behind the brackets that close at ``at``; ``at`` itself where none closes, or at the text's beginning."""
     closing = _CLOSING.match(text, at) if at else None
     return closing.end() if closing else at
 
 
 def _sentence_starts(texts: Sequence[str], lengths: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where sentences begin among the tokens, from the characters where sentences begin and where tokens end.
+    """The tokens at which sentences begin, found from the characters where sentences begin and where tokens end.
 
-    A sentence begins with the first token that ends behind its first character: with byte-level BPE that is the token
-    that brings the blank before the sentence with it. All texts are laid side by side in one coordinate of characters,
-    each one character wider than it is, so that one search serves them all.
+    A sentence begins with the first token that ends behind the sentence's first character. With byte-level BPE this token
+    includes the blank before the sentence. All texts share one coordinate of characters, in which each text is one
+    character wider than it is, so that one search serves all texts.
+
+    Args:
+        texts: n texts.
+        lengths: (n,) number of tokens of each text.
+        ends: (T,) the character at which each token ends, counted within its text.
     """
     widths = np.fromiter((len(text) + 1 for text in texts), dtype=np.int64, count=len(texts))
     origins = np.cumsum(widths) - widths
@@ -134,14 +139,17 @@ def _sentence_starts(texts: Sequence[str], lengths: NDArray[np.int64], ends: NDA
 def tokenised(
     batches: Iterable[Sequence[str]], folder: Path, dtype: str, sentences: bool, workers: int
 ) -> Iterator[Piece]:
-    """One ``Piece`` a batch, in the order of the batches, made by ``workers`` processes (by this one, if 1)."""
+    """One ``Piece`` for each batch, in the order of the batches, made by ``workers`` processes (1 = this process)."""
     return in_order(partial(_encode, dtype=dtype, sentences=sentences), batches, folder, workers)
 
 
 def in_order(
     work: Callable[[Tokenizer, Batch], Result], batches: Iterable[Batch], folder: Path, workers: int
 ) -> Iterator[Result]:
-    """What ``work`` makes of each batch with the tokenizer of ``folder``, in order, by ``workers`` processes."""
+    """The results ``work(tokenizer, batch)`` in the order of the batches, made by ``workers`` processes.
+
+    Each process reads the tokenizer of ``folder``. With 1 worker the work is done in this process.
+    """
     if workers <= 1:
         tokenizer = read_tokenizer(folder)
         for batch in batches:

@@ -1,1 +1,1 @@
-"""Training: LightningModules, the LightningDataModules that they share, and the one loop that runs them."""
+"""Training: LightningModules, their LightningDataModules, and the one loop that runs them."""

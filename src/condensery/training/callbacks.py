@@ -1,4 +1,4 @@
-"""Callbacks: progress with tokens/s, validation on a sampled sub-corpus, checkpoints that are written whole."""
+"""Callbacks: progress with tokens/s, validation on a sampled sub-corpus, checkpoints that are written atomically."""
 
 import os
 import time
@@ -21,7 +21,7 @@ from condensery.training.datamodules.steps import StepDataModule
 from condensery.training.modules.optimisation import TrainingModule
 from condensery.training.validation import PairSample, ValidationSample
 
-WAITED = 0.05  # share of the time of a training; to wait less for batches is not worth a word
+WAITED = 0.05  # share of the training's time; a shorter wait for batches is not reported
 
 
 class Throughput(pl.Callback):
@@ -49,7 +49,7 @@ class Throughput(pl.Callback):
         self.tokens += pl_module.tokens
         last = trainer.global_step == self.steps
         if last:
-            trainer.should_stop = True  # it would end here anyway; so it also logs this step, whatever `every` is
+            trainer.should_stop = True  # the training ends here anyway; with the flag Lightning logs this step, too
         if last or trainer.global_step % self.every == 0:
             rate = (self.tokens - self.before) / (time.perf_counter() - self.since)
             self.before, self.since = self.tokens, time.perf_counter()
@@ -69,7 +69,7 @@ class Throughput(pl.Callback):
 
 
 class Waiting(pl.Callback):
-    """Says at the end how long the training waited for batches, where that was more than ``WAITED`` of its time."""
+    """Prints at the end how long the training waited for batches, if that was more than ``WAITED`` of its time."""
 
     def __init__(self, label: str, data: StepDataModule) -> None:
         self.label, self.data = label, data
@@ -86,7 +86,7 @@ class Waiting(pl.Callback):
 
 @contextmanager
 def evaluating(trainer: pl.Trainer, module: pl.LightningModule) -> Iterator[None]:
-    """In the middle of training: dropout off, no gradients, the precision of the run."""
+    """Evaluate in the middle of training: the block runs without dropout and gradients, in the precision of the run."""
     training = module.training
     module.eval()
     with torch.no_grad(), trainer.precision_plugin.forward_context():
@@ -95,10 +95,11 @@ def evaluating(trainer: pl.Trainer, module: pl.LightningModule) -> Iterator[None
 
 
 class Validation(pl.Callback):
-    """MRR@10 of the model as it stands, on a sample of dev queries and passages, every few steps and at the end.
+    """Logs MRR@10 of the current model on a sample of dev queries and passages, every few steps and at the end.
 
-    The other callbacks are told as by Lightning's own validation: they may put other weights in place for it, keep a
-    checkpoint after it, or end the training. Raises ``UserError`` where one monitors what is not logged.
+    The hooks of the other callbacks are called as in Lightning's own validation: a callback may put other weights in place
+    for the validation, keep a checkpoint after it, or end the training. Raises ``UserError`` where a callback monitors a
+    value that is not logged.
     """
 
     def __init__(self, sample: ValidationSample | PairSample, every: int, last: int) -> None:
@@ -115,7 +116,7 @@ class Validation(pl.Callback):
             with evaluating(trainer, pl_module):
                 value = pl_module.validated(self.sample.to(pl_module.device))
             pl_module.log("val/mrr@10", value, batch_size=1, logger=False)
-            for logger in trainer.loggers:  # now, for Lightning would wait for the next step that it logs
+            for logger in trainer.loggers:  # at once: Lightning would wait for its next logged step
                 logger.log_metrics({"val/mrr@10": value}, trainer.global_step - 1)
                 logger.save()
             for callback in _others(trainer):
@@ -126,7 +127,7 @@ class Validation(pl.Callback):
 
 
 def _others(trainer: pl.Trainer) -> list[pl.Callback]:
-    """The callbacks that are told of a validation; a list of their own, as Lightning's hooks do not change it."""
+    """Return the callbacks whose validation hooks are called, in a new list that Lightning's hooks do not change."""
     return [callback for callback in trainer.callbacks if not isinstance(callback, Validation)]  # type: ignore[attr-defined]
 
 
@@ -140,7 +141,7 @@ def _check_monitor(callback: pl.Callback, trainer: pl.Trainer) -> None:
 
 
 class EndTogether(pl.Callback):
-    """Where a callback of the first process has ended the training after a validation, the other processes end it, too."""
+    """Ends the training in all processes when a callback of the first process has ended it after a validation."""
 
     def __init__(self, every: int, last: int) -> None:
         self.every, self.last = every, last
@@ -153,10 +154,15 @@ class EndTogether(pl.Callback):
 
 
 class Checkpoints(pl.callbacks.Checkpoint):
-    """Keeps the newest checkpoint, one every so many steps and, where steps are slow, every so many minutes (0 = never).
+    """Writes checkpoints, and keeps only the newest one.
 
-    The old one goes when the new one is whole. There is none of a step after which a callback ended the training: who
-    went on from it would go on training.
+    The old checkpoint is deleted when the new one is complete. No checkpoint is written of a step at which a callback ended
+    the training: a run that resumed from it would go on training.
+
+    Args:
+        folder: of the checkpoints.
+        every: number of steps between two checkpoints; 0 = never.
+        minutes: a checkpoint is also written after this many minutes without one, as with slow steps; 0 = never.
     """
 
     def __init__(self, folder: Path, every: int, minutes: float) -> None:
@@ -185,7 +191,11 @@ class Checkpoints(pl.callbacks.Checkpoint):
 
 
 class LeaveWhenAsked(pl.Callback):
-    """Ends all processes after the step in which one of them got a signal to end; the first writes a checkpoint before."""
+    """Ends all processes after the step in which one of them got a signal to end; first a checkpoint is written.
+
+    Args:
+        checkpoints: writes the checkpoint, in the first process; None = this process writes none.
+    """
 
     def __init__(self, checkpoints: Checkpoints | None) -> None:
         self.checkpoints = checkpoints
@@ -201,13 +211,14 @@ class LeaveWhenAsked(pl.Callback):
             if self.checkpoints is not None:
                 self.checkpoints.write(trainer)
             leave_if_asked()
-            raise SystemExit(0)  # another process was asked
+            raise SystemExit(0)  # the signal came to another process
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Checkpoints appear under their name only when they are whole, and are read without pickle's freedom.
+    """Writes a checkpoint under a temporary name and renames it when it is complete; reads checkpoints and checks them.
 
-    PyTorch writes the checksums of a ZIP archive and does not look at them, so that is done here.
+    A checkpoint is a ZIP archive. PyTorch writes the archive's checksums but does not check them, so this class does. The
+    training loads weights only, without running pickled code.
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:

@@ -1,8 +1,8 @@
-"""Training queries that ask for the same passages as dev queries.
+"""Finds the training queries that share a relevant passage with a dev query.
 
-A retriever learns much of passages that training queries ask for, and dev queries that ask for the same passages promise more
-than it keeps on others. Without the queries of this module in its training, dev queries ask for passages that are new to it.
-The queries themselves are more dev queries to choose by.
+A retriever learns much about the passages that training queries ask for. Dev queries that ask for the same passages therefore
+give a higher score than queries about other passages. If these training queries are left out of training, dev queries ask for
+passages that are new to the retriever. The queries that are left out can serve as further dev queries.
 """
 
 import numpy as np
@@ -15,7 +15,15 @@ Relevant = dict[int, NDArray[np.integer]]
 
 
 def parted_by_dev(relevant: Relevant, collection: Collection) -> tuple[Relevant, Relevant]:
-    """Queries and their relevant passages: those that share one with a query of the split dev, and the others."""
+    """Part queries into those that share a relevant passage with a query of the split ``dev``, and the others.
+
+    Args:
+        relevant: query row -> its relevant passages.
+        collection: with the judgements of the split ``dev``; without that split no query shares a passage.
+
+    Returns:
+        the entries of ``relevant`` whose queries share a passage, and the other entries.
+    """
     if "dev" not in collection.splits:
         return {}, relevant
     dev = np.concatenate(list(collection.qrels("dev").positives().values()))
@@ -24,10 +32,10 @@ def parted_by_dev(relevant: Relevant, collection: Collection) -> tuple[Relevant,
 
 
 def apart_from_dev(relevant: Relevant, collection: Collection, key: str) -> Relevant:
-    """The others of ``parted_by_dev``.
+    """Return the queries that share no relevant passage with a dev query, with their relevant passages.
 
     Raises:
-        UserError: there are none; ``key`` is where they were asked for.
+        UserError: there is no such query; the message begins with ``key``, the name of the setting.
     """
     _, others = parted_by_dev(relevant, collection)
     if not others:

@@ -1,7 +1,7 @@
-"""What a training reads and what it learns by, as plain values: a checkpoint keeps them, and a run that goes on compares.
+"""Describes the data and the settings of a training in plain values. A checkpoint keeps them; a resumed run compares them.
 
-Settings stand as they are, texts and arrays as hashes of their content. Nothing tells where files lie, and nothing that is
-of the machine alone counts, so a run may go on elsewhere.
+Settings are kept as they are, texts and arrays as hashes of their content. Paths of files and settings of the machine are
+left out, so a run may be resumed elsewhere.
 """
 
 import hashlib
@@ -19,21 +19,24 @@ Plain = bool | int | float | str | None
 Fingerprint = dict[str, Plain]
 
 _OF_THE_MACHINE = {"workers", "chunk_tokens", "budget", "threads", "device"}  # no batch and no loss depends on them
-_PLACES = {"data", "teacher", "tokenizer"}  # folders and names, which are known by what is in them
-_WHOLE = 1 << 28  # bytes of an array that are all hashed; of a larger one as many blocks as come to a quarter of that
-_BLOCK = 1 << 14
+_PLACES = {"data", "teacher", "tokenizer"}  # folders and names: their content is hashed instead
+_WHOLE = 1 << 28  # bytes; a larger array is not hashed whole, but in blocks that come to a quarter of this
+_BLOCK = 1 << 14  # bytes of such a block
 
 
 def settings_of(thing: object) -> Fingerprint:
-    """The plain values among what ``thing`` was made with, by the names of the arguments."""
+    """Return the plain values among the arguments that ``thing`` was made with, by the arguments' names."""
     return {name: value for name, value in _arguments(thing) if isinstance(value, Plain) and name not in _PLACES}
 
 
 def described(thing: object, name: str = "") -> Fingerprint:
-    """All that ``thing`` was made with, and what that was made with, by dotted names below ``name``.
+    """Describe the arguments that ``thing`` was made with, and in turn the arguments of each of them.
 
-    An object counts by the arguments of its class that it keeps under their names, or, where it has a method ``content``,
-    by the arrays that this gives.
+    An object is described by the arguments of its class that it keeps under their names. An object with a method ``content``
+    is described by the arrays that the method returns.
+
+    Returns:
+        plain values by dotted names below ``name``.
     """
     found: Fingerprint = {}
     _describe(name, thing, found)
@@ -57,7 +60,7 @@ def _name_of(value: Any) -> str:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """What a value is made of, by name."""
+    """Yield the parts of a value, with their names."""
     if isinstance(value, partial):
         value = value.keywords
     if isinstance(value, Mapping):
@@ -73,16 +76,16 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _arguments(thing: object) -> Iterator[tuple[str, Any]]:
-    """What the classes of ``thing`` take and it keeps under that name, but for paths and what is of the machine."""
+    """Yield the arguments of the classes of ``thing`` that it keeps under their names, except settings of the machine."""
     for name in dict.fromkeys(chain.from_iterable(map(_taken_by, type(thing).__mro__))):
-        kept = getattr(thing, "__dict__", {})  # not what it would compute under a name
+        kept = getattr(thing, "__dict__", {})  # attributes alone, no computed properties
         value = getattr(thing, name, kept.get(f"_{name}", thing))
         if value is not thing and name not in _OF_THE_MACHINE:
             yield name, value.item() if isinstance(value, np.generic) else value
 
 
 def _taken_by(kind: type) -> list[str]:
-    """The names of the arguments of one class, those of the classes above it not counted."""
+    """Return the names of the arguments of one class, without those of its base classes."""
     if not inspect.isfunction(made := vars(kind).get("__init__")):
         return []
     _, *taken = inspect.signature(made).parameters.values()
@@ -90,7 +93,7 @@ def _taken_by(kind: type) -> list[str]:
 
 
 def hash_of(array: NDArray[Any]) -> str:
-    """The hash of an array's type, shape and bytes; of a very large one of blocks all over it."""
+    """Return the hash of an array's type, shape and bytes; of a very large array only evenly spread blocks are hashed."""
     content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     digest = hashlib.blake2b(f"{array.dtype.str} {array.shape}".encode(), digest_size=8)
     if len(content) <= _WHOLE:
@@ -102,5 +105,5 @@ def hash_of(array: NDArray[Any]) -> str:
 
 
 def hashed(content: bytes) -> str:
-    """The hash of some bytes."""
+    """Return the hash of some bytes."""
     return hash_of(np.frombuffer(content, np.uint8))

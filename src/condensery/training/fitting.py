@@ -1,4 +1,4 @@
-"""How large a chunk may be: what fits into the memory of a GPU, measured once before a training."""
+"""Finds the largest chunk that fits into the memory of a GPU, by one measurement before a training."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,25 +9,25 @@ from condensery.distributed import from_rank_zero, rank, replicated
 from condensery.training.modules.optimisation import TrainingModule
 from condensery.training.settings import Precision
 
-ROOM = 0.8  # of the memory that is free; the rest is for what else a step needs, and for what lies in pieces
+ROOM = 0.8  # share of the free memory for a chunk; the rest is for other tensors of a step, and for fragmentation
 LARGEST = 1 << 17  # padded tokens; larger chunks are no faster
-HELD = 3  # of each weight while it trains: its gradient and AdamW's two moments
+HELD = 3  # further tensors of each weight in training: its gradient and AdamW's two moments
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def chunk_that_fits(
     module: TrainingModule, batches: Any, precision: Precision, device: torch.device, smallest: int
 ) -> int:
-    """The padded tokens of a chunk for ``chunk_tokens: auto``: on a GPU as many as fit, on a CPU ``smallest``.
+    """Return the padded tokens of a chunk for ``chunk_tokens: auto``: on a GPU as many as fit, on a CPU ``smallest``.
 
-    On a CPU larger chunks are no faster, for its caches are small. Of several processes the first one's counts.
+    On a CPU larger chunks are no faster, for its caches are small. With several processes the first one measures for all.
 
     Args:
-        module: whose steps are made; it is moved to ``device``.
-        batches: of which the first is read; their ``budget`` is changed.
+        module: the module whose chunks are measured; it is moved to ``device``.
+        batches: makes the batches; the first batch is measured. Their ``budget`` is changed.
         precision: of the training.
-        device: where it trains.
-        smallest: tokens to begin with, which are taken to fit.
+        device: of the training.
+        smallest: padded tokens to begin with; they are assumed to fit.
     """
     if device.type == "cpu":
         return smallest
@@ -36,15 +36,21 @@ def chunk_that_fits(
         module.to(device)
         weights = sum(weight.numel() * weight.element_size() for weight in module.parameters())
         room = ROOM * (torch.cuda.mem_get_info(device)[0] - HELD * weights)
-        with replicated(True):  # without the other processes
+        with replicated(True):  # without any exchange with the other processes
             tokens = doubled(lambda budget: _peak(module, batches, budget, precision, device), room, smallest)
     return from_rank_zero(tokens)
 
 
 def doubled(peak: Callable[[int], tuple[int, bool]], room: float, smallest: int) -> int:
-    """``smallest`` doubled as often as the memory of the next, twice that of the last, is in ``room`` bytes.
+    """Double ``smallest`` as long as the next chunk is expected to fit: its memory is taken to be twice that of the last.
 
-    ``peak`` gives the bytes of a chunk of so many tokens, and whether the whole batch is in it.
+    Args:
+        peak: padded tokens of a chunk -> bytes that the chunk takes, and whether it holds the whole batch.
+        room: bytes that a chunk may take.
+        smallest: padded tokens to begin with.
+
+    Returns:
+        the padded tokens of a chunk; they are doubled no more once they reach ``LARGEST``.
     """
     budget = smallest
     while budget < LARGEST:
@@ -58,7 +64,11 @@ def doubled(peak: Callable[[int], tuple[int, bool]], room: float, smallest: int)
 def _peak(
     module: TrainingModule, batches: Any, budget: int, precision: Precision, device: torch.device
 ) -> tuple[int, bool]:
-    """The memory that the largest chunk of the first batch takes, forth and back, and whether the batch is one chunk."""
+    """Measure the peak memory of the largest chunk of the first batch, in forward and backward pass.
+
+    Returns:
+        the bytes, and whether each tower has one chunk, so that no larger chunk is possible.
+    """
     batches.budget = budget
     batch = batches.batch(0).to(device)
     encoder, _ = module.objective(batch)
@@ -68,7 +78,7 @@ def _peak(
     with torch.autocast(device.type, DTYPES[precision], enabled=precision != "fp32"):
         vectors, own = encoder.encode(largest)
         total = sum(own.values(), vectors.float().sum() * 0.0)
-        if total.requires_grad:  # not where this tower is frozen
+        if total.requires_grad:  # false where the chunk's tower is frozen
             total.backward()
     taken = torch.cuda.max_memory_allocated(device) - before
     module.zero_grad(set_to_none=True)

@@ -1,4 +1,4 @@
-"""``check_gradients``: is the gradient that comes out of chunks and processes that of the whole batch?"""
+"""``check_gradients``: does the gradient from chunks and processes equal the gradient of the whole batch?"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -28,7 +28,7 @@ CUTS: dict[Cut, str] = {
     "uneven": "in uneven chunks",
     "as given": "in the chunks as given",
 }
-EXACT, ROUNDED = 1e-6, 1e-2  # largest error in float64, and where float64 is not to be had
+EXACT, ROUNDED = 1e-6, 1e-2  # largest error in float64, and where float64 is impossible
 SEED = 17
 
 
@@ -39,13 +39,14 @@ def check_gradients(
     processes: int = 1,
     frozen: bool = True,
 ) -> GradientReport:
-    """Hold the gradient of a cached loss against that of the whole batch, computed plainly.
+    """Compare the gradient of a cached loss with the plainly computed gradient of the whole batch.
 
-    The gradient cache (Gao and Callan 2021b, §3.3) is exact, and where it is not, nothing shows it: the loss falls all the
-    same. This computes both gradients in float64 with all graphs in memory, so give it a small model and a small batch. It
-    tries one chunk, chunks of one row, uneven chunks and those that were given; with dropout, the same in both passes of a
-    chunk and in the plain gradient, and without; with each part frozen; and in several processes, over which it takes the
-    mean as DDP does. Weights, their ``.grad``, buffers and random numbers are afterwards what they were.
+    The gradient cache (Gao and Callan 2021b, §3.3) should be exact. A wrong gradient is hard to notice, for the loss falls
+    all the same. The check computes both gradients in float64 with all graphs in memory, so give it a small model and a small
+    batch. It tries one chunk, chunks of one row, uneven chunks and the given chunks. It tries each with dropout and without;
+    the dropout is the same in both passes of a chunk and in the plain gradient. It also freezes each part in turn, and runs
+    several processes, over whose gradients it takes the mean as DDP does. Weights, their ``.grad``, buffers and random
+    numbers are afterwards the same as before.
 
         report = check_gradients(contrast, (query_encoder, query_chunks), (passage_encoder, passage_chunks))
         print(report)
@@ -54,16 +55,17 @@ def check_gradients(
         loss: of the vectors of each part, as ``cached_backward`` takes it; or a training module, such as
             ``BiEncoderModule``.
         parts: encoders and their chunks, as ``cached_backward`` takes them; with a module its data module or a batch.
-        cached: what is checked, called as ``cached_backward`` is: it adds to the ``.grad`` of all weights and returns the
-            loss or None. Called in several processes it is given the loss of one process and its share of the rows, and has
-            to gather the vectors itself; for ours that is done.
-        processes: 2 = also in two processes on the CPU, each with half of the rows. Where processes cannot be forked
-            (outside of Linux, or beside a GPU), functions must be importable, and the call must stand under
-            ``if __name__ == "__main__":``.
+        cached: the function that is checked, with the arguments of ``cached_backward``. It adds to the ``.grad`` of all
+            weights and returns the loss or None. With several processes each process calls it with its share of the rows.
+            A function of your own must then gather the vectors of all processes; for ``cached_backward`` the check does so.
+        processes: 2 = the gradient is also computed in two processes on the CPU, each with half of the rows. Where processes
+            cannot be forked (outside of Linux, or beside a GPU), functions must be importable, and the call must stand
+            under ``if __name__ == "__main__":``.
         frozen: also try each part without a gradient.
 
     Returns:
-        what was tried and what is wrong: true where nothing is; ``print`` shows it, ``raise_if_wrong`` raises it.
+        a report of the tried settings and the errors found. It is true if there is no error; ``print`` shows it, and its
+        ``raise_if_wrong`` raises the errors.
 
     Raises:
         UserError: the plain gradient cannot be computed, or the processes cannot be started.
@@ -82,7 +84,7 @@ def check_gradients(
 
 @dataclass(frozen=True)
 class _Setting:
-    """In what way a gradient is computed."""
+    """One way to compute the gradient: the cut into chunks, dropout, the frozen part, the number of processes."""
 
     cut: Cut
     random: bool = False
@@ -90,7 +92,7 @@ class _Setting:
     processes: int = 1
 
     def name(self, drawn: bool) -> str:
-        """``drawn``: with dropout and without are two settings."""
+        """Return the setting in words. ``drawn``: the loss has dropout, so the name says whether the setting uses it."""
         words = [CUTS[self.cut]]
         if self.processes > 1:
             words.append(f"{self.processes} processes")
@@ -102,7 +104,7 @@ class _Setting:
 
 
 class _Check:
-    """All settings of one trial."""
+    """Tries all settings of one trial."""
 
     def __init__(self, trial: Trial, processes: int, frozen: bool) -> None:
         self.trial, self.processes, self.freezes = trial, processes, frozen
@@ -111,7 +113,7 @@ class _Check:
         self.drawn = False
 
     def report(self) -> GradientReport:
-        """Try them."""
+        """Try all settings, and report the results."""
         self.weights = self._find_weights()
         tolerance = EXACT
         if fault := self._fault(double=True):
@@ -148,7 +150,7 @@ class _Check:
             yield
 
     def _fault(self, double: bool) -> str | None:
-        """Why the plain gradient cannot be computed; None = it can."""
+        """Return the reason why the plain gradient cannot be computed; None = it can."""
         with self._copies(double):
             try:
                 self._plain("as given", Replayed(SEED)).backward()
@@ -180,9 +182,11 @@ class _Check:
         return False
 
     def _outcome(self, setting: _Setting, tolerance: float) -> Outcome | None:
-        """What a setting gives.
+        """Compare both gradients in one setting.
 
-        None = nothing is left that learns, or the plain gradient cannot be computed, as with batch norm of one row.
+        Returns:
+            the outcome; None = no weight is left that learns, or the plain gradient cannot be computed, as with batch norm
+            of one row.
         """
         random, chunks = Replayed(SEED), self._chunks(setting, ALL)
         outcome = Outcome(
@@ -214,19 +218,19 @@ class _Check:
             if value is not None and not value.isfinite().all():
                 what = name if name == LOSS else f"the gradient of {name}"
                 raise UserError(f"check_gradients: {what} is not finite, computed plainly {outcome.setting}")
-        if found[LOSS] is None:  # not everybody returns it
+        if found[LOSS] is None:  # the checked function may return no loss
             expected[LOSS] = None
         return replace(outcome, differences=compare(expected, found, tolerance), replayed=replayed)
 
     def _chunks(self, setting: _Setting, share: Share) -> list[Any]:
-        """Those of one process, or of all together where random numbers go by rows."""
+        """Return the chunks of one process, or those of all processes where random numbers depend on rows."""
         if setting.processes > 1 and share == ALL and self.trial.by_rows:
             parts = [self.trial.chunks(setting.cut, Share(n, setting.processes)) for n in range(setting.processes)]
             return [chunk for part in parts for chunk in part]
         return self.trial.chunks(setting.cut, share)
 
     def _gradients(self, run: Callable[[], Any]) -> Gradients:
-        """What ``run`` adds to the weights' gradients, and the loss that it gives."""
+        """Return the gradients that ``run`` adds to the weights, and the loss that it returns."""
         for weight in self.weights.values():
             weight.grad = None
         loss = run()
@@ -245,24 +249,24 @@ class _Check:
             yield
 
     def _draws(self, training: bool) -> bool:
-        """Whether the loss depends on random numbers."""
+        """Return whether the loss depends on random numbers."""
         with self._mode(training):
             losses = [self._plain("as given", Replayed(SEED + n)).detach() for n in range(2)]
         return not torch.equal(*losses)
 
     def _repeatable(self) -> bool:
-        """Whether the same random numbers of torch give the same loss."""
+        """Return whether the same random numbers of torch give the same loss."""
         losses = [self._plain("as given", Replayed(SEED)).detach() for _ in range(2)]
         return torch.equal(*losses)
 
     def _of_the_loss(self) -> list[str]:
-        """Weights that are read by the loss and by no encoder."""
+        """Return the names of the weights that the loss reads and no encoder reads."""
         with self.trial.frozen(EVERY_PART):
             read = {id(leaf) for leaf in leaves(self._plain("as given", Replayed(SEED)))}
         return [name for name, weight in self.weights.items() if id(weight) in read]
 
     def _in_processes(self, setting: _Setting) -> tuple[Gradients, bool]:
-        """The mean over the processes of the gradients, and whether each has replayed its random numbers."""
+        """Return the mean of the gradients over the processes, and whether all processes have replayed random numbers."""
         if any(weight.device.type != "cpu" for weight in self.weights.values()):
             raise UserError("check_gradients: processes=2 computes on the CPU; move the model there")
         found = in_processes(setting.processes, partial(self.share, setting))
@@ -273,6 +277,6 @@ class _Check:
         return means, all(replayed for _, replayed in found)
 
     def share(self, setting: _Setting, share: Share) -> tuple[Gradients, bool]:
-        """What one of the processes finds."""
+        """Return the gradients of one process, and whether it has replayed its random numbers."""
         random, chunks = Replayed(SEED), self.trial.chunks(setting.cut, share)
         return self._gradients(lambda: self.trial.cached(chunks, random)), random.replayed

@@ -1,4 +1,4 @@
-"""Batches cut into chunks of any sizes, for ``check_gradients``."""
+"""Cuts batches into chunks of any sizes, for ``check_gradients``."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
@@ -14,7 +14,7 @@ Cut = Literal["as given", "one row", "uneven", "whole"]
 
 
 def borders(cut: Cut, rows: int, first: int = 0) -> list[int]:
-    """Where chunks begin and the last one ends."""
+    """Return the rows at which chunks begin, and the row at which the last chunk ends."""
     if cut == "one row":
         return list(range(first, first + rows + 1))
     inside = accumulate(range(1, rows + 1)) if cut == "uneven" else []  # 1, 2, 3 ... rows
@@ -22,7 +22,7 @@ def borders(cut: Cut, rows: int, first: int = 0) -> list[int]:
 
 
 def rows_of(given: Sequence[PieceChunk], first: int, last: int) -> list[PieceChunk]:
-    """Rows ``first`` to ``last`` of a part: one chunk, or several where the given ones cannot be joined."""
+    """Return the rows ``first`` to ``last`` - 1 of a part: one chunk, or several where given chunks cannot be joined."""
     start, found = int(given[0].rows[0]), []
     for chunk in given:
         begin = int(chunk.rows[0]) - start
@@ -44,7 +44,7 @@ def _slice(piece: Any, first: int, last: int, rows: int) -> Any:
 
 
 def _joined(pieces: Sequence[Any]) -> Any:
-    """Chunks as one; None where they cannot be joined, such as tensors of other widths."""
+    """Return the chunks joined into one; None where they cannot be joined, such as tensors of different widths."""
     first = pieces[0]
     if isinstance(first, Tensor):
         alike = all(isinstance(piece, Tensor) and piece.shape[1:] == first.shape[1:] for piece in pieces)
@@ -59,7 +59,7 @@ def _joined(pieces: Sequence[Any]) -> Any:
 
 
 def in_default_dtype(piece: Any) -> Any:
-    """With its numbers in the default dtype, which is float64 while gradients are compared."""
+    """Return a chunk with its floats in the default dtype, which is float64 while gradients are compared."""
     if isinstance(piece, Tensor) and piece.is_floating_point():
         return piece.detach().to(torch.get_default_dtype())
     if isinstance(piece, Mapping):
@@ -69,7 +69,10 @@ def in_default_dtype(piece: Any) -> Any:
 
 
 def rows_of_chunk(chunk: Any, first: int, last: int) -> Any:
-    """Rows ``first`` to ``last`` of a chunk of ours: each of its fields has b rows, but positions in (b * t)."""
+    """Return the rows ``first`` to ``last`` - 1 of a chunk of ours.
+
+    Each tensor of the chunk has b rows, except ``masked``, positions in (b * t), and ``targets``, the ids at these positions.
+    """
     width, changes = chunk.input_ids.shape[1], {}
     for one in fields(chunk):
         value = getattr(chunk, one.name)

@@ -1,4 +1,4 @@
-"""Processes on the CPU that share a batch, for ``check_gradients``."""
+"""Starts processes on the CPU that share a batch, for ``check_gradients``."""
 
 import pickle
 import sys
@@ -19,13 +19,16 @@ _PATIENCE = timedelta(minutes=10)
 
 
 class ProcessError(Exception):
-    """What ended a process, in one line."""
+    """A process failed; the message is the reason in one line."""
 
 
 def in_processes(number: int, work: Callable[[Share], Any]) -> list[Any]:
-    """What ``work`` gives in each of so many processes that have met by ``torch.distributed``, by rank.
+    """Run ``work`` in ``number`` processes that are joined by ``torch.distributed``.
 
-    They are forked where that is safe, so that functions need not be importable; elsewhere they are spawned.
+    The processes are forked where that is safe, so that functions need not be importable; elsewhere they are spawned.
+
+    Returns:
+        the result of each process, by rank.
 
     Raises:
         UserError: the processes cannot be started.
@@ -51,7 +54,7 @@ def in_processes(number: int, work: Callable[[Share], Any]) -> list[Any]:
 
 
 def _begin(rank: int, work: Callable[[Share], Any], number: int, dtype: torch.dtype, folder: Path) -> None:
-    """One of the processes: it saves what it finds, or what went wrong."""
+    """Run one of the processes: save its result in ``folder``, or the reason of its failure."""
     torch.set_num_threads(1)
     torch.set_default_dtype(dtype)
     try:
@@ -67,7 +70,7 @@ def _begin(rank: int, work: Callable[[Share], Any], number: int, dtype: torch.dt
 
 
 def check_pickled(work: Any) -> None:
-    """Raise ``UserError`` where ``work`` cannot be sent to a process that is spawned."""
+    """Raise ``UserError`` where ``work`` cannot be pickled for a spawned process."""
     try:
         ForkingPickler.dumps(work)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -78,6 +81,6 @@ def check_pickled(work: Any) -> None:
 
 
 def one_line(error: BaseException) -> str:
-    """An exception in one line."""
+    """Return an exception as one line of text."""
     text = str(error).strip().partition("\n")[0]
     return text if isinstance(error, UserError) else f"{type(error).__name__}: {text}"

@@ -1,7 +1,7 @@
-"""What ``check_gradients`` holds against the plain gradient: a loss of vectors with its encoders, or a training module.
+"""The two things that ``check_gradients`` can check: a loss of vectors with its encoders, or a training module.
 
-Either can cut its batch into chunks of any sizes, and compute the gradient plainly, all graphs in memory together, and as it
-is computed in training.
+Each can cut its batch into chunks of any sizes. It can compute the gradient plainly, with all graphs in memory together, and
+in the way that training computes it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,17 +26,18 @@ from condensery.training.gradient_cuts import Cut, borders, in_default_dtype, ro
 from condensery.training.modules.optimisation import TrainingModule
 
 EVERY_PART = "every part"
-WHOLE = 1 << 40  # padded tokens: no batch has more
+WHOLE = 1 << 40  # padded tokens of a chunk that holds any batch
 
 
 class Replayed:
     """Calls functions with random numbers that depend on a key alone, as long as the caller replays them.
 
-    The second call with a key must begin in the state of torch's generator that the first began in. Otherwise it draws what
-    comes: then no dropout is replayed.
+    The gradient cache must put torch's generator back before the second pass of a chunk. So a second call with a key must
+    begin in the same state of the generator as the first. If it does not, the call draws other random numbers, and the
+    dropout is not replayed.
 
     Attributes:
-        replayed: no call began in another state.
+        replayed: True = every later call with a key began in the state in which the first began.
     """
 
     _calls = count()
@@ -46,41 +47,41 @@ class Replayed:
         self._begun: dict[str, Tensor] = {}
 
     def call(self, key: Any, function: Callable[..., Any], *arguments: Any) -> Any:
-        """``function(*arguments)``."""
+        """Return ``function(*arguments)``, with random numbers by ``key``."""
         state = torch.get_rng_state()
         if torch.equal(self._begun.setdefault(repr(key), state), state):
             torch.manual_seed(hash64(self.seed, repr(key)) >> 1)
         else:
             self.replayed = False
         found = function(*arguments)
-        torch.manual_seed(hash64("behind", next(self._calls)) >> 1)  # a state that comes again only if it is put back
+        torch.manual_seed(hash64("behind", next(self._calls)) >> 1)  # a new state: only a replay brings it back
         return found
 
 
 class Trial(Protocol):
-    """Something whose gradient can be computed in two ways."""
+    """A loss whose gradient can be computed in two ways."""
 
     captured: Captured
-    by_rows: bool  # random numbers depend on rows, so that they are the same in several processes
+    by_rows: bool  # random numbers depend on the rows of a chunk alone, so they are the same in several processes
 
     def freezable(self) -> list[str]:
-        """The parts that can be without a gradient."""
+        """Return the names of the parts that can be frozen."""
 
     def frozen(self, part: str | None) -> Any:
-        """A context in which this part is."""
+        """Return a context in which the part is frozen; None = no part is."""
 
     def chunks(self, cut: Cut, share: Share) -> list[Any]:
-        """The chunks of one process."""
+        """Return the chunks of one process."""
 
     def plain(self, chunks: Sequence[Any], random: Replayed) -> Tensor:
-        """The loss with its graph; of the whole batch."""
+        """Return the loss of the whole batch, with its graph."""
 
     def cached(self, chunks: Sequence[Any], random: Replayed) -> Tensor | None:
-        """The loss, whose gradient is added to ``.grad``; of this process's share."""
+        """Add the gradient of this process's share to ``.grad``, as training does; return the loss, or None."""
 
 
 class TrialOfParts:
-    """A loss, and encoders with their chunks, as ``cached_backward`` takes them."""
+    """The trial of a loss, and of encoders with their chunks, as ``cached_backward`` takes them."""
 
     by_rows = True
 
@@ -131,20 +132,20 @@ class TrialOfParts:
             parts.append((self._encoder(tower, chunks, random), pieces))
 
         def loss(*vectors: Tensor) -> Tensor:
-            shared = self.way is cached_backward  # what another way does in several processes is its own affair
+            shared = self.way is cached_backward  # another function gathers the vectors by itself
             return random.call("loss", self.loss, *(map(gathered, vectors) if shared else vectors))
 
         found: Tensor | None = self.way(loss, *parts)
         return found
 
     def _encoder(self, tower: int, chunks: Sequence[PieceChunk], random: Replayed) -> Callable[[Any], Tensor]:
-        """The encoder of a part, with random numbers by the rows of the chunk."""
+        """Return the encoder of a part, with random numbers that depend on the rows of the chunk."""
         rows = {id(chunk.piece): chunk.rows.tolist() for chunk in chunks}
         fixed = self._fixed in (f"part {tower}", EVERY_PART)
 
         def encode(piece: Any) -> Tensor:
             with torch.set_grad_enabled(torch.is_grad_enabled() and not fixed):
-                known = id(piece) in rows  # not where the way that is checked has made another chunk of it
+                known = id(piece) in rows  # False = the checked function has copied the chunk
                 call = partial(random.call, ("rows", tower, rows[id(piece)])) if known else _call
                 vectors: Tensor = call(self.encoders[tower], piece)
             return vectors.detach() if fixed else vectors
@@ -153,7 +154,7 @@ class TrialOfParts:
 
 
 class TrialOfModule:
-    """A training module of ours, with a data module, what makes its batches, or a batch."""
+    """The trial of a training module of ours, with a data module, an object that makes batches, or a batch."""
 
     by_rows = False
 
@@ -186,7 +187,7 @@ class TrialOfModule:
     def chunks(self, cut: Cut, share: Share) -> list[Chunk]:
         self.share = share
         batch = self._batch(share, whole=cut != "as given")
-        together = getattr(batch, "size", 1)  # rows of a list of the cross-encoder
+        together = getattr(batch, "size", 1)  # number of rows of one list, in batches of the cross-encoder
         return [
             rows_of_chunk(chunk, first, last)
             for chunk in batch.chunks
@@ -228,7 +229,7 @@ class TrialOfModule:
 
 
 class _Repeated:
-    """A ``ChunkEncoder`` with random numbers by the rows of the chunk."""
+    """A ``ChunkEncoder`` with random numbers that depend on the rows of the chunk."""
 
     def __init__(self, encoder: Any, random: Replayed) -> None:
         self.encoder, self.random = encoder, random

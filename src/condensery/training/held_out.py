@@ -1,4 +1,4 @@
-"""Which passages are held out of a training on the collection's own sentences, to choose by afterwards."""
+"""Holds passages out of a training on the collection's own sentences; models are later chosen by their queries."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,13 +11,13 @@ from condensery.tokens.prefixes import Prefixes
 from condensery.training.validation import ValidationSample
 
 WANTED = 500  # passages to be held out
-SHARES = 0.1, 0.3  # of all passages, at least and at most
+SHARES = 0.1, 0.3  # the least and the largest share of all passages that are held out
 
 Ids = NDArray[np.int64]
 
 
 def held_out(number: int) -> NDArray[np.bool_]:
-    """Which of ``number`` passages are held out (number,): every stage that asks gets the same answer."""
+    """Return which of ``number`` passages are held out: (number,) bool. The result is the same for every stage."""
     least, most = SHARES
     share = min(max(WANTED / max(number, 1), least), most)
     mask: NDArray[np.bool_] = uniforms("held out", index=np.arange(number)) < share
@@ -25,7 +25,11 @@ def held_out(number: int) -> NDArray[np.bool_]:
 
 
 def chosen_queries(queries: Queries, number: int, seed: int) -> Ids:
-    """The rows of ``number`` queries at most, drawn by ``seed`` from those of passages that are not held out, ascending."""
+    """Draw ``number`` queries at most, by ``seed``, from the queries of passages that are not held out.
+
+    Returns:
+        the rows of the queries, ascending.
+    """
     owners = np.repeat(np.arange(len(queries.counts)), queries.counts)
     free = np.flatnonzero(~held_out(len(queries.counts))[owners])
     return free[np.sort(nested_subset(seed, len(free), min(number, len(free))))]
@@ -41,19 +45,24 @@ def held_out_sample(
     budget: int,
     prefixes: Prefixes,
 ) -> ValidationSample | None:
-    """Queries of passages that are held out: which passage is it from? None where no such passage has a query.
+    """Make a validation sample of held-out passages: each query has to find the passage that it was made of.
 
-    A query that is a sentence of its passage is cut out of it: the passage stands in the sample once for each of its queries,
-    without that one, and a query ranks its own of these alone. A passage of which nothing would be left is not asked for,
-    nor is a title, which would find its own passage. The sample is the same for every training and seed.
+    A query that is a sentence of its passage is cut out of the passage. So the sample has one copy of the passage for each of
+    its queries, without that query's sentence; a query ranks its own copy, and not the others. A query is left out where
+    nothing would be left of its passage, and so is a title, which would find its own passage. The sample is the same for
+    every training and seed.
 
     Args:
-        queries, texts: what was made of the passages, and these.
+        queries: the queries that were made of the passages.
+        texts: the passages.
         lengths: longest query and passage in tokens, [CLS] and [SEP] included.
         number: of queries, at most.
-        others: passages besides their own, at most.
+        others: number of passages besides those of the queries, at most.
         budget: padded tokens a chunk may hold.
-        prefixes: what stands before queries and passages.
+        prefixes: the ids put before queries and passages.
+
+    Returns:
+        the sample; None where no held-out passage has a query.
     """
     random = generator("held out sample")
     owners = np.repeat(np.arange(len(queries.counts)), queries.counts)

@@ -1,4 +1,4 @@
-"""Layer-wise decay of the learning rate: what a checkpoint knows in its lower layers is kept the more."""
+"""Layer-wise decay of the learning rate: the lower a layer of a checkpoint, the less its weights change."""
 
 from torch import nn
 
@@ -6,10 +6,10 @@ from condensery.models.encoder import Encoder
 
 
 def layer_shares(module: nn.Module, decay: float) -> dict[nn.Parameter, float]:
-    """The share of the learning rate for the weights of each backbone (ELECTRA: Clark et al. 2020, appendix B).
+    """Return the share of the learning rate for the weights of each backbone (ELECTRA: Clark et al. 2020, appendix B).
 
-    The last of n layers gets all of it, the one below it ``decay`` of that, and so on; the embeddings get decay^n. What is
-    no part of a backbone's embeddings or layers, such as a head or the weights of a loss, is not named.
+    The last of n layers gets the full rate, the layer below it ``decay`` times that, and so on; the embeddings get decay^n.
+    Weights outside a backbone's embeddings and layers, such as a head or the weights of a loss, are not in the result.
 
     Args:
         module: with any number of ``Encoder``.

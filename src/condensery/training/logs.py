@@ -1,4 +1,4 @@
-"""Where the curves of a training go: always a CSV, and Weights & Biases beside it."""
+"""Writes the curves of a training: always to a CSV, and to Weights & Biases where it is switched on."""
 
 import csv
 import math
@@ -17,17 +17,17 @@ _PART = "from-step-"
 
 
 def csv_logger(folder: Path, first_step: int) -> CSVLogger:
-    """A CSV for this part of a run, which begins at ``first_step``; ``merge_parts`` makes one file of the parts."""
+    """Return a CSV logger for the part of a run that begins at ``first_step``; ``merge_parts`` joins the parts' files."""
     for path in (folder / LOGS).glob(f"{_PART}*"):
-        if _first_step(path) >= first_step:  # of a part that was killed before its first checkpoint
+        if _first_step(path) >= first_step:  # left by a run that was killed before its first checkpoint
             shutil.rmtree(path)
     return CSVLogger(save_dir=folder, name=LOGS, version=f"{_PART}{first_step:09d}")
 
 
 def merge_parts(folder: Path) -> Path:
-    """Write ``logs/metrics.csv``: the parts in order, one row a step; of a step that was done twice, the later.
+    """Write ``logs/metrics.csv``: the parts in order, one row a step. If a step was done twice, the later row counts.
 
-    A ``metrics.csv`` that is there already is the first part: the run was killed after it had merged its parts.
+    A ``metrics.csv`` that exists already is taken as the first part: the run was killed after it had merged its parts.
     """
     merged, parts = folder / LOGS / CURVES, _parts(folder)
     if merged.exists() and not parts:
@@ -48,7 +48,7 @@ def _parts(folder: Path) -> list[Path]:
 
 
 def _merged(folder: Path, last: float = math.inf) -> list[dict[str, str]]:
-    """One row a step, before the step ``last``: a part counts up to where the next begins."""
+    """Return one row for each step before ``last``; the rows of a part count up to the first step of the next part."""
     parts = _parts(folder)
     files = [folder / LOGS / CURVES, *(path / CURVES for path in parts)]
     ends: list[float] = [*map(_first_step, parts), math.inf]
@@ -61,7 +61,7 @@ def _merged(folder: Path, last: float = math.inf) -> list[dict[str, str]]:
 
 
 def last_values(curves: Path) -> dict[str, float]:
-    """The last value of each column of a ``metrics.csv`` but for the step."""
+    """Return the last value of each column of a ``metrics.csv``, without the step."""
     values = {name: value for row in _whole_rows(curves) for name, value in row.items() if value}
     return {name: float(value) for name, value in values.items() if name != "step"}
 
@@ -71,7 +71,7 @@ def _first_step(part: Path) -> int:
 
 
 def _whole_rows(path: Path) -> list[dict[str, str]]:
-    """The rows of a CSV, none where there is no file; a line that a killed process did not finish is left out."""
+    """Return the rows of a CSV, without a line that a killed process did not finish; an empty list where there is no file."""
     if not path.exists():
         return []
     text = path.read_text(encoding="utf-8")
@@ -80,9 +80,14 @@ def _whole_rows(path: Path) -> list[dict[str, str]]:
 
 @contextmanager
 def wandb_logger(tracked: Tracked, folder: Path, first_step: int) -> Iterator[list[Logger]]:
-    """The W&B logger of one training stage, or none where it is switched off; ``folder`` and ``first_step`` as above.
+    """Give the block the W&B logger of one training stage in a list; the list is empty where W&B is switched off.
 
-    A resumed stage goes on in its run. The run is closed with the block, as failed where the block ends by an exception.
+    A resumed stage goes on in its run. The run is closed at the end of the block, as failed if the block raised an exception.
+
+    Args:
+        tracked: the destination and the names of the run.
+        folder: of the stage, with its logs.
+        first_step: the step with which this part of the run begins.
     """
     run = start(tracked, [{name: float(value) for name, value in row.items()} for row in _merged(folder, first_step)])
     done = False

@@ -1,4 +1,4 @@
-"""The one training loop: a LightningModule and a LightningDataModule to a trained model, resumable at any moment."""
+"""The one training loop: trains a LightningModule on a LightningDataModule, and can be resumed at any moment."""
 
 import logging
 import shutil
@@ -42,7 +42,11 @@ _PROFILERS = {"simple": SimpleProfiler, "advanced": AdvancedProfiler, "pytorch":
 
 @contextmanager
 def _torch_as_it_was() -> Iterator[None]:
-    """The flags ``deterministic`` and ``benchmark`` are settings of the whole process; here they last for one training."""
+    """Restore torch's flags ``deterministic`` and ``benchmark`` after a training, for they are flags of the whole process.
+
+    Raises:
+        UserError: an operation of the training has no deterministic implementation.
+    """
     strict, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     benchmark = torch.backends.cudnn.benchmark
     try:
@@ -74,31 +78,32 @@ def fit(
     callbacks: Sequence[Callback] = (),
     flags: Mapping[str, Any] | None = None,
 ) -> dict[str, float]:
-    """Train ``module`` for so many steps, or until a callback ends it, from the last checkpoint in ``folder`` if any.
+    """Train ``module`` for ``settings.steps`` steps, or until a callback ends the training.
 
-    Several processes that have met (``torch.distributed``) and all call this share each batch, and end with the weights
-    that one process would have. The first alone writes, logs and validates; the others return no values.
+    The training resumes from the last checkpoint in ``folder``, if there is one. Processes that are joined by
+    ``torch.distributed`` must all call this function. They share each batch, and end with the weights that one process would
+    have. The first process alone writes, logs and validates; the others return no values.
 
     Args:
         module: trained in place.
-        data: the batches.
-        settings: how long, and what is written meanwhile.
+        data: gives the batches.
+        settings: number of steps, precision, and how often the loop logs, validates and writes checkpoints.
         folder: gets logs/metrics.csv; checkpoints lie here until the training is complete.
         label: shown beside the progress.
         accelerator: cpu, gpu or auto.
         compiled: whether torch compiles the layers.
-        loggers: besides the CSV.
+        loggers: loggers besides that of the CSV.
         sample: for validation; None = no validation.
-        callbacks: besides the loop's own, called before them. Where one ends the training, ``module.global_step`` tells
-            the steps that were done.
-        flags: further arguments of ``pl.Trainer``; a ``profiler`` by its name, which writes beside the logs.
+        callbacks: callbacks besides the loop's own, called before them. If one ends the training early,
+            ``module.global_step`` is the number of steps that were done.
+        flags: further arguments of ``pl.Trainer``; ``profiler`` is given by its name, and writes beside the logs.
 
     Returns:
         the last logged values: losses, validation.
 
     Raises:
-        UserError: a precision that the device does not have, a gradient that is not finite, a checkpoint that cannot be
-            read, layers that torch cannot compile.
+        UserError: the device does not have the precision, a gradient is not finite, a checkpoint cannot be read, or torch
+            cannot compile the layers.
     """
     first = rank() == 0
     gpu = accelerator != "cpu" and torch.cuda.is_available()
@@ -119,27 +124,27 @@ def fit(
         precision=_PRECISIONS[settings.precision],
         logger=[csv_logger(folder, first_step(folder)), *(loggers or [])] if first else False,
         callbacks=called,
-        plugins=[AtomicCheckpointIO(), LightningEnvironment()],  # Lightning is not to look for other processes itself
+        plugins=[AtomicCheckpointIO(), LightningEnvironment()],  # keeps Lightning from looking for other processes
         log_every_n_steps=max(1, settings.log_every),
         enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in called),
         enable_progress_bar=False,
         enable_model_summary=False,
-        limit_val_batches=0,  # `Validation` does it, at any step
+        limit_val_batches=0,  # ``Validation`` validates, at any step
         default_root_dir=folder,
         profiler=_PROFILERS[profiler](dirpath=folder / LOGS, filename="profile") if profiler and first else None,
         **given,
     )
     torch.manual_seed(module.seed)
-    data.epoch = settings.steps  # to Lightning a run is one epoch, whose end it makes something of
-    module.train()  # models that were loaded have dropout off, and Lightning leaves that as it is
+    data.epoch = settings.steps  # for Lightning the run is one epoch, because it acts at the end of each epoch
+    module.train()  # loaded models have dropout off, and Lightning does not switch it on
     patient = after_this_step() if settings.checkpointed else nullcontext()
     with compiled_layers() if compiled else nullcontext(), patient:
         trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
     if trainer.global_step != settings.steps and (trainer.interrupted or not trainer.should_stop):
-        raise KeyboardInterrupt  # Lightning may return quietly from Ctrl-C; a callback that ends the training says so
+        raise KeyboardInterrupt  # Lightning may return from Ctrl-C without an error; ``should_stop``: a callback's end
     if not first:
         return {}
-    values = last_values(merge_parts(folder))  # all of them where the last checkpoint was of the last step
+    values = last_values(merge_parts(folder))  # the only values if the checkpoint was of the last step
     shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
     values |= {name: float(value) for name, value in trainer.callback_metrics.items()}
     return {name: values[name] for name in sorted(values) if "/" in name}
@@ -152,7 +157,7 @@ def _of_the_first(
     sample: ValidationSample | PairSample | None,
     data: StepDataModule,
 ) -> list[Callback]:
-    """What the first process does besides training."""
+    """Return the callbacks of the first process alone: progress, warnings, checkpoints and validation."""
     callbacks: list[Callback] = [Throughput(label, settings.steps, max(1, settings.log_every)), Waiting(label, data)]
     if settings.checkpointed:
         callbacks.append(Checkpoints(folder / CHECKPOINTS, settings.checkpoint_every, settings.checkpoint_minutes))
@@ -162,12 +167,12 @@ def _of_the_first(
 
 
 def last_checkpoint(folder: Path) -> Path | None:
-    """The checkpoint of the highest step in a stage's folder, or None."""
+    """Return the checkpoint of the highest step in a stage's folder, or None."""
     return max((folder / CHECKPOINTS).glob("step=*.ckpt"), key=_step_of, default=None)
 
 
 def first_step(folder: Path) -> int:
-    """The step that a training in this folder begins with."""
+    """Return the step with which a training in this folder begins: that of the last checkpoint, or 0."""
     checkpoint = last_checkpoint(folder)
     return _step_of(checkpoint) if checkpoint else 0
 
@@ -177,7 +182,7 @@ def _step_of(checkpoint: Path) -> int:
 
 
 def _quieten() -> None:
-    """Lightning's tips and hardware lines are not for the people who read our progress."""
+    """Silence Lightning's tips and hardware lines, which would disturb the progress of the training."""
     for name in ("pytorch_lightning", "lightning_fabric", "lightning.pytorch"):
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="pytorch_lightning")

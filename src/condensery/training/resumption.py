@@ -1,7 +1,7 @@
-"""How a run goes on from a checkpoint of Lightning: which settings may be others than they were.
+"""Resuming a run from a checkpoint of Lightning, and the settings that may differ from those of the run before.
 
-Of the optimiser and its schedule the new ones rule, from the step on at which the checkpoint stands. What a batch is, and
-what loss it has, stays: a run with two of them is none that could be made anew. docs/howto/resuming.md has the table.
+New settings of the optimiser and its schedule apply from the step of the checkpoint on. Settings of the batches and of the
+loss must stay the same: a run with two values of them could not be reproduced. docs/howto/resuming.md has the table.
 """
 
 from collections.abc import Mapping
@@ -25,9 +25,12 @@ _MADE = "make the module as it was: checkpoint, towers and layers"
 
 
 def check_same(saved: Mapping[str, Plain], here: Mapping[str, Plain], what: str) -> None:
-    """Raise ``UserError`` for the first of ``here`` that has another value in ``saved``; names that one lacks do not count.
+    """Raise ``UserError`` for the first entry of ``here`` that has another value in ``saved``.
 
-    ``what``: data or settings.
+    Args:
+        saved: the entries of the checkpoint.
+        here: the entries of this run. An entry that is only in one of the two is not compared.
+        what: the word for the entries in the message: data or settings.
     """
     for name, value in here.items():
         if name in saved and saved[name] != value:
@@ -38,7 +41,7 @@ def check_same(saved: Mapping[str, Plain], here: Mapping[str, Plain], what: str)
 
 
 class Resumption:
-    """What a module keeps in its checkpoints, and what it does with that of a run that it goes on with.
+    """Writes a module's entry in its checkpoints, and checks the entry of a checkpoint that the module resumes from.
 
     Args:
         module: a ``TrainingModule``.
@@ -46,12 +49,18 @@ class Resumption:
 
     def __init__(self, module: pl.LightningModule) -> None:
         self.module = module
-        self.step: int | None = None  # of the checkpoint
-        self.ruled: dict[str, Plain] = {}  # of the run that wrote it
-        self.epoch: int | None = None
+        self.step: int | None = None  # the step of the checkpoint
+        self.ruled: dict[str, Plain] = {}  # the settings ``RULED`` and others of the run that wrote it
+        self.epoch: int | None = None  # the number of batches of its epoch
 
     def save(self, checkpoint: dict[str, Any], steps: int, epoch: int | None) -> None:
-        """Add what ``load`` looks at. ``steps``: of the whole run; ``epoch``: batches that Lightning takes for one."""
+        """Add the entry that ``load`` reads to a checkpoint.
+
+        Args:
+            checkpoint: changed in place.
+            steps: of the whole run.
+            epoch: number of batches that Lightning counts as an epoch, if it is known.
+        """
         data = getattr(self.module.trainer, "datamodule", None)
         checkpoint[_ENTRY] = {
             "settings": self._settings(),
@@ -61,10 +70,13 @@ class Resumption:
         }
 
     def load(self, checkpoint: dict[str, Any]) -> None:
-        """Raise ``UserError`` where a fit cannot go on with it: other weights, settings or data, or no optimiser."""
+        """Raise ``UserError`` where a fit cannot resume from the checkpoint.
+
+        That is so where its weights, settings or data differ from those of the module, or where it has no optimiser state.
+        """
         if self.module.trainer.state.fn == "fit":
             self._check(checkpoint)
-        # Lightning would read doubles into the module before it makes doubles of it
+        # Convert the module first: Lightning would load weights in double precision into a module that is not converted yet.
         self.module.trainer.precision_plugin.convert_module(self.module)
         check_weights(self.module, checkpoint["state_dict"])
 
@@ -74,13 +86,17 @@ class Resumption:
                 "the checkpoint holds weights alone, with which no run goes on; load_from_checkpoint takes them"
             )
         self.step, saved = checkpoint["global_step"], checkpoint.get(_ENTRY)
-        if saved is not None:  # there was no such entry once
+        if saved is not None:  # checkpoints of older versions have no such entry
             self.ruled, self.epoch = saved["ruled"], saved["epoch"]
             check_same(saved["settings"], self._settings(), "settings")
             self._check_data(saved["data"], checkpoint)
 
     def _check_data(self, name: str | None, checkpoint: dict[str, Any]) -> None:
-        """Lightning hands to a data module what one of the same class has written; of another class it looks at nothing."""
+        """Raise ``UserError`` where the checkpoint was written with other data.
+
+        Lightning gives a data module only the state that a data module of the same class has written. So the state of
+        another class is given to the data module here.
+        """
         data: Any = getattr(self.module.trainer, "datamodule", None)
         if name is None or (data is not None and type(data).__qualname__ == name):
             return
@@ -90,11 +106,12 @@ class Resumption:
         data.load_state_dict(checkpoint[name])
 
     def check_length(self, steps: int, epoch: int | None) -> None:
-        """Raise ``UserError`` where the run would end before the checkpoint's step, or its epochs are of another length.
+        """Raise ``UserError`` where the run would end before the checkpoint's step, or its epochs have another length.
 
         Args:
             steps: of the whole run.
-            epoch: batches that Lightning takes for one; None = they do not count, as the trainer's ``max_steps`` ends it.
+            epoch: number of batches that Lightning counts as an epoch; None = the number does not matter, because the
+                trainer's ``max_steps`` ends the run.
         """
         if self.step is None:
             return
@@ -106,7 +123,7 @@ class Resumption:
             check_same({"limit_train_batches": self.epoch}, {"limit_train_batches": epoch}, "settings")
 
     def tell(self, steps: int) -> None:
-        """Say which settings rule from here on that the checkpoint's run did not have."""
+        """Print the settings that apply from here on and differ from those of the checkpoint's run."""
         changed = [
             f"{name} {value} (the checkpoint had {self.ruled[name]})"
             for name, value in self._ruled(steps).items()
@@ -121,7 +138,7 @@ class Resumption:
         return {**own, "steps": steps, "precision": str(self.module.trainer.precision)}
 
     def _settings(self) -> Fingerprint:
-        """What decides on the loss: the module's own settings, those of a loss that is an object, those of the model."""
+        """Return the settings on which the loss depends: those of the module, of a loss object, and of the model."""
         module: Any = self.module
         own = {name: value for name, value in settings_of(module).items() if name not in RULED}
         loss, model = getattr(module, "loss", None), module.model
@@ -131,7 +148,7 @@ class Resumption:
         for name, part in (("loss", loss), ("vectors", getattr(model, "settings", None))):
             if part is not None and not isinstance(part, str):
                 found |= described(part, name)
-        if isinstance(loss, RetrievalLoss):  # what a user's class keeps under names of its own
+        if isinstance(loss, RetrievalLoss):  # attributes of a user's own class
             found |= {f"loss.{name}": value for name, value in vars(loss).items() if _is_setting(name, value)}
         return found | described(getattr(model, "shape", None), "shape")
 
@@ -141,14 +158,14 @@ def _is_setting(name: str, value: Any) -> bool:
 
 
 def _dropout(model: nn.Module) -> str:
-    """The rates that the configs in a model name."""
+    """Return all dropout rates in the configs of a model, as text."""
     configs = [vars(part.config) for part in model.modules() if hasattr(part, "config")]
     rates = {rate for config in configs for name, rate in config.items() if "dropout" in name and rate is not None}
     return " and ".join(str(rate) for rate in sorted(rates))
 
 
 def check_weights(module: nn.Module, saved: Mapping[str, Any]) -> None:
-    """Raise ``UserError`` where weights that were saved are not those of the module, by name and by shape."""
+    """Raise ``UserError`` where the saved weights differ from those of the module in their names or shapes."""
     here, strict = module.state_dict(), getattr(module, "strict_loading", True)
     for name in [*here, *(other for other in saved if other not in here)] if strict else here.keys() & saved.keys():
         shapes = [tuple(one[name].shape) if name in one else "not there" for one in (saved, here)]
@@ -157,10 +174,10 @@ def check_weights(module: nn.Module, saved: Mapping[str, Any]) -> None:
 
 
 class Schedule(LambdaLR):
-    """A schedule that keeps its own rates where it goes on: at step k that of step k of a run with these settings."""
+    """A schedule that keeps its own settings when a run is resumed: at step k its rate is that of a new run at step k."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take the step from another schedule and nothing else."""
+        """Take the step from the state of another schedule, and nothing else."""
         own = self.base_lrs
         super().load_state_dict(state_dict)
         self.base_lrs = own
@@ -170,7 +187,13 @@ class Schedule(LambdaLR):
 
 
 def keep_own_settings(optimiser: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
-    """Let an optimiser take from a checkpoint what it knows of the weights, and keep the settings that it was made with."""
+    """Return an optimiser's saved state with the settings of the optimiser here.
+
+    The optimiser then loads the moments of the weights from the checkpoint, and keeps the settings that it was made with.
+
+    Raises:
+        UserError: the checkpoint has another number of weights.
+    """
     own, saved = optimiser.param_groups, state["param_groups"]
     numbers = [[len(group["params"]) for group in groups] for groups in (saved, own)]
     if numbers[0] != numbers[1]:

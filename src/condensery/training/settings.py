@@ -1,4 +1,4 @@
-"""What every training run has in common, as plain numbers. Imports no torch."""
+"""The settings of every training run, as plain numbers. The module imports no torch."""
 
 from dataclasses import dataclass
 from typing import Literal, TypedDict
@@ -6,11 +6,11 @@ from typing import Literal, TypedDict
 from condensery.errors import UserError
 
 Precision = Literal["fp32", "bf16", "fp16"]
-TRAINER_PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true", "bf16-true")  # of Lightning's, those to train in
+TRAINER_PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true", "bf16-true")  # of Lightning's, those for training
 
 
 class Optimiser(TypedDict, total=False):
-    """The keywords of every module, which ``TrainingModule`` explains."""
+    """The keyword arguments that every training module takes; ``TrainingModule`` explains them."""
 
     learning_rate: float | None
     warmup_ratio: float
@@ -22,13 +22,13 @@ class Optimiser(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class LoopSettings:
-    """How long one model is trained, and what is written meanwhile.
+    """Settings of the training loop: number of steps, precision, and intervals of logs, validation and checkpoints.
 
     Attributes:
-        steps: optimisation steps, one batch each.
+        steps: number of optimisation steps, one batch each.
         precision: fp32, or mixed bf16 or fp16.
-        checkpoint_every, log_every, validate_every: steps; 0 = never.
-        checkpoint_minutes: after so many without a checkpoint there is one as well; 0 = never.
+        checkpoint_every, log_every, validate_every: number of steps between two; 0 = never.
+        checkpoint_minutes: a checkpoint is also written after this many minutes without one; 0 = never.
     """
 
     steps: int
@@ -40,12 +40,12 @@ class LoopSettings:
 
     @property
     def checkpointed(self) -> bool:
-        """Whether there are checkpoints at all."""
+        """Whether checkpoints are written at all."""
         return bool(self.checkpoint_every or self.checkpoint_minutes)
 
 
 def check_trainer_precision(precision: str) -> None:
-    """Raise ``UserError`` for a precision of Lightning's in which AdamW does not work, such as weights in fp16."""
+    """Raise ``UserError`` for a Lightning precision in which AdamW does not work, such as one with weights in fp16."""
     if precision not in TRAINER_PRECISIONS:
         raise UserError(
             f"Trainer(precision={precision!r}): nothing is trained in it here; use {', '.join(TRAINER_PRECISIONS)}"

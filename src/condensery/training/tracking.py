@@ -1,6 +1,6 @@
-"""Weights & Biases: a run for each training stage and one for the results of a study, all of them in the study's group.
+"""Weights & Biases (W&B): a run for each training stage and one for the results of a study, all in the study's group.
 
-Imports nothing heavy at its head, and Lightning not at all: results are logged without it.
+The module imports no heavy package at its head, and never Lightning, because results are logged without Lightning.
 """
 
 import os
@@ -12,20 +12,22 @@ from typing import Any, Literal
 
 from condensery.errors import UserError
 
-STEP = "trainer/global_step"  # what Lightning calls the optimisation step
+STEP = "trainer/global_step"  # Lightning's name of the optimisation step
 
 
 @dataclass(frozen=True)
 class Tracked:
-    """Where a run goes and what it is called.
+    """The destination and the names of a W&B run.
 
     Attributes:
-        enabled: auto goes on without W&B where it does not answer; True insists.
+        enabled: False = no run; auto = the training goes on without W&B where W&B does not answer; True = that is an error.
+        project: name of the W&B project.
+        entity: user or team at W&B; None = W&B's default.
         group: the study.
-        name: tells it from the others of the study.
+        name: tells the run from the other runs of the study.
         job_type: the kind of stage.
-        run_id: the same for the same work, so that it is resumed.
-        config: what W&B shows beside it.
+        run_id: the same for the same work, so that the run is resumed.
+        config: settings that W&B shows with the run.
         folder: offline runs are written to ``folder``/wandb.
     """
 
@@ -41,12 +43,19 @@ class Tracked:
 
 
 def start(tracked: Tracked, earlier: Sequence[Mapping[str, float]] | None = None) -> Any | None:
-    """Begin a W&B run and return it; None where W&B is switched off or cannot be had.
+    """Begin a W&B run and return it; None where W&B is switched off or does not answer.
 
     Without an API key, or with ``WANDB_MODE=offline``, the run is written to disk and can be sent later with
-    ``wandb sync``. Online a run that was interrupted goes on. Offline W&B begins a new folder each time, and of two
-    folders with one id that are sent the later replaces the earlier; so the new one is given the rows ``earlier`` (with
-    a column ``step``; None for a run without curves), which makes it whole, and takes the place of the old.
+    ``wandb sync``. An interrupted run goes on if it is online. Offline, W&B begins a new folder each time. If two folders
+    with one id are sent, the later one replaces the earlier. So a new offline run first gets the rows ``earlier``, which make
+    it complete, and the old folder is deleted.
+
+    Args:
+        tracked: the destination and the names of the run.
+        earlier: rows of the run that were logged before, with a column ``step``; None = a run without curves.
+
+    Raises:
+        UserError: W&B does not answer, and ``enabled`` is True.
     """
     if tracked.enabled is False or os.environ.get("WANDB_MODE") == "disabled":
         return None
@@ -92,12 +101,12 @@ def start(tracked: Tracked, earlier: Sequence[Mapping[str, float]] | None = None
 
 
 def logged(tracked: Tracked) -> bool:
-    """Whether a run of this id was begun here before."""
+    """Return whether a run with this id was begun in the folder before."""
     return any((tracked.folder / "wandb").glob(f"*run-*-{tracked.run_id}"))
 
 
 def close(failed: bool = False) -> None:
-    """End the W&B run of this process, if there is one, so that the next stage gets its own."""
+    """End the W&B run of this process, if there is one, so that the next stage gets a run of its own."""
     import sys
 
     if "wandb" in sys.modules:
@@ -105,7 +114,7 @@ def close(failed: bool = False) -> None:
 
 
 def _key_at_hand() -> bool:
-    """Whether ``wandb login`` has stored a key for the default host."""
+    """Return whether ``wandb login`` has stored a key for the default host."""
     import netrc
 
     try:

@@ -1,4 +1,4 @@
-"""Validation on the way: how high the model as it stands ranks the positives of a few dev queries."""
+"""Validation during training: how high the current model ranks the positives of a few dev queries."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -30,12 +30,14 @@ DIVERGING = "the training diverges, or began with broken weights; lower learning
 class ValidationSample:
     """A few queries and a small corpus that holds their positives.
 
-    The corpus is small, so what is measured on it is far above that of the whole corpus: it shows the course, no more.
+    The corpus is small, so MRR@10 on the sample is far higher than on the whole corpus. It shows only the course of the
+    training.
 
     Attributes:
-        queries, passages: chunks; ``rows`` are places in the sample.
-        relevant: (q, p) bool.
-        own: (q, p) bool, passages that are the query itself (``own_passages``), which are not ranked; None = there is none.
+        queries, passages: chunks of the q queries and the p passages; ``rows`` are indices in the sample.
+        relevant: (q, p) bool, True where a passage is relevant to the query.
+        own: (q, p) bool, True where a passage is the query itself (``own_passages``) and is not ranked; None = there is no
+            such passage.
     """
 
     queries: list[Chunk]
@@ -44,7 +46,7 @@ class ValidationSample:
     own: np.ndarray | None = None
 
     def to(self, device: torch.device) -> "ValidationSample":
-        """The same sample on ``device``."""
+        """Return the same sample on ``device``."""
         queries, passages = ([chunk.to(device) for chunk in part] for part in (self.queries, self.passages))
         return replace(self, queries=queries, passages=passages)
 
@@ -60,16 +62,20 @@ def sample_of(
     prefixes: Prefixes = NO_PREFIXES,
     left_out: bool = False,
 ) -> ValidationSample | None:
-    """Some dev queries, their positives, and passages drawn at random; None where the collection has no dev split.
+    """Draw some dev queries, and passages at random, to which the queries' positives are added.
 
     Args:
         collection: with the judgements.
         tokens: of the collection.
         lengths: longest query and passage in tokens, [CLS] and [SEP] included.
-        queries, passages: how many, at most; positives come on top.
+        queries, passages: number of queries and of random passages, at most; positives come on top.
         budget: padded tokens a chunk may hold.
-        prefixes: what stands before queries and passages.
-        left_out: add to fewer dev queries the training queries that share a relevant passage with one.
+        prefixes: the ids put before queries and passages.
+        left_out: True = if there are fewer dev queries than ``queries``, add training queries that share a relevant passage
+            with a dev query.
+
+    Returns:
+        the sample; None where the collection has no dev split.
     """
     if "dev" not in collection.splits:
         return None
@@ -88,35 +94,38 @@ def sample_of(
 
 @dataclass(frozen=True)
 class PairSample:
-    """A few queries, each paired with a positive and with passages that BM25 takes for relevant.
+    """A few queries, each paired with a positive and with the passages that BM25 ranks highest.
 
     Attributes:
-        pairs: chunks; rows i * size to (i + 1) * size - 1 are those of query i, its positive first.
-        size: pairs of each query.
+        pairs: chunks; rows i * size to (i + 1) * size - 1 are the pairs of query i, the pair with its positive first.
+        size: number of pairs of each query.
     """
 
     pairs: list[Chunk]
     size: int
 
     def to(self, device: torch.device) -> "PairSample":
-        """The same sample on ``device``."""
+        """Return the same sample on ``device``."""
         return replace(self, pairs=[chunk.to(device) for chunk in self.pairs])
 
 
 def pair_sample(
     collection: Collection, reader: PairReader, queries: int, passages: int, *, size: int = 10, budget: int = 8192
 ) -> PairSample | None:
-    """What a cross-encoder is validated on: of some dev queries a positive each, and the passages that BM25 ranks highest.
+    """Make the validation sample of a cross-encoder: some dev queries, each with a positive and BM25's highest passages.
 
-    The passages are those of a sample, as ``sample_of`` draws it, that are not judged relevant, nor are the query itself.
-    None where the collection has no dev split.
+    BM25 ranks the passages of a sample that is drawn as in ``sample_of``. Of these, passages that are judged relevant to the
+    query or are the query itself are left out.
 
     Args:
         collection: with the judgements.
-        reader: writes the pairs.
-        queries, passages: how many, at most; positives come on top.
-        size: pairs of a query, where there are so many passages.
+        reader: writes the tokens of the pairs.
+        queries, passages: number of queries and of random passages, at most; positives come on top.
+        size: number of pairs of a query; less where there are too few passages.
         budget: padded tokens a chunk may hold.
+
+    Returns:
+        the sample; None where the collection has no dev split.
     """
     if "dev" not in collection.splits:
         return None
@@ -130,7 +139,7 @@ def pair_sample(
     for row, known, left_out in zip(ranked, relevant, no_candidates, strict=True):
         order = np.concatenate(
             [row[row >= 0], np.setdiff1d(np.arange(len(passage_rows)), row)]
-        )  # last what shares no term
+        )  # passages that share no term with the query come last
         lists.append(np.concatenate([np.flatnonzero(known)[:1], order[~left_out[order]][: size - 1]]))
     pairs = reader.chunks(np.repeat(chosen, size), passage_rows[np.concatenate(lists)], budget)
     return PairSample(pairs, size)
@@ -139,7 +148,12 @@ def pair_sample(
 def _drawn(
     collection: Collection, queries: int, passages: int, left_out: bool = False
 ) -> tuple[Ids, Ids, NDArray[np.bool_]]:
-    """Some dev queries (q,), passages (p,) with all that are relevant to them, ascending, and which are (q, p)."""
+    """Draw the rows of a validation sample.
+
+    Returns:
+        the queries (q,); the passages (p,), ascending, with all that are relevant to the queries; and (q, p) bool, True where
+        a passage is relevant to the query.
+    """
     positives: Relevant = dict(collection.qrels("dev").positives())
     random = generator("validation")  # the same sample for every training and seed, so that curves can be compared
     chosen = random.permutation(np.fromiter(positives, np.int64))[:queries]
@@ -155,24 +169,38 @@ def _drawn(
 
 
 def _own(collection: Collection, query_rows: Ids, passage_rows: Ids) -> NDArray[np.bool_]:
-    """(q, p) True where a passage is the query itself."""
+    """Return (q, p) bool, True where a passage is the query itself."""
     same: NDArray[np.bool_] = own_passages(collection, query_rows)[:, None] == passage_rows
     return same
 
 
 def mean_reciprocal_rank_of_pairs(score: Callable[[Chunk], Tensor], sample: PairSample) -> float:
-    """MRR@10 of a sample; a passage of the positive's own score stands before it. ``score``: a chunk to scores (b,).
+    """Return MRR@10 of a sample; a passage with the same score as the positive is ranked before the positive.
 
-    Raises ``UserError`` where a score is not finite.
+    Args:
+        score: a chunk -> scores (b,).
+        sample: the pairs.
+
+    Raises:
+        UserError: a score is not finite.
     """
+    # (queries, size)
     scores = _in_order(sample.pairs, [score(chunk).float() for chunk in sample.pairs]).view(-1, sample.size)
     check_finite(scores.cpu().numpy(), "val/mrr@10: a score of validation query", remedy=DIVERGING)
-    ranks = (scores >= scores[:, :1]).sum(dim=1)
+    ranks = (scores >= scores[:, :1]).sum(dim=1)  # (queries,)
     return float((ranks <= 10).div(ranks).mean())
 
 
 def mean_reciprocal_rank(encode: Callable[[Chunk], Tensor], sample: ValidationSample) -> float:
-    """MRR@10 of a sample by inner products. ``encode``: a chunk to vectors (b, d); ``UserError`` where one is not finite."""
+    """Return MRR@10 of a sample, by the inner products of vectors.
+
+    Args:
+        encode: a chunk -> vectors (b, d).
+        sample: the queries and passages.
+
+    Raises:
+        UserError: a vector is not finite.
+    """
     queries, passages = (encoded(encode, part) for part in (sample.queries, sample.passages))
     return float(reciprocal_ranks(queries, passages, sample).mean())
 
@@ -180,34 +208,39 @@ def mean_reciprocal_rank(encode: Callable[[Chunk], Tensor], sample: ValidationSa
 def reciprocal_ranks(
     queries: Tensor, passages: Tensor, sample: ValidationSample, bm25: Tensor | None = None, weight: float = 0.0
 ) -> Tensor:
-    """The reciprocal rank (q,) of each query's best positive among the first ten, 0 behind them.
+    """Return the reciprocal rank (q,) of each query's best positive; 0 where no positive is among the first ten.
 
     Args:
         queries, passages: the vectors (q, d) and (p, d) of the sample, see ``encoded``.
         sample: says which passages are relevant.
-        bm25: scores (q, p) of BM25, see ``bm25_scores``.
-        weight: of these, 0 to 1; the rest is that of the inner products. Those of a query are brought to [0, 1] first.
+        bm25: scores (q, p) of BM25, see ``bm25_scores``; None = inner products alone.
+        weight: of BM25's scores, 0 to 1; inner products have the rest. Both scores of a query are scaled to [0, 1] first.
     """
-    relevant = torch.from_numpy(sample.relevant).to(queries.device)
-    scores = queries @ passages.T
+    relevant = torch.from_numpy(sample.relevant).to(queries.device)  # (q, p)
+    scores = queries @ passages.T  # (q, p)
     if bm25 is not None:
         scores = weight * _scaled(bm25.to(scores)) + (1 - weight) * _scaled(scores)
     if sample.own is not None:
         scores = scores.masked_fill(torch.from_numpy(sample.own).to(scores.device), -torch.inf)
-    best = scores.topk(min(10, len(passages)), dim=1).indices  # (q, 10)
-    hits = relevant.gather(1, best)
-    first = hits.float().argmax(dim=1)
+    best = scores.topk(min(10, len(passages)), dim=1).indices  # (q, 10), or (q, p) where p < 10
+    hits = relevant.gather(1, best)  # (q, 10)
+    first = hits.float().argmax(dim=1)  # (q,)
     return hits.any(dim=1) / (first + 1.0)
 
 
 def _scaled(scores: Tensor) -> Tensor:
-    """The scores (q, p) of each query from 0 to 1."""
+    """Scale the scores (q, p) of each query to [0, 1]."""
     lowest, highest = scores.amin(dim=1, keepdim=True), scores.amax(dim=1, keepdim=True)
     return (scores - lowest) / (highest - lowest).clamp(min=torch.finfo(scores.dtype).tiny)
 
 
 def bm25_scores(sample: ValidationSample, tokenizer: PreTrainedTokenizerBase) -> Tensor:
-    """The scores (q, p) of BM25 on the passages of a sample, 0 where no term is shared. ``tokenizer``: reads the ids back."""
+    """Return BM25's scores (q, p) on the passages of a sample; 0 where query and passage share no term.
+
+    Args:
+        sample: the queries and passages in ids.
+        tokenizer: turns the ids back into text.
+    """
     queries, passages = (_texts(part, tokenizer) for part in (sample.queries, sample.passages))
     scores, rows = BM25(language=guess(passages)).index(passages).rank(queries, len(passages))
     found = np.zeros((len(queries), len(passages)), np.float32)
@@ -217,7 +250,7 @@ def bm25_scores(sample: ValidationSample, tokenizer: PreTrainedTokenizerBase) ->
 
 
 def _texts(parts: list[Chunk], tokenizer: PreTrainedTokenizerBase) -> list[str]:
-    """The texts of chunks in the order of their rows."""
+    """Return the texts of chunks, in the order of their rows."""
     texts = {}
     for chunk in parts:
         for row, ids, length in zip(chunk.rows.tolist(), chunk.input_ids.tolist(), chunk.lengths.tolist(), strict=True):
@@ -226,7 +259,7 @@ def _texts(parts: list[Chunk], tokenizer: PreTrainedTokenizerBase) -> list[str]:
 
 
 def encoded(encode: Callable[[Chunk], Tensor], parts: list[Chunk]) -> Tensor:
-    """The vectors (n, d) of chunks in the order of their rows. Raises ``UserError`` where one is not finite."""
+    """Return the vectors (n, d) of chunks, in the order of their rows. Raises ``UserError`` where a vector is not finite."""
     vectors = _in_order(parts, [encode(chunk).float() for chunk in parts])
     what = "query" if parts and parts[0].tower == QUERY else "passage"
     check_finite(vectors.cpu().numpy(), f"val/mrr@10: the vector of validation {what}", remedy=DIVERGING)
@@ -234,6 +267,6 @@ def encoded(encode: Callable[[Chunk], Tensor], parts: list[Chunk]) -> Tensor:
 
 
 def _in_order(parts: list[Chunk], values: list[Tensor]) -> Tensor:
-    """What was computed chunk by chunk, in the order of the rows."""
+    """Join the values of all chunks, and sort them by row."""
     rows, joined = torch.cat([chunk.rows for chunk in parts]), torch.cat(values)
     return torch.empty_like(joined).index_copy_(0, rows, joined)

@@ -1,1 +1,1 @@
-"""Checkpoints: where weights come from, how they are checked, loaded and saved, and what a folder says of itself."""
+"""Checkpoints: the sources of weights, how they are checked, loaded and saved, and the description in a folder."""

@@ -1,4 +1,4 @@
-"""Where a backbone comes from: the hub, a folder, or nothing (from scratch)."""
+"""Makes a backbone from a checkpoint on the hub or in a folder, or from scratch."""
 
 from pathlib import Path
 from typing import Any
@@ -17,17 +17,17 @@ from condensery.tokens.vocabulary import Vocabulary
 
 _FAMILIES = ", ".join(FAMILIES)
 
-# heads of tasks that a checkpoint may have been saved with
+# heads of other tasks with which a checkpoint may have been saved
 LM_HEAD = "the head for masked tokens"
 OTHER_HEADS = ("pooler", "cls.seq_relationship", "classifier", "pre_classifier", "qa_outputs")
-DECODERS = ("c_head",)  # CoT-MAE's, among the weights
+DECODERS = ("c_head",)  # the decoder of CoT-MAE, which is saved among the weights
 
 
 def masked_language_model(config: BackboneConfig, vocabulary: Vocabulary, seed: int) -> PreTrainedModel:
-    """The backbone with its masked-language-model head.
+    """Make the backbone of a config with its masked-language-model head: from scratch by ``seed``, or from its checkpoint.
 
     Raises:
-        UserError: the checkpoint cannot be had, is not of one of ``FAMILIES``, or does not fit the tokenizer.
+        UserError: the checkpoint cannot be loaded, is not of one of ``FAMILIES``, or does not fit the tokenizer.
     """
     if config.name is None:
         return _from_scratch(config, vocabulary, seed)
@@ -38,7 +38,17 @@ def masked_language_model(config: BackboneConfig, vocabulary: Vocabulary, seed: 
 def load_masked_language_model(
     source: str | Path, vocabulary: Vocabulary, revision: str | None = None, dropout: float | None = None
 ) -> PreTrainedModel:
-    """Load a checkpoint of one of ``FAMILIES`` with its MLM head, in fp32. Errors as ``masked_language_model``."""
+    """Load a checkpoint of one of ``FAMILIES`` with its MLM head, in fp32.
+
+    Args:
+        source: folder or hub name.
+        vocabulary: of the tokens that the model will read.
+        revision: commit, tag or branch on the hub.
+        dropout: of hidden states and attention; None = as the checkpoint says.
+
+    Raises:
+        UserError: the checkpoint cannot be loaded, is not of one of ``FAMILIES``, or does not fit the tokenizer.
+    """
     folder = checkpoint_folder(source, revision)
     with readable(folder):
         config = checkpoint_config(folder, dropout)
@@ -55,7 +65,7 @@ def load_masked_language_model(
 
 
 def check_words(model: PreTrainedModel, source: str | Path, vocabulary: Vocabulary) -> None:
-    """Raise ``UserError`` where the tokenizer has more tokens than the model."""
+    """Raise ``UserError`` if the tokenizer has more tokens than the model."""
     if model.config.vocab_size < vocabulary.size:
         raise UserError(
             f"{source}: the model knows {model.config.vocab_size} tokens, the tokenizer {vocabulary.size};"
@@ -64,16 +74,17 @@ def check_words(model: PreTrainedModel, source: str | Path, vocabulary: Vocabula
 
 
 def checkpoint_config(source: Path, dropout: float | None = None) -> Any:
-    """The library's config of a checkpoint's folder, with ``dropout`` in place of its own unless that is None.
+    """The library's config of a checkpoint's folder. ``dropout`` replaces the config's own unless it is None.
 
-    Raises ``UserError`` where it is of another family, or holds what no model can be built from.
+    Raises:
+        UserError: the config is of another family, or holds values from which no model can be built.
     """
     where = config_name(source)
     about = check_config(config_content(source), where, encoder=True)
     if "model_type" in about and about["model_type"] not in FAMILIES:
         raise UserError(f"{where}: model_type is {shown(about['model_type'])}; use one of the families {_FAMILIES}")
     config: Any = AutoConfig.from_pretrained(source, trust_remote_code=False)
-    if config.model_type not in FAMILIES:  # a file without the key, of which the library guesses
+    if config.model_type not in FAMILIES:  # the file lacks the key, and the library guessed
         raise UserError(f"{where}: model_type is missing; use one of the families {_FAMILIES}")
     check_encoder(config, where)
     for name, value in dropouts(config.model_type, dropout).items():
@@ -82,7 +93,7 @@ def checkpoint_config(source: Path, dropout: float | None = None) -> Any:
 
 
 def config_content(source: str | Path, revision: str | None = None) -> Any:
-    """What ``config.json`` of a folder or of a hub name holds. Raises ``UserError`` where it is no JSON."""
+    """The content of ``config.json`` of a folder or of a hub name. Raises ``UserError`` if a folder's file is no JSON."""
     file = Path(source) / "config.json"
     if file.is_file():
         return read_json(file)
@@ -90,12 +101,12 @@ def config_content(source: str | Path, revision: str | None = None) -> Any:
 
 
 def config_name(source: str | Path) -> str:
-    """What messages call the config of a checkpoint."""
+    """The name of a checkpoint's config in messages."""
     return f"{source}/config.json"
 
 
 def dropouts(family: str, p: float | None) -> dict[str, float]:
-    """The library's config entries for dropout ``p``; none for None, which keeps what the checkpoint says."""
+    """The library's config entries for dropout ``p``; empty for None, which keeps the checkpoint's own."""
     return {} if p is None else dict.fromkeys(FAMILIES[family].dropouts, p)
 
 

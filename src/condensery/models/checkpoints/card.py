@@ -10,13 +10,13 @@ from condensery.system.files import atomic
 
 CARD = "README.md"
 _LIBRARY = "condensery"
-_UNKNOWN = "unknown"  # what the hub calls a licence that nobody named
+_UNKNOWN = "unknown"  # the hub's name of a licence that is not known
 _UNNAMED = "Nobody has named one: it depends on those of the data and of the checkpoint that it began with."
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Numbers of a checkpoint on one split of one collection: metric -> value between 0 and 1."""
+    """The results of a checkpoint on one split of one collection. ``metrics``: metric -> value between 0 and 1."""
 
     collection: str
     split: str
@@ -25,17 +25,17 @@ class Measured:
 
 @dataclass(frozen=True)
 class Card:
-    """What a model card says.
+    """The contents of a model card.
 
     Attributes:
-        method: what trained it, in a few words.
-        name: of the model; None = that of its folder.
-        data: names of the collections that it was trained on.
-        base_model: hub name of the checkpoint that it began with; None = another one, or none.
+        method: the training method, in a few words.
+        name: of the model; None = the name of its folder.
+        data: names of the collections on which the model was trained.
+        base_model: hub name of the checkpoint from which training began; None = a checkpoint not on the hub, or none.
         recipe: setting -> value.
-        training: value that was logged last -> number.
-        measured: numbers on test collections.
-        licence: the hub's name of the weights' licence, as "apache-2.0"; None = not known.
+        training: name of a logged value -> its last number.
+        measured: results on test collections.
+        licence: the hub's name of the weights' licence, such as "apache-2.0"; None = not known.
     """
 
     method: str
@@ -48,11 +48,11 @@ class Card:
     licence: str | None = None
 
     def text(self, name: str, settings: VectorSettings, lengths: tuple[int, int]) -> str:
-        """The whole card.
+        """The text of the whole card.
 
         Args:
             name: of the model, as a reader would load it.
-            settings: how it makes vectors.
+            settings: by which the model makes vectors.
             lengths: longest query and passage in tokens.
         """
         parts = [
@@ -98,7 +98,7 @@ class Card:
 
 
 def write_card(folder: Path, text: str) -> None:
-    """Write it into the folder of a checkpoint."""
+    """Write the text of a card into the folder of a checkpoint."""
     with atomic(folder / CARD) as temporary:
         temporary.write_text(text, encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""The composed config of a backbone: what it is and where its weights come from. Imports no torch."""
+"""The composed config of a backbone: its architecture and the source of its weights. Imports no torch."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -10,11 +10,11 @@ from condensery.models.checkpoints.sentence_transformers import dense_weights
 from condensery.models.vectors import VectorConfig
 from condensery.system.files import content_hash
 
-WEIGHTS_AND_WORDS = {".json", ".safetensors", ".bin", ".txt", ".model"}  # files that make a checkpoint what it is
+WEIGHTS_AND_WORDS = {".json", ".safetensors", ".bin", ".txt", ".model"}  # suffixes of files that define a checkpoint
 
 
 class BackboneConfig(VectorConfig):
-    """An encoder: named on the hub, in a local folder, or built from scratch with the sizes given."""
+    """An encoder on the hub, in a local folder, or built from scratch with the given sizes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -28,7 +28,7 @@ class BackboneConfig(VectorConfig):
     heads: int = Field(ge=1)
     intermediate: int = Field(ge=8)
     max_positions: int = Field(ge=8)
-    dropout: float | None = Field(ge=0.0, lt=1.0)  # None = what the named checkpoint says
+    dropout: float | None = Field(ge=0.0, lt=1.0)  # None = as the named checkpoint says
     initializer_range: float = Field(gt=0.0)  # standard deviation of the initial weights
 
     @model_validator(mode="after")
@@ -38,22 +38,22 @@ class BackboneConfig(VectorConfig):
         return self
 
     def fingerprint(self) -> str:
-        """What the artifact id takes in place of the fields: a local checkpoint counts by content, not by path."""
+        """The text that stands for this config in artifact ids. A local checkpoint counts by content, not by path."""
         fields = self.model_dump(exclude=self.not_given())
         for key in ("name", "tokenizer"):
             folder = Path(fields[key]) if fields[key] else None
             if folder is not None and folder.is_dir():
                 fields[key] = _files(folder)
-                if key == "name":  # the rest may stand in folders below
+                if key == "name":  # some files may be in subfolders
                     fields |= _below(folder)
-        if fields["name"]:  # the sizes are the checkpoint's own then
+        if fields["name"]:  # the sizes are then the checkpoint's
             for key in ("family", "layers", "hidden", "heads", "intermediate", "max_positions", "initializer_range"):
                 del fields[key]
         return repr(sorted(fields.items()))
 
 
 def _below(folder: Path) -> dict[str, Any]:
-    """What the folders of a checkpoint below its own make of its vectors; nothing where they have no part in them."""
+    """The entries of the fingerprint for a checkpoint's subfolders; empty if they do not change its vectors."""
     own, (passages, queries) = vector_settings(folder).own(), saved_towers(folder)
     said = _vectors(own, passages)
     if passages.folder != folder:
@@ -64,7 +64,7 @@ def _below(folder: Path) -> dict[str, Any]:
 
 
 def _vectors(own: dict[str, Any], tower: SavedTower) -> dict[str, Any]:
-    """How its vectors are made, where that is not by the defaults."""
+    """The entries of the fingerprint for a tower's settings of vectors and layers after pooling; empty for the defaults."""
     said: dict[str, Any] = {"vectors": sorted(own.items())} if own else {}
     if tower.behind:
         layers = ((repr(one.shape), content_hash(dense_weights(one.folder))) if one else None for one in tower.behind)

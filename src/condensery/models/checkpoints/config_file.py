@@ -1,7 +1,7 @@
-"""``config.json`` of a checkpoint, looked at before the library builds a model from it.
+"""Checks ``config.json`` of a checkpoint before the library builds a model from it.
 
-The library takes what it finds: heads that are none, a number of layers that is a word, an activation that nobody knows end
-in errors far from their cause, or in none. Here each is one line that names the file and the key.
+The library accepts any value. No heads, a number of layers that is a word, or an unknown activation cause an error far from
+their origin, or no error at all. Here each gives a one-line message that names the file and the key.
 """
 
 import json
@@ -15,13 +15,13 @@ from transformers.activations import ACT2FN
 from condensery.errors import UserError
 
 MOST_LAYERS = 512  # more than any encoder has; building millions of layers takes all memory
-MOST_LABELS = 1 << 16  # the library writes down a name for each
-MOST = 2**31 - 1  # of every other size; whether the weights have it is seen when they are loaded
+MOST_LABELS = 1 << 16  # the library makes a name for each label
+MOST = 2**31 - 1  # bound of every other size; sizes are compared with the weights when these are loaded
 
 
 @dataclass(frozen=True)
 class _Rule:
-    """What a value must be: a test, and its words."""
+    """A rule for a value: the test, and its description in messages."""
 
     fits: Callable[[Any], bool]
     needed: str
@@ -55,7 +55,7 @@ _TOKEN = _whole(0).or_null()
 _ABSENT = _Rule(lambda value: not value, "false; this project reads encoders without it")
 _UNQUANTISED = _Rule(lambda value: value is None, "weights that are not quantised")
 
-# by key, of whatever family the model is; the library checks the types of all others
+# the rule of each key, for all families; the library checks the types of the other keys
 _RULES = {
     **dict.fromkeys(
         (
@@ -90,7 +90,7 @@ _RULES = {
     "model_type": _Rule(lambda value: isinstance(value, str) and bool(value), "the name of a family, as bert"),
 }
 
-# of the encoders that this project runs itself
+# further rules for the encoders that this project runs itself
 _OF_ENCODERS = {
     **dict.fromkeys(("is_decoder", "add_cross_attention", "is_encoder_decoder"), _ABSENT),
     "position_embedding_type": _Rule(lambda value: value in (None, "absolute"), "absolute; others are not supported"),
@@ -98,37 +98,43 @@ _OF_ENCODERS = {
 
 
 def check_config(about: Any, where: str, encoder: bool) -> dict[str, Any]:
-    """The content of a ``config.json``, if each key that matters holds what it can.
+    """Check the content of a ``config.json`` key by key, and return it.
 
     Args:
-        about: what the file holds.
-        where: what it is called in messages.
-        encoder: of a model that ``Encoder`` will run; otherwise one that the library runs.
+        about: content of the file.
+        where: name of the file in messages.
+        encoder: whether ``Encoder`` will run the model; otherwise the library runs it.
 
     Raises:
-        UserError: it is no object, or a key holds something else; one line with file, key, value and what is needed.
+        UserError: the content is no object, or a key has a value that it cannot have; one line with the file, the key, the
+            value and the values that are possible.
     """
     if not isinstance(about, dict):
         raise UserError(
             f"{where}: {shown(about)} is not the description of a model; it must be an object with its sizes"
         )
     _check(about, where, {**_RULES, **_OF_ENCODERS} if encoder else _RULES)
-    for part in ("encoder", "decoder"):  # of a pair of models
+    for part in ("encoder", "decoder"):  # configs of the two models of a pair
         if isinstance(about.get(part), dict):
             _check(about[part], f"{where}: {part}", _RULES)
     return about
 
 
 def check_encoder(config: Any, where: str) -> None:
-    """Raise ``UserError`` where the sizes of an encoder's config contradict each other, or it turns positions otherwise.
+    """Check that the sizes of an encoder's config fit each other, and that its RoPE is of the default type.
 
-    ``config`` is the library's, with its defaults for the keys that the file leaves out.
+    Args:
+        config: the library's config, with defaults for the keys that the file leaves out.
+        where: name of the file in messages.
+
+    Raises:
+        UserError: the sizes contradict each other, or the RoPE is of another type.
     """
     hidden, heads = config.hidden_size, config.num_attention_heads
     if hidden % heads:
         raise UserError(f"{where}: num_attention_heads is {heads}, which does not divide hidden_size, {hidden}")
     pad, roberta = config.pad_token_id, config.model_type in ("roberta", "xlm-roberta")
-    if pad is None and roberta:  # positions are counted from behind it
+    if pad is None and roberta:  # positions are counted from pad_token_id + 1
         raise UserError(f"{where}: pad_token_id is null; a {config.model_type} model needs it")
     if pad is not None and pad >= config.vocab_size:
         raise UserError(f"{where}: pad_token_id is {pad}, but there are {config.vocab_size} tokens (vocab_size)")
@@ -146,7 +152,7 @@ def check_encoder(config: Any, where: str) -> None:
 
 
 def shown(value: Any) -> str:
-    """A value as JSON, cut where it is long."""
+    """A value as JSON, cut to 40 characters."""
     text = json.dumps(value, ensure_ascii=True, default=str)
     return text if len(text) <= 40 else f"{text[:37]}..."
 

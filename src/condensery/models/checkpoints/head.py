@@ -1,4 +1,4 @@
-"""The weights of what stands behind pooling, read from and written into the folders of sentence-transformers' modules."""
+"""The weights of the layers after pooling, which are kept in the folders of sentence-transformers' modules."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -16,9 +16,14 @@ from condensery.system.files import check_file
 
 
 def load_head(saved: Sequence[SavedDense | None], size: int) -> nn.Sequential:
-    """The layers behind pooling of an encoder whose states have ``size`` numbers, in fp32; None = they are normalised.
+    """Load the layers after pooling, in fp32.
 
-    Raises ``UserError`` where weights are missing, or of other shapes than the files beside them say.
+    Args:
+        saved: the saved layers in order; None = a normalisation.
+        size: dimensions of the encoder's states.
+
+    Raises:
+        UserError: weights are missing, or have other shapes than the files beside them say.
     """
     head = head_of([one.shape if one else None for one in saved])
     for layer, one in zip(head, saved, strict=True):
@@ -50,7 +55,7 @@ def _weights(file: Path) -> dict[str, Tensor]:
 
 
 def save_head(head: Iterable[nn.Module], folders: Sequence[Path]) -> None:
-    """Write the weights of such layers into their folders."""
+    """Write the weights of the layers of ``head`` into ``folders``, one folder per layer."""
     for layer, folder in zip(head, folders, strict=True):
         if isinstance(layer, Dense):
             weights = {name: value.detach().contiguous() for name, value in layer.state_dict().items()}
@@ -58,6 +63,6 @@ def save_head(head: Iterable[nn.Module], folders: Sequence[Path]) -> None:
 
 
 def check_cut(encoder: Encoder, asked: int | None, where: Path | str) -> None:
-    """Raise ``UserError`` where a vector shall be cut to more numbers than it has."""
+    """Raise ``UserError`` if vectors are to be cut to ``asked`` dimensions, which is more than they have."""
     if asked is not None and asked > encoder.dimensions:
         raise UserError(f"truncate_dim: {asked} is more than the {encoder.dimensions} numbers of a vector of {where}")

@@ -1,4 +1,4 @@
-"""Checkpoints by name: one on the Hugging Face hub is fetched into the hub's cache, and is a folder from then on."""
+"""Checkpoints by name: a checkpoint on the Hugging Face hub is fetched into the hub's cache and then used as a folder."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,25 +7,25 @@ from condensery.errors import UserError
 from condensery.models.checkpoints.loading import readable
 from condensery.system.files import expanded, is_hub_name
 
-# config, tokenizer, what sentence-transformers and this project write; the weights of its layers behind pooling
+# config, tokenizer, descriptions by sentence-transformers and this project, and the weights of layers after pooling
 _SMALL = ("*.json", "*.txt", "*.model", "*_Dense/pytorch_model.bin")
 _OTHER = ("onnx/*", "openvino/*", "*/onnx/*", "coreml/*")  # the same weights for other programs
 _SAFE, _PICKLED = "*.safetensors", "pytorch_model*.bin"
 
 
 def checkpoint_folder(source: str | Path, revision: str | None = None, more: Sequence[str] = ()) -> Path:
-    """The folder of a checkpoint: itself, or where the files of a hub name lie once they are fetched.
+    """The folder of a checkpoint. The files of a hub name are fetched into the hub's cache first.
 
-    Weights are fetched as safetensors where there are any, otherwise as tensors that torch pickled. What was fetched
-    before is found again without a network.
+    Weights are fetched as safetensors if there are any, otherwise as tensors that torch pickled. Files that were fetched
+    before are used without a network.
 
     Args:
         source: folder or hub name.
         revision: commit, tag or branch on the hub.
-        more: names of further files that are wanted where they are there.
+        more: names of further files to fetch if they exist.
 
     Raises:
-        UserError: there is no such folder, and no such name on the hub, or it cannot be reached.
+        UserError: there is no such folder and no such name on the hub, or the hub cannot be reached.
     """
     folder = expanded(source)
     if folder.is_dir():

@@ -1,9 +1,9 @@
-"""The weights of a checkpoint: all of the model's, and no others.
+"""Loads the weights of a checkpoint, and checks that it has all tensors of the model and no others.
 
-The library fills what a checkpoint lacks with random numbers, leaves out what it does not know, and only logs it. A
-checkpoint whose tensors have other names, or that has fewer layers than its ``config.json`` says, would be a random model
-that nobody notices. Here it is refused, but for the parts that a task is meant to begin anew, of which one line is printed,
-and for the heads of other tasks, which published checkpoints bring along.
+The library fills missing tensors with random numbers, ignores unknown tensors, and only logs it. A checkpoint whose tensors
+have other names, or that has fewer layers than its ``config.json`` says, would silently become a random model. Here such a
+checkpoint is refused. There are two exceptions: parts that a task begins anew, for which one line is printed, and the heads
+of other tasks, which published checkpoints contain.
 """
 
 import re
@@ -19,19 +19,19 @@ from transformers.utils import logging as transformers_logging
 
 from condensery.errors import UserError
 
-NAMED = 3  # tensors that a message names of each kind
+NAMED = 3  # tensors of each kind that a message names
 _WEIGHTS = {".safetensors", ".bin"}
 
 
 @dataclass(frozen=True)
 class Allowed:
-    """What may differ between a checkpoint and the model that is made of it.
+    """The differences that are allowed between a checkpoint and the model that is made from it.
 
     Attributes:
-        new: beginnings of names -> what they are called. Such a part may be missing as a whole, if those before it are, and
-            begins with random weights.
-        unused: beginnings of the names of parts that the checkpoint may have besides; the name of the backbone in front
-            of them is left out.
+        new: prefix of a part's tensor names -> the name of the part in messages. A part may be missing as a whole if the
+            parts before it are missing as well; it then begins with random weights.
+        unused: prefixes of the tensor names of surplus parts that the checkpoint may have, without the backbone's name in
+            front.
     """
 
     new: Mapping[str, str] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Allowed:
 
 
 class quiet:  # noqa: N801  (a context manager, named as a verb phrase reads)
-    """Keep transformers' bars and its reports of weights that a task does not use out of our progress lines."""
+    """A block in which transformers shows no progress bars and no reports of unused weights among our progress lines."""
 
     def __enter__(self) -> None:
         self.level = transformers_logging.get_verbosity()
@@ -55,9 +55,9 @@ class quiet:  # noqa: N801  (a context manager, named as a verb phrase reads)
 
 @contextmanager
 def readable(source: str | Path) -> Iterator[None]:
-    """While loading ``source``: the library is quiet, and what it cannot read becomes a ``UserError``.
+    """A block in which ``source`` is loaded: the library is quiet, and any exception becomes a ``UserError``.
 
-    Nothing of ``source`` is run: its own Python code is refused, and of pickles (``.bin``) torch reads tensors alone.
+    No code of ``source`` is run: its own Python code is refused, and torch reads only tensors from pickles (``.bin``).
     """
     try:
         with quiet():
@@ -74,22 +74,22 @@ def readable(source: str | Path) -> Iterator[None]:
 
 
 def reason(error: Exception) -> str:
-    """The first line of what a library says, its class where it says nothing."""
+    """The first line of an exception's message, up to 200 characters; the name of its class if there is no message."""
     return [*str(error).strip().splitlines(), type(error).__name__][0][:200]
 
 
 def load_weights(
     family: Any, source: str | Path, config: Any, allowed: Allowed, revision: str | None = None, **settings: Any
 ) -> PreTrainedModel:
-    """A model of the class ``family`` with the weights of a checkpoint, all of them and no others.
+    """Load a model of the class ``family``, and check that the checkpoint has all of its tensors and no others.
 
-    Prints a line where a part is new.
+    Prints a line if a part is new.
 
     Args:
-        family: a class of the library's, or one of its ``Auto`` classes.
+        family: a class of the library, or one of its ``Auto`` classes.
         source: folder or hub name.
-        config: the library's, as the model shall have it.
-        allowed: what may be missing or surplus.
+        config: the library's config of the model.
+        allowed: the parts that may be missing or surplus.
         revision: on the hub.
         settings: further arguments of ``from_pretrained``.
 
@@ -102,7 +102,7 @@ def load_weights(
         config=config,
         revision=revision,
         output_loading_info=True,
-        ignore_mismatched_sizes=True,  # the library would not say which
+        ignore_mismatched_sizes=True,  # the library's own error would not name the tensors
         **settings,
     )
     new, missing = _told_apart(model, set(info["missing_keys"]), allowed.new)
@@ -121,16 +121,16 @@ def load_weights(
 
 
 def _check_size(family: Any, source: str | Path, config: Any) -> None:
-    """Raise ``UserError`` where the config describes a model far larger than the weights, before memory is taken for it."""
+    """Raise ``UserError`` if the config describes a far larger model than the weights, before memory is allocated for it."""
     folder = Path(source)
     held = sum(path.stat().st_size for path in folder.glob("*") if path.suffix in _WEIGHTS and path.is_file())
-    if not held:  # on the hub; or there are none, which the library tells
+    if not held:  # the weights are on the hub, or there are none, which the library reports
         return
     with torch.device("meta"):
         auto = hasattr(family, "from_config")
         model = family.from_config(config, trust_remote_code=False) if auto else family(config)
     described = sum(parameter.numel() for parameter in model.parameters())
-    if described > 4 * held + 10**6:  # a byte a parameter is the least; new parts are smaller than the rest
+    if described > 4 * held + 10**6:  # a parameter has at least one byte; new parts are smaller than the rest
         raise UserError(
             f"{folder / 'config.json'}: it describes a model of {described:,} parameters, but the weights beside it have"
             f" {held:,} bytes; they belong to different models"
@@ -138,12 +138,12 @@ def _check_size(family: Any, source: str | Path, config: Any) -> None:
 
 
 def _told_apart(model: Any, missing: set[str], parts: Mapping[str, str]) -> tuple[dict[str, int], list[str]]:
-    """The parts that are missing as a whole, with the number of their tensors; and the names that are missing besides."""
+    """The parts that are missing as a whole, with the number of their tensors, and the names of the other missing tensors."""
     tied = model.all_tied_weights_keys.keys()
     new: dict[str, int] = {}
     for beginning, what in parts.items():
         names = {name for name in model.state_dict() if name.startswith(f"{beginning}.")}
-        if not names:  # of another family
+        if not names:  # a part of another family
             continue
         if not names - tied <= missing:
             break

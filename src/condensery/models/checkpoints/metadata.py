@@ -1,4 +1,4 @@
-"""What the folder of a checkpoint says of itself: ``condensery.json`` of one of ours. Imports no torch."""
+"""The description in a checkpoint's folder: ``condensery.json``, or sentence-transformers' files. Imports no torch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ from condensery.models.vectors import NAMES, POOLED, VectorSettings
 from condensery.system.files import read_json
 
 ABOUT = "condensery.json"
-QUERY_ENCODER = "query_encoder"  # the folder of the second tower, where the towers are separate
+QUERY_ENCODER = "query_encoder"  # the folder of the query encoder, if the towers are separate
 _LONGEST = 1 << 20  # tokens; far more than any model reads
 _TOWERS = ("shared", "separate")
-_SETTINGS: dict[str, tuple[Callable[[Any], bool], str]] = {  # name -> whether a value may be, and what it must be
+_SETTINGS: dict[str, tuple[Callable[[Any], bool], str]] = {  # name -> test of a value, and its words in messages
     "pooling": (lambda value: value in tuple(POOLED), f"one of {', '.join(POOLED)}"),
     "normalise": (lambda value: isinstance(value, bool), "true or false"),
     "query_prefix": (lambda value: isinstance(value, str), "a text"),
@@ -31,11 +31,15 @@ _SETTINGS: dict[str, tuple[Callable[[Any], bool], str]] = {  # name -> whether a
 
 
 def read_about(folder: Path, *numbers: str) -> dict[str, Any]:
-    """The description in a checkpoint's folder, with the whole numbers that it must have.
+    """Read and check the ``condensery.json`` of a checkpoint's folder.
+
+    Args:
+        folder: of the checkpoint.
+        numbers: keys that must be there and hold whole numbers of 1 or more.
 
     Raises:
-        UserError: there is none, or it lacks a number or says something else than this project writes; one line that names
-            file and key.
+        UserError: there is no such file, or a key is missing or has a value that this project does not write; one line
+            that names file and key.
     """
     path = folder / ABOUT
     about = read_json(path)
@@ -59,12 +63,11 @@ def read_about(folder: Path, *numbers: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class SavedTower:
-    """Where an encoder lies.
+    """A saved encoder.
 
     Attributes:
         folder: of its weights and its tokenizer.
-        behind: what its vectors go through behind pooling, before they are cut and normalised; None = they are normalised
-            there already.
+        behind: the layers after pooling, before vectors are cut and normalised; None = a normalisation.
     """
 
     folder: Path
@@ -72,10 +75,14 @@ class SavedTower:
 
 
 def saved_towers(folder: Path) -> tuple[SavedTower, SavedTower | None]:
-    """The encoders of passages and of queries in the folder of a checkpoint; None = one encodes both.
+    """Find the encoders in the folder of a checkpoint.
 
-    Raises ``UserError`` where ``condensery.json`` says otherwise, or sentence-transformers would make vectors in a way that
-    this project does not know.
+    Returns:
+        the encoder of passages, and the encoder of queries; None = the first encodes both.
+
+    Raises:
+        UserError: ``condensery.json`` contradicts the folder, or sentence-transformers would make vectors in a way that
+            this project does not support.
     """
     own, settings = folder / QUERY_ENCODER, vector_settings(folder)
     passages = _tower(folder, "document", settings)
@@ -85,9 +92,9 @@ def saved_towers(folder: Path) -> tuple[SavedTower, SavedTower | None]:
 
 
 def _two_towers(folder: Path) -> bool:
-    """Whether a checkpoint encodes queries with other weights than passages.
+    """Whether a checkpoint has separate encoders of queries and of passages.
 
-    Raises ``UserError`` where ``condensery.json`` says otherwise.
+    Raises ``UserError`` if ``condensery.json`` contradicts the folder.
     """
     separate = (folder / QUERY_ENCODER).is_dir()
     towers = read_about(folder).get("towers") if (folder / ABOUT).exists() else None
@@ -113,10 +120,13 @@ def _tower(folder: Path, route: Route, settings: VectorSettings) -> SavedTower:
 
 
 def vector_settings(folder: Path) -> VectorSettings:
-    """How the checkpoint in a folder makes vectors: as ``condensery.json`` says, or the files of sentence-transformers, or
-    else by the defaults.
+    """The settings by which the checkpoint in a folder makes vectors.
 
-    Raises ``UserError`` where sentence-transformers would make them in a way that this project does not know.
+    They are read from ``condensery.json``, otherwise from the files of sentence-transformers; without either they are the
+    defaults.
+
+    Raises:
+        UserError: sentence-transformers would make vectors in a way that this project does not support.
     """
     if (folder / ABOUT).exists():
         about = read_about(folder)
@@ -132,7 +142,7 @@ def vector_settings(folder: Path) -> VectorSettings:
 
 
 def longest_inputs(folder: Path) -> tuple[int, int] | None:
-    """The longest query and passage in tokens that a checkpoint's folder says it is searched with; None = it says none."""
+    """The longest query and passage, in tokens, that a checkpoint's folder names; None if it does not name both."""
     if (folder / ABOUT).exists():
         about = read_about(folder, "query_length", "passage_length")
         return about["query_length"], about["passage_length"]
@@ -144,9 +154,10 @@ def longest_inputs(folder: Path) -> tuple[int, int] | None:
 
 
 def made_for_search(folder: Path) -> str | None:
-    """How the vectors of a retriever that others released are made, in words; None where a folder is no such retriever.
+    """A description of how a released retriever makes vectors; None if the folder holds no such retriever.
 
-    One that this project trained says so in ``condensery.json``, and counts where it pools or compares as one of others.
+    A retriever that this project trained, which ``condensery.json`` shows, counts only if its vectors are not plain CLS
+    states.
     """
     settings, layers = vector_settings(folder), saved_towers(folder)[0].behind
     if settings.plain and not layers and ((folder / ABOUT).exists() or not (folder / MODULES).exists()):

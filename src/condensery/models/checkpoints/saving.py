@@ -1,10 +1,13 @@
-"""Checkpoints: what we save is a Hugging Face folder and a sentence-transformers folder at once.
+"""Saves and loads checkpoints. A saved folder is a Hugging Face folder and a sentence-transformers folder at once.
 
-``AutoModel.from_pretrained(folder)`` and ``SentenceTransformer(folder)`` both load the retriever. Beside it may lie
-``condenser_head.safetensors`` (the Condenser head, so that coCondenser can start from it) or
-``context_decoder.safetensors`` (an auto-encoder's decoder), and for separate towers ``query_encoder/`` (the folder
-itself holds the passage encoder; ``SentenceTransformer`` takes each for its texts). ``condensery.json`` says what the
-folder is.
+``AutoModel.from_pretrained(folder)`` and ``SentenceTransformer(folder)`` both load the retriever. The folder may also hold:
+
+- ``condenser_head.safetensors``: the Condenser head, so that coCondenser can start from it;
+- ``context_decoder.safetensors``: the decoder of an auto-encoder;
+- ``query_encoder/``: the query encoder of separate towers. The folder itself then holds the passage encoder, and
+  ``SentenceTransformer`` uses each for its texts.
+
+``condensery.json`` describes the folder.
 """
 
 import json
@@ -56,7 +59,8 @@ from condensery.tokens.vocabulary import Vocabulary
 
 HEAD = "condenser_head.safetensors"
 DECODER = "context_decoder.safetensors"
-# where the released codes keep such layers, under the name c_head: Condenser's beside the backbone, CoT-MAE's with it
+# files in which the papers' code keeps such layers, under the name c_head: Condenser's code in a file beside the backbone,
+# CoT-MAE's code in the file of the backbone
 RELEASED_HEAD = ("model.pt",)
 RELEASED_DECODER = ("model.safetensors", "pytorch_model.bin")
 _C_HEAD = "c_head."
@@ -64,7 +68,7 @@ _C_HEAD = "c_head."
 
 @dataclass(frozen=True)
 class SavedRetriever:
-    """A retriever as it was saved: its towers and the longest inputs that it was trained with, in tokens."""
+    """A retriever as it is saved: its towers, and the longest query and passage of its training, in tokens."""
 
     model: BiEncoder
     query_length: int
@@ -85,20 +89,20 @@ def load_condenser(
     dropout: float | None,
     revision: str | None = None,
 ) -> Condenser:
-    """A Condenser that starts from a checkpoint: backbone, MLM head, and the Condenser head where it lies beside them.
+    """A Condenser that starts from a checkpoint: backbone, MLM head, and the Condenser head if the folder has one.
 
-    That is our own file, or ``model.pt`` as the papers' code writes it. Where there is neither, a line says that the head
-    is new.
+    The Condenser head is read from our own file, or from ``model.pt`` as the papers' code writes it. If there is neither, a
+    line is printed that the head is new.
 
     Args:
         source: folder, ours or not, or hub name.
-        vocabulary: of the tokens that it will read.
-        head_layers, skip_from, late_mlm: see ``CondenserShape``; ``skip_from`` None = half of the backbone's layers.
+        vocabulary: of the tokens that the model will read.
+        head_layers, skip_from, late_mlm: as in ``CondenserShape``; ``skip_from`` None = half of the backbone's layers.
         dropout: of hidden states and attention; None = as the checkpoint says.
         revision: commit, tag or branch on the hub.
 
     Raises:
-        UserError: no checkpoint can be loaded, or its head is of another shape than the one asked for.
+        UserError: no checkpoint can be loaded, or its head is of another shape than the requested one.
     """
     folder = checkpoint_folder(source, revision, more=RELEASED_HEAD)
     language_model = load_masked_language_model(folder, vocabulary, dropout=dropout)
@@ -121,15 +125,15 @@ def load_masked_autoencoder(
     dropout: float | None,
     revision: str | None = None,
 ) -> MaskedAutoEncoder:
-    """An auto-encoder that starts from a checkpoint: backbone, MLM head, and the decoder where it lies beside them.
+    """An auto-encoder that starts from a checkpoint: backbone, MLM head, and the decoder if the folder has one.
 
     Args:
-        source, vocabulary, dropout, revision: see ``load_condenser``.
+        source, vocabulary, dropout, revision: as in ``load_condenser``.
         shape: of the decoder.
-        init: its weights where none lie beside the checkpoint, see ``MaskedAutoEncoder``.
+        init: initial weights of the decoder if the folder has none, as in ``MaskedAutoEncoder``.
 
     Raises:
-        UserError: no checkpoint can be loaded, or its decoder is of another shape than the one asked for.
+        UserError: no checkpoint can be loaded, or its decoder is of another shape than the requested one.
     """
     folder = checkpoint_folder(source, revision)
     language_model = load_masked_language_model(folder, vocabulary, dropout=dropout)
@@ -141,7 +145,7 @@ def load_masked_autoencoder(
 
 
 def save_retriever(retriever: SavedRetriever, folder: Path, tokenizer: Path | str) -> None:
-    """Save a retriever; with separate towers the folder is the passage encoder and ``query_encoder/`` the other."""
+    """Save a retriever. Separate towers are saved as the passage encoder in ``folder`` and ``query_encoder/`` below it."""
     model = retriever.model
     settings = model.settings
     _save_encoder(model.passage, folder, tokenizer, retriever.passage_length)
@@ -158,7 +162,7 @@ def save_retriever(retriever: SavedRetriever, folder: Path, tokenizer: Path | st
 
 
 def load_retriever(folder: Path) -> SavedRetriever:
-    """Load what ``save_retriever`` or ``save_condenser`` saved. Raises ``UserError`` where there is no such thing."""
+    """Load a folder that ``save_retriever`` or ``save_condenser`` wrote. Raises ``UserError`` if it is no such folder."""
     about = read_about(folder, "query_length", "passage_length")
     return SavedRetriever(load_biencoder(folder), about["query_length"], about["passage_length"])
 
@@ -172,14 +176,18 @@ def load_biencoder(
 ) -> BiEncoder:
     """Load a retriever from any checkpoint of the BERT family, ours or not.
 
-    It makes vectors as the checkpoint says, where it is ours or one of sentence-transformers; otherwise of CLS.
+    Its vectors are made as the checkpoint says, if it is ours or sentence-transformers'; otherwise they are CLS states.
 
     Args:
         source: folder or hub name.
-        separate: two towers, both starting from the folder unless it has two; None = as the folder says.
+        separate: whether the retriever has two towers; if the folder has a single encoder, both start from it. None = as
+            the folder says.
         dropout: of hidden states and attention; None = as the checkpoint says.
-        options: how vectors are made, in place of what the checkpoint says.
+        options: settings of vectors that replace the checkpoint's.
         revision: commit, tag or branch on the hub.
+
+    Raises:
+        UserError: no checkpoint can be loaded, or the vectors of its towers cannot be compared.
     """
     folder = checkpoint_folder(source, revision)
     settings, (passages, queries) = vector_settings(folder).replaced(options or {}), saved_towers(folder)
@@ -193,7 +201,7 @@ def load_biencoder(
     passage_encoder = tower(passages)
     if not (queries is not None if separate is None else separate):
         return BiEncoder(passage_encoder)
-    if queries and not (folder / ABOUT).exists():  # ours are saved with one tokenizer
+    if queries and not (folder / ABOUT).exists():  # our towers share one tokenizer
         _check_tokenizers(passages.folder, queries.folder)
     query_encoder = tower(queries or passages)
     if query_encoder.dimensions != passage_encoder.dimensions:
@@ -203,7 +211,7 @@ def load_biencoder(
 
 
 def _check_tokenizers(passages: Path, queries: Path) -> None:
-    """Raise ``UserError`` where two towers read other tokens, however long the longest text of each may be."""
+    """Raise ``UserError`` if two towers have different tokenizers; their longest inputs may differ."""
 
     def read(folder: Path) -> dict[str, Any]:
         about: dict[str, Any] = json.loads(load_tokenizer(folder).backend_tokenizer.to_str())
@@ -216,23 +224,28 @@ def _check_tokenizers(passages: Path, queries: Path) -> None:
 def load_any_retriever(
     source: Path | str, options: VectorOptions | None = None, revision: str | None = None
 ) -> tuple[BiEncoder, tuple[int | None, int | None]]:
-    """A retriever that was trained here or elsewhere, and the lengths of queries and passages that it says, if any.
+    """Load a retriever that was trained here or elsewhere, with the longest query and passage that its folder names.
 
     Args:
-        source, options, revision: see ``load_biencoder``.
+        source, options, revision: as in ``load_biencoder``.
+
+    Returns:
+        the retriever, and the longest query and passage in tokens; None, None if the folder does not name them.
 
     Raises:
-        UserError: nothing can be loaded, or the folder is one of sentence-transformers that makes vectors in a way that this
-            project does not know.
+        UserError: no checkpoint can be loaded, or sentence-transformers would make its vectors in a way that this project
+            does not support.
     """
     folder = checkpoint_folder(source, revision)
     return load_biencoder(folder, options=options), longest_inputs(folder) or (None, None)
 
 
 def backbone_towers(config: BackboneConfig, vocabulary: Vocabulary, seed: int, separate: bool = False) -> BiEncoder:
-    """Towers of a backbone, without any head: from scratch by ``seed``, or as its checkpoint says.
+    """Make the towers of a backbone's config, without any head for pre-training: from scratch by ``seed``, or from its
+    checkpoint.
 
-    Raises ``UserError`` where the checkpoint cannot be had, is not of the BERT family, or does not fit the tokenizer.
+    Raises:
+        UserError: the checkpoint cannot be loaded, is not of the BERT family, or does not fit the tokenizer.
     """
     options = config.vector_options()
     if config.name is None:
@@ -251,9 +264,16 @@ def load_encoder(
     revision: str | None = None,
     settings: VectorSettings | None = None,
 ) -> Encoder:
-    """The backbone of a checkpoint, a folder or a hub name, in fp32, without its pooling layer and what stands behind it.
+    """Load the backbone of a checkpoint in fp32, without a pooling layer or the layers after it.
 
-    Raises ``UserError`` where no checkpoint can be loaded, or its tensors are not those of its config.
+    Args:
+        source: folder or hub name.
+        dropout: of hidden states and attention; None = as the checkpoint says.
+        revision: commit, tag or branch on the hub.
+        settings: by which the encoder makes vectors; None = the defaults.
+
+    Raises:
+        UserError: no checkpoint can be loaded, or its tensors are not those of its config.
     """
     folder = checkpoint_folder(source, revision)
     with readable(folder):
@@ -275,7 +295,7 @@ def load_encoder(
 def _save_pretrained(
     model: Condenser | MaskedAutoEncoder, layers: nn.ModuleList, file: Path, tokenizer: Path | str, length: int
 ) -> None:
-    """Save a checkpoint in the folder of ``file``, and the layers for pre-training alone, if any, as ``file``."""
+    """Save a checkpoint in the folder of ``file``, and the layers that only pre-training uses, if any, as ``file``."""
     _save_model(model.language_model, file.parent, tokenizer, length)
     if layers:
         save_file({name: value.contiguous() for name, value in layers.state_dict().items()}, file)
@@ -294,20 +314,20 @@ def _load_layers(
     layers: str,
     **needed: str,
 ) -> None:
-    """Load what ``_save_pretrained``, or the papers' code, saved beside a checkpoint; otherwise say that the layers are new.
+    """Load layers that ``_save_pretrained`` or the papers' code saved beside a checkpoint, or print that they are new.
 
     Args:
-        new: the layers that are wanted.
-        file: beside the checkpoint, where it is of ours.
-        source: the checkpoint as it was named.
-        what: they are called in messages.
-        advice: what to do where their shape is another.
+        new: the layers to load into.
+        file: the file of the layers beside a checkpoint of ours.
+        source: the checkpoint as the user named it.
+        what: name of the layers in messages.
+        advice: advice in the message about another shape.
         released: files beside the checkpoint in which the papers' code keeps such layers.
-        layers: the entry of the saved shape that says how many there are.
-        needed: entries of the saved shape that must be these.
+        layers: the entry of the saved shape that holds the number of layers.
+        needed: entries that the saved shape must have.
 
     Raises:
-        UserError: the shape is another, or the file is gone.
+        UserError: the saved layers are of another shape, or their file is gone.
     """
     if not new:
         return
@@ -336,7 +356,7 @@ def _load_layers(
 
 
 def _released_layers(file: Path) -> dict[str, Tensor]:
-    """The tensors of such layers as the papers' code names them; none where the file does not hold any, or is not there."""
+    """The tensors of such layers in a file of the papers' code; empty if the file does not exist or holds none."""
     if not standing(file):
         return {}
     check_file(file)
@@ -350,7 +370,7 @@ def _released_layers(file: Path) -> dict[str, Tensor]:
 
 
 def _depth(weights: Mapping[str, Tensor]) -> int:
-    """How many layers these tensors are of, by their names."""
+    """The number of layers that these tensors belong to, by their names."""
     return len({name.partition(".")[0] for name in weights})
 
 

@@ -1,4 +1,4 @@
-"""The files by which sentence-transformers knows a retriever: written beside ours, read in those of others."""
+"""The files that describe a retriever to sentence-transformers. They are written beside ours, and read from other folders."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ POOLING = "1_Pooling"
 TRANSFORMER = "sentence_bert_config.json"
 ABOUT = "config_sentence_transformers.json"
 _LIBRARY = "sentence_transformers."
-_ROUTERS = ("Router", "Asym")  # its name, and that of before
+_ROUTERS = ("Router", "Asym")  # the module's name, and its former name
 _FLAG = "pooling_mode_"
-_FLAGS: dict[Pooling, str] = {  # ours -> what its config calls it, behind ``_FLAG``
+_FLAGS: dict[Pooling, str] = {  # our name -> the name in its config, without ``_FLAG``
     "cls": "cls_token",
     "mean": "mean_tokens",
     "max": "max_tokens",
@@ -33,18 +33,18 @@ _POOLINGS: dict[str, Pooling] = {
     **{theirs: ours for ours, theirs in _FLAGS.items()},
 }
 _COSINE = ("cosine", "cos_sim")
-# names of prompts, of which the first that is not empty counts; the library writes an empty "document" beside the others
+# names of prompts; the first that is not empty counts, because the library may write an empty "document" beside others
 _QUERY_PROMPTS, _PASSAGE_PROMPTS = ("query",), ("document", "passage", "corpus")
 
 
 Route = Literal[
     "query", "document"
-]  # what a text is encoded as; the module ``Router`` sends it through modules of its own
+]  # the kind of a text; the module ``Router`` sends the texts of each kind through modules of their own
 
 
 @dataclass(frozen=True)
 class SavedDense:
-    """A module ``Dense``: its shape, and the folder that holds its weights."""
+    """A saved module ``Dense``: the folder of its weights, and its shape."""
 
     folder: Path
     shape: DenseShape
@@ -52,12 +52,12 @@ class SavedDense:
 
 @dataclass(frozen=True)
 class SavedModules:
-    """How sentence-transformers makes the vectors of a folder.
+    """The modules by which sentence-transformers makes the vectors of a folder.
 
     Attributes:
-        settings: as ours.
-        head: what stands behind pooling, in its order; None = ``Normalize``. One at the end that ``settings`` tell of is
-            among them.
+        settings: the same settings as ours.
+        head: the layers after pooling, in order; None = ``Normalize``. A ``Normalize`` at the end is included, even if
+            ``settings`` say ``normalise``.
         folder: of the encoder and its tokenizer.
     """
 
@@ -73,20 +73,20 @@ def write_modules(
     settings: VectorSettings | None = None,
     head: Sequence[DenseShape | None] = (),
 ) -> list[Path]:
-    """The small files from which sentence-transformers builds encoder, pooling, what stands behind it, and normalisation,
-    with the prefixes as prompts.
+    """Write the small files from which sentence-transformers builds the encoder, the pooling and the layers after it.
 
-    Vectors are compared by inner product; by cosine where they are cut and then normalised, since that library cuts last.
+    The prefixes become prompts. Vectors are compared by inner product. Vectors that are cut and then normalised are compared
+    by cosine, because sentence-transformers cuts last.
 
     Args:
         folder: of the checkpoint.
-        size: of a state.
+        size: dimensions of a state.
         max_length: longest input in tokens.
-        settings: how vectors are made; None = CLS vectors as they are.
-        head: what stands behind pooling; None = a normalisation.
+        settings: by which vectors are made; None = unchanged CLS states.
+        head: the layers after pooling; None = a normalisation.
 
     Returns:
-        the folders of the layers of ``head``, into which their weights belong.
+        the folders for the weights of the layers of ``head``.
     """
     settings = settings or VectorSettings()
     layers = [*head, *([None] if settings.normalise else [])]
@@ -116,10 +116,10 @@ def write_modules(
 
 
 def write_router(folder: Path, query: str) -> None:
-    """Let sentence-transformers encode queries with the modules in the folder ``query`` below, which has files of its own,
-    and all other texts with those of the folder itself.
+    """Let sentence-transformers encode queries with another encoder than passages.
 
-    ``encode_query`` and ``encode_document`` then choose, each with its own longest input.
+    Queries go through the modules in the subfolder ``query``, which has its own files. All other texts go through the
+    modules of ``folder``. ``encode_query`` and ``encode_document`` choose between them, each with its own longest input.
     """
     types: dict[str, str] = {}
     structure: dict[str, list[str]] = {}
@@ -140,11 +140,12 @@ def _described(shape: DenseShape) -> dict[str, Any]:
 
 
 def read_modules(folder: Path, route: Route = "document") -> SavedModules:
-    """How sentence-transformers makes the vectors of a folder, of passages or of queries, and compares them.
+    """Read how sentence-transformers makes and compares the vectors of a folder, those of passages or of queries.
 
-    Vectors that it compares by cosine are normalised, which gives the same ranking.
+    Vectors that it compares by cosine are normalised here, which gives the same ranking.
 
-    Raises ``UserError`` where it makes or compares them in a way that this project does not know.
+    Raises:
+        UserError: it makes or compares vectors in a way that this project does not support.
     """
     about = _expected(folder / ABOUT, dict) if (folder / ABOUT).exists() else {}
     query, passage = (_prompt(about, names, folder / ABOUT) for names in (_QUERY_PROMPTS, _PASSAGE_PROMPTS))
@@ -163,18 +164,23 @@ def read_modules(folder: Path, route: Route = "document") -> SavedModules:
         else:
             raise _other(folder / MODULES, f"a module {kind[:40]!r} changes the vectors here")
     cosine, cut = _by_cosine(about, folder / ABOUT), _cut(about, folder / ABOUT)
-    # the library cuts last; a vector that is normalised before it is cut, and then compared as it is, keeps that layer
+    # The library cuts last. If vectors are normalised, then cut, then compared by inner product, the last normalisation
+    # stays a layer of ``head``.
     normalise = cosine or (head[-1:] == [None] and cut is None)
     return SavedModules(VectorSettings(pooling or "cls", normalise, query, passage, cut), tuple(head), encoder)
 
 
 def routed(folder: Path) -> bool:
-    """Whether sentence-transformers encodes queries with other modules than passages. Errors as of ``read_modules``."""
+    """Whether sentence-transformers encodes queries with other modules than passages.
+
+    Raises:
+        UserError: the files are not as sentence-transformers writes them, or use route mappings, which are not supported.
+    """
     return (folder / MODULES).exists() and _modules(folder, "query") != _modules(folder, "document")
 
 
 def _modules(folder: Path, route: Route) -> list[tuple[str, Path]]:
-    """The kinds and folders of the modules that texts go through, those that a ``Router`` sends them to in its place."""
+    """The kinds and folders of the modules through which texts go. A ``Router`` is replaced by the modules of ``route``."""
     found = []
     for module in _expected(folder / MODULES, list):
         kind = _kind(module)
@@ -198,9 +204,9 @@ def _routed(folder: Path, route: Route) -> list[tuple[str, Path]]:
 
 
 def dense_weights(folder: Path) -> Path:
-    """The file with the weights of a module ``Dense``: safetensors, or what torch pickled.
+    """The file with the weights of a module ``Dense``: safetensors, or tensors that torch pickled.
 
-    Raises ``UserError`` where there is none.
+    Raises ``UserError`` if there is no such file.
     """
     for name in ("model.safetensors", "pytorch_model.bin"):
         if (folder / name).is_file():
@@ -209,16 +215,16 @@ def dense_weights(folder: Path) -> Path:
 
 
 def longest_input(folder: Path) -> int | None:
-    """The length in tokens to which sentence-transformers cuts the inputs of an encoder; None where it does not say."""
+    """The length in tokens to which sentence-transformers cuts an encoder's inputs; None if its files do not say."""
     for file, key in ((folder / TRANSFORMER, "max_seq_length"), (folder / "tokenizer_config.json", "model_max_length")):
         length = _expected(file, dict).get(key) if file.exists() else None
-        if type(length) is int and 2 < length < 1 << 20:  # a tokenizer without a limit says a huge number
+        if type(length) is int and 2 < length < 1 << 20:  # a tokenizer without limit has a huge number here
             return length
     return None
 
 
 def _kind(module: Any) -> str:
-    """What a module is, by the class in the library; its whole type where it is somebody else's."""
+    """The class name of a module of the library; the full type of any other module."""
     if not isinstance(module, dict):
         return "a bare value"
     kind = str(module.get("type", ""))
@@ -274,7 +280,7 @@ def _cut(about: dict[str, Any], file: Path) -> int | None:
 
 
 def _prompt(about: dict[str, Any], names: tuple[str, ...], file: Path) -> str:
-    """The prompt that is put before queries, or before passages: the first of these names that is not empty."""
+    """The prompt for queries or for passages: the first of the prompts called ``names`` that is not empty."""
     prompts = about.get("prompts") or {}
     if not isinstance(prompts, dict):
         raise UserError(f"{file}: prompts is {str(prompts)[:40]!r}; it must be an object of texts by name")

@@ -1,1 +1,1 @@
-"""How processes are started, and what each computes with."""
+"""Starts processes, and tells the hardware and the threads that each computes with."""

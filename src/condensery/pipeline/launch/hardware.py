@@ -1,4 +1,4 @@
-"""What the machine is good at, found out without importing torch."""
+"""The hardware of this machine and its abilities, found without importing torch."""
 
 import os
 import platform
@@ -12,15 +12,15 @@ from typing import Any
 from condensery.errors import UserError
 from condensery.system.children import cores
 
-PROCESSES = 8  # at most, for each core, of a stage on a CPU
+PROCESSES = 8  # most processes per core of a stage on a CPU
 _AMPERE, _VOLTA = (8, 0), (7, 0)  # compute capabilities
 
 
 def quick_precision(accelerator: str) -> str:
-    """The precision that ``auto`` stands for.
+    """Return the precision that ``auto`` stands for.
 
-    bf16 on GPUs since Ampere and on a CPU that is quick at it; fp16 on GPUs with Volta's and Turing's tensor cores;
-    otherwise fp32. GPUs that are not seen here, as those of a SLURM job, are taken for new ones.
+    It is bf16 on GPUs since Ampere and on CPUs that are fast at bf16, fp16 on GPUs with Volta's and Turing's tensor cores,
+    and otherwise fp32. GPUs that are not visible here, such as those of a SLURM job, are assumed to be new.
     """
     if accelerator == "gpu" or (accelerator == "auto" and _has_gpu()):
         oldest = _oldest_gpu() or _AMPERE
@@ -29,9 +29,13 @@ def quick_precision(accelerator: str) -> str:
 
 
 def check_devices(accelerator: str, devices: int | str) -> None:
-    """Raise ``UserError`` where this machine has not what ``trainer.accelerator`` and ``trainer.devices`` ask for.
+    """Check that this machine has the devices that ``trainer.accelerator`` and ``trainer.devices`` ask for.
 
-    Looked at before every run, also one that finds everything done: whether a command is accepted must not depend on that.
+    The check comes before every run, even a run that finds everything done, so that a command is accepted or refused
+    regardless of finished work.
+
+    Raises:
+        UserError: there are too few GPUs, or too many processes are asked for on a CPU.
     """
     wanted = devices if isinstance(devices, int) else 1
     if accelerator == "cpu" or (accelerator == "auto" and wanted == 1):
@@ -50,7 +54,7 @@ def check_devices(accelerator: str, devices: int | str) -> None:
 
 
 def _gpus_in_sight() -> int:
-    """How many GPUs the system shows, as far as that can be told without torch; 0 where it cannot."""
+    """Return the number of GPUs that the system shows without torch; 0 where it cannot be told."""
     there = len([*Path("/dev").glob("nvidia[0-9]*")])
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
@@ -71,7 +75,7 @@ def _has_gpu() -> bool:
 
 @cache
 def _oldest_gpu() -> tuple[int, int] | None:
-    """The lowest compute capability among the GPUs of this process; None where NVIDIA's tool does not tell."""
+    """Return the lowest compute capability among the GPUs of this process; None where NVIDIA's tool does not tell."""
     wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
     command = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader", *(["-i", wanted] if wanted else [])]
     try:
@@ -93,10 +97,10 @@ def _cpu_is_quick_at_bf16() -> bool:
 
 
 def _quick_at_bf16(flags: set[str]) -> bool:
-    """The same, of the flags of /proc/cpuinfo (x86: AVX512-BF16 or AMX; ARM: bf16).
+    """Whether a CPU with these flags of /proc/cpuinfo multiplies bf16 faster than fp32 (x86: AVX512-BF16, AMX; ARM: bf16).
 
-    Intel's processors with AMX do AVX512-BF16 at half the rate of fp32 (84 against 155 GFLOP/s a core, Sapphire Rapids).
-    That counts where a virtual machine hides AMX; such a processor is known by AVX512-FP16, which AMD's have not.
+    Intel's processors with AMX do AVX512-BF16 at half the rate of fp32 (84 against 155 GFLOP/s per core, Sapphire Rapids).
+    That matters where a virtual machine hides AMX. Such a processor is recognised by AVX512-FP16, which AMD's lack.
     """
     if "amx_bf16" in flags or "bf16" in flags:
         return True
@@ -105,7 +109,7 @@ def _quick_at_bf16(flags: set[str]) -> bool:
 
 @cache
 def machine() -> dict[str, str]:
-    """What a result was computed on, for people to read: no name of a user or host is in it."""
+    """Return a description of this machine for people to read; it holds no name of a user or host."""
     description = {
         "processor": _processor() or platform.processor() or platform.machine(),
         "cores": str(cores()),
@@ -117,7 +121,7 @@ def machine() -> dict[str, str]:
 
 
 def gpus() -> str:
-    """The GPUs of this process, if torch is at work and sees some."""
+    """Return the names of the GPUs of this process; empty if torch is not imported or sees none."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():
         return ""

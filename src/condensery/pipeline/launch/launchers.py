@@ -21,19 +21,27 @@ STAGE_PROCESS = "condensery.pipeline.launch.stage_process"
 
 
 class Started(Protocol):
-    """Processes at work."""
+    """Processes that were started."""
 
     def exit_reason(self) -> str | None:
-        """None while they run, empty when all ended well, otherwise what became of one."""
+        """Return None while they run, an empty text when all ended well, otherwise the reason why one ended."""
 
     def end(self, patience: float) -> None:
-        """Wait ``patience`` seconds for their end, and then make it."""
+        """Wait up to ``patience`` seconds for their end, and then kill them."""
 
 
 def start(launcher: Launcher, folder: Path, name: str, number: int, gpus: bool) -> Started:
-    """Start ``number`` processes a node for the task in ``folder``, each with a GPU where ``gpus``.
+    """Start the processes that compute a stage together.
 
-    Raises ``UserError`` where that cannot be.
+    Args:
+        launcher: the way to start them.
+        folder: folder with the task.
+        name: of the stage, for messages.
+        number: processes per node.
+        gpus: whether each process gets a GPU.
+
+    Raises:
+        UserError: the processes cannot be started.
     """
     if isinstance(launcher, SlurmLauncher):
         return _Job(launcher, folder, name, number, gpus)
@@ -48,7 +56,7 @@ def start(launcher: Launcher, folder: Path, name: str, number: int, gpus: bool) 
 
 
 def _environments(number: int) -> list[dict[str, str]]:
-    """What ``torch.distributed`` wants to know, for each process of this machine."""
+    """Return the environment variables that ``torch.distributed`` reads, for each process of this machine."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -78,14 +86,14 @@ def _torchrun(launcher: TorchrunLauncher, folder: Path, number: int) -> list[str
 
 
 class _Commands:
-    """Processes of this machine, each in a session of its own: Ctrl-C reaches the pipeline alone."""
+    """Processes of this machine, each in a session of its own, so that Ctrl-C reaches only the pipeline."""
 
     def __init__(self, commands: Sequence[tuple[list[str], dict[str, str]]]) -> None:
         self.running: list[subprocess.Popen[bytes]] = []
         shared = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-        }  # modules come from where ours do
+        }  # modules come from the same folders as here
         for command, environment in commands:
             whole = {**shared, **environment}
             self.running.append(subprocess.Popen(command, env=whole, start_new_session=True))
@@ -106,12 +114,12 @@ class _Commands:
                 process.wait(max(0.0, until - time.monotonic()))
         for process in self.running:
             with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # and what it has left behind
+                os.killpg(process.pid, signal.SIGKILL)  # and its helpers
             process.wait()
 
 
 class _Job:
-    """One SLURM job."""
+    """A job that submitit has handed to SLURM."""
 
     def __init__(self, launcher: SlurmLauncher, folder: Path, name: str, number: int, gpus: bool) -> None:
         try:
@@ -146,7 +154,7 @@ class _Job:
 
 
 def _parameters(launcher: SlurmLauncher, name: str, number: int, gpus: bool) -> dict[str, Any]:
-    """Of submitit's ``AutoExecutor``."""
+    """Return the parameters of submitit's ``AutoExecutor``."""
     parameters = {
         "name": f"condensery-{name}",
         "nodes": launcher.nodes,

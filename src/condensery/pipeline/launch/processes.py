@@ -1,14 +1,14 @@
-"""A stage that several processes compute together: the pipeline starts them, waits, and takes what the first returns.
+"""Runs a stage that several processes compute together: starts them, waits, and takes the first process's result.
 
-They run this stage and nothing else, so that sweeps and several devices compose. All goes through a folder within that
-of the stage, which every process sees, whatever machine it is on:
+The processes run this stage and nothing else, so that sweeps and several devices can be combined. They exchange files in a
+folder inside that of the stage, which every process sees on whatever machine it is:
 
-    task.json       what is to be done
-    done.json       what the first process returned, and the machine that it ran on
-    failed-1.json   how process 1 failed
-    output-1.txt    what process 1 printed; the first prints where the pipeline does
+    task.json       the task
+    done.json       the result of the first process, and the machine that it ran on
+    failed-1.json   the failure of process 1
+    output-1.txt    the output of process 1; the first process prints where the pipeline does
 
-The processes end when the file ``stop`` is there, the folder is gone, or the pipeline on their machine dead.
+The processes end when the file ``stop`` is there, when the folder is gone, or when the pipeline on their machine is dead.
 """
 
 import shutil
@@ -31,7 +31,7 @@ from condensery.system.files import read_json
 
 _PREFIX = "processes-"
 _PAUSE = 0.1  # seconds between two looks
-_LAST_WORDS = 0.5  # seconds in which the others may say why they failed as well
+_LAST_WORDS = 0.5  # seconds in which other processes may report their failures too
 
 
 class ProcessError(Exception):
@@ -39,7 +39,7 @@ class ProcessError(Exception):
 
 
 class _EndedError(UserError):
-    """Processes that came to an end without a word. ``exit_reason`` says how."""
+    """Processes ended without reporting a failure; ``exit_reason`` tells how."""
 
     def __init__(self, name: str, exit_reason: str) -> None:
         super().__init__(f"stage {name}: {exit_reason}; run the same command to go on")
@@ -47,12 +47,17 @@ class _EndedError(UserError):
 
 
 def compute(stage: Stage, config: StageConfig, context: Context) -> tuple[Mapping[str, Any], dict[str, str]]:
-    """Compute a stage, here or in processes of its own; what it returns, and the machine that it ran on.
+    """Compute a stage, in this process or in processes of its own.
 
-    Raises what the stage raises, and ``UserError`` where a process dies.
+    Returns:
+        the values that the stage returns, and a description of the machine that it ran on.
+
+    Raises:
+        UserError: a process died.
+        Exception: any exception that the stage raises.
     """
     runtime = context.runtime
-    _clear(context.folder)  # of an attempt that was killed; its processes end themselves
+    _clear(context.folder)  # files of an attempt that was killed; its processes end themselves
     number = processes_a_node(runtime) if stage.together else 1
     several = stage.together and (number > 1 or runtime.launcher.kind != "local")
     if not several or not stage.by_several(config, context):
@@ -66,7 +71,11 @@ def compute(stage: Stage, config: StageConfig, context: Context) -> tuple[Mappin
 
 
 def processes_a_node(runtime: Runtime) -> int:
-    """``trainer.devices``; ``auto`` is every GPU that is seen here, or 1. Raises ``UserError`` where that says nothing."""
+    """Return the processes per node: ``trainer.devices``, where ``auto`` is the number of visible GPUs, or 1.
+
+    Raises:
+        UserError: ``auto`` with SLURM, whose node is not known before the job runs.
+    """
     if isinstance(runtime.devices, int):
         return runtime.devices
     if runtime.launcher.kind == "slurm":
@@ -81,7 +90,10 @@ def processes_a_node(runtime: Runtime) -> int:
 def _in_processes(
     stage: Stage, config: StageConfig, context: Context, number: int
 ) -> tuple[Mapping[str, Any], dict[str, str]]:
-    """Compute a stage in so many processes a node; of SLURM's jobs one after the other, as long as each gets further."""
+    """Compute a stage in ``number`` processes per node.
+
+    With SLURM one job follows another as long as each job gets further than the one before.
+    """
     while True:
         before = _checkpoints(context.folder)
         outcome = _attempt(stage, config, context, number)
@@ -95,20 +107,20 @@ def _in_processes(
 
 
 def _clear(folder: Path) -> None:
-    """Remove what attempts at a stage have left, their logs too."""
+    """Remove the files that attempts at a stage have left, including their logs."""
     for earlier in folder.glob(f"{_PREFIX}*"):
         shutil.rmtree(earlier, ignore_errors=True)
 
 
 def _checkpoints(folder: Path) -> set[str]:
-    """What a stage would go on from."""
+    """Return the names of the checkpoints that a stage would go on from."""
     return {path.name for path in folder.glob("checkpoints/*.ckpt")}
 
 
 def _attempt(
     stage: Stage, config: StageConfig, context: Context, number: int
 ) -> tuple[Mapping[str, Any], dict[str, str]] | Exception:
-    """The same once; an error is returned."""
+    """Compute a stage once in ``number`` processes per node; return the result and the machine, or the error."""
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=context.folder))
     StageCall(stage.kind, config, context, socket.gethostname(), Parent.here()).write(folder)
     gpus = context.runtime.accelerator != "cpu"
@@ -130,7 +142,7 @@ def _failures(folder: Path) -> list[Path]:
 
 
 def _wait(started: Started, folder: Path) -> str:
-    """Until all have ended, or one has failed; how one died, empty where none did."""
+    """Wait until all processes have ended or one has failed; return how one died, or an empty text."""
     while (exit_reason := started.exit_reason()) is None and not _failures(folder):
         time.sleep(_PAUSE)
     if _failures(folder):
@@ -142,7 +154,11 @@ def _wait(started: Started, folder: Path) -> str:
 
 
 def _error(failures: list[dict[str, str]], exit_reason: str, name: str) -> Exception | None:
-    """What the pipeline says. What a user can mend comes first, then a death, of which others only see the consequence."""
+    """Return the error that the pipeline raises, or None.
+
+    Faults that a user can mend come first. The death of a process comes next, since failures of other processes may only be
+    its consequence.
+    """
     for kind, said in (("disk", DiskError), ("user", UserError)):
         if texts := [failure["text"] for failure in failures if failure["kind"] == kind]:
             return said(texts[0])

@@ -1,4 +1,4 @@
-"""What the processes that compute a stage together are told, by files in a folder, and what they leave there."""
+"""The task of processes that compute a stage together, and the names of the files that they exchange in a folder."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,12 +12,20 @@ from condensery.system.children import Parent
 from condensery.system.files import read_json, write_json
 
 CALL, DONE, FAILED, OUTPUT, STOP = "task.json", "done.json", "failed-{}.json", "output-{}.txt", "stop"
-PATIENCE = 4.0  # seconds between asking the processes to end and making them
+PATIENCE = 4.0  # seconds between asking the processes to end and killing them
 
 
 @dataclass(frozen=True)
 class StageCall:
-    """What the processes do, and the pipeline that waits for them."""
+    """The task of the processes.
+
+    Attributes:
+        kind: kind of the stage.
+        config: of the stage.
+        context: of the stage.
+        host: the machine of the pipeline.
+        pipeline: the process that waits for them.
+    """
 
     kind: str
     config: StageConfig
@@ -26,7 +34,7 @@ class StageCall:
     pipeline: Parent
 
     def write(self, folder: Path) -> None:
-        """Write it into ``folder``, as JSON."""
+        """Write the task into ``folder``, as JSON."""
         context = TypeAdapter(Context).dump_python(self.context, mode="json")
         config = self.config.model_dump(mode="json")
         task = {"kind": self.kind, "config": config, "context": context, "host": self.host}
@@ -34,7 +42,7 @@ class StageCall:
 
     @classmethod
     def read(cls, folder: Path) -> "StageCall":
-        """Read what ``write`` wrote."""
+        """Read the task that ``write`` has written into ``folder``."""
         task = read_json(folder / CALL)
         config = registry()[task["kind"]].config.model_validate(task.pop("config"))
         context, pipeline = TypeAdapter(Context).validate_python(task.pop("context")), Parent(**task.pop("pipeline"))
@@ -42,5 +50,5 @@ class StageCall:
 
 
 def about_machine(runtime: Runtime) -> dict[str, str]:
-    """What a stage was computed on, for its manifest."""
+    """Return a description of the machine, the threads and the GPUs of a stage, for its manifest."""
     return {**machine(), "threads": str(runtime.threads), "gpu": gpus()}

@@ -1,7 +1,8 @@
 """One of the processes that compute a stage together: ``python -m condensery.pipeline.launch.stage_process FOLDER``.
 
-Who started it, be it the pipeline, torchrun or SLURM, has set the variables that ``torch.distributed`` reads. What goes
-wrong is left in the folder and not in the exit code, on which torchrun and SLURM would have more to say than one line.
+The starter of the process, which is the pipeline, torchrun or SLURM, sets the variables that ``torch.distributed`` reads.
+Failures are written into the folder. They do not show in the exit code, about which torchrun and SLURM would print more than
+one line.
 """
 
 import os
@@ -29,7 +30,7 @@ _PAUSE = 0.3  # seconds between two looks at the pipeline
 
 
 def main(folder: Path) -> None:
-    """Take part in the task of ``folder``."""
+    """Take part in the task of ``folder``, and write the result or the failure into the folder."""
     task = StageCall.read(folder)
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     member = DistributedProcess(*(int(os.environ[name]) for name in names))
@@ -50,9 +51,10 @@ def main(folder: Path) -> None:
 
 
 def run_in_job(folder: Path) -> None:
-    """The same as a task of a job that submitit started.
+    """Take part in the task of ``folder`` as a task of a job that submitit has started.
 
-    It leaves when SLURM says that the time is nearly up; the pipeline, which sees how far it came, starts another job.
+    The process ends when SLURM signals that its time is nearly up. The pipeline then starts another job if this one got
+    further than the job before.
     """
     from submitit.helpers import TorchDistributedEnvironment
 
@@ -76,12 +78,12 @@ def _report(folder: Path, member: DistributedProcess, error: Exception) -> None:
     text = traceback.format_exc() if kind == "bug" else str(error)
     reason = " ".join("".join(traceback.format_exception_only(error)).split())
     about = {"process": f"{member.rank} of {member.processes}", "time": time.time(), "reason": reason}
-    with suppress(FileNotFoundError):  # the pipeline has given up
+    with suppress(FileNotFoundError):  # the pipeline has given up and removed the folder
         write_json(folder / FAILED.format(member.rank), {"kind": kind, "text": text, **about})
 
 
 def _print_into(path: Path) -> None:
-    """All that this process prints, libraries' messages included, goes into a file."""
+    """Redirect all output of this process, libraries' messages included, into a file."""
     with open(path, "ab") as stream:
         for output in (sys.stdout, sys.stderr):
             output.flush()
@@ -89,7 +91,7 @@ def _print_into(path: Path) -> None:
 
 
 def _end_with_pipeline(folder: Path, task: StageCall) -> None:
-    """End this process when the pipeline wants no more of it, by ``finally`` blocks and after a while by force."""
+    """End this process when the pipeline does not need it any more: by ``finally`` blocks, and after a while by force."""
     while folder.exists() and not (folder / STOP).exists() and _wanted(task):
         time.sleep(_PAUSE)
     os.kill(os.getpid(), signal.SIGTERM)
@@ -98,7 +100,7 @@ def _end_with_pipeline(folder: Path, task: StageCall) -> None:
 
 
 def _wanted(task: StageCall) -> bool:
-    """Whether the pipeline lives, as far as can be seen from here."""
+    """Whether the pipeline is alive; on another machine, where this cannot be seen, it counts as alive."""
     return task.host != socket.gethostname() or alive(task.pipeline.process)
 
 
@@ -107,4 +109,4 @@ if __name__ == "__main__":
         main(Path(sys.argv[1]))
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # libraries that wait for the other processes at their end have nothing left to do
+    os._exit(0)  # skips exit handlers of libraries, which would wait for the other processes

@@ -1,4 +1,4 @@
-"""How many threads the numeric libraries get."""
+"""The number of threads that the numeric libraries get."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ _ASKED = os.environ.get("OMP_NUM_THREADS", "")
 
 
 def threads_of_a_stage(threads: int | str, jobs: int) -> int:
-    """How many threads each stage gets: as asked, or the cores shared among ``jobs`` (at most ``OMP_NUM_THREADS``)."""
+    """Return the threads of each stage: as asked, or the cores shared among ``jobs`` (at most ``OMP_NUM_THREADS``)."""
     if isinstance(threads, int):
         return threads
     share = max(1, cores() // jobs)

@@ -1,1 +1,1 @@
-"""What a recipe will take: steps, tokens, operations, disk and hours, before anything is computed."""
+"""Estimates of a recipe's cost before anything is computed: steps, tokens, operations, disk and hours."""

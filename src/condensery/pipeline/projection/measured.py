@@ -1,4 +1,4 @@
-"""How fast this machine computes, by a few steps on weights and tokens drawn at random; for ``dry_run``."""
+"""The speed of this machine, measured by a few steps on random weights and tokens; for ``dry_run``."""
 
 import time
 from collections.abc import Callable
@@ -19,18 +19,18 @@ from condensery.models.flops import EncoderSize, Step
 from condensery.tokens.batches import Chunk, chunks
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-SPREAD = 0.3  # of the lengths of texts around their mean
-ENOUGH = 0.3  # seconds: shorter work is done again, for the first times are slow
-MOST = 12  # times
-SQUARE = {"cpu": 768, "cuda": 8192}  # rows and columns of the matrices that are multiplied
+SPREAD = 0.3  # largest relative deviation of text lengths from their mean
+ENOUGH = 0.3  # seconds of measurement; shorter work is repeated, since the first repetitions are slow
+MOST = 12  # repetitions, at most
+SQUARE = {"cpu": 768, "cuda": 8192}  # rows and columns of the multiplied matrices
 
 
 @dataclass(frozen=True)
 class Rate:
-    """What a kind of step reaches.
+    """The measured speed of a kind of step.
 
     Attributes:
-        flops: useful operations a second; on a CPU a second of one core.
+        flops: useful operations per second; on a CPU per second of one core.
         parameters: weights that the optimiser updates in that time; infinite where nothing is trained.
     """
 
@@ -38,13 +38,18 @@ class Rate:
     parameters: float = float("inf")
 
     def seconds(self, step: Step) -> float:
-        """Of a step."""
+        """Return the seconds of a step: its operations, and the update of the weights."""
         further = step.head_layers * step.encoder.hidden * (4 * step.encoder.hidden + 2 * step.encoder.intermediate)
         return step.flops / self.flops + (step.encoder.parameters + further) / self.parameters
 
 
 def rate_of(small: Step, device: torch.device) -> Rate:
-    """Measure such a step, which is one of seconds (``Step.sample``)."""
+    """Measure the speed of a kind of step.
+
+    Args:
+        small: a step of this kind that takes seconds (``Step.sample``).
+        device: the device that computes.
+    """
     torch.manual_seed(1)
     model = _model(small).to(device).train(small.trained)
     parts = [part.to(device) for part in _chunks(small)]
@@ -62,7 +67,7 @@ def rate_of(small: Step, device: torch.device) -> Rate:
 
 
 def product_rate(device: torch.device) -> float:
-    """Operations a second of large products in fp32; on a CPU a second of one core."""
+    """Measure the operations per second of large products in fp32; on a CPU per second of one core."""
     size = SQUARE[device.type]
     left, right = torch.randn(2, size, size, device=device)
     return 2 * float(size) ** 3 / _seconds(lambda: left @ right, device)
@@ -89,7 +94,7 @@ def _model(step: Step) -> Condenser | BiEncoder:
 
 
 def _chunks(step: Step) -> list[Chunk]:
-    """Random texts of about the mean length, with masked tokens where some are predicted."""
+    """Return random texts of about the mean length, with masked tokens where the step predicts some."""
     random = np.random.default_rng(1)
     rows = max(2, 2 * round(step.rows / 2))  # pairs, where there is a contrast
     near = (step.length * (1 - SPREAD), step.length * (1 + SPREAD))
@@ -116,7 +121,7 @@ def _read(model: Condenser | BiEncoder, parts: list[Chunk], step: Step) -> None:
 
 
 def _seconds(work: Callable[[], object], device: torch.device) -> float:
-    """The least of a few times, twice at least."""
+    """Return the shortest of several measured times, at least two."""
     times = [_once(work, device), _once(work, device)]
     while sum(times) < ENOUGH and len(times) < MOST:
         times.append(_once(work, device))
@@ -124,7 +129,7 @@ def _seconds(work: Callable[[], object], device: torch.device) -> float:
 
 
 def _once(work: Callable[[], object], device: torch.device) -> float:
-    """Seconds of the processor, all threads together; on a GPU until it has done the work."""
+    """Return the CPU seconds of the work, over all threads; on a GPU the seconds until the GPU has finished it."""
     if device.type == "cpu":
         begin = time.process_time()
         work()

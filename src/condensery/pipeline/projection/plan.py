@@ -1,4 +1,4 @@
-"""What each stage of a recipe will have to do: the sizes of artifacts, followed along the graph."""
+"""The work of each stage of a recipe, from the sizes of artifacts, which pass along the graph."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,14 @@ from condensery.stages.workload import Sizes, Work
 
 @dataclass(frozen=True)
 class Planned:
-    """A stage, whether its artifact is there, and its work; ``waits`` names the stages that come first."""
+    """A stage with the state of its artifact and its work.
+
+    Attributes:
+        node: the stage.
+        state: whether the artifact is there, interrupted, or to be made.
+        work: the estimate of the work.
+        waits: the stages that must come first.
+    """
 
     node: Node
     state: State
@@ -19,7 +26,7 @@ class Planned:
 
 
 def plan(graph: Graph, store: Store) -> list[Planned]:
-    """All stages in the order of their work."""
+    """Return all stages in the order in which they are computed."""
     states = store.states(graph)
     sizes: dict[str, Sizes] = {}
     planned = []
@@ -32,20 +39,20 @@ def plan(graph: Graph, store: Store) -> list[Planned]:
 
 
 def _waits(graph: Graph, node: Node, states: Mapping[str, State]) -> tuple[str, ...]:
-    """What it reads that is not there, but for that which others of these wait for themselves."""
+    """Return the missing inputs of a stage, without those that another missing input waits for itself."""
     missing = dict.fromkeys(parent for parent in node.parents if states[parent] != "hit")
     before = {above for parent in missing for above in _above(graph, parent)}
     return tuple(parent for parent in missing if parent not in before)
 
 
 def _above(graph: Graph, name: str) -> set[str]:
-    """All that a stage is made from."""
+    """Return the names of all stages that a stage is made from, directly or not."""
     parents = graph.nodes[name].parents
     return {*parents, *(above for parent in parents for above in _above(graph, parent))}
 
 
 def _actual_sizes(store: Store, node: Node, work: Work) -> Sizes:
-    """The sizes of an artifact that is there; as they were expected where an older manifest does not say them."""
+    """Return the sizes of a finished artifact; the expected ones where an older manifest lacks them."""
     try:
         return node.config.actual_sizes(work.makes, store.artifact(node).manifest["metrics"])
     except (KeyError, TypeError):

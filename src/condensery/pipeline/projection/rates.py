@@ -1,4 +1,4 @@
-"""How long work takes: on this machine, by a few steps, and on a GPU that is only named."""
+"""Durations of work: on this machine, measured by a few steps, and on a named GPU, by its published rate."""
 
 from typing import TYPE_CHECKING
 
@@ -10,15 +10,16 @@ from condensery.stages.workload import Work
 if TYPE_CHECKING:
     from condensery.pipeline.projection.measured import Rate
 
-SMALL, LARGE = 1.5e10, 4e12  # operations of a step that is measured, about: on a CPU, on a GPU
+SMALL, LARGE = 1.5e10, 4e12  # approximate operations of a measured step: on a CPU, on a GPU
 
 
 class Here:
-    """This machine. Each kind of step is measured when it is first asked for.
+    """This machine. Each kind of step is measured when its rate is first needed.
 
     Attributes:
-        cores: threads of a stage. On a CPU one of them is measured, in its own time: threads that wait for each other count
-            as work, and on a busy machine they wait long.
+        device: the device that computes.
+        cores: threads of a stage; 1 on a GPU. On a CPU one thread is measured, in its own CPU time. Threads that wait for
+            each other would count as work, and on a busy machine they wait long.
     """
 
     def __init__(self, accelerator: str, threads: int) -> None:
@@ -32,7 +33,7 @@ class Here:
         self._products: float | None = None
 
     def seconds(self, work: Work) -> float | None:
-        """By the clock, on a machine that does nothing else; None where the work is not known."""
+        """Return the wall-clock seconds of the work on an otherwise idle machine; None where the work is not known."""
         if not work.known:
             return None
         seconds = work.seconds or 0.0
@@ -59,7 +60,10 @@ class Here:
 
 
 def seconds_on_gpu(work: Work, gpu: str, share: float) -> float | None:
-    """At this share of the published rate of a GPU; what is no matrix product takes its time beside it."""
+    """Return the seconds of the work on a GPU, at a share of its published rate; None where the work is not known.
+
+    The seconds of work that is no matrix product are added as they are.
+    """
     if not work.known:
         return None
     step = work.step.flops * (work.steps or 0.0) if work.step else 0.0

@@ -1,4 +1,4 @@
-"""The tables of a dry run: what is there, and what the rest will take."""
+"""The tables of a dry run: the finished artifacts, and the cost of the others."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -17,24 +17,24 @@ from condensery.pipeline.store import Store
 from condensery.stages.workload import total
 
 UNKNOWN = "?"
-WIDTH = 120  # where there is no terminal
+WIDTH = 120  # characters of a line where there is no terminal
 _PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What the artifacts that are not there will take.
+    """The costs of the artifacts that are still to be made.
 
     Attributes:
-        heads: what the numbers are: tokens, FLOPs, disk, here (``dry_run=true``), and the GPU.
-        by_artifact: artifact -> its numbers; None where nobody can know before.
+        heads: names of the numbers: tokens, FLOPs, disk, here (``dry_run=true``), and the GPU.
+        by_artifact: artifact -> its numbers; None = cannot be known beforehand.
     """
 
     heads: Sequence[str] = ()
     by_artifact: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
 
     def sums(self) -> list[str]:
-        """The numbers of all together as they are shown; ``+`` where some are not known."""
+        """Return the sums of the numbers as they are shown; a ``+`` marks a sum without unknown numbers."""
         columns = list(zip(*self.by_artifact.values(), strict=True))
         shown = _row([total(value or 0.0 for value in column) for column in columns], False)
         marks = ["", *("+" if None in column else "" for column in columns[1:])]
@@ -42,9 +42,9 @@ class Costs:
 
 
 def project(graph: Graph, store: Store) -> Costs:
-    """Print the stages in the order of their work, whether each artifact is there, and what those that are not will take.
+    """Print the stages in the order of their work, with the state of each artifact and the costs of missing ones.
 
-    With ``dry_run=plan`` nothing is measured.
+    With ``dry_run=plan`` this machine's speed is not measured.
     """
     planned = plan(graph, store)
     console = _console()
@@ -63,7 +63,7 @@ def project(graph: Graph, store: Store) -> Costs:
 
 
 def announce(graph: Graph, store: Store) -> None:
-    """Print how long what is left to be made will take on this machine, where ``estimate`` asks for it."""
+    """Print how long the missing artifacts will take on this machine, where ``estimate`` asks for it."""
     left = {_key(graph, one): one for one in plan(graph, store) if one.state != "hit"} if graph.root.estimate else {}
     if not left:
         return
@@ -74,7 +74,7 @@ def announce(graph: Graph, store: Store) -> None:
 
 
 def project_sweep(jobs: Sequence[Costs]) -> None:
-    """Print what all jobs of a sweep will take together: an artifact that several of them need is made once."""
+    """Print the costs of all jobs of a sweep together; an artifact that several jobs need counts once."""
     heads = next((job.heads for job in jobs if job.heads), None)
     if heads is None:
         return
@@ -102,7 +102,7 @@ def _named(here: Here) -> str:
 
 @cache
 def _this_machine(accelerator: str, threads: int) -> Here:
-    """Measured once for all jobs of a sweep."""
+    """Return this machine, which is measured once for all jobs of a sweep."""
     return Here(accelerator, threads)
 
 
@@ -131,7 +131,7 @@ def _costs(graph: Graph, left: Sequence[Planned], here: Here | None) -> Costs:
 
 
 def _key(graph: Graph, one: Planned) -> str:
-    """The artifact of a stage; where files are missing that would name it, the stage of this run."""
+    """Return the id of a stage's artifact; where missing files leave it unknown, the run's id and the stage's name."""
     return one.node.id or f"{graph.id} {one.node.name}"
 
 
@@ -157,7 +157,7 @@ def _row(values: Sequence[float | None], without_encoder: bool) -> list[str]:
 
 
 def number(value: float | None) -> str:
-    """Three digits and a prefix: 1.23 M; ``?`` for what is not known."""
+    """Return the number with three digits and a prefix, as in 1.23 M; ``?`` where it is not known."""
     if value is None:
         return UNKNOWN
     size, prefix = next((each for each in _PREFIXES if float(f"{value:.3g}") >= each[0]), (1.0, ""))
@@ -165,7 +165,7 @@ def number(value: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """In seconds, minutes or hours, whichever is read most easily."""
+    """Return a duration in seconds, minutes or hours, whichever is easiest to read."""
     if seconds is None:
         return UNKNOWN
     if seconds < 90:

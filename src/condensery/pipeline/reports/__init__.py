@@ -1,1 +1,1 @@
-"""What a run or a sweep leaves for people: tables, figures, pages, curves."""
+"""The reports of a run or a sweep: tables, figures, pages and curves."""

@@ -1,4 +1,4 @@
-"""The figures of a run or a sweep: what they show is read from the folders of the finished runs."""
+"""The figures of a run or a sweep, whose data are read from the folders of the finished runs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,21 +31,26 @@ from condensery.system.files import inside, read_json
 
 Value = TypeVar("Value")
 Observations = list[tuple[str, str, Value]]  # (setting, artifact, value)
-FOLDER = "figures"  # in that of the run or sweep
+FOLDER = "figures"  # folder in that of the run or sweep
 LOG = "logs/metrics.csv"
 BEFORE, AFTER = "before fine-tuning", "after fine-tuning"
 
 
 @dataclass(frozen=True)
 class FigureJob:
-    """A finished run, and what it is called among the jobs of a sweep, its seed apart."""
+    """A finished run.
+
+    Attributes:
+        folder: of the run.
+        setting: the label of the run among the jobs of a sweep, without its seed.
+    """
 
     folder: Path
     setting: str = ""
 
     @cached_property
     def stages(self) -> dict[str, Artifact]:
-        """The artifacts of its stages by name."""
+        """The artifacts of the run's stages, by name."""
         store = self.folder.parents[1] / "artifacts"
         path = self.folder / "graph.json"
         return {
@@ -54,16 +59,16 @@ class FigureJob:
 
     @cached_property
     def rows(self) -> list[Row]:
-        """The rows of its table."""
+        """The rows of the run's table."""
         return read_results(self.folder / "results.json")
 
     def measured(self, row: Row) -> Artifact:
-        """The evaluation behind a row."""
+        """Return the evaluation behind a row."""
         return Artifact(self.folder.parents[1] / "artifacts" / row.artifact)
 
 
 def read_figures(value: Any) -> dict[str, FigureConfig]:
-    """``figures`` of a composed config that was checked before."""
+    """Return the key ``figures`` of a composed config, which was checked before, as configs."""
     return TypeAdapter[dict[str, FigureConfig]](Figures).validate_python(value)
 
 
@@ -74,12 +79,20 @@ def draw_figures(
     folder: Path,
     swept: bool = True,
 ) -> tuple[list[Figure], list[str]]:
-    """Draw all figures of a sweep, or of one run, into ``folder``/figures; those drawn, and of each other why not.
+    """Draw all figures of a sweep or a run into ``folder``/figures.
 
-    ``tables``: that of the sweep or run, where it has one.
+    A figure that compares the jobs of a sweep is not drawn for one run. Differences are not drawn where the table has none.
+    Both cases are reported in a line and are no fault.
 
-    A figure that compares the jobs of a sweep is not drawn for one run, nor differences where the table has none, and
-    says so; that is no fault.
+    Args:
+        figures: the configs by name.
+        jobs: the finished runs.
+        tables: the table of the sweep or run, if there is one.
+        folder: of the sweep or run.
+        swept: whether the figures are those of a sweep.
+
+    Returns:
+        the drawn figures, and the reasons why others could not be drawn.
     """
     drawn, faults = [], []
     for name, figure in figures.items():
@@ -101,7 +114,7 @@ def draw_figures(
 
 
 def draw(name: str, figure: FigureConfig, jobs: Sequence[FigureJob], tables: Sequence[Table], stem: Path) -> Figure:
-    """Draw one figure. Raises ``UserError`` where no line of it has any number."""
+    """Draw one figure into files that begin with ``stem``. Raises ``UserError`` where there is nothing to draw."""
     if isinstance(figure, AttentionEntropyFigure):
         panels, even, texts = _entropy(figure, jobs)
         title = figure.title or "CLS attention entropy by layer"
@@ -121,7 +134,7 @@ def draw(name: str, figure: FigureConfig, jobs: Sequence[FigureJob], tables: Seq
 
 
 def by_setting(observations: Observations[Value]) -> dict[str, list[Value]]:
-    """Values by setting, those of an artifact once; under one empty name where the settings make no difference."""
+    """Group values by setting, each artifact once; if the settings make no difference, under one empty name."""
     settings: dict[str, dict[str, Value]] = {}
     for setting, artifact, value in observations:
         settings.setdefault(setting, {}).setdefault(artifact, value)
@@ -152,7 +165,7 @@ def _draw_differences(figure: DifferencesFigure, tables: Sequence[Table], stem: 
 
 
 def _baseline(names: Sequence[str]) -> str:
-    """What a title calls the baselines: of a sweep, one and the same system in each setting."""
+    """Return the name of the baselines for a title; a sweep may have the same system in each of its settings."""
     different = list(dict.fromkeys(names))
     systems = {name.rpartition(" · ")[2] for name in different}
     return f"{systems.pop()} of the same settings" if len(different) > len(systems) == 1 else " or ".join(different)
@@ -195,7 +208,10 @@ def _draw_scores(figure: ScoreBySizeFigure | ScoreByStepsFigure, jobs: Sequence[
 def _score_line(
     label: str, rows: Sequence[tuple[FigureJob, Row]], metric: str, amount: Callable[[Artifact], float | None]
 ) -> Line:
-    """One system: a point a setting, at the mean amount of its seeds; level where it has none."""
+    """Return the line of one system: a point per setting, at the mean amount of its seeds.
+
+    A system without an amount gives a level line.
+    """
     observations = [
         (job.setting, row.artifact, (amount(job.measured(row)), 100 * row.metrics[metric])) for job, row in rows
     ]
@@ -211,7 +227,7 @@ def _score_line(
 
 
 def _amount(figure: ScoreBySizeFigure | ScoreByStepsFigure, units: set[str]) -> Callable[[Artifact], float | None]:
-    """From an evaluation to its place on the x axis, None where it has none; the unit is added to ``units``."""
+    """Return the function from an evaluation to its place on the x axis, or None; it adds the unit to ``units``."""
 
     def size(evaluation: Artifact) -> float | None:
         encoder = evaluation.ancestor("encoder")
@@ -239,7 +255,7 @@ def _amount(figure: ScoreBySizeFigure | ScoreByStepsFigure, units: set[str]) -> 
 
 
 def _batch_size(evaluation: Artifact) -> float | None:
-    """Of the last pre-training behind it."""
+    """Return the batch size of the last pre-training behind an evaluation; None where there is none."""
     artifact = evaluation.ancestor("encoder")
     while artifact and not artifact.kind.startswith("pretrain_"):
         artifact = next(iter(artifact.inputs("init")), None)
@@ -250,7 +266,10 @@ def _batch_size(evaluation: Artifact) -> float | None:
 
 
 def _curves(stages: Mapping[str, str], jobs: Sequence[FigureJob], column: str) -> dict[str, tuple[list[Any], Artifact]]:
-    """By label of a stage, with the setting where a sweep made a difference: its curves, and one of its artifacts."""
+    """Return the curves of each stage, and one of its artifacts, by label.
+
+    The label includes the setting where a sweep made a difference.
+    """
     by_label: dict[str, tuple[list[Any], Artifact]] = {}
     for label, stage in stages.items():
         own: Observations[Artifact] = []
@@ -268,7 +287,7 @@ def _curves(stages: Mapping[str, str], jobs: Sequence[FigureJob], column: str) -
 
 
 def _losses(figure: FirstEpochsFigure, jobs: Sequence[FigureJob]) -> tuple[list[Line], list[str]]:
-    """The losses up to the end that is asked for, and the labels of stages without any."""
+    """Return the losses up to the wanted end, and the labels of stages without losses."""
     by_label = _curves(figure.stages, jobs, LOSS)
     lines = []
     for label, (curves, artifact) in by_label.items():
@@ -282,7 +301,7 @@ def _losses(figure: FirstEpochsFigure, jobs: Sequence[FigureJob]) -> tuple[list[
 
 
 def _steps_an_epoch(artifact: Artifact) -> float:
-    """Steps in which a training sees all its queries, examples or texts once."""
+    """Return the number of steps in which training sees all its queries, examples or texts once."""
     known = artifact.manifest["metrics"]
     items = next((known[key] for key in ("queries", "examples", "items") if key in known), None)
     if items is None:
@@ -320,7 +339,7 @@ def _labels_without(stages: Mapping[str, str], drawn: Sequence[str]) -> list[str
 
 
 def _entropy(figure: AttentionEntropyFigure, jobs: Sequence[FigureJob]) -> tuple[dict[str, list[Line]], float, int]:
-    """The panels, the entropy of even attention, and the number of texts."""
+    """Return the panels, the entropy of even attention, and the number of texts."""
     panels: dict[str, list[Line]] = {}
     measured = {str(job.stages[figure.stage].path): job for job in jobs if figure.stage in job.stages}
     abouts = [read_json(Path(path) / "entropy.json") for path in measured]
@@ -346,7 +365,7 @@ def _reference(job: FigureJob, stage: str) -> str:
 
 
 def _layers(label: str, observations: Observations[list[float]]) -> list[Line]:
-    """A line a setting: the entropy by layer, counted from 1."""
+    """Return a line per setting: the entropy by layer, counted from 1."""
     lines = []
     for setting, means in by_setting(observations).items():
         name = " · ".join(part for part in (setting, label) if part)

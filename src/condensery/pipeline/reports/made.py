@@ -1,4 +1,4 @@
-"""How the rows of a table were made, from the manifests of what they were made from: which to use, and at what cost."""
+"""Finds how the rows of a table were made, from the manifests of their artifacts, to tell the row to use and its cost."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -12,18 +12,18 @@ from condensery.reporting.recommendation import unmeasured as recommended
 from condensery.stages.base import Artifact
 from condensery.system.files import read_json
 
-KEPT = "kept.json"  # of an encoder that was chosen among others
+KEPT = "kept.json"  # in the folder of an encoder that was chosen among others
 
 
 def unmeasured(graph: Graph, store: Store) -> Recommendation | None:
-    """The row to use of a table that is left out since nothing is judged; None where none was made."""
+    """Return the row to use of a table that is left out, since nothing is judged; None where no index was made."""
     indexes = {row: graph.nodes[name] for row, name in graph.unmeasured.items()}
     made = made_of({row: store.artifact(node) for row, node in indexes.items() if store.sound(node)})
     return recommended(made) if made else None
 
 
 def made_of(indexes: Mapping[str, Artifact]) -> dict[str, Made]:
-    """How each index was made; the keys are any."""
+    """Return how each index was made, by the keys of ``indexes``."""
     rows = {key: _made(index) for key, index in indexes.items()}
     behind = {key: _behind(index) for key, index in indexes.items()}
     free = {path for key, made in rows.items() if not made.trained for path in behind[key]}
@@ -43,7 +43,7 @@ def _made(index: Artifact) -> Made:
 
 
 def _parts(index: Artifact) -> list[Artifact]:
-    """The encoders of an index, or itself where it has none; of one that is made of others, theirs."""
+    """Return the encoders of an index, or of the indexes that it joins; an index without encoders is its own part."""
     parents = [parent for field in index.manifest["inputs"] for parent in index.inputs(field)]
     encoders = [parent for parent in parents if parent.manifest["makes"] == "encoder"]
     indexes = [parent for parent in parents if parent.manifest["makes"] == "index"]
@@ -51,7 +51,10 @@ def _parts(index: Artifact) -> list[Artifact]:
 
 
 def _kept(part: Artifact) -> tuple[Artifact, dict[str, Any] | None]:
-    """What an encoder that was chosen is, and by what: itself, or what it began with where nothing else was kept."""
+    """Return the encoder that a choice has kept, and the record of the choice (``kept.json``; None without a choice).
+
+    Where training was not kept, it is the encoder that training began with.
+    """
     if not (part.path / KEPT).is_file():
         return part, None
     kept = dict(read_json(part.path / KEPT))
@@ -59,7 +62,7 @@ def _kept(part: Artifact) -> tuple[Artifact, dict[str, Any] | None]:
 
 
 def _behind(artifact: Artifact) -> dict[Path, Artifact]:
-    """An artifact and all that it was made from."""
+    """Return an artifact and all artifacts that it was made from, by path."""
     found = {artifact.path: artifact}
     left = [artifact]
     while left:

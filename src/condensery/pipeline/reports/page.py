@@ -1,4 +1,4 @@
-"""Gathers the page of a run or a sweep from what lies in the run folders and in the manifests of their artifacts."""
+"""Gathers the page of a run or a sweep from the run folders and the manifests of their artifacts."""
 
 import glob
 from collections.abc import Mapping, Sequence
@@ -22,14 +22,20 @@ from condensery.system.files import inside, read_json, write_json
 from condensery.system.progress import clock
 from condensery.text.collection import Collection
 
-STUDY = "study.json"  # in a run's folder: its command, its question, and why stages failed
+STUDY = "study.json"  # in a run's folder: its command, its question, and the reasons why stages failed
 PAGE, EXAMPLES = "index.html", "examples.json"
 
 
 def write_study(folder: Path, command: str, about: Sequence[str], lost: Mapping[str, Mapping[str, str]]) -> None:
-    """Keep in a run's folder what its artifacts do not tell; ``lost``: stage -> the stage that failed, and the reason.
+    """Write the facts about a run that its artifacts do not tell into ``study.json``.
 
-    ``turn`` counts the runs of a study, so that the last of them is known whatever the clock says.
+    Its entry ``turn`` counts the runs of a study, so that the last run is known regardless of the clock.
+
+    Args:
+        folder: of the run.
+        command: the command that repeats the run.
+        about: the question of the recipe, as paragraphs.
+        lost: stage -> the stage that failed, and the reason.
     """
     study = glob.escape(folder.name.rpartition("-")[0])
     others = max((run_number(other) for other in folder.parent.glob(f"{study}-*") if other != folder), default=0)
@@ -38,7 +44,7 @@ def write_study(folder: Path, command: str, about: Sequence[str], lost: Mapping[
 
 
 def run_number(folder: Path) -> int:
-    """Which run of its study a run's folder is of; 0 where that is not known."""
+    """Return the number of a run among the runs of its study; 0 where it is not known."""
     with suppress(UserError):
         study = read_json(folder / STUDY)
         if isinstance(study, dict) and isinstance(study.get("turn"), int):
@@ -47,7 +53,7 @@ def run_number(folder: Path) -> int:
 
 
 def read_study(run: Path) -> dict[str, Any]:
-    """What ``write_study`` wrote. Raises ``UserError`` where it is not that."""
+    """Read the file of ``write_study``. Raises ``UserError`` where its content is of another form."""
     study = read_json(run / STUDY)
     wanted = {"command": str, "about": list, "lost": dict}
     if not isinstance(study, dict) or not all(isinstance(study.get(key), kind) for key, kind in wanted.items()):
@@ -56,7 +62,7 @@ def read_study(run: Path) -> dict[str, Any]:
 
 
 def read_graph(run: Path) -> dict[str, dict[str, Any]]:
-    """The stages of a run: name -> kind, id and what it reads. Raises ``UserError`` where a field is missing."""
+    """Return the stages of a run: name -> kind, id and inputs. Raises ``UserError`` where a field is missing."""
     graph = read_json(run / "graph.json")
     wanted = {"kind": str, "id": str, "reads": dict}
     for name, node in graph.items() if isinstance(graph, dict) else [("?", None)]:
@@ -66,7 +72,15 @@ def read_graph(run: Path) -> dict[str, dict[str, Any]]:
 
 
 def page_of_run(folder: Path, root: Path, tables: Sequence[Table], figures: Sequence[Figure], words: str = "") -> None:
-    """Write ``index.html`` into a run's folder. ``root`` is the output root; ``words`` stand where there is no table."""
+    """Write ``index.html`` into a run's folder.
+
+    Args:
+        folder: of the run.
+        root: the output root.
+        tables: the table of the run, if there is one.
+        figures: the drawn figures.
+        words: text in the place of the table where there is none.
+    """
     study = read_study(folder)
     page = Page(
         name=folder.name.rpartition("-")[0],
@@ -90,7 +104,18 @@ def page_of_sweep(
     runs: Sequence[tuple[str, Path]],
     failed: Sequence[tuple[str, str]],
 ) -> None:
-    """Write ``index.html`` into a sweep's folder, over its runs (label, folder); ``failed`` are jobs that left none."""
+    """Write ``index.html`` into a sweep's folder.
+
+    Args:
+        folder: of the sweep.
+        root: the output root.
+        command: the command of the sweep.
+        tables: the table of the sweep, if there is one.
+        figures: the drawn figures.
+        rows: the rows of all jobs.
+        runs: the runs of the jobs, each with its label and folder.
+        failed: the jobs without a run, each with its label and the reason.
+    """
     about = read_study(runs[0][1])["about"] if runs else []
     page = Page(folder.name, about, command, tables, figures, rows=rows)
     _write(page, folder, root, runs, failed)
@@ -123,9 +148,13 @@ def _write(
 
 
 def kinds_of_indexes(rows: Sequence[Row], root: Path) -> dict[str, str]:
-    """Artifact of a row -> kind of the stage that made the index it was retrieved with.
+    """Return the kind of each row's index, by the artifact of the row.
 
-    Without rows that were not retrieved, as of sentence tasks, and those whose artifact is gone. ``root`` is the output root.
+    Rows without retrieval, as of sentence tasks, and rows whose artifact is gone are left out.
+
+    Args:
+        rows: the rows of a table.
+        root: the output root.
     """
     kinds = {}
     for row in (row for row in rows if not row.failed):
@@ -136,9 +165,9 @@ def kinds_of_indexes(rows: Sequence[Row], root: Path) -> dict[str, str]:
 
 
 def _examples(label: str, run: Path, root: Path) -> Examples | None:
-    """Questions with what the rows of a run's table found, on the collection and the split of its first row.
+    """Return questions with the passages that each row of a run found, on the collection and split of the first row.
 
-    None where nothing was retrieved: no rows, all failed, or sentence tasks.
+    None where nothing was retrieved: there are no rows, all failed, or they are of sentence tasks.
     """
     systems: dict[tuple[Path, str], list[EvaluatedRow]] = {}
     for row in (row for row in read_results(run / "results.json") if not row.failed):
@@ -155,7 +184,7 @@ def _examples(label: str, run: Path, root: Path) -> Examples | None:
 
 
 def _suspects(runs: Sequence[tuple[str, Path]], root: Path) -> dict[str, Any]:
-    """What was found by each stage that looks for false negatives: its name -> ``suspects.json``, each artifact once."""
+    """Return the findings of each stage that looks for false negatives: name -> ``suspects.json``, each artifact once."""
     found: dict[str, Any] = {}
     seen = set[Path]()
     for label, run in runs:
@@ -168,7 +197,15 @@ def _suspects(runs: Sequence[tuple[str, Path]], root: Path) -> dict[str, Any]:
 
 
 def _job(label: str, run: Path, root: Path, manifests: dict[str, dict[str, Any]], drawn: set[str]) -> JobSection:
-    """One run. ``manifests`` gets those of its artifacts; ``drawn`` the artifacts whose curves have been shown."""
+    """Return the section of one run.
+
+    Args:
+        label: of the job.
+        run: folder of the run.
+        root: the output root.
+        manifests: gets the manifests of the run's artifacts, by reference.
+        drawn: artifacts whose curves were shown before; gets those of this run.
+    """
     study, graph = read_study(run), read_graph(run)
     artifacts: list[ArtifactRow] = []
     curves: dict[str, dict[str, Curve]] = {}
@@ -202,7 +239,7 @@ def _job(label: str, run: Path, root: Path, manifests: dict[str, dict[str, Any]]
 
 
 def _machine(manifests: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Hardware and libraries of all artifacts; where they differ, each value that occurs."""
+    """Return the hardware and libraries of all artifacts; where values differ, each value that occurs."""
     values: dict[str, dict[str, None]] = {}
     for manifest in manifests.values():
         machine = {"precision": manifest["config"].get("precision"), **manifest.get("machine", {})}

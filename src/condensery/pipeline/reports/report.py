@@ -1,4 +1,4 @@
-"""What a run shows at its end: its table, its curves, its audits."""
+"""The report at the end of a run: its table, its curves and its audits."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -37,11 +37,21 @@ from condensery.training.tracking import Tracked
 def write(
     graph: Graph, store: Store, folder: Path, failures: Mapping[str, Failure], swept: bool = False
 ) -> tuple[list[Row], list[str]]:
-    """Write ``results.json``, the table, curves, figures and the page into ``folder``; print the table and those of audits.
+    """Write ``results.json``, the table, curves, figures and the page into ``folder``; print the table and the audits.
 
-    A recipe without rows has no table, nor has one of whose rows none could be measured; where a row to use is asked for
-    (``table.recommend``), it is named all the same. One without training has no curves. ``swept``: figures, W&B's results and
-    the words on what the table shows are left to the sweep. Returns the rows, and why figures were not drawn.
+    There is no table if the recipe has no rows or no row could be measured; ``table.recommend`` names a row to use even then.
+    A recipe without training has no curves.
+
+    Args:
+        graph: of the run.
+        store: the artifacts.
+        folder: of the run.
+        failures: the failures, by stage.
+        swept: whether the run is a job of a sweep. The sweep then makes the figures, W&B's results and the words about the
+            table.
+
+    Returns:
+        the rows, and the reasons why figures were not drawn.
     """
     rows, tables, words = rows_of(graph, store, failures), [], ""
     if any(not row.failed for row in rows):
@@ -64,7 +74,7 @@ def write(
 
 
 def _in_words(graph: Graph, store: Store) -> str:
-    """Print which row to use where none was measured, and return it; an empty text where the recipe recommends none."""
+    """Print and return the text about the row to use where none was measured; empty where the recipe recommends none."""
     told = unmeasured(graph, store)
     words = " ".join(filter(None, (graph.choice, told.text))) if told else ""
     if words:
@@ -73,7 +83,7 @@ def _in_words(graph: Graph, store: Store) -> str:
 
 
 def draw(graph: Graph, tables: Sequence[Table], folder: Path) -> tuple[list[Figure], list[str]]:
-    """Draw the figures of a run: those drawn, and of each that cannot be drawn, why."""
+    """Draw the figures of a run; return the drawn figures, and the reasons why others cannot be drawn."""
     if not graph.root.figures:
         return [], []
 
@@ -88,7 +98,7 @@ def track(
     figures: Sequence[Figure],
     rows: Sequence[Row],
 ) -> None:
-    """Log the results in ``folder``, of a run or a sweep, to W&B, in the group of its stages."""
+    """Log the results of a run or a sweep, which lie in ``folder``, to W&B, in the group of its stages."""
     pictures = [path for path in (folder / "curves.png", *(figure.paths["png"] for figure in figures)) if path.exists()]
     about = {"results": folder.name}
     where = (settings.enabled, settings.project, settings.entity, folder.name)
@@ -96,7 +106,7 @@ def track(
 
 
 def lost(graph: Graph, store: Store, failures: Mapping[str, Failure]) -> dict[str, dict[str, str]]:
-    """For each stage without an artifact the stage that failed, itself or what it reads, and why."""
+    """Return, for each stage without an artifact, the failed stage that is the cause, and the reason."""
     return {
         name: {"stage": cause, "reason": failures[cause].reason}
         for name, cause in causes(graph, failures).items()
@@ -105,7 +115,7 @@ def lost(graph: Graph, store: Store, failures: Mapping[str, Failure]) -> dict[st
 
 
 def draw_logs(logs: Mapping[str, Path], folder: Path) -> None:
-    """Draw the curves, unless they are there and of these very logs; ``curves.json`` tells which were drawn."""
+    """Draw the curves, unless they were already drawn from the same logs; ``curves.json`` records the drawn logs."""
     drawn, pictures = folder / "curves.json", [folder / f"curves.{kind}" for kind in ("png", "svg")]
     wanted = {name: content_hash(path) for name, path in logs.items()}
     with suppress(UserError):
@@ -117,7 +127,7 @@ def draw_logs(logs: Mapping[str, Path], folder: Path) -> None:
 
 
 def rows_of(graph: Graph, store: Store, failures: Mapping[str, Failure]) -> list[Row]:
-    """The rows of the table; one that has no evaluation after ``failures`` says why."""
+    """Return the rows of the table; a row without an evaluation, because of ``failures``, tells the reason."""
     cause, rows = causes(graph, failures), []
     for label, name in graph.rows.items():
         node = graph.nodes[name]
@@ -137,7 +147,7 @@ def rows_of(graph: Graph, store: Store, failures: Mapping[str, Failure]) -> list
 
 
 def _show_audits(graph: Graph, store: Store) -> None:
-    """Print the tables of each audit, computed or reused, and where its sheets lie."""
+    """Print the tables of each audit, computed or reused, and the place of its sheets."""
     for name, node in graph.nodes.items():
         if registry()[node.kind].makes == "audit" and store.sound(node):
             print(flush=True)
@@ -150,7 +160,7 @@ def _show_audits(graph: Graph, store: Store) -> None:
 
 
 def row_of(graph: Graph, label: str, evaluation: Artifact) -> Row:
-    """One row of the table, from the artifact of a stage that evaluates; it may say what was measured on."""
+    """Return a row of the table from an evaluation, which may name the collection that it measured."""
     content, corpus = read_json(evaluation.path / "metrics.json"), evaluation.ancestor("corpus")
     searched = read_json(corpus.path / "collection.json")["name"] if corpus else ""
     return with_queries(
@@ -168,10 +178,10 @@ def row_of(graph: Graph, label: str, evaluation: Artifact) -> Row:
 
 
 def measured_split(evaluation: Artifact, split: str) -> str:
-    """The split that an evaluation measured, ``split`` where its stage has none.
+    """Return the split that an evaluation measured, or ``split`` where its stage has none.
 
-    With a sample of candidates instead of all passages their number stands behind it, as in ``dev-100``: such numbers are
-    far higher, and never belong beside those of a full ranking.
+    If a sample of candidates was ranked instead of all passages, their number is appended, as in ``dev-100``. Such results
+    are far higher than those of a full ranking and must not stand beside them.
     """
     config = evaluation.manifest["config"]
     measured = str(config.get("split", split))
@@ -179,7 +189,7 @@ def measured_split(evaluation: Artifact, split: str) -> str:
 
 
 def with_queries(row: Row, folder: Path) -> Row:
-    """The row with the values of each query, which lie in the folder of its evaluation, if it is still there."""
+    """Return the row with the values of each query, from the folder of its evaluation if that still exists."""
     if not (folder / "evaluation.npz").is_file():
         return row
     evaluation = Evaluation.load(folder / "evaluation.npz")
@@ -187,9 +197,10 @@ def with_queries(row: Row, folder: Path) -> Row:
 
 
 def with_values(rows: Sequence[Row], root: Path) -> list[Row]:
-    """The rows with the values of each query, out of the artifacts under ``root``; one that failed has none.
+    """Return the rows with the values of each query, from the artifacts under ``root``; a failed row has none.
 
-    Raises ``UserError`` where a row says something else than its queries.
+    Raises:
+        UserError: a metric of a row is not the mean over its queries.
     """
     complete = [row if row.failed else with_queries(row, root / "artifacts" / row.artifact) for row in rows]
     for row in complete:
@@ -203,10 +214,10 @@ def with_values(rows: Sequence[Row], root: Path) -> list[Row]:
 
 
 def table_of(config: TableConfig, rows: Sequence[Row], title: str) -> Table:
-    """The table of measured rows, beside published ones where the config has columns.
+    """Return the table of measured rows, with published rows beside them where the config has columns.
 
-    The others are tested against the baseline where a row is it; one that the jobs of a sweep made each for itself, within
-    each job.
+    If the baseline is among the rows, the other rows are tested against it. If each job of a sweep has its own baseline, the
+    rows are tested within each job.
     """
     if config.columns:
         return comparison(config, rows, config.split, config.baseline, title)
@@ -220,9 +231,16 @@ def table_of(config: TableConfig, rows: Sequence[Row], title: str) -> Table:
 def concluded(
     table: Table, rows: Sequence[Row], config: TableConfig, root: Path, first: str = ""
 ) -> tuple[Table, list[Row]]:
-    """The table with what it shows, in words, where its rows were retrieved; and the rows, with the one to use.
+    """Return the table with its conclusion in words, and the rows with a mark on the row to use.
 
-    ``root`` is the output root; ``first`` is said before.
+    There is a conclusion where the rows were retrieved.
+
+    Args:
+        table: the table.
+        rows: its rows.
+        config: of the table.
+        root: the output root.
+        first: words that stand before the conclusion.
     """
     kinds = kinds_of_indexes(rows, root)
     how: Any = (config.baseline, table.comparisons, config.test, config.level)
@@ -237,13 +255,13 @@ def concluded(
 
 
 def remove_tables(folder: Path) -> None:
-    """Remove what ``show_table`` wrote: nothing is left of the rows that it showed."""
+    """Remove the files of ``show_table``, whose rows do not exist any more."""
     for path in folder.glob("table.*"):
         path.unlink()
 
 
 def show_table(table: Table, folder: Path | None, in_words: bool = True) -> Table:
-    """Print a table, with what it shows ``in_words`` or without, write it into ``folder``, and return it."""
+    """Print a table, with its conclusion where ``in_words``, write it into ``folder`` if there is one, and return it."""
     if folder:
         write_table(table, folder)
     print(flush=True)
@@ -252,9 +270,14 @@ def show_table(table: Table, folder: Path | None, in_words: bool = True) -> Tabl
 
 
 def joined(rows: Sequence[Row], folder: Path, title: str, config: TableConfig, root: Path) -> Table:
-    """Write, print and return one table over the jobs of a sweep; its rows go into ``results.json`` in ``folder``.
+    """Write, print and return the table over all jobs of a sweep; its rows go into ``results.json``.
 
-    ``root`` is the output root.
+    Args:
+        rows: the rows of all jobs.
+        folder: of the sweep.
+        title: of the table.
+        config: of the table.
+        root: the output root.
     """
     table, rows = concluded(table_of(config, rows, title), rows, config, root)
     write_results(folder / "results.json", rows)

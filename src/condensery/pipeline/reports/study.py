@@ -1,6 +1,6 @@
-"""What a run is part of and how it was asked for: the question of its recipe, its command, the sweep around it.
+"""The study of a run: the question of its recipe, its command, and the sweep that it belongs to.
 
-Imports nothing heavy: the command line asks it at every start.
+This module imports nothing heavy, because the command line calls it at every start.
 """
 
 import os
@@ -30,24 +30,24 @@ ONCE = (
     "dry_run=",
     "dry_run_gpu=",
     "dry_run_share=",
-)  # what is asked of one run alone, and not of those who repeat it
+)  # keys for one run alone, which are left out of the command that repeats it
 
 
 @dataclass(frozen=True)
 class Job:
-    """A job of a sweep: the study's name, and the overrides that made the job."""
+    """A job of a sweep: the name of the study, and the overrides that make the job."""
 
     study: str
     overrides: Sequence[str]
 
 
 def typed(arguments: Sequence[str]) -> None:
-    """Keep what the user typed behind ``run.py``."""
+    """Store the arguments that the user typed, in the environment."""
     os.environ[COMMAND] = shlex.join(arguments)
 
 
 def command(overrides: Sequence[str] | None = None) -> str:
-    """The command of this process; or, with its overrides, that of one job of the sweep. Empty where none was typed."""
+    """Return the command of this process, or of one job of the sweep by its overrides; empty where none was typed."""
     given = shlex.split(os.environ.get(COMMAND, ""))
     if overrides is not None:  # options such as --config-dir DIR hold for each job
         options = [one for one in given if ("=" not in one or one.startswith("-")) and not one.startswith("~")]
@@ -58,15 +58,15 @@ def command(overrides: Sequence[str] | None = None) -> str:
 
 
 def _by_file() -> bool:
-    """Whether the command is ``python run.py``, not the installed one."""
+    """Whether the command is ``python run.py`` instead of the installed ``condensery``."""
     return os.environ.get(PROGRAM) != INSTALLED
 
 
 def going_on(lines: Sequence[str]) -> list[str]:
-    """How to go on, as the recipe has it: ``{command}`` is this process's command, ``{program}`` how the
-    program is called.
+    """Return the recipe's lines about how to go on, with their placeholders filled in.
 
-    A line with ``{command}`` is left out where no command was typed.
+    ``{command}`` becomes the command of this process, and ``{program}`` the name of the program. A line with ``{command}`` is
+    left out where no command was typed.
     """
     own, called = command(), "condensery"
     typed_so = own
@@ -81,7 +81,7 @@ def going_on(lines: Sequence[str]) -> list[str]:
 
 
 def _python() -> str:
-    """What a shell calls this Python: its name where that leads to it, else its path, short where it lies below."""
+    """Return this Python as a shell calls it: ``python`` if that leads to it, otherwise its path, relative if possible."""
     known, path = shutil.which("python"), Path(sys.executable)
     if known and Path(known).absolute() == path:
         return "python"
@@ -89,7 +89,7 @@ def _python() -> str:
 
 
 def about() -> list[str]:
-    """The comment at the head of the recipe that Hydra composed, as paragraphs; a line that is indented is a command."""
+    """Return the comment at the head of the composed recipe, as paragraphs; an indented line is a command."""
     if not HydraConfig.initialized():
         return []
     runtime = HydraConfig.get().runtime
@@ -101,7 +101,7 @@ def about() -> list[str]:
 
 
 def paragraphs(text: str) -> list[str]:
-    """The paragraphs of a YAML file's leading comment; consecutive lines that are indented stay lines of one of them."""
+    """Return the paragraphs of a YAML file's leading comment; consecutive indented lines stay lines of one paragraph."""
     blocks: list[str] = []
     for line in text.splitlines():
         if not line.startswith("#"):
@@ -118,14 +118,14 @@ def paragraphs(text: str) -> list[str]:
 
 
 def meant_to_sweep() -> list[str]:
-    """The keys over which the recipe that Hydra composed sweeps where it is run with ``-m``."""
+    """Return the keys over which the composed recipe sweeps when it is run with ``-m``."""
     if not HydraConfig.initialized():
         return []
     return [str(key).lstrip("+") for key in HydraConfig.get().sweeper.get("params") or {}]
 
 
 def swept_keys(overrides: Iterable[str]) -> list[str]:
-    """The keys of the overrides that Hydra would sweep over."""
+    """Return the keys of the overrides that Hydra would sweep over."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     parsed = OverridesParser.create().parse_overrides(list(overrides))
@@ -133,15 +133,16 @@ def swept_keys(overrides: Iterable[str]) -> list[str]:
 
 
 def labels(graph: "Graph", overrides: Sequence[str]) -> dict[str, str]:
-    """For each stage those of a job's swept overrides that can reach it: what comes before the change has no label.
+    """Return a label for each stage: those of a job's swept overrides that can affect it.
 
-    ``stages.NAME.`` reaches this stage and what reads it, ``stage.KIND.`` the stages of the kind, ``table.`` none, and
-    anything else, such as ``seed``, all.
+    A stage that no override affects has no label. ``stages.NAME.`` affects this stage and the stages that depend on it.
+    ``stage.KIND.`` affects the stages of the kind and those that depend on them. ``table.`` affects no stage. Any other
+    key, such as ``seed``, affects all stages.
     """
     swept = os.environ.get(SWEPT, "").split()
     parts = [(one.partition("=")[0], one.partition("=")[2]) for one in overrides]
     label_of: dict[str, str] = {}
-    behind: dict[str, set[str]] = {}  # a stage, all that it reads, and the kinds of them
+    behind: dict[str, set[str]] = {}  # a stage, all that it depends on, and their kinds
     for name, node in graph.nodes.items():
         behind[name] = {f"stages.{name}", f"stage.{node.kind}"}.union(*(behind[parent] for parent in node.parents))
         settings = [
@@ -159,7 +160,7 @@ def _reaches(key: str, behind: set[str]) -> bool:
 
 
 def tidied(text: str, root: Path) -> str:
-    """The text without what tells whose machine it was: the output folder, the working folder and the home are short."""
+    """Return the text with short names for the output folder, the working folder and the home, which tell the machine."""
     shorter = {
         str(root): root.name,
         str(Path.cwd()): ".",

@@ -1,4 +1,4 @@
-"""The table, the figures and the page of a sweep: a failed job hides no other's result."""
+"""The table, the figures and the page of a sweep; a failed job does not hide the results of others."""
 
 import os
 import re
@@ -28,8 +28,13 @@ MEASURED_ON = frozenset({"table.split", "stage.evaluate.split", CANDIDATES, f"{C
 def report_of_sweep(folder: Path, records: Sequence[Mapping[str, Any]], config: DictConfig) -> list[str]:
     """Write ``results.json``, the table, the figures and the page over all jobs into ``folder``, and print the table.
 
-    ``records``: what each job left, in their order. Returns the labels of the jobs that failed, and why figures could not be
-    drawn.
+    Args:
+        folder: of the sweep.
+        records: the record of each job, in the order of the jobs.
+        config: the composed config of the sweep.
+
+    Returns:
+        the labels of the jobs that failed, and the reasons why figures could not be drawn.
     """
     labels = labels_of([record["overrides"] for record in records])
     settings = labels_of(of_systems([record["overrides"] for record in records]))
@@ -56,7 +61,14 @@ def report_of_sweep(folder: Path, records: Sequence[Mapping[str, Any]], config: 
 
 
 class SweptRun(NamedTuple):
-    """A job of a sweep that left a run: what tells it from the others, and its systems from theirs; what it was given."""
+    """A job of a sweep that has left a run.
+
+    Attributes:
+        label: the overrides that tell the job from the others.
+        setting: the overrides that tell its systems from those of other jobs, without the seed.
+        overrides: all overrides of the job.
+        folder: of the run.
+    """
 
     label: str
     setting: str
@@ -65,15 +77,15 @@ class SweptRun(NamedTuple):
 
 
 def _last_line(error: str | None) -> str:
-    """What went wrong, of an error that may be a traceback with a note on the stage behind it."""
+    """Return the message of an error, which may be a traceback with a note on the stage after it."""
     lines = [line for line in (error or "").splitlines() if line.strip() and not line.startswith("(in the stage ")]
     return lines[-1].removeprefix("error: ") if lines else "no message"
 
 
 def _join(folder: Path, runs: list[SweptRun], nothing_left: list[tuple[str, str]], config: DictConfig) -> list[str]:
-    """One table over the run folders; lines that differ in nothing but the seed become one, with their spread.
+    """Write one table over the run folders, the figures and the page; return the reasons why figures could not be drawn.
 
-    Draws the figures as well, and writes the page; returns why figures could not be drawn.
+    Lines of the table that differ only in the seed become one line, with their spread.
     """
     root = runs[0].folder.parents[1]
     run_rows = [(run, row) for run in runs for row in with_values(read_results(run.folder / "results.json"), root)]
@@ -99,7 +111,7 @@ def _join(folder: Path, runs: list[SweptRun], nothing_left: list[tuple[str, str]
 def _draw(
     folder: Path, runs: list[SweptRun], tables: Sequence[Table], config: DictConfig
 ) -> tuple[list[Figure], list[str]]:
-    """Draw the figures over the run folders: those drawn, and of each that cannot be drawn, why."""
+    """Draw the figures over the run folders; return the drawn figures, and the reasons why others cannot be drawn."""
     figures = OmegaConf.select(config, "figures")
     if not figures or not runs:
         return [], []
@@ -108,9 +120,13 @@ def _draw(
 
 
 def with_settings(rows: list[Row], job_rows: list[tuple[list[str], Row]]) -> list[Row]:
-    """The rows of a sweep, each with the swept settings of stages in the jobs that made it; from (overrides, row).
+    """Return the rows of a sweep, each with the swept settings of stages in the jobs that made it.
 
-    What the command line sets for all jobs, such as where the data lies, is of the machine and not of the study.
+    Settings of the command line for all jobs, such as the folder of the data, describe the machine and are left out.
+
+    Args:
+        rows: the rows of the sweep.
+        job_rows: the overrides of a job with each of its rows.
     """
     swept = set(os.environ.get(SWEPT, "").split())
     rows_with_settings = []
@@ -126,7 +142,7 @@ def with_settings(rows: list[Row], job_rows: list[tuple[list[str], Row]]) -> lis
 
 
 def settings_of(override: str) -> dict[str, str]:
-    """Key -> value of an override as the command line has it; each entry of a mapping by itself, with its whole key."""
+    """Return the keys and values of an override of the command line; a mapping gives an entry for each whole key."""
     key, _, value = override.partition("=")
     if not value.startswith("{"):
         return {key: value}
@@ -142,7 +158,7 @@ def _entries(key: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def of_systems(jobs: list[list[str]]) -> list[list[str]]:
-    """The overrides of the jobs without those that only say on what is measured, which rows tell by their split."""
+    """Return the overrides of the jobs without those that only choose the split or candidates, which rows tell anyway."""
     parsed = [[(override, settings_of(override)) for override in job] for job in jobs]
     pools = {settings.get(CANDIDATES, "null") for job in parsed for _, settings in job}
     measured_on = MEASURED_ON if len(pools - {"null"}) < 2 else MEASURED_ON - {CANDIDATES}
@@ -150,28 +166,31 @@ def of_systems(jobs: list[list[str]]) -> list[list[str]]:
 
 
 def distinct_rows(job_rows: list[tuple[str, Row]]) -> list[Row]:
-    """The rows of (label of the job, row), each artifact once, named after its job where the sweep made a difference.
+    """Return the rows of all jobs, each artifact once, named after the job where the sweep made a difference.
 
-    A row that the jobs of a seed have in common, such as BM25's, keeps its own name, and so does one that they measured on
-    different collections or splits: those have columns of their own.
+    A row that the jobs of a seed share, such as BM25's, keeps its own name. So does a row that jobs measured on different
+    collections or splits, which have columns of their own.
+
+    Args:
+        job_rows: the label of a job with each of its rows.
     """
     artifacts_of: dict[tuple[Any, ...], set[str]] = {}  # (row, seed, collection, split) -> its artifacts
     for _, row in job_rows:
         artifacts_of.setdefault((row.name, row.seed, row.collection, row.split), set()).add(row.artifact)
-    single = len({without_seed(label) for label, _ in job_rows}) == 1  # its label, if any, tells what did not fail
+    single = len({without_seed(label) for label, _ in job_rows}) == 1  # its label, if any, tells which job did not fail
     swept = {name for (name, *_), artifacts in artifacts_of.items() if single or len(artifacts) > 1}
     rows: dict[tuple[str, str], Row] = {}
     for label, row in job_rows:
-        labelled = row.name in swept or (row.failed and not row.collection)  # it is not known which column lacks it
+        labelled = row.name in swept or (row.failed and not row.collection)  # its column is not known
         name = " · ".join(part for part in (without_seed(label) if labelled else "", row.name) if part)
         rows.setdefault((name, row.artifact), replace(row, name=name, system=row.name))
     return list(rows.values())
 
 
 def labels_of(jobs: list[list[str]]) -> list[str]:
-    """What tells the jobs apart: of each the overrides that not all share, without the leading part of their keys.
+    """Return a label for each job: the overrides that not all jobs share, without the leading part of their keys.
 
-    An override is one word, a mapping too: ``stage.finetune={steps:9,epochs:null}`` is ``steps=9,epochs=null``.
+    Each override becomes one word, a mapping too: ``stage.finetune={steps:9,epochs:null}`` is ``steps=9,epochs=null``.
     """
     common = set.intersection(*(set(job) for job in jobs)) if jobs else set()
     return [" ".join(_word(override) for override in job if override not in common) for job in jobs]
@@ -184,5 +203,5 @@ def _word(override: str) -> str:
 
 
 def without_seed(label: str) -> str:
-    """A job's label without the seed, which the table has its own way to show."""
+    """Return a job's label without the seed, which the table shows in its own way."""
     return " ".join(part for part in label.split(" ") if not re.fullmatch(r"seed=\d+", part))

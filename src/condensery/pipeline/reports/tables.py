@@ -1,4 +1,4 @@
-"""A table without a recipe: published rows, and beside them what runs and sweeps of its studies have measured so far."""
+"""A table without a recipe: published rows, and beside them the rows that runs and sweeps of its studies have measured."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,9 +15,13 @@ from condensery.reporting.results import Row, read_results
 
 
 def write(root: RootConfig) -> Path | None:
-    """Print the table and write it into ``outputs/tables/NAME``, which is returned; a dry run writes nothing.
+    """Print the table and write it into ``outputs/tables/NAME``; a dry run writes nothing.
 
-    Raises ``UserError`` where the config describes no table that could be shown without a recipe.
+    Returns:
+        the folder of the table; None for a dry run.
+
+    Raises:
+        UserError: nothing is measured yet, and there are no published rows.
     """
     config = root.table
     rows_of = {study: measured(root.output_root, study) for study in config.studies}
@@ -41,10 +45,10 @@ def write(root: RootConfig) -> Path | None:
 
 
 def of_studies(rows_of: Mapping[str, Sequence[Row]]) -> list[Row]:
-    """The rows of all studies. What two of them measured alike stands once.
+    """Return the rows of all studies; a row that two studies measured alike appears once.
 
-    Where a study has a row of the same name that was made otherwise, it is no further seed of that row: the name of the study
-    stands before it, and before what it builds on that row, such as ``X + hard negatives`` on ``X``.
+    If a study has a row of the same name that was made in another way, that row is not a further seed of the known row. The
+    name of the study is then put before it, and before rows that build on it, as ``X + hard negatives`` builds on ``X``.
     """
     lines: dict[tuple[str, str], dict[tuple[str, int | None], Row]] = {}  # (name, collection) -> by split and seed
     for study, rows in rows_of.items():
@@ -64,24 +68,27 @@ def of_studies(rows_of: Mapping[str, Sequence[Row]]) -> list[Row]:
 
 
 def _first_step(line: tuple[str, str]) -> tuple[str, str]:
-    """``X`` of ``X + hard negatives``, with the collection."""
+    """Return ``X`` for a row ``X + hard negatives``, with the collection."""
     return line[0].partition(" + ")[0], line[1]
 
 
 def _agree(known: Mapping[Any, Row], placed: Mapping[Any, Row]) -> bool:
-    """Whether two lines of one name tell of one system, wherever both have measured."""
+    """Whether two lines of one name are of one system, in all splits and seeds that both have measured."""
     common = known.keys() & placed.keys()
     return bool(common) and all(_same(known[place], placed[place]) for place in common)
 
 
 def _same(one: Row, other: Row) -> bool:
-    """Whether two rows tell of one system: one artifact, or the same numbers in all metrics that both have."""
+    """Whether two rows are of one system: they have one artifact, or equal values in all metrics that both have."""
     common = one.metrics.keys() & other.metrics.keys()
     return one.artifact == other.artifact or (bool(common) and all(one.metrics[m] == other.metrics[m] for m in common))
 
 
 def measured(output_root: Path, study: str) -> list[Row]:
-    """The rows of the sweep or run whose folder is called ``study``, otherwise of the last run of that name; or none."""
+    """Return the rows of a study, or an empty list.
+
+    They come from the sweep or run whose folder is called ``study``, or else from the last run of that name.
+    """
     runs = (path for path in output_root.glob(f"runs/{study}-*/results.json") if _of_study(path.parent.name, study))
     paths = [output_root / kind / study / "results.json" for kind in ("sweeps", "runs")]
     paths = [path for path in paths if path.is_file()][:1] or sorted(
@@ -92,19 +99,19 @@ def measured(output_root: Path, study: str) -> list[Row]:
 
 
 def _studies(output_root: Path) -> list[str]:
-    """The names of the sweeps and runs that are there."""
+    """Return the names of the sweeps and runs in the output root."""
     runs = (path.name for path in output_root.glob("runs/*-????????"))
     return sorted({*(path.name for path in output_root.glob("sweeps/*")), *(name[:-9] for name in runs)})
 
 
 def _of_study(folder: str, study: str) -> bool:
-    """Whether a folder is of runs called ``study``, and not of others whose name only begins so."""
+    """Whether a folder is of a run called ``study``, and not of a run whose name only begins with it."""
     digits = folder.removeprefix(f"{study}-")
     return len(digits) == 8 and set(digits) <= set("0123456789abcdef")
 
 
 def _name() -> str:
-    """What was chosen with ``table=``."""
+    """Return the option that ``table=`` has chosen."""
     chosen = HydraConfig.get().runtime.choices.get("table") if HydraConfig.initialized() else None
     if ".." in Path(chosen or "").parts:
         raise UserError(f"table={chosen}: must be the name of an option, as in conf/table")

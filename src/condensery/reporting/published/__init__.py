@@ -1,9 +1,9 @@
-"""The numbers that the papers print, as data with their source: shown beside measured ones, never as measured ones.
+"""The numbers that the papers print, as data with their source. They are shown beside measured numbers, never as measured.
 
 A file of this folder is a paper (C condenser, E its early version, CO cocondenser, Q query_as_context, A
-adaptive_batch_scheduling): its tables, their columns and rows, each number with the digits that are printed.
-``CO/1/BM25`` names a row: paper, table, row. ``msmarco dev/MRR@10/1K`` names a column: what was measured on, the metric,
-and the condition, if any.
+adaptive_batch_scheduling). It holds the paper's tables, their columns and rows, and each number with the printed digits.
+``CO/1/BM25`` names a row: paper, table, row. ``msmarco dev/MRR@10/1K`` names a column: the data set, the metric, and the
+condition, if any.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, mo
 from condensery.errors import UserError, close_to
 
 FOLDER = Path(__file__).parent
-UNITS = {"percent": 0, "fraction": 2, "plain": 0}  # powers of ten between a number as printed and as it is shown
+UNITS = {"percent": 0, "fraction": 2, "plain": 0}  # power of ten from the printed to the shown number
 
 
 class _Closed(BaseModel):
@@ -26,9 +26,13 @@ class _Closed(BaseModel):
 
 
 class PublishedColumn(_Closed):
-    """A column of a table: what was measured, on what, and under which condition, such as the number of training queries.
+    """A column of a table.
 
-    ``of`` and ``unit`` are those of the table where the column says nothing.
+    Attributes:
+        metric: the metric.
+        of: the data set and split; empty: that of the table.
+        condition: such as the number of training queries; empty: none.
+        unit: of the printed numbers; empty: that of the table.
     """
 
     metric: str
@@ -43,7 +47,7 @@ class PublishedColumn(_Closed):
 
 
 class PublishedTable(_Closed):
-    """A table of a paper: class -> row -> a number for each column, as printed; ``None`` where there is none."""
+    """A table of a paper. ``rows``: class -> row -> the printed number of each column, ``None`` where there is none."""
 
     caption: str
     of: str
@@ -74,11 +78,11 @@ class PublishedTable(_Closed):
         return self
 
     def by_row(self) -> dict[str, list[Decimal | None]]:
-        """Row -> numbers as printed, over all classes."""
+        """Row -> printed numbers, over all classes."""
         return {name: values for named in self.rows.values() for name, values in named.items()}
 
     def shown(self, row: str) -> dict[str, Decimal]:
-        """Key of a column -> number of a row as it is shown: shares in percent, with the digits that are printed."""
+        """Key of a column -> shown number of a row. Shares are in percent, with the printed digits."""
         numbers = {}
         for column, value in zip(self.columns, self.by_row()[row], strict=True):
             if value is not None:
@@ -86,11 +90,11 @@ class PublishedTable(_Closed):
         return numbers
 
     def key(self, column: PublishedColumn) -> str:
-        """The key of one of its columns."""
+        """The key of one of the table's columns."""
         return column.model_copy(update={"of": column.of or self.of}).key
 
     def keys(self) -> list[str]:
-        """The keys of all its columns."""
+        """The keys of all the table's columns."""
         return [self.key(column) for column in self.columns]
 
 
@@ -118,7 +122,7 @@ class Paper(_Closed):
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """A row of a paper: its numbers by the key of the column."""
+    """A row of a paper's table. ``number`` is that of the table; ``values`` holds the shown numbers by key of the column."""
 
     paper: Paper
     number: str
@@ -132,7 +136,7 @@ class PublishedRow:
 
 
 def read_paper(path: Path) -> Paper:
-    """Read a paper's file. Raises ``UserError`` that names the file and what is wrong in it."""
+    """Read a paper's file. Raises ``UserError`` that names the file and its fault."""
     try:  # as text, so that 0.230 keeps its zero
         return Paper.model_validate(yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader))
     except yaml.MarkedYAMLError as error:
@@ -145,7 +149,7 @@ def read_paper(path: Path) -> Paper:
 
 
 class _Loader(yaml.BaseLoader):
-    """Scalars as text; a key that comes twice is a fault, not the last one."""
+    """Reads scalars as text. A repeated key is an error; plain YAML would take the last value."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
@@ -160,13 +164,13 @@ class _Loader(yaml.BaseLoader):
 
 @cache
 def papers() -> dict[str, Paper]:
-    """Key -> paper, of all files that the package brings along."""
+    """Key -> paper, for all papers of the package."""
     all_papers = [read_paper(path) for path in sorted(FOLDER.glob("*.yaml"))]
     return {paper.key: paper for paper in all_papers}
 
 
 def find(reference: str) -> PublishedRow:
-    """The row that ``PAPER/TABLE/ROW`` names. Raises ``UserError`` with what there is instead."""
+    """The row that ``PAPER/TABLE/ROW`` names. Raises ``UserError`` with the known names where there is no such row."""
     parts = reference.split("/", 2)  # the name of a row may hold a slash
     if len(parts) < 3:
         raise UserError(f"{reference!r} is not of the form PAPER/TABLE/ROW, such as CO/1/BM25")

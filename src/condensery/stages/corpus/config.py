@@ -1,4 +1,4 @@
-"""Keys of the stages that make passages, queries, sentences and tokens of a user's files."""
+"""Configs of the stages that turn a user's files into passages, queries, sentences and tokens."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,23 +21,27 @@ from condensery.text.hashes import content_hashes
 from condensery.text.input_file import InputFile
 from condensery.text.sizes import CHARACTERS, HELD_OUT_SHARE, CollectionSizes, SentenceSizes, counted_examples
 
-WRITTEN = 12.0  # tokens of a query
+WRITTEN = 12.0  # mean tokens of a generated query
 
-FILLED = 0.85  # of a passage, by whole sentences
+FILLED = 0.85  # share of a passage's length that whole sentences fill
 
-SENTENCE = 25.0  # tokens of a sentence of Wikipedia
+SENTENCE = 25.0  # mean tokens of a sentence of Wikipedia
 
 Part = Annotated[float, Field(gt=0, lt=1)]
 
 
 @stage("corpus", "corpus:corpus", version=1, makes="corpus")
 class CorpusConfig(StageConfig):
-    """``data`` says what is read; see ``conf/data/``."""
+    """Read the user's files, in any format, into a collection on disk.
+
+    Attributes:
+        data: the files and their formats; ``conf/data/`` explains each key.
+    """
 
     data: DataConfig
 
     def work(self, read: Read) -> Work:
-        """As large as the input; the text lies there once."""
+        """Estimate the work from the size of the input; the artifact holds the text once."""
         sizes = Sizes(self._sizes())
         texts = total([sizes.tokens, product(sizes.collection.passages, sizes.collection.passage_tokens)])
         if sizes.collection.documents is None:
@@ -45,7 +49,7 @@ class CorpusConfig(StageConfig):
         return Work(sizes, seconds=sizes.collection.reading, disk=product(1.15 * CHARACTERS, texts))
 
     def actual_sizes(self, expected: Sizes, metrics: Mapping[str, Any]) -> Sizes:
-        """Passages, separate documents and judged queries, as they were counted."""
+        """Return the counted numbers of passages, separate documents and judged queries."""
         tokens = metrics["passage_characters"] / CHARACTERS / max(1, metrics["passages"])
         queries = {split: one["queries"] for split, one in metrics["splits"].items()}
         unjudged = metrics["queries"] - sum(queries.values())
@@ -53,7 +57,10 @@ class CorpusConfig(StageConfig):
         return Sizes(over(expected.collection, counted))
 
     def _sizes(self) -> CollectionSizes:
-        """Of the input; some training queries become dev where there is none, and some lose their judgements."""
+        """Return the sizes of the input, after training queries were set aside.
+
+        Some training queries become the dev split where there is none, and some lose their judgements.
+        """
         sizes, aside = self.data.sizes(), self.data.unlabelled_queries
         train, unjudged = sizes.queries.get("train"), sizes.unjudged
         if train is None:
@@ -69,13 +76,18 @@ class CorpusConfig(StageConfig):
 
 
 class QueryStageConfig(StageConfig):
-    """The passages that queries are made for; ``tokenizer`` reads the queries as it read the passages."""
+    """Shared keys of the stages that make queries for passages.
+
+    Attributes:
+        passages: the stage whose passages get queries.
+        tokenizer: the stage of the tokenizer that has read the passages, and reads the queries too.
+    """
 
     passages: Annotated[str, Input("passages")]
     tokenizer: Annotated[str, Input("tokenizer")]
 
     def work(self, read: Read) -> Work:
-        """Queries that are read or taken from the passages: a few for each."""
+        """Estimate the work of a few queries per passage, read from files or taken from the passages."""
         sizes = known(read)
         passages = sizes.collection.passages
         return Work(sizes, seconds=product(1e-4, passages), disk=product(100.0, passages))
@@ -83,12 +95,15 @@ class QueryStageConfig(StageConfig):
 
 @stage("extract_queries", "extract_queries:extract_queries", version=1, makes="queries")
 class ExtractQueriesConfig(QueryStageConfig):
-    """The ``number`` most salient sentences of ``minimum_words`` to ``maximum_words`` words, the title, or both.
+    """Take the queries of each passage from the passage itself, without any model.
 
-    Of both, a title that several passages have is no query of any.
-
-    ``remove`` tells training to hide the sentence from the passage that it is a query of; a passage of one sentence,
-    of which nothing would be left, then has no query, nor has one whose sentences cannot be told in its tokens.
+    Attributes:
+        kind: ``sentence`` takes the most salient sentences, by the mean idf of their words. ``title`` takes the title.
+            ``both`` takes sentences and the title, unless several passages share that title.
+        number: sentences per passage, at most.
+        minimum_words, maximum_words: a sentence with fewer or more words is no query.
+        remove: whether training hides the sentence from its passage. Two kinds of passages then have no query: those of
+            one sentence, of which nothing would be left, and those whose tokens do not show where a sentence ends.
     """
 
     kind: Literal["sentence", "title", "both"]
@@ -113,7 +128,13 @@ class ExtractQueriesConfig(QueryStageConfig):
     together="several_shards",
 )
 class GenerateQueriesConfig(QueryStageConfig):
-    """The generator is ``model`` (hub name or folder), or the artifact of the stage ``generator``."""
+    """Generate queries for each passage with a sequence-to-sequence model, by top-k and nucleus sampling (doc2query).
+
+    Attributes:
+        model: the generator, by its hub name or folder; null where ``generator`` is set.
+        generator: the stage that made the generator; null where ``model`` is set.
+        number: queries per passage; the first n queries are the same whatever the number.
+    """
 
     model: str | None
     revision: str | None
@@ -137,9 +158,10 @@ class GenerateQueriesConfig(QueryStageConfig):
         return self
 
     def work(self, read: Read) -> Work:
-        """Each passage is read once, and each query written token by token; a ``model`` counts as T5-base.
+        """Estimate the work: each passage is read once, and each query is written token by token.
 
-        Token by token a GPU is far from its rate of large products: what is shown is what it takes at least.
+        A ``model`` counts as T5-base. Token by token a GPU stays far below its rate for large products, so the time shown
+        is a lower bound.
         """
         sizes = known(read, "passages", "tokenizer")
         generator = known(read, "generator").encoder or T5_BASE
@@ -156,11 +178,15 @@ class GenerateQueriesConfig(QueryStageConfig):
         return folder if folder is not None and folder.is_dir() else None
 
     def by_content(self) -> set[str]:
-        """The model, where it is a folder."""
+        """Return the key ``model`` where it names a folder, which counts by its content."""
         return {"model"} if self._folder() else set()
 
     def identity(self) -> list[str]:
-        """A model in a folder counts by content, wherever it lies. ``UserError`` where it is not there."""
+        """Return the content hashes of a model in a folder, so that the place of the folder does not matter.
+
+        Raises:
+            UserError: the folder does not exist, or holds no checkpoint.
+        """
         check_checkpoint(self.model, "stage.generate_queries.model")
         folder = self._folder()
         return content_hashes(sorted(path for path in folder.iterdir() if path.is_file())) if folder else []
@@ -168,7 +194,14 @@ class GenerateQueriesConfig(QueryStageConfig):
 
 @stage("passages", "passages:passages", version=1, makes="passages")
 class PassagesConfig(StageConfig):
-    """``length`` is in tokens, [CLS], [SEP] and the title with its [SEP] included."""
+    """Cut documents into passages, for which queries can then be made.
+
+    Attributes:
+        grouping: ``sentences`` groups as many sentences of a document as fit into ``length``. ``collection`` keeps the
+            collection's own passages, whatever their length.
+        length: tokens of the longest passage, including [CLS], [SEP] and the title with its [SEP].
+        titles: whether a passage is read as title [SEP] text; false drops the titles.
+    """
 
     corpus: Annotated[str, Input("corpus")]
     tokenizer: Annotated[str, Input("tokenizer")]
@@ -178,7 +211,7 @@ class PassagesConfig(StageConfig):
     workers: Annotated[int, Field(ge=1), Operational()]
 
     def work(self, read: Read) -> Work:
-        """Every document is split into sentences, and these into groups; texts and tokens are written."""
+        """Estimate the work: documents are split into sentences, sentences are grouped, texts and tokens are written."""
         sizes = known(read)
         texts = sizes.collection
         if self.grouping == "sentences" and sizes.tokens is not None and sizes.text_tokens is not None:
@@ -188,46 +221,61 @@ class PassagesConfig(StageConfig):
         return Work(replace(sizes, collection=texts), seconds=product(6e-6, written), disk=product(7.0, written))
 
     def actual_sizes(self, expected: Sizes, metrics: Mapping[str, Any]) -> Sizes:
-        """The passages, as they were counted."""
+        """Return the counted passages and their mean length."""
         tokens = metrics["tokens_of_texts"] / max(1, metrics["passages"])
         return over(expected, Sizes(CollectionSizes(metrics["passages"], tokens)))
 
 
 @stage("read_queries", "read_queries:read_queries", version=1, makes="queries")
 class ReadQueriesConfig(QueryStageConfig):
-    """``path`` is a file, a folder of files or a pattern, plain or .gz."""
+    """Read queries that others made for the passages.
 
-    path: Annotated[str, Operational()]  # the content counts, not where it lies
+    Attributes:
+        path: a file, a folder of files or a pattern, plain or .gz.
+        format: of the files: ``jsonl`` with id and queries, ``tsv`` with passage id and query, ``lines`` with the queries
+            of passage i in line i of every file; ``auto`` finds out.
+        missing: whether a passage without a query is an ``error``, or training is to ``skip`` it.
+    """
+
+    path: Annotated[str, Operational()]  # the content enters the id, the path does not
     format: Literal["auto", "jsonl", "tsv", "lines"]
     missing: Literal["error", "skip"]
 
     def files(self) -> Sequence[Path]:
-        """The files, sorted. Raises ``UserError`` where there are none."""
+        """Return the files, sorted. Raises ``UserError`` where there are none."""
         from condensery.text.queries import query_files  # with Arrow, which takes .3 s
 
         return query_files(self.path)
 
     def identity(self) -> list[str]:
-        """The content of the files. Raises ``UserError`` where there is none to read, before anything is computed."""
+        """Return the content hashes of the files.
+
+        Raises:
+            UserError: a file is missing or unreadable; this is found before anything is computed.
+        """
         files = list(self.files())
         look(files)
         return content_hashes(files)
 
 
 class SentenceStageConfig(StageConfig):
-    """``tokenizer`` reads the sentences."""
+    """Shared keys of the stages that make examples of a sentence task.
+
+    Attributes:
+        tokenizer: the stage of the tokenizer that reads the sentences.
+    """
 
     tokenizer: Annotated[str, Input("tokenizer")]
 
     def making(self, read: Read, sentences: SentenceSizes | None) -> Work:
-        """The work of writing such examples: the text once, and its tokens."""
+        """Return the work of writing ``sentences``: their text once, and their tokens."""
         if sentences is None:
             return Work(known(read))
         disk = 2 * CHARACTERS * sentences.tokens * sentences.sentences
         return Work(replace(known(read), sentences=sentences), seconds=sentences.reading, disk=disk)
 
     def actual_sizes(self, expected: Sizes, metrics: Mapping[str, Any]) -> Sizes:
-        """The examples, as they were counted."""
+        """Return the counted examples of each split."""
         if expected.sentences is None:
             return expected
         examples = {split: float(metrics[split]) for split in ("train", "dev", "test")}
@@ -235,57 +283,80 @@ class SentenceStageConfig(StageConfig):
 
 
 class SentenceFilesConfig(SentenceStageConfig):
-    """``root`` is a folder with a file of examples a split."""
+    """Shared keys of the stages that read one file of examples for each split.
 
-    root: Annotated[str, Field(min_length=1), Operational()]  # the content counts, not where it lies
-    each: ClassVar[int]  # sentences of an example
+    Attributes:
+        root: the folder of the files.
+    """
+
+    root: Annotated[str, Field(min_length=1), Operational()]  # the content enters the id, the path does not
+    each: ClassVar[int]  # sentences per example
 
     def inputs_in(self, root: Path) -> dict[str, InputFile]:
-        """What is read, by split."""
+        """Return the input file of each split."""
         raise NotImplementedError
 
     def files(self) -> dict[str, Path]:
-        """The file of each split. Raises ``UserError`` where one is missing."""
+        """Return the path of each split's file. Raises ``UserError`` where a file is missing."""
         return {split: file.open_path() for split, file in self.inputs_in(expanded(self.root)).items()}
 
     def identity(self) -> list[str]:
-        """The content of the files. Raises ``UserError`` where there is none to read, before anything is computed."""
+        """Return the content hashes of the files.
+
+        Raises:
+            UserError: a file is missing or unreadable; this is found before anything is computed.
+        """
         files = list(self.files().values())
         look(files)
         return content_hashes(files)
 
     def work(self, read: Read) -> Work:
-        """As many examples as the files have lines."""
+        """Estimate the work: each line of the files is an example."""
         return self.making(read, counted_examples(self.inputs_in(expanded(self.root)), self.each))
 
 
 @stage("read_sts", "read_sts:read_sts", version=1, makes="sentences")
 class ReadStsConfig(SentenceFilesConfig):
-    """``root`` is the folder with train.csv, dev.csv and test.csv."""
+    """Read the pairs and scores of the STS benchmark.
+
+    Attributes:
+        root: the folder with train.csv, dev.csv and test.csv.
+    """
 
     each: ClassVar[int] = 2
 
     def inputs_in(self, root: Path) -> dict[str, InputFile]:
-        """See ``SentenceFilesConfig``."""
+        """Return the input file of each split."""
         return sts_files(root)
 
 
 @stage("read_triplets", "read_triplets:read_triplets", version=1, makes="sentences")
 class ReadTripletsConfig(SentenceFilesConfig):
-    """``root`` is the folder with train.csv, validation.csv and test.csv."""
+    """Read the published triplets of Wikipedia sections.
+
+    Attributes:
+        root: the folder with train.csv, validation.csv and test.csv.
+    """
 
     each: ClassVar[int] = 3
 
     def inputs_in(self, root: Path) -> dict[str, InputFile]:
-        """See ``SentenceFilesConfig``."""
+        """Return the input file of each split."""
         return triplet_files(root)
 
 
 @stage("section_triplets", "section_triplets:section_triplets", version=1, makes="sentences")
 class SectionTripletsConfig(SentenceStageConfig):
-    """``path`` is a file of documents with headings; shares are of its articles."""
+    """Draw triplets of sentences from articles: two sentences of one section, and one of another section.
 
-    path: Annotated[str, Field(min_length=1), Operational()]  # the content counts, not where it lies
+    Attributes:
+        path: a file of documents with headings.
+        dev_share, test_share: shares of the articles that become the splits dev and test.
+        per_article: triplets drawn from an article, at most.
+        minimum_words: a sentence with fewer words is left out.
+    """
+
+    path: Annotated[str, Field(min_length=1), Operational()]  # the content enters the id, the path does not
     dev_share: Part
     test_share: Part
     per_article: Annotated[int, Field(gt=0)]
@@ -303,11 +374,11 @@ class SectionTripletsConfig(SentenceStageConfig):
         return InputFile("file of articles", expanded(self.path), hint)
 
     def file(self) -> Path:
-        """The file, plain or .gz. Raises ``UserError`` where it is missing."""
+        """Return the path of the file, plain or .gz. Raises ``UserError`` where the file is missing."""
         return self._input().open_path()
 
     def work(self, read: Read) -> Work:
-        """At most ``per_article`` triplets of each article, which are as many as the file has lines."""
+        """Estimate the work: each line of the file is an article, with at most ``per_article`` triplets."""
         articles = counted_examples({"all": self._input()}, 1)
         if articles is None:
             return self.making(read, None)
@@ -317,7 +388,11 @@ class SectionTripletsConfig(SentenceStageConfig):
         return self.making(read, SentenceSizes(examples, 3, SENTENCE, articles.reading))
 
     def identity(self) -> list[str]:
-        """The content of the file. Raises ``UserError`` where there is none to read, before anything is computed."""
+        """Return the content hash of the file.
+
+        Raises:
+            UserError: the file is missing or unreadable; this is found before anything is computed.
+        """
         file = self.file()
         look([file])
         return content_hashes([file])
@@ -325,9 +400,14 @@ class SectionTripletsConfig(SentenceStageConfig):
 
 @stage("tokenizer", "tokenizer:tokenizer", version=1, makes="tokenizer")
 class TokenizerConfig(StageConfig):
-    """``name`` is a hub name or a folder; null trains a WordPiece of ``vocab_size`` entries.
+    """Take a named tokenizer, or train a WordPiece on the collection.
 
-    ``lowercase`` and ``strip_accents`` are those of the trained one; a named tokenizer stays as it is.
+    Attributes:
+        name: hub name or folder of the tokenizer; null trains one.
+        vocab_size: entries of the trained WordPiece.
+        lowercase: whether the trained WordPiece ignores case; a named tokenizer stays as it is.
+        strip_accents: the accents that the trained WordPiece ignores: ``latin`` those of Latin letters, true all marks,
+            false none. A named tokenizer stays as it is.
     """
 
     corpus: Annotated[str, Input("corpus")]
@@ -337,14 +417,14 @@ class TokenizerConfig(StageConfig):
     strip_accents: bool | Literal["latin"]
 
     def work(self, read: Read) -> Work:
-        """Words of all texts are counted where a WordPiece is trained."""
+        """Estimate the work: training a WordPiece counts the words of all texts."""
         sizes = known(read)
         if self.name is not None:
             return Work(sizes, seconds=1.0, disk=1e6)
         return Work(replace(sizes, vocabulary=self.vocab_size), seconds=product(3.7e-6, sizes.tokens), disk=2e5)
 
     def actual_sizes(self, expected: Sizes, metrics: Mapping[str, Any]) -> Sizes:
-        """The true size of the vocabulary."""
+        """Return the sizes with the true size of the vocabulary."""
         return replace(expected, vocabulary=metrics["size"])
 
     def _folder(self) -> Path | None:
@@ -352,11 +432,18 @@ class TokenizerConfig(StageConfig):
         return folder if folder is not None and folder.is_dir() else None
 
     def by_content(self) -> set[str]:
-        """The name, where it is a folder; of a named tokenizer a key that came later and changes nothing of it."""
+        """Return the key ``name`` where it names a folder, and ``strip_accents`` where a tokenizer is named.
+
+        ``strip_accents`` was added later and does not change a named tokenizer, so older ids stay valid.
+        """
         return ({"name"} if self._folder() else set()) | ({"strip_accents"} if self.name is not None else set())
 
     def identity(self) -> list[str]:
-        """A tokenizer in a folder counts by content, wherever it lies. ``UserError`` where it is not there."""
+        """Return the content hashes of a tokenizer in a folder, so that the place of the folder does not matter.
+
+        Raises:
+            UserError: the folder does not exist.
+        """
         check_folder(self.name, "backbone.tokenizer")
         folder = self._folder()
         if folder is None:
@@ -366,7 +453,11 @@ class TokenizerConfig(StageConfig):
 
 @stage("tokens", "tokens:tokens", version=1, makes="tokens")
 class TokensConfig(StageConfig):
-    """``titles``: passages are read as title [SEP] text."""
+    """Tokenise every text of a collection once.
+
+    Attributes:
+        titles: whether passages are read as title [SEP] text.
+    """
 
     corpus: Annotated[str, Input("corpus")]
     tokenizer: Annotated[str, Input("tokenizer")]
@@ -374,7 +465,10 @@ class TokensConfig(StageConfig):
     workers: Annotated[int, Field(ge=1), Operational()]
 
     def work(self, read: Read) -> Work:
-        """Every text is tokenised once; a token takes two bytes, and four where the vocabulary is larger than 65,536."""
+        """Estimate the work of tokenising every text once.
+
+        A token takes two bytes on disk, or four where the vocabulary is larger than 65,536.
+        """
         sizes = known(read)
         texts = product(sizes.collection.passages, sizes.collection.passage_tokens)
         if sizes.collection.documents is not None:
@@ -383,7 +477,7 @@ class TokensConfig(StageConfig):
         return Work(sizes, seconds=product(2.4e-6, texts), disk=product(each, texts))
 
     def actual_sizes(self, expected: Sizes, metrics: Mapping[str, Any]) -> Sizes:
-        """The mean lengths, as they were counted."""
+        """Return the sizes with the counted mean lengths."""
         texts = expected.collection
         counted = CollectionSizes(
             passage_tokens=metrics["passages"] / (texts.passages or 1),

@@ -8,5 +8,5 @@ from condensery.text import read_collection
 
 
 def corpus(config: CorpusConfig, context: Context) -> dict[str, Any]:
-    """Read the input and check it; the counts and the content hash go into the manifest."""
+    """Read and check the input; return the counts and the content hash for the manifest."""
     return dict(read_collection(config.data, context.folder).description)

@@ -19,7 +19,7 @@ def several_shards(config: GenerateQueriesConfig, context: Context) -> bool:
 
 
 def generate_queries(config: GenerateQueriesConfig, context: Context) -> dict[str, Any]:
-    """Write the queries; shards that an interrupted run finished are kept."""
+    """Write the queries; a restarted stage keeps the shards that an interrupted run has finished."""
     key = f"stages.{context.stage_name}." + ("generator" if config.model is None else "model")
     folder = config._folder()
     group, device = process_group(context.runtime), torch_device(context.runtime.accelerator).type

@@ -1,7 +1,7 @@
-"""Queries generated in shards, by this process or by several, so that an interrupted stage goes on where it stopped.
+"""Generation of queries in shards, by one or several processes; an interrupted stage goes on where it stopped.
 
-Passages are sorted by length and cut into batches once, whatever the number of processes; a shard is some batches that
-follow each other. See ``condensery.sharing``.
+Passages are sorted by length and cut into batches once, whatever the number of processes. A shard consists of consecutive
+batches. ``condensery.sharing`` divides the shards among the processes.
 """
 
 import json
@@ -20,22 +20,22 @@ from condensery.system.progress import ProgressTask, progress
 from condensery.tokens.artifacts import Passages
 
 _SHARDS = "generated"
-Advance = Callable[[int, int], None]  # so many passages, so many queries
+Advance = Callable[[int, int], None]  # called with numbers of passages and queries
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All that a process needs to know.
+    """The settings by which a process generates queries.
 
     Attributes:
         passages: the artifact with the passages.
-        folder: where the shards are written.
-        source, revision, key: see ``load_generator``.
+        folder: the folder that holds the shards.
+        source, revision, key: arguments of ``load_generator``.
         precision: of the model.
-        titles: whether the generator reads them.
+        titles: whether the generator reads titles.
         batch_size: passages that are sampled together.
-        shard_size: passages a file, about; nothing else depends on it.
-        sampling: how queries are drawn.
+        shard_size: approximate number of passages per file; nothing else depends on it.
+        sampling: settings of the draws of queries.
         device: ``cpu`` or ``cuda``.
     """
 
@@ -52,33 +52,42 @@ class Plan:
     device: str
 
     def path(self, shard: int) -> Path:
-        """The file of a shard."""
+        """Return the file of a shard."""
         return self.folder / _SHARDS / f"{shard:06d}.jsonl"
 
     @property
     def batches_of_a_shard(self) -> int:
-        """Batches a file, the last one apart."""
+        """Batches per file; the last file may have fewer."""
         return max(1, self.shard_size // self.batch_size)
 
     def batches(self, shard: int, order: np.ndarray) -> Iterator[np.ndarray]:
-        """The rows of each batch of a shard; ``order``: all rows, longest first."""
+        """Yield the rows of each batch of a shard; ``order`` has all rows, longest passage first."""
         first = shard * self.batches_of_a_shard
         for batch in range(first, first + self.batches_of_a_shard):
             if rows := order[batch * self.batch_size : (batch + 1) * self.batch_size].tolist():
                 yield np.asarray(rows)
 
     def rows(self, shard: int, order: np.ndarray) -> np.ndarray:
-        """All rows of a shard."""
+        """Return all rows of a shard."""
         size = self.batches_of_a_shard * self.batch_size
         return order[shard * size : (shard + 1) * size]
 
     def shards(self, passages: int) -> range:
-        """The numbers of all shards of so many passages."""
+        """Return the numbers of all shards of ``passages`` passages."""
         return range(-(-passages // (self.batches_of_a_shard * self.batch_size)))
 
 
 def generate(plan: Plan, label: str, group: ProcessGroup = SINGLE_PROCESS) -> None:
-    """Generate what is not there yet. Raises ``UserError`` where the model cannot be used."""
+    """Generate the queries of the shards that do not exist yet.
+
+    Args:
+        plan: the settings.
+        label: name of the progress bar.
+        group: the processes that share the shards.
+
+    Raises:
+        UserError: the model cannot be used.
+    """
     order = np.argsort(-Passages(plan.passages).store.lengths, kind="stable")
     with group.shards(lambda: _missing(plan, len(order))) as mine:
         if mine:
@@ -86,7 +95,7 @@ def generate(plan: Plan, label: str, group: ProcessGroup = SINGLE_PROCESS) -> No
 
 
 def generated(plan: Plan) -> Iterator[tuple[int, str]]:
-    """(row of the passage, query) of all shards."""
+    """Yield (row of the passage, query) of all shards."""
     for shard in plan.shards(len(Passages(plan.passages).table)):
         with open_text(plan.path(shard)) as lines:
             for line in lines:
@@ -96,12 +105,12 @@ def generated(plan: Plan) -> Iterator[tuple[int, str]]:
 
 
 def remove_shards(folder: Path) -> None:
-    """What is left of the work once the artifact is written."""
+    """Remove the shards, which are not needed once the artifact is written."""
     shutil.rmtree(folder / _SHARDS, ignore_errors=True)
 
 
 def _missing(plan: Plan, passages: int) -> list[int]:
-    """The shards that are not there yet; those that are cut otherwise are removed."""
+    """Return the numbers of missing shards, after removing shards with another layout."""
     layout = {"passages": passages, "batch_size": plan.batch_size, "batches": plan.batches_of_a_shard}
     about = plan.folder / _SHARDS / "layout.json"
     if not about.exists() or read_json(about) != layout:
@@ -112,7 +121,7 @@ def _missing(plan: Plan, passages: int) -> list[int]:
 
 
 class _Rate:
-    """Tells a task how many passages are done, and beside it how fast."""
+    """Tells a progress task the number of passages done and the rate."""
 
     def __init__(self, task: ProgressTask) -> None:
         self.task, self.started = task, time.monotonic()
@@ -136,7 +145,7 @@ def _generate(plan: Plan, shards: Sequence[int], order: np.ndarray, label: str) 
 
 
 def _write_shard(plan: Plan, generator: Generator, shard: int, order: np.ndarray, advance: Advance) -> None:
-    """Sample the queries of a shard's passages; a line a passage: [row, [query, ...]]."""
+    """Sample the queries of a shard's passages and write a line per passage: [row, [query, ...]]."""
     table = Passages(plan.passages).table
     with atomic(plan.path(shard)) as temporary, open(temporary, "w", encoding="utf-8") as lines:
         for rows in plan.batches(shard, order):

@@ -22,12 +22,12 @@ from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
 from condensery.tokens.workers import in_order
 
-BLOCK = 256  # texts that are grouped, or copied, at a time
+BLOCK = 256  # texts that are grouped at a time
 Row = tuple[str, str, str, str]  # id, document, title, text
 
 
 def passages(config: PassagesConfig, context: Context) -> dict[str, Any]:
-    """Write passages.arrow, and the token stores of texts and titles in the same order."""
+    """Write passages.arrow, and the token stores of texts and titles in the same order; return counts for the manifest."""
     collection, folder = Collection(context.input("corpus")), context.input("tokenizer")
     vocabulary = Vocabulary.of(load_tokenizer(folder))
     vocabulary.save(context.folder)
@@ -53,9 +53,13 @@ def passages(config: PassagesConfig, context: Context) -> dict[str, Any]:
 
 
 def _write(config: PassagesConfig, context: Context, collection: Collection) -> tuple[np.ndarray, int]:
-    """Write the table and the index of its ids; the first row of each document (documents + 1,), and how many are empty.
+    """Write the table of passages and the index of its ids.
 
-    Raises ``UserError`` where no document has a word.
+    Returns:
+        the first row of each document, (documents + 1,), and the number of empty documents.
+
+    Raises:
+        UserError: no document has a word.
     """
     path = context.folder / "passages.arrow"
     own = config.grouping == "collection"
@@ -77,7 +81,7 @@ def _write(config: PassagesConfig, context: Context, collection: Collection) -> 
 
 
 def _as_they_are(collection: Collection, with_titles: bool) -> Iterator[list[Row]]:
-    """The rows of each document, as the collection has them."""
+    """Yield the rows of each document, as the collection has them."""
     table, starts = collection.passages, collection.document_starts
     columns = [table.column(name) for name in ("id", "document", "title", "text")]
     for first, last in pairwise(starts.tolist()):
@@ -86,7 +90,7 @@ def _as_they_are(collection: Collection, with_titles: bool) -> Iterator[list[Row
 
 
 def _grouped(config: PassagesConfig, context: Context, collection: Collection) -> Iterator[list[Row]]:
-    """The rows of each document, its sentences grouped; a worker process groups a block of documents."""
+    """Yield the rows of each document, whose sentences are grouped; a worker process groups a block of documents."""
     number = len(collection.document_starts) - 1 if collection.documents is None else len(collection.documents)
     work, blocks = partial(group_documents, length=config.length), _blocks(collection, config.titles)
     with progress(f"{context.stage_name}: group", number, "documents") as task:
@@ -97,7 +101,7 @@ def _grouped(config: PassagesConfig, context: Context, collection: Collection) -
 
 
 def _blocks(collection: Collection, with_titles: bool) -> Iterator[list[DocumentTexts]]:
-    """The documents that are pre-trained on, as many at a time as have about ``BLOCK`` texts."""
+    """Yield the documents that are pre-trained on, in blocks of about ``BLOCK`` texts."""
     texts, starts = pretraining_texts(collection)
     separate = collection.documents
     documents = len(starts) - 1

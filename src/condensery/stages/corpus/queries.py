@@ -1,4 +1,4 @@
-"""The artifact that all stages write which make queries for passages."""
+"""Writes the artifact of every stage that makes queries for passages."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -26,19 +26,22 @@ def write_queries(
     missing: str | None = None,
     none: Callable[[], str] = lambda: "none was given, or all are empty",
 ) -> dict[str, Any]:
-    """Write the artifact: queries.jsonl (a line a passage), queries.arrow and their tokens, first.npy, examples.md.
+    """Write the artifact: queries.jsonl (a line per passage), queries.arrow, the tokens, first.npy and examples.md.
 
-    Empty queries and repetitions within a passage are left out. Passages without query are counted and said in a line;
-    ``first`` gives them no query, and training leaves them out.
+    Empty queries and repetitions within a passage are left out. Passages without a query are counted and reported in a
+    line. ``first`` gives them no query, and training leaves them out.
 
     Args:
         pairs: (row of the passage, query) in any order.
         context: of a stage whose config is a ``QueryStageConfig``.
-        missing: what to say of passages without query where they are an error.
-        none: says, once all are read, why it may be that no passage has one, and what to do.
+        missing: advice for the message where a passage without a query is an error; None = such passages are allowed.
+        none: returns, once all pairs are read, the reason why no passage has a query, and the remedy.
+
+    Returns:
+        the counts for the manifest.
 
     Raises:
-        UserError: no passage has a query, or one has none and ``missing`` is given.
+        UserError: no passage has a query; or a passage has none and ``missing`` is given.
     """
     passages, folder = Passages(context.input("passages")), context.folder
     sorter = QuerySorter(folder / "unsorted.arrow")
@@ -63,7 +66,7 @@ def write_queries(
 
 
 def _write_texts(context: Context, passages: Passages, queries: Iterator[list[str]]) -> np.ndarray:
-    """Write the queries of every passage; how many each has, (N,)."""
+    """Write the queries of every passage; return the number of queries of each of the N passages, (N,)."""
     ids = passages.table.column("id")
     counts = np.zeros(len(ids), dtype=np.int64)
     with (
@@ -96,7 +99,7 @@ def _lengths(store: TokenStore) -> dict[str, Any]:
 
 
 def _write_examples(context: Context, passages: Passages, counts: np.ndarray) -> None:
-    """Ten passages, spread over the collection, with their queries."""
+    """Write ten passages, spread over the collection, with their queries."""
 
     def plain(text: str) -> str:
         return escape_markdown(one_line(text))

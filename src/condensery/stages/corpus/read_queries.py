@@ -1,4 +1,4 @@
-"""Stage ``read_queries``: queries that others made for the passages (docTTTTTquery, doc2query, one's own)."""
+"""Stage ``read_queries``: queries from files, which others made for the passages (docTTTTTquery, doc2query, your own)."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from condensery.tokens.artifacts import Passages
 
 
 def read_queries(config: ReadQueriesConfig, context: Context) -> dict[str, Any]:
-    """Bring the queries into the order of the passages."""
+    """Read the queries and write them in the order of the passages."""
     files = list(config.files())
     kind = format_of(files) if config.format == "auto" else config.format
     pairs = read_query_files(files, kind, Passages(context.input("passages")).table)

@@ -9,7 +9,7 @@ from condensery.text.formats import sts
 
 
 def read_sts(config: ReadStsConfig, context: Context) -> dict[str, Any]:
-    """Check and tokenise the sentences; scores are divided by 5."""
+    """Check the pairs and tokenise their sentences; scores are divided by 5."""
     examples = (
         (split, (first, second), score / sts.HIGHEST)
         for split, path in config.files().items()

@@ -9,7 +9,7 @@ from condensery.text.formats import triplets
 
 
 def read_triplets(config: ReadTripletsConfig, context: Context) -> dict[str, Any]:
-    """Check and tokenise the sentences."""
+    """Check the triplets and tokenise their sentences."""
     examples = (
         (split, triplet, 0.0) for split, path in config.files().items() for triplet in triplets.read_triplets(path)
     )

@@ -1,4 +1,7 @@
-"""Stage ``section_triplets``: which of two sentences is of the section of a third? (Gao and Callan 2021a, §4.2)."""
+"""Stage ``section_triplets``: triplets that ask which of two sentences shares a third's section.
+
+The task is that of Gao and Callan 2021a, §4.2.
+"""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -14,7 +17,7 @@ from condensery.tokens.workers import sentence_begins
 
 
 def section_triplets(config: SectionTripletsConfig, context: Context) -> dict[str, Any]:
-    """Cut the sections into sentences and draw triplets; an article is in one split alone, by its id."""
+    """Cut the sections into sentences and draw triplets; the id of an article puts it into one split alone."""
     return dict(write_sentences(_examples(config), context, "sections", "triplets"))
 
 
@@ -30,7 +33,7 @@ def _examples(config: SectionTripletsConfig) -> Iterator[Example]:
 
 
 def _sentences(texts: list[str], minimum_words: int) -> list[str]:
-    """The sentences of a section that have so many words."""
+    """Return the sentences of a section that have at least ``minimum_words`` words."""
     kept = []
     for text in texts:
         for first, last in pairwise([*sentence_begins(text), len(text)]):

@@ -1,4 +1,4 @@
-"""The artifact with the examples of a sentence task: pairs with a score, or triplets."""
+"""Writes the artifact with the examples of a sentence task: pairs with a score, or triplets."""
 
 from collections.abc import Iterable
 from typing import Any, Literal
@@ -19,9 +19,19 @@ Example = tuple[str, tuple[str, ...], float]  # split, its sentences, its score 
 
 
 def write_sentences(examples: Iterable[Example], context: Context, name: str, task: Task) -> dict[str, Any]:
-    """Write the artifact; returns the number of examples of each split, and warnings.
+    """Write the artifact.
 
-    Raises ``UserError`` where a split has no example.
+    Args:
+        examples: in any order of splits.
+        context: of the stage.
+        name: name of the task's collection.
+        task: the kind of examples.
+
+    Returns:
+        the number of sentences, the number of examples of each split, and warnings.
+
+    Raises:
+        UserError: a split has no example.
     """
     folder, tokenizer = context.folder, context.input("tokenizer")
     known: dict[str, int] = {}

@@ -12,7 +12,7 @@ from condensery.tokens.vocabulary import Vocabulary
 
 
 def tokenizer(config: TokenizerConfig, context: Context) -> dict[str, Any]:
-    """Save the tokenizer as a Hugging Face folder, and measure what it loses of the texts."""
+    """Save the tokenizer as a Hugging Face folder, and measure how much of the texts it loses."""
     texts, _ = pretraining_texts(Collection(context.input("corpus")))
     trained = config.name is None
     if config.name is None:

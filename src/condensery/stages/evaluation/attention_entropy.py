@@ -23,8 +23,13 @@ from condensery.tokens.vocabulary import Vocabulary
 
 
 def attention_entropy(config: AttentionEntropyConfig, context: Context) -> dict[str, Any]:
-    """Write entropy.json: by encoder (``kind/id`` of its artifact, or ``backbone``) mean and standard deviation over
-    the texts for each layer, in nats, and what even attention would have."""
+    """Write entropy.json: for each encoder, the mean and standard deviation over the texts by layer, in nats.
+
+    An encoder is named by ``kind/id`` of its artifact, or ``backbone``. The file also has the entropy of even attention.
+
+    Raises:
+        UserError: an encoder has another tokenizer than the texts, or no text is long enough.
+    """
     _check_tokenizers(context)
     tokens = Tokens(context.input("tokens"))
     spans = _spans(config, context, tokens)
@@ -42,7 +47,11 @@ def attention_entropy(config: AttentionEntropyConfig, context: Context) -> dict[
 
 
 def _spans(config: AttentionEntropyConfig, context: Context, tokens: Tokens) -> np.ndarray:
-    """(n, 2) first token and number of tokens of random texts, cut to the length. ``UserError`` where none is so long."""
+    """Draw random texts, cut to the length; return the first token and the number of tokens of each, (n, 2).
+
+    Raises:
+        UserError: no text has ``min_length`` tokens.
+    """
     store = tokens.documents
     starts = store.starts[store.documents] if config.texts == "documents" else store.starts
     lengths = np.diff(starts)
@@ -56,7 +65,7 @@ def _spans(config: AttentionEntropyConfig, context: Context, tokens: Tokens) -> 
 def _encoders(
     config: AttentionEntropyConfig, context: Context, vocabulary: Vocabulary
 ) -> Iterator[tuple[str, Encoder]]:
-    """Each encoder once, by its name in entropy.json."""
+    """Yield each encoder once, with its name in entropy.json."""
     if BACKBONE in config.encoders:
         yield BACKBONE, backbone_towers(config.backbone, vocabulary, config.seed).passage
     for artifact in {one.path: one for one in context.artifacts("encoders")}.values():
@@ -64,7 +73,7 @@ def _encoders(
 
 
 def _measured(encoder: Encoder, rows: list[Chunk], context: Context) -> np.ndarray:
-    """The entropy (layers, texts) of one encoder, in fp32."""
+    """Return the entropy (layers, texts) of one encoder, in fp32."""
     device = torch_device(context.runtime.accelerator)
     encoder = encoder.to(device).eval()
     parts = []
@@ -76,7 +85,7 @@ def _measured(encoder: Encoder, rows: list[Chunk], context: Context) -> np.ndarr
 
 
 def _check_tokenizers(context: Context) -> None:
-    """Raise ``UserError`` where an encoder was trained with another tokenizer than that of the texts."""
+    """Raise ``UserError`` where an encoder was trained with another tokenizer than the texts have."""
     own = {one.id for one in context.artifact("tokens").inputs("tokenizer")}
     for artifact in context.artifacts("encoders"):
         other = [one for one in artifact.inputs("tokenizer") if one.id not in own]

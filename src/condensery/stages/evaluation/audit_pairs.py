@@ -1,4 +1,4 @@
-"""Stage ``audit_pairs``: are the contexts of pre-training related to their passages (Wu et al. 2023, appendix A)?"""
+"""Stage ``audit_pairs``: checks whether contexts of pre-training relate to their passages (Wu et al. 2023, appendix A)."""
 
 import json
 import shutil
@@ -23,7 +23,14 @@ from condensery.text.table import TextTable
 
 
 def audit_pairs(config: AuditPairsConfig, context: Context) -> dict[str, Any]:
-    """Write sheet-1.csv ..., their key pairs.jsonl, and what is known of the pairs: audit.json and audit.md."""
+    """Write the sheets sheet-1.csv ..., their key pairs.jsonl, and the results audit.json and audit.md.
+
+    Returns:
+        the share of pairs that annotators judged high, by kind; None where the sheets are not filled yet.
+
+    Raises:
+        UserError: the passages make fewer pairs than are wanted, or a filled sheet has a fault.
+    """
     passages = TextTable(context.input("passages") / "passages.arrow")
     queries = next((folder / "queries.jsonl" for folder in context.inputs("queries")), None)
     drawn = _draw(Pairs(passages, queries, config.seed), config, f"stages.{context.stage_name}.pairs")
@@ -60,7 +67,7 @@ def _ranks(
     passages: Any, drawn: Mapping[str, list[Pair]], config: AuditPairsConfig, context: Context
 ) -> dict[str, NDArray[Any]]:
 
-    scratch = context.folder / ".bm25.tmp"  # named as what an interrupted stage may leave and the store removes
+    scratch = context.folder / ".bm25.tmp"  # the store removes files of this name that an interrupted stage has left
     try:
         index_passages(passages, scratch, config.k1, config.b, config.stopwords, config.stemmer)
         index = BM25Index(scratch, threads=context.runtime.threads)
@@ -78,7 +85,7 @@ def _write_key(
     drawn: Mapping[str, list[Pair]],
     ranks: Mapping[str, NDArray[Any]],
 ) -> None:
-    """One line a pair of the sheets: what the numbers stand for, how many say high, and BM25's rank (null: none)."""
+    """Write one line per pair of the sheets: the meaning of its number, the votes for high, and BM25's rank (null: none)."""
     rank_of = {
         pair: int(rank)
         for kind, kind_ranks in ranks.items()

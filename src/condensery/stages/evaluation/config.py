@@ -1,4 +1,4 @@
-"""Keys of the stages that measure."""
+"""Configs of the stages that measure."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,9 +30,18 @@ Count = Annotated[int, Field(gt=0)]
     cost=2.0,
 )
 class AttentionEntropyConfig(StageConfig):
-    """``encoders``: checkpoints, tuned or not, and ``backbone``, as training begins with it.
+    """Measure how broadly the CLS token attends: the entropy of its attention, by layer.
 
-    Of separate towers the one of passages is looked at. ``length`` is in tokens, [CLS] and [SEP] included.
+    Attributes:
+        encoders: stages with checkpoints, fine-tuned or not. The word ``backbone`` stands for the backbone before training.
+            Of separate towers the tower of passages is measured.
+        backbone: the backbone that training begins with.
+        texts: whether passages or whole documents are drawn.
+        number: texts that are drawn at random; fewer where there are not so many.
+        length: tokens that a text is cut to, [CLS] and [SEP] included.
+        min_length: tokens of the shortest text that is drawn; the entropy is at most the logarithm of the length.
+        chunk_tokens: padded tokens that are in memory together.
+        seed: of the texts, and of the weights of a backbone from scratch.
     """
 
     encoders: Annotated[list[str], Input("encoder", literal=(BACKBONE,)), Field(min_length=1)]
@@ -46,7 +55,7 @@ class AttentionEntropyConfig(StageConfig):
     seed: Annotated[int, Field(ge=0)]
 
     def work(self, read: Read) -> Work:
-        """The texts once by each encoder."""
+        """Estimate the work: each encoder reads the texts once."""
         sizes = with_encoder(known(read), self.backbone)
         text = sizes.collection.passage_tokens if self.texts == "passages" else sizes.text_tokens
         if sizes.encoder is None or text is None:
@@ -64,7 +73,22 @@ class AttentionEntropyConfig(StageConfig):
 
 @stage("audit_pairs", "audit_pairs:audit_pairs", version=1, makes="audit")
 class AuditPairsConfig(StageConfig):
-    """``pairs`` of each kind are judged by people, ``proxy_pairs`` by BM25; of the two samples one begins the other."""
+    """Ask annotators and BM25 whether the contexts of pre-training are related to their passages.
+
+    The smaller of the two samples, ``pairs`` and ``proxy_pairs``, is the beginning of the larger.
+
+    Attributes:
+        passages: the stage with the passages.
+        queries: the stage with their queries; null audits pairs of passages alone.
+        pairs: pairs of each kind on the sheets, which annotators judge.
+        annotators: annotators of each pair; the majority decides.
+        groups: groups of annotators, each for its share of the pairs.
+        sheets: the filled sheets, as files or a folder; null writes empty sheets.
+        proxy_pairs: pairs of each kind that BM25 ranks; 0 = no ranks.
+        context_words: words of a context, from its beginning, that BM25 searches with.
+        k1, b, stopwords, stemmer: as of the stage bm25.
+        seed: of the choice and the order of pairs.
+    """
 
     passages: Annotated[str, Input("passages")]
     queries: Annotated[str | None, Input("queries")]
@@ -81,7 +105,7 @@ class AuditPairsConfig(StageConfig):
     seed: Annotated[int, Field(ge=0)]
 
     def work(self, read: Read) -> Work:
-        """The passages are indexed by their words, and a pair of each kind is scored for each of ``proxy_pairs``."""
+        """Estimate the work of indexing the passages by their words and scoring ``proxy_pairs`` pairs of each kind."""
         sizes = known(read)
         return Work(sizes, seconds=total([product(4e-6, sizes.tokens), 1e-4 * self.proxy_pairs]), disk=1e5)
 
@@ -96,11 +120,15 @@ class AuditPairsConfig(StageConfig):
         return [] if self.sheets is None else filled_sheets(self.sheets)
 
     def by_content(self) -> set[str]:
-        """The filled sheets."""
+        """Return ``sheets``, which count by content."""
         return {"sheets"}
 
     def identity(self) -> list[str]:
-        """What the sheets hold, in any order, wherever they lie. ``UserError`` where they are missing."""
+        """Return the content hashes of the filled sheets, sorted, so that order and place do not matter.
+
+        Raises:
+            UserError: the sheets are missing.
+        """
         return sorted(content_hashes(self._filled()))
 
 
@@ -113,12 +141,20 @@ class AuditPairsConfig(StageConfig):
     together="shared_search",
 )
 class EvaluateConfig(StageConfig):
-    """``depth``: passages ranked for each query; at least the largest cutoff of ``metrics``.
+    """Rank the passages for the queries of a split and measure the ranking.
 
-    ``candidates``: whose ``candidates_depth`` best passages ``candidates_number`` are drawn from, to be ranked with one
-    positive instead of all passages (Zhao et al., §4.1).
     A passage that is the query itself, by its id and its text, is not ranked (``own_passages``).
-    ``ignore_identical_ids``: by its id alone, as in BEIR's own evaluation.
+
+    Attributes:
+        index: the stage with the index, or an encoder, which is encoded first.
+        split: the split whose queries are ranked.
+        metrics: MRR@k, Recall@k, NDCG@k, Success@k, MAP and P@k; Hit@k where answers are known.
+        depth: passages ranked for each query; at least the largest cutoff of ``metrics``.
+        candidates: an index from whose best passages a few are drawn for each query. They are ranked with one positive
+            instead of all passages (Zhao et al., §4.1). Null ranks all passages.
+        candidates_number: passages that are drawn besides the positive.
+        candidates_depth: best passages of ``candidates`` that they are drawn from.
+        ignore_identical_ids: whether the id alone makes a passage the query itself, as in BEIR's own evaluation.
     """
 
     index: Annotated[str, Input("index")]
@@ -150,14 +186,14 @@ class EvaluateConfig(StageConfig):
         return depth
 
     def work(self, read: Read) -> Work:
-        """All queries of the split are searched; a line of the run takes ten bytes, packed."""
+        """Estimate the work of searching all queries of the split; a line of the packed run takes ten bytes."""
         sizes = known(read, "corpus", "index")
         queries = sizes.collection.queries.get(self.split)
         looked = search(sizes, queries, self.depth)
         return Work(sizes, products=looked.products, seconds=looked.seconds, disk=product(10.0 * self.depth, queries))
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-        """A split that the collection does not have, or metrics that it has not what it takes for."""
+        """Report a split that the collection or the index does not have, or metrics that cannot be measured on it."""
         missing = unmeasurable(self.metrics, self.split, inputs["corpus"])
         return missing or not_encoded(self.split, "index", inputs["index"])
 
@@ -169,7 +205,14 @@ class EvaluateConfig(StageConfig):
     makes="evaluation",
 )
 class EvaluateSentencesConfig(StageConfig):
-    """``encoder`` is any checkpoint; the longest input is that with which it was trained."""
+    """Measure an encoder on a sentence task: Spearman's correlation for pairs, accuracy for triplets.
+
+    Attributes:
+        encoder: the stage with any checkpoint; its longest input is that of its training.
+        sentences: the stage with the examples.
+        split: the split of the examples.
+        chunk_tokens: padded tokens that are in memory together.
+    """
 
     encoder: Annotated[str, Input("encoder")]
     sentences: Annotated[str, Input("sentences")]
@@ -178,7 +221,7 @@ class EvaluateSentencesConfig(StageConfig):
     chunk_tokens: Annotated[int, Field(gt=0)]
 
     def work(self, read: Read) -> Work:
-        """Every sentence of the split once."""
+        """Estimate the work of encoding every sentence of the split once."""
         sizes = known(read)
         texts, size = sizes.sentences, sizes.encoder
         if texts is None or size is None:

@@ -30,7 +30,10 @@ def shared_search(config: EvaluateConfig, context: Context) -> bool:
 
 
 def evaluate(config: EvaluateConfig, context: Context) -> dict[str, Any]:
-    """Write run.trec.gz, evaluation.npz (per query) and metrics.json; whole shards of queries are kept on a restart."""
+    """Write run.trec.gz, evaluation.npz (per query) and metrics.json; return the metrics and warnings for the manifest.
+
+    A restarted stage keeps whole shards of queries.
+    """
     runtime, collection = context.runtime, Collection(context.input("corpus"))
     group = process_group(runtime)
     queries = collection.questions(config.split)
@@ -56,7 +59,7 @@ def evaluate(config: EvaluateConfig, context: Context) -> dict[str, Any]:
 
 
 def _opened(field: str, config: EvaluateConfig, context: Context, collection: Collection) -> CollectionRetriever:
-    """The retriever of the index that a field of the config names."""
+    """Open the index that a field of the config names."""
     runtime, by_id = context.runtime, config.ignore_identical_ids
     index = context.input(field)
     return open_index(index, collection, runtime.threads, device=runtime.search_device, own_by_id=by_id)
@@ -65,7 +68,11 @@ def _opened(field: str, config: EvaluateConfig, context: Context, collection: Co
 def _sampled(
     ranker: CollectionRetriever, config: EvaluateConfig, context: Context, collection: Collection
 ) -> CollectionRetriever:
-    """The retriever on a sample of candidates. ``UserError`` where it cannot score passages that it did not find."""
+    """Restrict the retriever to a sample of candidates.
+
+    Raises:
+        UserError: the retriever cannot score passages that it has not found itself.
+    """
     if read_json(context.input("index") / "index.json")["method"] in ("fused", "rerank"):
         raise UserError(f"stages.{context.stage_name}.candidates: {config.index} scores no passages but its own")
     pool, positives = _opened("candidates", config, context, collection), collection.qrels(config.split).positives()

@@ -20,7 +20,7 @@ from condensery.tokens.batches import chunks, text_rows
 
 
 def evaluate_sentences(config: EvaluateSentencesConfig, context: Context) -> dict[str, Any]:
-    """Write evaluation.npz (a value of each triplet or pair) and metrics.json."""
+    """Write evaluation.npz, with a value for each triplet or pair, and metrics.json; return the metrics."""
     sentences = Sentences(context.input("sentences"))
     rows = sentences.rows(config.split)
     vectors = _vectors(config, context, sentences, rows)
@@ -38,7 +38,7 @@ def evaluate_sentences(config: EvaluateSentencesConfig, context: Context) -> dic
 def _vectors(
     config: EvaluateSentencesConfig, context: Context, sentences: Sentences, rows: np.ndarray
 ) -> list[np.ndarray]:
-    """The vectors of the sentences ``rows`` (n, k) of the examples, each sentence encoded once: k of (n, d)."""
+    """Return the vectors of the sentences ``rows`` (n, k) of n examples: k arrays (n, d). Each sentence is encoded once."""
     device = torch_device(context.runtime.accelerator)
     encoder = load_retriever(Path(context.input("encoder")))
     model = encoder.model.to(device).eval()

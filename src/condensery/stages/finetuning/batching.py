@@ -1,4 +1,4 @@
-"""How the queries of fine-tuning come together in batches: what adaptive batches read."""
+"""Adaptive batches of fine-tuning queries: the similarities and the order that they need."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +16,15 @@ from condensery.training.batches.training_queries import TrainingQueries
 
 @dataclass(frozen=True)
 class Bm25Similarity:
-    """BM25 of queries and passages of a collection, by row; ``neighbours`` of each are listed."""
+    """BM25 scores between queries and passages of a collection.
+
+    Attributes:
+        corpus: folder of the collection.
+        queries, passages: rows in the collection.
+        neighbours: how many passages of each query, and queries of each passage, are listed.
+        folder: folder of the temporary index.
+        threads: of the search.
+    """
 
     corpus: Path
     queries: Ids
@@ -26,7 +34,7 @@ class Bm25Similarity:
     threads: int
 
     def __call__(self) -> sparse.csr_matrix:
-        """(queries, passages), titles before the texts."""
+        """Return the scores (queries, passages); titles stand before the texts."""
         collection = Collection(self.corpus)
         queries = collection.queries.column("text").take(self.queries)
         columns = (collection.passages.column(name).take(self.passages) for name in ("title", "text"))
@@ -47,7 +55,20 @@ def adaptive_order(
     threads: int,
     device: str | None,
 ) -> AdaptiveOrder:
-    """Hard batches of the queries ``training`` of the collection ``corpus``; ``folder`` holds what they need meanwhile."""
+    """Return the order of hard batches (Zhao et al., §3.2).
+
+    Args:
+        folder: folder of the files that the batches need during training.
+        corpus: folder of the collection.
+        training: the training queries with their positives.
+        batch_size: queries per batch.
+        beam: 1 is the greedy search; a larger number takes the best of that many swaps in each step.
+        neighbours: passages of each query, and queries of each passage, that are looked at.
+        similarity: ``bm25``, ``encoder``, or ``bm25_then_encoder`` for BM25 in the first epoch.
+        seed: of the order.
+        threads: of the searches.
+        device: device of the search by vectors; None = a GPU where there is one.
+    """
     passages = np.unique(training.positives)
     lexical = Bm25Similarity(corpus, training.rows, passages, neighbours, folder / "bm25", threads)
     dense = partial(dense_neighbours, k=neighbours, threads=threads, device=device)

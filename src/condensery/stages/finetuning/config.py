@@ -1,4 +1,4 @@
-"""Keys of the stages that train on judged queries and examples."""
+"""Configs of the stages that train on judged queries and on examples."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -31,7 +31,16 @@ SIZES = ("layers", "hidden", "heads", "intermediate")
 
 
 class AdaptiveConfig(StageConfig):
-    """How ``batching: adaptive`` finds pairs that are hard to tell apart (Zhao et al., §3.2); see ``Scheduler``."""
+    """Keys of ``batching: adaptive``, which puts pairs into a batch that are hard to tell apart (Zhao et al., §3.2).
+
+    ``Scheduler`` makes the batches: it starts from random pairs and swaps pairs as long as that makes the batch harder.
+
+    Attributes:
+        similarity: the measure of hardness: ``bm25``, or ``encoder`` as it is at the start of each epoch.
+            ``bm25_then_encoder`` takes BM25 in the first epoch and the encoder afterwards.
+        neighbours: passages of each query, and queries of each passage, that are looked at.
+        beam: 1 is the greedy search; a larger number takes the best of that many swaps in each step.
+    """
 
     similarity: Literal["bm25", "encoder", "bm25_then_encoder"]
     neighbours: Annotated[int, Field(ge=1)]
@@ -39,9 +48,16 @@ class AdaptiveConfig(StageConfig):
 
 
 class QueriesConfig(StageConfig):
-    """Which queries are trained on, and where their negatives come from.
+    """Shared keys: the queries that are trained on, and the sources of their negatives.
 
-    ``leave_out_dev_passages``: no query is trained on that shares a relevant passage with a dev query.
+    Attributes:
+        negatives: stages with negatives, whose lists are pooled.
+        negative_depths: for each source, how many of a query's best negatives enter the pool; null takes all.
+        negative_weights: for each source, its share of the draws, however deep it is; null treats every passage alike.
+        labels: stages with labels, whose queries are trained on besides the judged queries.
+        train_queries: how many queries are drawn with the seed; a smaller set lies inside every larger one. Null takes all.
+        leave_out_dev_passages: whether to leave out every training query that shares a relevant passage with a dev query.
+        negatives_per_query: hard negatives that are drawn from the pool each time a query is seen.
     """
 
     negatives: Annotated[list[str], Input("negatives")]
@@ -65,21 +81,31 @@ class QueriesConfig(StageConfig):
         return values
 
     def by_content(self) -> set[str]:
-        """``leave_out_dev_passages`` came later: where it is false the ids are those of before."""
+        """Return ``leave_out_dev_passages`` where it is false: the key was added later, and older ids stay valid."""
         return super().by_content() | (set() if self.leave_out_dev_passages else {"leave_out_dev_passages"})
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-        """A split that the collection does not have."""
+        """Report a split that the collection does not have."""
         return missing_split(self.split, inputs["corpus"])
 
 
 @stage("finetune", "finetune:finetune", version=4, makes="encoder", cost=10.0, together=True)
 class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
-    """``batch_size`` counts queries; each brings one positive and ``negatives_per_query`` hard negatives.
+    """Train a bi-encoder on judged queries.
 
-    ``passages``: an index whose vectors of the passages are frozen; queries get a tower of their own, which alone is trained.
-    ``text_queries``: made of the passages; ``text_batch_size`` of them are in a step besides, each with its own passage.
-    ``teacher``: of a pair that several of these stages have scored the first counts.
+    ``batch_size`` counts queries. Each query brings one positive and ``negatives_per_query`` hard negatives.
+
+    Attributes:
+        teacher: stages with the scores of a teacher. Of a pair that several of them have scored, the first score counts.
+        passages: an index whose passage vectors are frozen. Queries then get a tower of their own, the only part that is
+            trained. Null trains queries and passages.
+        text_queries: a stage with queries that were made from the passages. They are trained on besides the judged
+            queries, each with its own passage as positive.
+        text_batch_size: queries of ``text_queries`` per step, besides ``batch_size``.
+        shared_negatives: with ``passages``, how many passages of the whole collection are drawn anew in each step as
+            negatives of all queries.
+        mask_known_positives: whether another relevant passage in the batch, by judgement or by its text, is no negative.
+        temperature: divides the inner products.
     """
 
     teacher: Annotated[list[str], Input("pair_scores")]
@@ -97,11 +123,11 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     adaptive: AdaptiveConfig
 
     def lengths(self) -> dict[str, int]:
-        """None that a retriever could be too short for where its passages are frozen: its own count."""
+        """Return no lengths where the passages are frozen: the retriever's own lengths then count."""
         return super().lengths() if self.passages is None else {}
 
     def work(self, read: Read) -> Work:
-        """Steps of queries, their positives and their hard negatives."""
+        """Estimate the work of steps of queries, their positives and their hard negatives."""
         sizes = with_encoder(known(read, "tokens", "tokenizer", "init"), self.backbone, self.passage_length)
         each = 1 + (self.negatives_per_query if self.negatives or self.labels else 0)
         if self.passages is not None:
@@ -110,13 +136,16 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
         return training_work(self, sizes, each, self.passage_length, contrast=True, texts=texts)
 
     def by_content(self) -> set[str]:
-        """Keys that came later: where they name nothing the ids are those of before."""
+        """Return the keys that were added later and are not used, so that older ids stay valid."""
         later = {key for key in ("teacher", "passages", "text_queries") if not getattr(self, key)}
         later |= {"text_batch_size"} if not self.text_queries else set()
         return super().by_content() | later | ({"shared_negatives"} if not self.shared_negatives else set())
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-        """Also a loss that needs a teacher and has none, or has one that it cannot take."""
+        """Report a loss that lacks the teacher it needs, or has a teacher it cannot use.
+
+        Also reports a missing split, and ``shared_negatives`` without frozen passages.
+        """
         if self.shared_negatives and self.passages is None:
             return (
                 "shared_negatives",
@@ -149,9 +178,17 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     together=True,
 )
 class FinetuneGeneratorConfig(OptimisedStageConfig):
-    """``model`` is a hub name or folder; null: a T5 of the given sizes from scratch. ``batch_size`` counts pairs.
+    """Train a model that writes queries for passages, on the collection's own judged pairs.
 
-    ``vectors``: what the token embeddings of a T5 from scratch begin with, None = noise.
+    ``batch_size`` counts pairs.
+
+    Attributes:
+        vectors: the stage whose token vectors initialise the token embeddings of a T5 from scratch; null draws noise.
+        model: hub name or folder of the sequence-to-sequence model to start from; null trains a T5 from scratch.
+        layers, hidden, heads, intermediate: sizes of a T5 from scratch.
+        prefix: text before each passage, here and when queries are generated.
+        max_input_tokens: tokens of prefix, title and passage; a longer input is cut.
+        max_tokens: tokens of a query; a longer query is cut.
     """
 
     corpus: Annotated[str, Input("corpus")]
@@ -179,7 +216,10 @@ class FinetuneGeneratorConfig(OptimisedStageConfig):
         return self
 
     def work(self, read: Read) -> Work:
-        """Each step reads ``batch_size`` passages and writes as many queries; a model that is given counts as T5-base."""
+        """Estimate the work: each step reads ``batch_size`` passages and writes as many queries.
+
+        A given ``model`` counts as T5-base.
+        """
         sizes, step = known(read), None
         words = sizes.vocabulary or T5_BASE.vocabulary
         own = EncoderSize(self.layers, self.hidden, self.intermediate, self.heads, words, self.dropout)
@@ -193,24 +233,28 @@ class FinetuneGeneratorConfig(OptimisedStageConfig):
         return self.training(sizes, step, sizes.collection.queries.get(self.split))
 
     def folder(self) -> Path | None:
-        """The model, where it is a folder."""
+        """Return the folder that ``model`` names; None for a hub name or no model."""
         folder = expanded(self.model) if self.model else None
         return folder if folder is not None and folder.is_dir() else None
 
     def by_content(self) -> set[str]:
-        """The model, where it is a folder; the sizes, where they are the model's own."""
+        """Return ``model`` where it names a folder, and the sizes where a model is given, which has sizes of its own."""
         own = ({"model"} if self.folder() else set()) | (set(SIZES) if self.model else set())
         return super().by_content() | own
 
     def identity(self) -> list[str]:
-        """A model in a folder counts by content, wherever it lies. ``UserError`` where it is not there."""
+        """Return the content hashes of a model in a folder, so that the place of the folder does not matter.
+
+        Raises:
+            UserError: the folder does not exist, or holds no checkpoint.
+        """
         check_checkpoint(self.model, "stage.finetune_generator.model")
         folder = self.folder()
         content = content_hashes(sorted(path for path in folder.iterdir() if path.is_file())) if folder else []
         return [*super().identity(), *content]
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-        """A split that the collection does not have, or vectors of another size than the model's."""
+        """Report a split that the collection does not have, or token vectors whose size is not the model's."""
         return missing_split(self.split, inputs["corpus"]) or other_dimensions(
             self.vectors, inputs["vectors"], self.hidden
         )
@@ -225,7 +269,15 @@ class FinetuneGeneratorConfig(OptimisedStageConfig):
     together=True,
 )
 class FinetuneSentencesConfig(EncoderStageConfig):
-    """``batch_size`` counts pairs or triplets, ``examples`` how many of them are trained on (null: all)."""
+    """Train a bi-encoder on a sentence task: pairs by regression on the cosine, triplets by a margin between distances.
+
+    ``batch_size`` counts pairs or triplets.
+
+    Attributes:
+        examples: how many pairs or triplets of the training set are trained on; null takes all.
+        length: tokens of the longest sentence, [CLS] and [SEP] included.
+        margin: how much nearer than the negative the positive of a triplet shall be.
+    """
 
     sentences: Annotated[str, Input("sentences")]
     examples: Count | None
@@ -233,7 +285,7 @@ class FinetuneSentencesConfig(EncoderStageConfig):
     margin: Annotated[float, Field(gt=0)]
 
     def work(self, read: Read) -> Work:
-        """Steps of ``batch_size`` examples, each sentence read by itself."""
+        """Estimate the work of steps of ``batch_size`` examples, whose sentences are read one by one."""
         sizes = with_encoder(known(read), self.backbone, self.length)
         texts, step = sizes.sentences, None
         examples = None if self.examples is None else float(self.examples)
@@ -246,10 +298,14 @@ class FinetuneSentencesConfig(EncoderStageConfig):
 
 
 class SampleConfig(CollectionConfig):
-    """What is asked: ``number`` dev queries and ``number`` of ``queries`` of passages that are held out, or one of the two
-    (``by``); each kind among ``passages`` more.
+    """Shared keys of the stages that measure retrievers by MRR@10 on a sample of queries and passages.
 
-    ``bm25_weight``: of BM25, which each retriever is joined with before it is measured; 0 = alone.
+    Attributes:
+        queries: the stage with queries that were made from the text. The sample takes those of held-out passages.
+        by: the kind of queries: ``dev`` queries, or those of ``queries``; null takes both kinds.
+        bm25_weight: weight of BM25, which each retriever is joined with before it is measured; 0 measures it alone.
+        number: queries of each kind, at most.
+        passages: passages of each kind besides the relevant ones.
     """
 
     queries: Annotated[str | None, Input("queries")]
@@ -261,11 +317,11 @@ class SampleConfig(CollectionConfig):
     chunk_tokens: Count
 
     def work(self, read: Read) -> Work:
-        """The sample's passages are encoded; its queries are few beside them."""
+        """Estimate the work of encoding the sample's passages; its queries are few in comparison."""
         return self.encoding(known(read), 1)
 
     def encoding(self, sizes: Sizes, times: int) -> Work:
-        """The work of encoding the sample's passages so many times."""
+        """Return the work of encoding the sample's passages ``times`` times."""
         texts = sizes.collection
         if sizes.encoder is None or texts.passages is None or texts.passage_tokens is None:
             return Work(sizes)
@@ -278,11 +334,18 @@ class SampleConfig(CollectionConfig):
 
 @stage("keep_best", "keep_best:keep_best", version=3, makes="encoder", cost=2.0)
 class KeepBestConfig(SampleConfig):
-    """``start`` and each of ``trained``, in ``shares`` of its weights: the best by MRR@10 of what is asked.
+    """Keep the better of a start and the encoders trained from it, blended in several shares (WiSE-FT), by MRR@10.
 
-    What was trained is kept where it is better than the start with p below ``level``, and not worse on dev queries.
-    ``add_left_out_queries``: to fewer than ``number`` of these, the training queries that no stage of ``trained`` has read
-    (``leave_out_dev_passages``).
+    The best trained candidate is kept if it is better than the start with p below ``level`` and not worse on dev queries.
+    Otherwise the start is kept.
+
+    Attributes:
+        start: the stage with the encoder that the training began with.
+        trained: the stages with encoders that were trained from it.
+        shares: shares of the trained weights that are tried; the rest of each candidate is the start's weights.
+        level: p of the best candidate against the start (paired randomisation test) below which it is kept; 1 = no test.
+        add_left_out_queries: whether fewer than ``number`` dev queries are filled up with training queries. These are the
+            queries that no stage of ``trained`` has read (``leave_out_dev_passages``).
     """
 
     start: Annotated[str, Input("encoder")]
@@ -299,11 +362,11 @@ class KeepBestConfig(SampleConfig):
         return sorted(shares)
 
     def by_content(self) -> set[str]:
-        """``add_left_out_queries`` came later: where it is false the ids are those of before."""
+        """Return ``add_left_out_queries`` where it is false: the key was added later, and older ids stay valid."""
         return super().by_content() | (set() if self.add_left_out_queries else {"add_left_out_queries"})
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-        """Queries that were trained on cannot choose."""
+        """Report ``add_left_out_queries`` where a stage of ``trained`` has read these queries: they cannot choose then."""
         left_out = (getattr(config, "leave_out_dev_passages", True) for config in inputs["trained"])
         if self.add_left_out_queries and not all(left_out):
             wanted = "set leave_out_dev_passages to true where they are trained, or this to false"
@@ -311,7 +374,10 @@ class KeepBestConfig(SampleConfig):
         return super().input_error(inputs)
 
     def work(self, read: Read) -> Work:
-        """The sample's passages are encoded with the start, and with each candidate whose tower of passages is another."""
+        """Estimate the work of encoding the sample's passages.
+
+        The start encodes them, and so does each candidate whose tower of passages differs from the start's.
+        """
         others = sum(not sizes.same_passages for sizes in read.get("trained", ()))
         return self.encoding(known(read), 1 + others * len(self.shares))
 
@@ -325,7 +391,16 @@ class KeepBestConfig(SampleConfig):
     together=True,
 )
 class TrainCrossEncoderConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
-    """``batch_size`` counts queries; each brings one positive and ``negatives_per_query`` negatives."""
+    """Train a cross-encoder, which reads a query and a passage together and gives the pair one score.
+
+    ``batch_size`` counts queries. Each query brings one positive and ``negatives_per_query`` negatives.
+
+    Attributes:
+        query_length: tokens of the longest query, [CLS] and [SEP] included.
+        length: tokens of the longest pair; the passage is cut to the room that the query leaves.
+        loss: ``pointwise`` judges every pair by itself, as denoise and pseudo_label need. ``listwise`` tells the positive
+            among the query's passages.
+    """
 
     negatives_per_query: Annotated[int, Field(gt=0)]
     query_length: Annotated[int, Field(ge=4)]
@@ -333,7 +408,7 @@ class TrainCrossEncoderConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig
     loss: Literal["pointwise", "listwise"]
 
     def work(self, read: Read) -> Work:
-        """Steps of pairs, each a query and a passage read together."""
+        """Estimate the work of steps of pairs, each a query and a passage that are read together."""
         sizes = with_encoder(known(read, "tokens", "tokenizer", "init"), self.backbone, self.length)
         return training_work(self, sizes, 1 + self.negatives_per_query, self.length, contrast=False)
 
@@ -346,7 +421,11 @@ class TrainCrossEncoderConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig
 
 @stage("validate", "validate:validate", version=1, makes="validation", cost=2.0)
 class ValidateConfig(SampleConfig):
-    """``retriever`` is measured by MRR@10 of the sample."""
+    """Measure one retriever by MRR@10 on the sample; checkpoints are chosen by this value.
+
+    Attributes:
+        retriever: the stage with the encoder.
+    """
 
     retriever: Annotated[str, Input("encoder")]
 
@@ -359,10 +438,15 @@ def training_work(
     contrast: bool,
     texts: int = 0,
 ) -> Work:
-    """Steps of ``batch_size`` queries with so many ``passages`` each of ``longest`` tokens at most.
+    """Return the work of training in steps of ``batch_size`` queries.
 
-    Where there is no ``contrast`` query and passage are read together. ``texts``: queries of the text a step, each with its
-    passage where passages are encoded.
+    Args:
+        config: the stage that trains.
+        sizes: of the stage's inputs.
+        passages: passages per query.
+        longest: tokens of the longest passage, or of the longest pair.
+        contrast: whether queries and passages are read apart; otherwise each pair is read together.
+        texts: queries of the text per step, each with its own passage where passages are encoded.
     """
     queries, text, step = sizes.collection.queries.get(config.split), sizes.collection.passage_tokens, None
     if config.train_queries is not None:

@@ -1,4 +1,4 @@
-"""Stage ``finetune``: the bi-encoder on judged queries (Karpukhin et al. 2020), with hard negatives of any sources."""
+"""Stage ``finetune``: trains a bi-encoder on judged queries (Karpukhin et al. 2020), with hard negatives of any sources."""
 
 import shutil
 from functools import partial
@@ -30,11 +30,11 @@ from condensery.training.datamodules.triples import TripleDataModule
 from condensery.training.held_out import chosen_queries
 from condensery.training.modules.biencoder import BiEncoderModule
 
-SCHEDULE = "schedule"  # what adaptive batches need meanwhile, in the stage's folder
+SCHEDULE = "schedule"  # folder, in the stage's folder, of files that adaptive batches need during training
 
 
 def finetune(config: FinetuneConfig, context: Context) -> dict[str, Any]:
-    """Train the retriever and save it as a checkpoint; the last step's weights are the result."""
+    """Train the retriever and save the last step's weights as a checkpoint; return the values for the manifest."""
     collection, tokens = Collection(context.input("corpus")), Tokens(context.input("tokens"))
     training = with_teacher(training_queries(config, context, collection), context)
     by_text = left_out_by_text(training.by_text, context.stage_name)
@@ -84,9 +84,13 @@ def finetune(config: FinetuneConfig, context: Context) -> dict[str, Any]:
 def _frozen(
     config: FinetuneConfig, context: Context, towers: BiEncoder
 ) -> tuple[DenseIndex | None, tuple[int, int] | None]:
-    """The index whose vectors of the passages are frozen, and the lengths in tokens that its retriever is searched with.
+    """Return the index with the frozen passage vectors, and its retriever's longest query and passage in tokens.
 
-    Those stay; queries of the training are shortened to ``query_length``.
+    The trained retriever keeps these lengths. Queries of the training are shortened to ``query_length``. Both values are
+    None where passages are not frozen.
+
+    Raises:
+        UserError: the initial towers encode passages in another way than the index.
     """
     if config.passages is None:
         return None, None
@@ -98,7 +102,13 @@ def _frozen(
 
 
 def _text_queries(config: FinetuneConfig, context: Context, passages: int) -> TextQueries | None:
-    """Those of passages that are not held out (``training.held_out``), so that there is something to choose by."""
+    """Return the queries of passages that are not held out (``training.held_out``).
+
+    The queries of held-out passages are kept to choose by.
+
+    Raises:
+        UserError: the queries were made from other passages, or all passages with a query are held out.
+    """
     if config.text_queries is None:
         return None
     queries, key = Queries(context.input("text_queries")), f"stages.{context.stage_name}.text_queries"
@@ -115,7 +125,7 @@ def _text_queries(config: FinetuneConfig, context: Context, passages: int) -> Te
 
 
 def _order(config: FinetuneConfig, context: Context, training: TrainingQueries) -> Order | None:
-    """Which queries a step is of; None = in random order."""
+    """Return the order that puts queries into steps; None = random order."""
     if config.batching == "random":
         return None
     if config.batching == "sequential":

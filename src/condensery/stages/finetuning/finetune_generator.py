@@ -17,7 +17,11 @@ from condensery.training.modules.generator import GeneratorBatches, GeneratorMod
 
 
 def finetune_generator(config: FinetuneGeneratorConfig, context: Context) -> dict[str, Any]:
-    """Train on passage -> query for all positives of the split; save a Hugging Face folder."""
+    """Train on passage -> query for all positives of the split; save a Hugging Face folder.
+
+    Raises:
+        UserError: the split has no positive.
+    """
     collection = Collection(context.input("corpus"))
     positives = collection.qrels(config.split).positives()
     pairs = [(passage, query) for query, passages in positives.items() for passage in passages.tolist()]

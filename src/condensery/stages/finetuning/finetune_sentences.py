@@ -1,4 +1,4 @@
-"""Stage ``finetune_sentences``: the bi-encoder on STS-b or on Wikipedia's sections (Gao and Callan 2021a, §4.2)."""
+"""Stage ``finetune_sentences``: trains a bi-encoder on STS-b or Wikipedia's sections (Gao and Callan 2021a, §4.2)."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from condensery.training.modules.sentence_encoder import SentenceBatches, Senten
 
 
 def finetune_sentences(config: FinetuneSentencesConfig, context: Context) -> dict[str, Any]:
-    """Train one encoder for all sentences and save it as a checkpoint; the last step's weights are the result."""
+    """Train one encoder for all sentences and save the last step's weights as a checkpoint."""
     sentences = Sentences(context.input("sentences"))
     rows, scores = sentences.rows("train"), sentences.scores("train")
     key = f"stages.{context.stage_name}.examples"

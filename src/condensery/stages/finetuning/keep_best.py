@@ -1,4 +1,4 @@
-"""Stage ``keep_best``: what a training changed is kept where it helps, as much of it as helps; else the start is."""
+"""Stage ``keep_best``: keeps the share of the trained weights that helps most, or the start where training does not help."""
 
 from typing import Any
 
@@ -13,11 +13,14 @@ from condensery.stages.finetuning.config import KeepBestConfig
 from condensery.stages.finetuning.sample import DEV, LEFT_OUT, judge_of
 from condensery.system.files import write_json
 
-FEW = 30  # queries to choose by
+FEW = 30  # fewer queries than this can hardly choose
 
 
 def keep_best(config: KeepBestConfig, context: Context) -> dict[str, Any]:
-    """Save the best candidate, and kept.json: what each has, and the p-value of the best against the start."""
+    """Save the best candidate, and kept.json with the MRR@10 of each candidate and the best one's p-value.
+
+    The p-value is that of a paired randomisation test of the best candidate against the start.
+    """
     start = load_retriever(context.input("start"))
     judge = judge_of(config, context, context.input("start"), start, config.add_left_out_queries)
     if judge is None:

@@ -1,4 +1,4 @@
-"""What retrievers are compared by before they are measured: MRR@10 of dev queries and of queries of held-out passages."""
+"""Comparison of retrievers before the final evaluation: MRR@10 on dev queries and on queries of held-out passages."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -29,17 +29,23 @@ Encode = Callable[["BiEncoder"], Callable[["Chunk"], "torch.Tensor"]]
 
 
 class Judge:
-    """Measures retrievers on samples, as ``start`` reads them; what does not change between them is encoded once.
+    """Measures retrievers on samples, whose texts are tokenised as ``start`` reads them.
+
+    The start's passage vectors serve every retriever with the same tower of passages, so that they are encoded once.
 
     Args:
-        start: what the others are compared with; ``folder``: where it lies.
-        samples: by the name of their queries.
-        encode: from a retriever to what encodes with it.
-        bm25_weight: see ``SampleConfig``.
+        start: the retriever that the others are compared with.
+        folder: folder of the start.
+        samples: the samples, by the name of their queries.
+        encode: maps a retriever to the function that encodes chunks with it.
+        bm25_weight: weight of BM25, which each retriever is joined with before it is measured; 0 = each alone.
 
     Attributes:
         by: the names of the samples, in words.
-        first: of each sample the reciprocal ranks (q,) of its queries with the start.
+        first: for each sample, the reciprocal ranks (q,) of its queries with the start.
+
+    Raises:
+        UserError: the start makes vectors that are not finite.
     """
 
     def __init__(
@@ -62,7 +68,7 @@ class Judge:
         self.first = first
 
     def reciprocal_ranks(self, model: BiEncoder) -> list[np.ndarray] | None:
-        """Of each sample those of its queries (q,); None where a vector is not finite."""
+        """Return the reciprocal ranks (q,) of each sample's queries; None where a vector is not finite."""
         encode, found = self.encode(model), []
         same = same_weights(model.passage, self.start.passage)
         for sample, of_start, bm25 in zip(self.samples.values(), self.passages, self.bm25, strict=True):
@@ -79,9 +85,14 @@ class Judge:
 def judge_of(
     config: SampleConfig, context: Context, folder: Path, start: SavedRetriever, left_out: bool = False
 ) -> Judge | None:
-    """Who measures what is compared with ``start``, which lies in ``folder``; None where there are no queries to ask.
+    """Return the judge that compares retrievers with ``start``; None where there are no queries to ask.
 
-    ``left_out``: fewer than ``number`` dev queries are filled up with training queries (``training.dev_passages``).
+    Args:
+        config: the keys of the sample.
+        context: of the stage.
+        folder: folder of the start.
+        start: the retriever that the others are compared with.
+        left_out: whether fewer than ``number`` dev queries are filled up with training queries (``training.dev_passages``).
     """
     collection = Collection(context.input("corpus"))
     lengths, own = (start.query_length, start.passage_length), start.model.settings

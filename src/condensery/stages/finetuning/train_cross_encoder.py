@@ -1,6 +1,6 @@
-"""Stage ``train_cross_encoder``: the model that reads query and passage together.
+"""Stage ``train_cross_encoder``: trains a model that reads query and passage together.
 
-As in RocketQA (Qu et al. 2021) and in Gao and Callan 2021b, §4.3.
+The model is that of RocketQA (Qu et al. 2021) and of Gao and Callan 2021b, §4.3.
 """
 
 from typing import Any
@@ -23,7 +23,11 @@ from condensery.training.validation import pair_sample
 
 
 def train_cross_encoder(config: TrainCrossEncoderConfig, context: Context) -> dict[str, Any]:
-    """Train the cross-encoder and save it as a checkpoint; the last step's weights are the result."""
+    """Train the cross-encoder and save the last step's weights as a checkpoint.
+
+    Raises:
+        UserError: the collection has too few passages for the negatives of a query.
+    """
     collection, tokens = Collection(context.input("corpus")), Tokens(context.input("tokens"))
     training = training_queries(config, context, collection)
     by_text = left_out_by_text(training.by_text, context.stage_name)
@@ -60,7 +64,7 @@ def train_cross_encoder(config: TrainCrossEncoderConfig, context: Context) -> di
 
 
 def _initial(config: TrainCrossEncoderConfig, context: Context, vocabulary: Vocabulary) -> CrossEncoder:
-    """The cross-encoder before the first step: from scratch, from a checkpoint, or from another stage's encoder."""
+    """Return the cross-encoder before the first step: from scratch, from a checkpoint, or from another stage's encoder."""
     backbone = config.backbone
     if config.init != "backbone":
         return load_cross_encoder(context.input("init"), config.seed, backbone.dropout)

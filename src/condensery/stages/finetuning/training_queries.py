@@ -1,4 +1,4 @@
-"""What stages train on that learn from judged queries: the queries, their positives, and pools of hard negatives."""
+"""The data of stages that learn from judged queries: the queries, their positives, and pools of hard negatives."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ from condensery.training.dev_passages import apart_from_dev
 
 
 class QuerySubset(Protocol):
-    """The keys that choose judged queries, of any stage that has them: a split, and how many of it (None = all)."""
+    """The config keys that choose judged queries: a split, the number of its queries (None = all), and the seed."""
 
     @property
     def split(self) -> str: ...
@@ -32,12 +32,14 @@ class QuerySubset(Protocol):
 
 
 def training_queries(config: QueriesConfig, context: Context, collection: Collection) -> TrainingQueries:
-    """The judged queries of a split, or a subset of them, and those that ``labels`` adds; their positives and negatives.
+    """Return the training queries with their positives and negatives.
 
-    What people relabelled as relevant, which the sources of negatives tell, is a positive too.
+    The queries are the judged queries of a split, or a subset of them, and the queries that ``labels`` adds. A passage that
+    people relabelled as relevant, as the sources of negatives record, is a positive too.
 
     Raises:
-        UserError: a judged query has no positive, there are fewer queries than asked for, or a source has none of them.
+        UserError: a judged query has no positive, there are fewer queries than asked for, or a source of negatives has none
+            of the queries.
     """
     relevant = relevant_passages(config, context, collection)
     if config.leave_out_dev_passages:
@@ -47,9 +49,10 @@ def training_queries(config: QueriesConfig, context: Context, collection: Collec
 
 
 def with_teacher(training: TrainingQueries, context: Context) -> TrainingQueries:
-    """The same with the scores that the stages ``teacher`` have made; a line says how many passages have one.
+    """Return the training queries with the scores of the stages ``teacher``; a line tells how many passages have a score.
 
-    Raises ``UserError`` where none has.
+    Raises:
+        UserError: no passage has a score.
     """
     folders = [artifact.path for artifact in context.made_from.get("teacher", ())]
     if not folders:
@@ -70,9 +73,12 @@ def with_teacher(training: TrainingQueries, context: Context) -> TrainingQueries
 
 
 def relevant_passages(config: QuerySubset, context: Context, collection: Collection) -> dict[int, np.ndarray]:
-    """The relevant passages of the judged queries of a split, or a subset of them, and of those that ``labels`` adds.
+    """Return the relevant passages of the training queries, by query row, ascending.
 
-    By query row, ascending. Raises ``UserError`` as ``training_queries``.
+    The queries are the judged queries of a split, or a subset of them, and the queries that ``labels`` adds.
+
+    Raises:
+        UserError: a judged query has no positive, or there are fewer queries than asked for.
     """
     key = f"stages.{context.stage_name}.train_queries"
     judged = judged_queries(collection, config.split, config.train_queries, config.seed, key)
@@ -83,13 +89,13 @@ def relevant_passages(config: QuerySubset, context: Context, collection: Collect
 
 
 def _labels(context: Context) -> list[Path]:
-    """The files of labels that hold any: it may be that nothing could be labelled."""
+    """Return the files of labels that are not empty; a file is empty where nothing could be labelled."""
     paths = (artifact.path / "labels.jsonl" for artifact in context.made_from.get("labels", ()))
     return [path for path in paths if path.stat().st_size]
 
 
 def _labelled(labels: Sequence[Path], collection: Collection) -> dict[int, np.ndarray]:
-    """The passages that were labelled positive, by query."""
+    """Return the passages that were labelled positive, by query row."""
     positives: dict[int, np.ndarray] = {}
     for path in labels:
         labelled = read_negatives(path, collection, "positive_ids")
@@ -101,7 +107,11 @@ def _labelled(labels: Sequence[Path], collection: Collection) -> dict[int, np.nd
 def _pooled(
     config: QueriesConfig, context: Context, collection: Collection, rows: np.ndarray, labels: Sequence[Path]
 ) -> tuple[NegativePool, NegativeWeights | None]:
-    """The negatives of the queries ``rows`` (q,), those of the labels too, and their weights where they have any."""
+    """Return the pool of negatives of the queries ``rows`` (q,), from all sources and labels, and the weights if any.
+
+    Raises:
+        UserError: a source has none of the queries.
+    """
     if not config.negatives_per_query:
         return NegativePool([], rows), None
     sources = [

@@ -1,4 +1,4 @@
-"""Stage ``validate``: what a retriever has on the queries that checkpoints are chosen by."""
+"""Stage ``validate``: the MRR@10 of a retriever on the queries by which checkpoints are chosen."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from condensery.system.files import write_json
 
 
 def validate(config: ValidateConfig, context: Context) -> dict[str, Any]:
-    """Write validation.json: ``by`` (null where the text has no such queries), ``queries`` and ``MRR@10``."""
+    """Write validation.json: ``by`` (the kinds of queries; null where there are none), ``queries`` and ``MRR@10``."""
     folder = context.input("retriever")
     judge = judge_of(config, context, folder, load_retriever(folder))
     found: dict[str, Any] = {"by": None, "queries": 0, "MRR@10": 0.0}

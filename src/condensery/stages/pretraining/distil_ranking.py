@@ -1,4 +1,4 @@
-"""Stage ``distil_ranking``: a retriever's queries learn to find what a better ranking finds; no judgement is needed."""
+"""Stage ``distil_ranking``: trains a retriever's query tower to follow a better ranking, without judgements."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -29,11 +29,15 @@ from condensery.training.datamodules.steps import StepDataModule
 from condensery.training.held_out import chosen_queries
 from condensery.training.modules.query_tower import QueryTowerModule
 
-SHARD = 200  # queries whose scores of cross-encoders are kept on a restart
+SHARD = 200  # queries per shard of cross-encoder scores; a restart keeps whole shards
 
 
 def distil_ranking(config: DistilRankingConfig, context: Context) -> dict[str, Any]:
-    """Save the retriever with a tower of its own for queries; that of the passages, and so their vectors, are as before."""
+    """Train a tower of its own for queries and save the retriever; the tower and the vectors of passages stay the same.
+
+    Raises:
+        UserError: all passages with a query are held out, or the student has no vector for each passage.
+    """
     collection, queries = Collection(context.input("corpus")), Queries(context.input("queries"))
     index, encoder = vectors_of(context, "student", config.student)
     saved = load_retriever(encoder)
@@ -72,7 +76,10 @@ def distil_ranking(config: DistilRankingConfig, context: Context) -> dict[str, A
 def _ranked(
     config: DistilRankingConfig, context: Context, collection: Collection, queries: Queries, rows: np.ndarray
 ) -> Ranking:
-    """What the teacher ranks for queries (n,): scores and passages (n, depth), kept in the stage's folder."""
+    """Return the teacher's ranking for queries (n,): scores and passages (n, depth), kept in the stage's folder.
+
+    With cross-encoders, the scores and the order are theirs.
+    """
     files = [context.folder / f"teacher-{name}.npy" for name in ("scores", "passages")]
     if not all(file.exists() for file in files):
         teacher = open_index(context.input("teacher"), collection, context.runtime.threads)
@@ -104,7 +111,7 @@ def _ranked(
 def _scorer(
     artifact: Artifact, config: DistilRankingConfig, context: Context, collection: Collection, queries: Queries
 ) -> PairScorer:
-    """A cross-encoder that reads the made queries. Raises ``UserError`` where it reads other tokens than they are in."""
+    """Load a cross-encoder that reads the made queries. Raises ``UserError`` where it reads other tokens than theirs."""
     if artifact.input("tokens").id != context.artifact("tokens").id:
         raise UserError(
             f"stages.{context.stage_name}.cross_encoders: {artifact.kind}/{artifact.id} reads other tokens than those of"
@@ -114,7 +121,7 @@ def _scorer(
 
 
 def _encoder_of(context: Context) -> Callable[[Path], Encode]:
-    """From the folder of vectors to what encodes queries as they were encoded."""
+    """Return a function that maps a folder of vectors to the query encoder of the retriever that made them."""
 
     def encoder_of(vectors: Path) -> Encode:
         encoder = Artifact(vectors).ancestor("encoder")

@@ -1,4 +1,4 @@
-"""The stages ``pretrain_...``: an encoder from text alone, or from text and queries that were made for it."""
+"""The stages ``pretrain_...``: train an encoder on text alone, or on text and queries that were made for it."""
 
 from collections.abc import Callable
 from functools import partial
@@ -54,22 +54,22 @@ from condensery.training.modules.pretraining import (
 
 
 def pretrain_mlm(config: PretrainMlmConfig, context: Context) -> dict[str, Any]:
-    """Plain masked language modelling: the baseline."""
+    """Pre-train by plain masked language modelling: the baseline."""
     return _pretrain_condenser(config, context, _spans(config, context), 0, CondenserModule)
 
 
 def pretrain_condenser(config: PretrainCondenserConfig, context: Context) -> dict[str, Any]:
-    """Condenser (Gao and Callan 2021a, §3).
+    """Pre-train a Condenser (Gao and Callan 2021a, §3).
 
-    From another stage's weights and with a low rate it is continued training (§5.4 of the paper's early version).
+    With another stage's weights and a low learning rate this is continued training (§5.4 of the paper's early version).
     """
     return _pretrain_condenser(config, context, _spans(config, context), config.head_layers, CondenserModule)
 
 
 def pretrain_cocondenser(config: PretrainCoCondenserConfig, context: Context) -> dict[str, Any]:
-    """coCondenser (Gao and Callan 2021b, §3): Condenser plus the contrast of pairs.
+    """Pre-train a coCondenser (Gao and Callan 2021b, §3): Condenser plus the contrast of pairs.
 
-    With ``queries`` query-as-context (Wu et al. 2023, §3.1).
+    With ``queries`` it is query-as-context pre-training (Wu et al. 2023, §3.1).
     """
     kind = partial(
         QueryAsContextModule if config.queries else CoCondenserModule,
@@ -91,7 +91,7 @@ def _pretrain_condenser(
 
 
 def pretrain_cotmae(config: PretrainCotmaeConfig, context: Context) -> dict[str, Any]:
-    """CoT-MAE (Wu et al. 2023, §2.4): a decoder fills in one text of a pair with the help of the other's vector."""
+    """Pre-train by CoT-MAE (Wu et al. 2023, §2.4): a decoder fills in one text of a pair with the other text's vector."""
     rate = config.decoder_mask_rate if config.decoder == "masked" else None
     return _pretrain_autoencoder(
         config, context, _pairs(config, context, ContextMasking("partner", config.both_directions, rate))
@@ -99,7 +99,7 @@ def pretrain_cotmae(config: PretrainCotmaeConfig, context: Context) -> dict[str,
 
 
 def pretrain_retromae(config: PretrainRetromaeConfig, context: Context) -> dict[str, Any]:
-    """RetroMAE (Xiao et al. 2022): a decoder fills in the text itself with the help of its vector."""
+    """Pre-train by RetroMAE (Xiao et al. 2022): a decoder fills in a text with the help of the text's own vector."""
     rate = config.decoder_mask_rate if config.decoder == "masked" else None
     return _pretrain_autoencoder(config, context, _spans(config, context, decoder=ContextMasking("same", True, rate)))
 
@@ -112,7 +112,7 @@ def _pretrain_autoencoder(config: AutoEncoderConfig, context: Context, data: Tok
 
 
 def pretrain_ict(config: PretrainIctConfig, context: Context) -> dict[str, Any]:
-    """The inverse cloze task (Lee et al. 2019; Gao and Callan 2021a, §4.4): a sentence finds its own passage."""
+    """Pre-train by the inverse cloze task (Lee et al. 2019; Gao and Callan 2021a, §4.4): a sentence finds its passage."""
     own: dict[str, Any] = {"query_length": config.query_length, "keep_sentence": config.keep_sentence}
     data = _spans(config, context, pairs="sentence", **own)
     towers = initial_towers(config, context, data.vocabulary, separate=False)
@@ -121,9 +121,10 @@ def pretrain_ict(config: PretrainIctConfig, context: Context) -> dict[str, Any]:
 
 
 def pretrain_contrastive(config: PretrainContrastiveConfig, context: Context) -> dict[str, Any]:
-    """Contrast of pairs in the vectors that the checkpoint is searched with: its pooling, normalisation and prefixes.
+    """Pre-train by the contrast of pairs, in the vectors that the checkpoint is searched with.
 
-    What is saved is searched with the lengths of the checkpoint, whatever those of the training.
+    These vectors have the checkpoint's pooling, normalisation and prefixes. The saved retriever is searched with the lengths
+    of the checkpoint, whatever the lengths of the training.
     """
     towers = initial_towers(config, context, Tokens(context.input("tokens")).vocabulary, separate=False)
     prefixes = {name: getattr(towers.settings, name) for name in ("query_prefix", "passage_prefix")}
@@ -136,14 +137,14 @@ def pretrain_contrastive(config: PretrainContrastiveConfig, context: Context) ->
 
 
 def _shared(config: AnyConfig, context: Context) -> dict[str, Any]:
-    """What every data module here is given."""
+    """Return the arguments that all data modules of this file share."""
     named = ("length", "batch_size", "seed", "mask_rate", "whole_word")
     settings = {name: getattr(config, name) for name in named if hasattr(config, name)}
     return {**settings, "chunk_tokens": config.budget, "workers": context.runtime.workers}
 
 
 def _spans(config: AnyConfig, context: Context, **own: Any) -> SpanPairDataModule:
-    """Spans of the documents, by default single ones."""
+    """Return the data module with spans of the documents, by default single spans."""
     cut = {"spans": config.spans, "short_probability": config.short_probability, "min_length": config.min_length}
     given = {"pairs": None, **_shared(config, context), **cut, **own}
     return SpanPairDataModule(Tokens(context.input("tokens")), **given)
@@ -155,7 +156,7 @@ def _pairs(
     decoder: ContextMasking | None = None,
     **own: Any,
 ) -> TokenDataModule:
-    """Spans of the documents, or the passages that ``queries`` was made for with their queries."""
+    """Return the data module with pairs: two spans of a document, or a passage and one of its ``queries``."""
     if not config.queries:
         return _spans(config, context, pairs=config.pairs_within, decoder=decoder, **own)
     artifact = context.artifact("queries")
@@ -174,7 +175,7 @@ def _pairs(
 
 
 def _check_tokenizers(queries: Artifact, context: Context) -> None:
-    """Raise ``UserError`` where the queries, or their passages, have ids of another tokenizer than this stage's."""
+    """Raise ``UserError`` where the queries, or their passages, were tokenised with another tokenizer than this stage's."""
     own = context.artifact("tokenizer").id
     for what, artifact in (("queries", queries), ("passages of these queries", queries.input("passages"))):
         if any(tokenizer.id != own for tokenizer in artifact.inputs("tokenizer")):
@@ -191,9 +192,17 @@ def _fit(
     context: Context,
     saved: tuple[int, int] | None = None,
 ) -> dict[str, Any]:
-    """Train and save; the manifest also says how many items there are, and what could not be used.
+    """Train the module and save the checkpoint.
 
-    ``saved``: the lengths that the checkpoint is searched with; None = those of the training.
+    Args:
+        module: the model with its objective.
+        data: the batches.
+        config: of the stage.
+        context: of the stage.
+        saved: the longest query and passage, in tokens, that the checkpoint is searched with; None = those of the training.
+
+    Returns:
+        the values for the manifest, with the number of items and the counts of texts that could not be used.
     """
     data.setup()
     assert isinstance(data.batches, SpanBatches)
@@ -206,8 +215,8 @@ def _fit(
 
 
 def _condenser(config: CondenserConfig, context: Context, vocabulary: Vocabulary, head_layers: int) -> Condenser:
-    """The model before the first step: from scratch, from a checkpoint, or from the artifact of another stage."""
-    torch.manual_seed(config.seed)  # of what a checkpoint does not hold: a new Condenser head
+    """Return the Condenser before the first step: from scratch, from a checkpoint, or from another stage's artifact."""
+    torch.manual_seed(config.seed)  # seeds the weights that a checkpoint lacks: a new Condenser head
     head = (head_layers, getattr(config, "skip_from", None), getattr(config, "late_mlm", True))
     if source := _start(config, context):
         return load_condenser(source[0], vocabulary, *head, config.backbone.dropout, source[1])
@@ -216,8 +225,8 @@ def _condenser(config: CondenserConfig, context: Context, vocabulary: Vocabulary
 
 
 def _autoencoder(config: AutoEncoderConfig, context: Context, vocabulary: Vocabulary) -> MaskedAutoEncoder:
-    """The same for an auto-encoder."""
-    torch.manual_seed(config.seed)  # of a new decoder
+    """Return the auto-encoder before the first step: from scratch, from a checkpoint, or from another stage's artifact."""
+    torch.manual_seed(config.seed)  # seeds the weights of a new decoder
     shape = DecoderShape(config.decoder, config.decoder_layers, config.decoder_mask_rate)
     if source := _start(config, context):
         dropout = config.backbone.dropout
@@ -227,7 +236,11 @@ def _autoencoder(config: AutoEncoderConfig, context: Context, vocabulary: Vocabu
 
 
 def _start(config: AnyConfig, context: Context) -> tuple[Path | str, str | None] | None:
-    """The checkpoint that the weights come from, and its revision; None = from scratch."""
+    """Return the checkpoint that the weights come from, and its revision; None = from scratch.
+
+    Raises:
+        UserError: the checkpoint is a released retriever, which pre-training would make worse.
+    """
     if config.init != "backbone":
         return context.input("init"), None
     name, revision = config.backbone.name, config.backbone.revision

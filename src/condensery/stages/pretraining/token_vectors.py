@@ -1,4 +1,4 @@
-"""Stage ``token_vectors``: the truncated SVD of the associations between a collection's tokens."""
+"""Stage ``token_vectors``: computes the truncated SVD of the associations between a collection's tokens."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,10 @@ from condensery.tokens.cooccurrence import cooccurrences, positive_pmi, truncate
 
 
 def token_vectors(config: TokenVectorsConfig, context: Context) -> dict[str, Any]:
-    """Write left.npy (V, dim), the left singular vectors, and values.npy (dim,), the singular values, falling."""
+    """Write left.npy (V, dim), the left singular vectors, and values.npy (dim,), the singular values, largest first.
+
+    V is the size of the vocabulary.
+    """
     tokens = Tokens(context.input("tokens"))
     store, size = tokens.documents, tokens.vocabulary.size
     with progress(f"{context.stage_name}: pairs", store.token_count, "tokens") as task:
@@ -30,6 +33,11 @@ def token_vectors(config: TokenVectorsConfig, context: Context) -> dict[str, Any
 
 
 def read_token_vectors(folder: Path, seed: int) -> NDArray[np.float64]:
-    """The vectors (V, dim) of an artifact, turned by a random rotation: ``models.warm_start.token_vectors``."""
+    """Return the token vectors (V, dim) of an artifact, turned by a random rotation (``models.warm_start.token_vectors``).
+
+    Args:
+        folder: of the artifact.
+        seed: of the rotation.
+    """
     left, values = (load_array(folder / f"{name}.npy") for name in ("left", "values"))
     return warm_start.token_vectors(left, values, seed)

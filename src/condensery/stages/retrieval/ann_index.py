@@ -1,4 +1,4 @@
-"""Stage ``ann_index``: FAISS's approximate search over the vectors of a dense retriever. An index of its own."""
+"""Stage ``ann_index``: makes an index for FAISS's approximate search over the vectors of a dense retriever."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from condensery.system.progress import progress
 
 
 def ann_index(config: ApproximateConfig, context: Context) -> dict[str, Any]:
-    """Write passages.faiss and index.json."""
+    """Write passages.faiss and index.json. Raises ``UserError`` where FAISS cannot build the index."""
     runtime, vectors = context.runtime, context.artifact("vectors")
     exact = DenseIndex(vectors.path, runtime.threads, device=runtime.search_device)
     with progress(context.stage_name, len(exact), "vectors") as task:

@@ -1,4 +1,4 @@
-"""Stage ``cross_encoder``: one that was trained elsewhere, taken as it is."""
+"""Stage ``cross_encoder``: takes a cross-encoder that was trained elsewhere as it is."""
 
 from typing import Any
 
@@ -12,7 +12,11 @@ from condensery.tokens.tokenizer import load_tokenizer
 
 
 def cross_encoder(config: CrossEncoderConfig, context: Context) -> dict[str, Any]:
-    """Save the cross-encoder as the stage that trains one does."""
+    """Save the cross-encoder in the format of the stage that trains one.
+
+    Raises:
+        UserError: the given tokenizer is not the checkpoint's, or ``length`` is longer than the model's positions.
+    """
     key, named = f"stages.{context.stage_name}", expanded(config.folder)
     folder = checkpoint_folder(named if named.is_dir() else str(config.folder), config.revision)
     model = load_cross_encoder(folder, new_head=False)

@@ -1,4 +1,4 @@
-"""Stage ``denoise``: hard negatives without those that a cross-encoder takes for relevant (RocketQA's third step)."""
+"""Stage ``denoise``: drops hard negatives that a cross-encoder takes for relevant (RocketQA's third step)."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def several_shards(config: DenoiseConfig, context: Context) -> bool:
 
 
 def denoise(config: DenoiseConfig, context: Context) -> dict[str, Any]:
-    """Write negatives.jsonl as ``mine`` does; the manifest names the negatives' artifact and the cross-encoders'."""
+    """Write negatives.jsonl as ``mine`` does; the manifest names the artifacts of the negatives and the cross-encoders."""
     group, collection = process_group(context.runtime), Collection(context.input("corpus"))
     negatives = open_negatives(context.input("negatives"), collection)
     scores = scored(config, context, negatives.query_rows, negatives.passage_rows, group)

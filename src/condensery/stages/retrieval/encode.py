@@ -1,4 +1,4 @@
-"""Stage ``encode``: the vectors of all passages and queries, the index of a dense retriever."""
+"""Stage ``encode``: makes the vectors of all passages and queries, which are the index of a dense retriever."""
 
 import math
 import shutil
@@ -33,7 +33,7 @@ def several_shards(config: EncodeConfig, context: Context) -> bool:
 
 
 def encode(config: EncodeConfig, context: Context) -> dict[str, Any]:
-    """Write the shards of passage vectors, the query vectors and index.json; whole shards are kept on a restart."""
+    """Write the shards of passage vectors, the query vectors and index.json; a restart keeps whole shards."""
     group, tokens = process_group(context.runtime), Tokens(context.input("tokens"))
     device = torch_device(context.runtime.accelerator)
     retriever = load_retriever(context.input("model"))
@@ -63,7 +63,7 @@ def encode(config: EncodeConfig, context: Context) -> dict[str, Any]:
         "label": context.stage_name,
         "encoder": "{0.kind}/{0.id}".format(context.artifact("model")),
     }
-    encode_queries(queries, questions, context.folder, **settings)  # they judge what fewer bits lose
+    encode_queries(queries, questions, context.folder, **settings)  # the queries measure how much fewer bits lose
     quantising = None
     if config.passages is None:
         quantising = encode_store(vectors, passages, context.folder, **settings)
@@ -76,7 +76,7 @@ def encode(config: EncodeConfig, context: Context) -> dict[str, Any]:
 
 
 def _asked(config: EncodeConfig, context: Context) -> NDArray[np.int64] | None:
-    """The rows (n,) of the queries of ``query_splits``, ascending; None where all are encoded."""
+    """Return the rows (n,) of the queries of ``query_splits``, ascending; None where all queries are encoded."""
     corpus = context.artifact("tokens").ancestor("corpus") if config.query_splits else None
     if config.query_splits is None or corpus is None:
         return None
@@ -86,12 +86,12 @@ def _asked(config: EncodeConfig, context: Context) -> NDArray[np.int64] | None:
 
 
 def _lost(about: dict[str, Any], dtype: str, stage: str) -> dict[str, Any]:
-    """What fewer bits save and lose, for the manifest; a line says it."""
+    """Print and return, for the manifest, the bytes that vectors of fewer bits take and the recall that they keep."""
     vectors = about.get("windows", about["passages"])
     whole, kept = (
         4 * vectors * about["dim"],
         vectors * math.ceil(about["dim"] * BYTES[dtype]),
-    )  # a vector ends with its byte
+    )  # each vector is padded to whole bytes
     found = {key: value for key, value in about.items() if key.startswith("recall_")}
     said = ", ".join(f"{100 * value:.1f} % of its {key.removeprefix('recall_')} best" for key, value in found.items())
     print(
@@ -103,7 +103,11 @@ def _lost(about: dict[str, Any], dtype: str, stage: str) -> dict[str, Any]:
 
 
 def _take_passages(config: EncodeConfig, context: Context, texts: int) -> None:
-    """Take over the vectors that another encoder with the same tower of passages has made, in the same way."""
+    """Copy the passage vectors of another encoder that has the same tower of passages.
+
+    Raises:
+        UserError: the towers, the settings or the passages differ, or the vectors are int8 or binary.
+    """
     index = context.artifact("passages")
     key, encoder = f"stages.{context.stage_name}.passages", index.ancestor("encoder")
     theirs = index.manifest["config"]

@@ -1,6 +1,7 @@
-"""Stage ``mine``: hard negatives from a retriever, for the second round.
+"""Stage ``mine``: mines hard negatives with a retriever, for the second round of training.
 
-Relevant passages are excluded, and what has their text or the query's; and, by a rule, what scores nearly as high as they do.
+Relevant passages are no negatives, nor are passages with the text of a relevant passage or of the query. A rule may also
+leave out passages that score nearly as high as the relevant ones.
 """
 
 from typing import Any
@@ -25,7 +26,7 @@ def shared_search(config: MineConfig, context: Context) -> bool:
 
 
 def mine(config: MineConfig, context: Context) -> dict[str, Any]:
-    """Write the negatives as arrays, negatives.jsonl, and negatives.json, which names the retriever."""
+    """Write the negatives as arrays and negatives.jsonl, and negatives.json, which names the retriever."""
     runtime, collection = context.runtime, Collection(context.input("corpus"))
     group = process_group(runtime)
     relabelled = relabelled_by(config, collection)
@@ -52,7 +53,7 @@ def mine(config: MineConfig, context: Context) -> dict[str, Any]:
 
 
 def _scorer(config: MineConfig, context: Context, collection: Collection) -> Scorer | None:
-    """What judges the candidates besides the retriever."""
+    """Return the scorer that judges the candidates in place of the retriever; None = the retriever's own scores count."""
     if config.cross_encoders:
         return CrossEncoderScorer(config, context, collection)
     if config.scorer is None:

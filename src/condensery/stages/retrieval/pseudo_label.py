@@ -1,4 +1,4 @@
-"""Stage ``pseudo_label``: labels by a cross-encoder for queries that nobody has judged (RocketQA's fourth step)."""
+"""Stage ``pseudo_label``: labels queries that nobody has judged, by a cross-encoder (RocketQA's fourth step)."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def several_shards(config: AugmentConfig, context: Context) -> bool:
 
 
 def pseudo_label(config: AugmentConfig, context: Context) -> dict[str, Any]:
-    """Write labels.jsonl for the queries of the collection that no split judges."""
+    """Write labels.jsonl for the queries that no split judges. Raises ``UserError`` where every query is judged."""
     group, collection = process_group(context.runtime), Collection(context.input("corpus"))
     queries = collection.unjudged()
     if not len(queries):

@@ -1,4 +1,4 @@
-"""What people said of negatives, in the sheets that a stage is given."""
+"""Judgements of negatives by people, from the sheets that a stage is given."""
 
 from condensery.retrieval.relabelled import NOTHING, Relabelled, read_relabelled
 from condensery.stages.retrieval.config import RelabelConfig
@@ -6,5 +6,5 @@ from condensery.text.collection import Collection
 
 
 def relabelled_by(config: RelabelConfig, collection: Collection) -> Relabelled:
-    """What they say. Raises ``UserError`` with the line and the column where something is wrong."""
+    """Read the judgements of the filled sheets. Raises ``UserError``, with line and column, where a sheet has a fault."""
     return NOTHING if config.relabel is None else read_relabelled(config.filled(), collection, config.split)

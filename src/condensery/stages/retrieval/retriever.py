@@ -1,4 +1,4 @@
-"""Stage ``retriever``: one that was trained elsewhere, taken as it is (zero-shot evaluation)."""
+"""Stage ``retriever``: takes a retriever that was trained elsewhere as it is (zero-shot evaluation)."""
 
 from typing import Any
 
@@ -11,7 +11,12 @@ from condensery.system.files import expanded
 
 
 def retriever(config: RetrieverConfig, context: Context) -> dict[str, Any]:
-    """Save the retriever as every stage that trains one does."""
+    """Save the retriever in the format of the stages that train one.
+
+    Raises:
+        UserError: the checkpoint does not tell its lengths and the config does not set them, or a length is longer than the
+            model's positions.
+    """
     named = expanded(config.folder)
     folder = checkpoint_folder(named if named.is_dir() else str(config.folder), config.revision)
     model, said = load_any_retriever(folder, config.vector_options())

@@ -1,4 +1,4 @@
-"""Stage ``score_pairs``: how a teacher scores the passages that a retriever is trained with (distillation)."""
+"""Stage ``score_pairs``: a teacher's scores of the passages that a retriever is trained with (distillation)."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,7 +29,7 @@ def several_shards(config: ScorePairsConfig, context: Context) -> bool:
 
 
 def score_pairs(config: ScorePairsConfig, context: Context) -> dict[str, Any]:
-    """Write queries.npy, passages.npy, scores.npy and pair_scores.jsonl; whole shards of scores are kept on a restart."""
+    """Write queries.npy, passages.npy, scores.npy and pair_scores.jsonl; a restart keeps whole shards of scores."""
     group, collection = process_group(context.runtime), Collection(context.input("corpus"))
     positives = relevant_passages(config, context, collection)
     if config.file is None:
@@ -43,7 +43,11 @@ def score_pairs(config: ScorePairsConfig, context: Context) -> dict[str, Any]:
 
 
 def _read(path: Path, collection: Collection, positives: Mapping[int, np.ndarray], split: str) -> PairScores:
-    """The scores that a file has for the training queries. Raises ``UserError`` where none can be learned from."""
+    """Read the scores of the training queries from a file.
+
+    Raises:
+        UserError: the file scores two passages or more of no training query, so that nothing can be learned.
+    """
     pairs = read_pair_scores(path, collection).of_queries(np.array(sorted(positives), np.int64))
     if not (pairs.filled.sum(axis=1) > 1).any():
         raise UserError(f"{path}: of no training query of the split {split!r} it scores two passages or more")
@@ -75,7 +79,7 @@ def _scored(
 
 
 def _scorers(config: ScorePairsConfig, context: Context, collection: Collection) -> list[Score]:
-    """Cross-encoders first."""
+    """Return the scorers, cross-encoders first."""
     runtime, found = context.runtime, []
     for artifact in context.artifacts("cross_encoders"):
         scorer = cross_encoder(artifact, collection, config.precision, context)
@@ -87,7 +91,7 @@ def _scorers(config: ScorePairsConfig, context: Context, collection: Collection)
 
 
 def _tell(label: str, found: Mapping[str, int]) -> None:
-    """Say what was scored, and for how many queries too little was."""
+    """Print how many pairs were scored, and for how many queries the scores are too few."""
     print(f"[{label}] {found['pairs']:,} pairs of {found['queries']:,} queries have a score", flush=True)
     if found["queries_without_positive"]:
         print(

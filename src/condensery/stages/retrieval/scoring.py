@@ -1,4 +1,4 @@
-"""What the stages rerank, denoise, pseudo_label and score_pairs share: candidates of queries are scored by cross-encoders."""
+"""Candidates of queries and their cross-encoder scores, for the stages rerank, denoise, pseudo_label and score_pairs."""
 
 from typing import Any
 
@@ -21,10 +21,21 @@ from condensery.text.collection import Collection
 def searched(
     context: Context, collection: Collection, query_rows: np.ndarray, depth: int, group: ProcessGroup
 ) -> tuple[np.ndarray, dict[str, Any]]:
-    """The candidates (n, k) that ``retriever`` finds for queries (n,), kept in candidates.npy, and for the manifest its
-    recall and warnings, and how many queries would have found themselves.
+    """Search the candidates of queries with the stage's ``retriever``, and keep them in candidates.npy.
 
-    What several processes do not share (``searched_together``) the first does with the threads of all on its machine.
+    If the processes do not share the search (``searched_together``), the first process searches alone, with the threads of
+    all processes on its machine.
+
+    Args:
+        context: of the stage.
+        collection: the passages and queries.
+        query_rows: (n,) rows of the queries.
+        depth: candidates per query, k.
+        group: the processes that compute the stage.
+
+    Returns:
+        the candidates (n, k); and, for the manifest, the retriever's recall and warnings, and the number of queries that
+        would have found themselves.
     """
     index, path = context.input("retriever"), context.folder / "candidates.npy"
     member, threads = context.runtime.distributed, context.runtime.threads
@@ -51,7 +62,11 @@ def scored(
     candidates: np.ndarray,
     group: ProcessGroup,
 ) -> np.ndarray:
-    """The scores (n, k) of candidates (n, k) of queries (n,), kept in scores.npy; see ``score_candidates``."""
+    """Score the candidates (n, k) of queries (n,) by the mean of the cross-encoders, and keep the scores in scores.npy.
+
+    Returns:
+        the scores (n, k).
+    """
     collection = Collection(context.input("corpus"))
     scorers = [
         cross_encoder(artifact, collection, config.precision, context)
@@ -70,7 +85,7 @@ def scored(
 
 
 class CrossEncoderScorer:
-    """Gives a pair the probability of relevance that cross-encoders find; see ``positive_aware.Scorer``."""
+    """Gives pairs the probability of relevance by cross-encoders; a scorer for the rules of ``retrieval.positive_aware``."""
 
     def __init__(self, config: ScoringStageConfig, context: Context, collection: Collection) -> None:
         self.scorers = [
@@ -80,6 +95,6 @@ class CrossEncoderScorer:
         self.budget, self.label = config.chunk_tokens, context.stage_name
 
     def score(self, query_rows: np.ndarray, passage_rows: np.ndarray) -> np.ndarray:
-        """(n, k) between 0 and 1 for passages (n, k) of queries (n,); NaN for row -1."""
+        """Return probabilities (n, k), from 0 to 1, for passages (n, k) of queries (n,); NaN where a passage row is -1."""
         logits = mean_scores(self.scorers, query_rows, passage_rows, self.budget, self.label)
         return np.where(passage_rows < 0, np.float32(np.nan), probabilities(logits))

@@ -1,4 +1,4 @@
-"""The formats of texts that become a collection, one file each: what a format's files are, and how they are read."""
+"""The input formats of a collection, one module each: it describes the files of a format and reads them."""
 
 from condensery.text.formats.registry import register_format
 

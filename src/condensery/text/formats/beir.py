@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from condensery.text.writer import CollectionWriter
 
 HEADER = ["query-id", "corpus-id", "score"]
-NO_DOCUMENTS = "; set data.documents=null to do without"  # without any, the passages would quietly stand in for them
-IN_PARTS = "cqadupstack"  # twelve folders in one, which count as one data set
+NO_DOCUMENTS = "; set data.documents=null to do without"  # else passages would silently replace missing documents
+IN_PARTS = "cqadupstack"  # a folder of twelve folders, which count as one data set
 
 
 class BeirSource(FolderSource):
     """A BEIR folder.
 
-    A line of the corpus may name its document (``doc_id``). ``documents``: a file of whole documents for pre-training,
-    ``auto`` for ``documents.jsonl`` where that is there and the corpus names no documents, ``None`` for none.
+    A line of the corpus may name its document (``doc_id``). ``documents`` names a file of whole documents for
+    pre-training. ``auto`` is ``documents.jsonl`` where it exists and the corpus names no documents; ``None`` is no file.
     """
 
     format: Literal["beir"] = "beir"
@@ -36,7 +36,7 @@ class BeirSource(FolderSource):
     @model_validator(mode="before")
     @classmethod
     def _named_as_its_folder(cls, values: Any) -> Any:
-        """Where ``name`` is null, the name of the folder; a part of CQADupStack has the name of the whole before it."""
+        """Replace a null ``name`` by the name of the folder; a part of CQADupStack is named ``cqadupstack/<folder>``."""
         if (
             not isinstance(values, dict)
             or values.get("name", "") is not None
@@ -71,9 +71,9 @@ def question_files(folder: Path, splits: Splits) -> list[InputFile]:
 
 
 def read_questions(files: list[InputFile], writer: "CollectionWriter", form: Literal["NFC"] | None = None) -> None:
-    """Read the judgements, then the queries, out of what ``question_files`` gave.
+    """Read the judgements, then the queries, from the files of ``question_files``.
 
-    ``form``: Unicode's form that the ids of passages are brought to; None = they are taken as they are.
+    ``form``: the Unicode form that the ids of passages are brought to; None = the ids stay as they are.
     """
     for file in files:
         if file.role.startswith("qrels of "):
@@ -87,7 +87,8 @@ def read_questions(files: list[InputFile], writer: "CollectionWriter", form: Lit
 def read_qrels(path: Path, split: str, writer: "CollectionWriter", form: Literal["NFC"] | None = None) -> None:
     """Read a file of judgements: query id, passage id and grade, separated by tabs, with or without the header line.
 
-    ``form``: see ``read_questions``.
+    ``form``: the Unicode form that the ids of passages are brought to; None = the ids stay as they are. Raises
+    ``UserError`` for a bad line and for a file without judgements.
     """
     count = 0
     for place, (query, passage, grade) in read_columns(path, HEADER):
@@ -101,7 +102,7 @@ def read_qrels(path: Path, split: str, writer: "CollectionWriter", form: Literal
 
 
 def document_of(record: dict[str, Any], place: str) -> Document:
-    """A line of ``documents.jsonl``; ``UserError`` when ``passages`` is no list of strings."""
+    """The document of a line of ``documents.jsonl``. Raises ``UserError`` when ``passages`` is no list of strings."""
     passages = field(record, "passages", place, list)
     for number, passage in enumerate(passages):
         if not isinstance(passage, str):

@@ -1,4 +1,4 @@
-"""Documents, one JSON object a line: ``{"_id", "title", "passages": [...]}``; their passages are searched, or they whole."""
+"""Documents, one JSON object a line: ``{"_id", "title", "passages": [...]}``. Passages or whole documents are searched."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class DocumentsSource(FolderSource):
     """A folder with a file of documents; ``extra`` names further files of documents anywhere.
 
-    Queries and judgements, where wanted, lie in the root as in a BEIR folder. They name what is ``searched``: passages,
-    as ``<document>#<number>``, or whole documents.
+    Queries and judgements, where wanted, lie in the root as in a BEIR folder. ``searched`` tells the unit of search.
+    Judgements name that unit: a passage as ``<document>#<number>``, or a whole document by its id.
     """
 
     format: Literal["documents"] = "documents"
@@ -38,7 +38,7 @@ class DocumentsSource(FolderSource):
         return [main, *extra, *question_files(self.folder, self.splits)]
 
     def sizes(self) -> CollectionSizes:
-        """See ``DataConfig``: a document is a passage, or some."""
+        """The size of the collection. Where documents are searched, each document counts as one passage."""
         if self.searched == "passages":
             return super().sizes()
         return counted(
@@ -46,12 +46,15 @@ class DocumentsSource(FolderSource):
         )
 
     def _digest(self, content: Any) -> str:
-        # the key came later: collections of passages are still known
+        # the key came later; for passages it is left out, so that earlier fingerprints stay valid
         return super()._digest(content if self.searched == "passages" else [content, self.searched])
 
 
 def read(config: DocumentsSource, writer: "CollectionWriter") -> None:
-    """Read the documents into ``writer``: passage by passage (ids ``<document>#<number>``, from 0), or each as one."""
+    """Read the documents into ``writer``.
+
+    Each passage gets the id ``<document>#<number>``, numbered from 0; or each document becomes one passage.
+    """
     files = config.input_files()
     read_questions(files, writer)
     for file in files:
@@ -70,5 +73,5 @@ def read(config: DocumentsSource, writer: "CollectionWriter") -> None:
 
 
 def _add(writer: "CollectionWriter", document: Document, identifier: str, text: str, place: str) -> None:
-    title = "" if is_blank(text) else document.title  # it must not stand in for a text that is empty
+    title = "" if is_blank(text) else document.title  # a title must not replace an empty text
     writer.add_passage(Passage(identifier, title, text, document.id), place)

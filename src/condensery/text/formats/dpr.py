@@ -1,8 +1,10 @@
 """DPR's files (Karpukhin et al. 2020): Wikipedia in passages of 100 words, questions with answers, passages by BM25.
 
-- ``psgs_w100.tsv``: id, text, title, with a header; fields may be quoted. Neighbours of one title are one document.
-- ``biencoder-*.json``: an array of questions with ``answers``, ``positive_ctxs`` and ``hard_negative_ctxs``, whose
-  entries name a passage (``passage_id``, or ``psg_id`` as in TriviaQA's). Questions without a positive are left out.
+- ``psgs_w100.tsv``: id, text, title, with a header; fields may be quoted. Neighbouring passages of one title are one
+  document.
+- ``biencoder-*.json``: an array of questions with ``answers``, ``positive_ctxs`` and ``hard_negative_ctxs``. An entry of
+  the two lists names a passage by ``passage_id``, in TriviaQA's files by ``psg_id``. Questions without a positive are left
+  out.
 - ``*.qa.csv``: question, tab, a list of answers. A split of such a file has answers and no judgements.
 
 Every file is accepted plain or gzip. Questions are named after their split and place: ``test-0``.
@@ -34,7 +36,7 @@ PLACES = {
     ".json": ": of https://github.com/facebookresearch/DPR (data.retriever); without that split set data.splits.{}=null",
     ".csv": ": of https://github.com/facebookresearch/DPR (data.retriever.qas); without that split set data.splits.{}=null",
 }
-# passages and questions after Karpukhin et al. 2020, table 1; tokens and seconds by the sizes of the files
+# numbers of passages and questions: Karpukhin et al. 2020, table 1; tokens and seconds: from the sizes of the files
 PUBLISHED = {
     name: CollectionSizes(21_015_324, 140, None, None, queries, reading=1_600, published=True)
     for name, queries in {
@@ -47,8 +49,10 @@ PUBLISHED = {
 class DprSource(FolderSource):
     """A folder of DPR's files. A split is a .json file with judgements and answers, or a .csv file with answers alone.
 
-    ``positives``: ``first`` takes the first positive passage of a question, on which DPR trains, ``all`` every one.
-    ``answers``: whether they are strings or regular expressions (CuratedTREC's).
+    Attributes:
+        passages: the file of passages.
+        positives: ``first`` takes the first positive passage of a question, as DPR's training does; ``all`` takes all.
+        answers: whether answers are strings or regular expressions (as in CuratedTREC).
     """
 
     format: Literal["dpr"] = "dpr"
@@ -68,20 +72,20 @@ class DprSource(FolderSource):
         return [*files, InputFile("passages", self.folder / self.passages, PLACES["passages"])]
 
     def sizes(self) -> CollectionSizes:
-        """See ``DataConfig``; as they were published where the passages are missing."""
+        """The size of the collection; the published size where the passages are missing."""
         sizes = counted(self.input_files())
         return sizes if sizes.passages is not None else PUBLISHED.get(self.name, sizes)
 
     def judged_splits(self) -> set[str]:
-        """Those of a .json file."""
+        """The splits of .json files, which have judgements."""
         return {split for split, name in self.splits.named().items() if _kind(name) == ".json"}
 
     def answered_splits(self) -> set[str]:
-        """All that are wanted."""
+        """All wanted splits: every file has answers."""
         return set(self.splits.named())
 
     def gives_negatives(self) -> bool:
-        """As ``judged_splits``."""
+        """Whether the input names hard negatives: .json files do."""
         return bool(self.judged_splits())
 
 
@@ -110,7 +114,7 @@ def read(config: DprSource, writer: "CollectionWriter") -> None:
 
 
 def _read_passages(path: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield (place, [id, text, title]) of every passage; ``UserError`` where the header has another order."""
+    """Yield (place, [id, text, title]) of every passage. Raises ``UserError`` where the header has another order."""
     for number, (place, fields) in enumerate(read_quoted(path, HEADER)):
         if number or fields[0] != HEADER[0]:
             yield place, fields
@@ -122,7 +126,7 @@ def _read_json(path: Path, config: DprSource, split: str, writer: "CollectionWri
     """Read judged questions; returns how many there are."""
     number = -1
     for number, (place, record) in enumerate(read_array(path)):
-        field(record, "positive_ctxs", place, list)  # an empty list is a question without; none at all is another file
+        field(record, "positive_ctxs", place, list)  # the list may be empty; a missing list is an error
         positives = _passages(record, "positive_ctxs", place)
         if not positives:
             writer.dropped["questions_without_positive"] += 1
@@ -149,7 +153,11 @@ def _passages(record: dict[str, Any], name: str, place: str) -> list[str]:
 
 
 def answers_in(record: dict[str, Any], place: str, writer: "CollectionWriter") -> tuple[str, ...]:
-    """The field ``answers`` of a question, none where it is missing; ``UserError`` where it is no list of strings."""
+    """The field ``answers`` of a question; empty where the field is missing.
+
+    Raises ``UserError`` where the field is no list of strings. Broken regular expressions go to ``broken_answers`` of
+    the writer.
+    """
     return _checked(field(record, "answers", place, list, []), place, writer)
 
 
@@ -174,7 +182,7 @@ def _read_csv(path: Path, split: str, writer: "CollectionWriter") -> int:
 
 
 def _list(written: str, place: str) -> Any:
-    """A list as JSON, or as Python prints it, which is how DPR's files have it."""
+    """Parse a list that is written as JSON, or as Python prints it; DPR's files have Python's form."""
     for parse in (json.loads, ast.literal_eval):
         try:
             return parse(written)

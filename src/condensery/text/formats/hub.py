@@ -1,10 +1,11 @@
-"""Data sets of the Hugging Face hub: which files a configuration has, fetched and checked, read row by row.
+"""Data sets of the Hugging Face hub: lists the files of a configuration, fetches and checks them, reads them row by row.
 
-``huggingface_hub`` fetches into its cache (``$HF_HOME``, by default ``~/.cache/huggingface``), goes on with what it began,
-and keeps there the list of a commit's files with their sizes and digests. The library ``datasets`` reads parquet, JSON, CSV
-and text from there, in a stream: no copy in Arrow's format is made. The commit in the cache is taken before a newer one.
+``huggingface_hub`` fetches files into its cache (``$HF_HOME``, by default ``~/.cache/huggingface``) and resumes interrupted
+downloads. It also keeps the list of a commit's files there, with their sizes and digests. The library ``datasets`` reads
+parquet, JSON, CSV and text from the cache in a stream, without a copy in Arrow's format. A commit in the cache is used even
+where the hub has a newer one.
 
-Written to the documented behaviour of huggingface_hub 2.4 and datasets 5.2. Tests serve a small hub on this machine; the
+Written to the documented behaviour of huggingface_hub 2.4 and datasets 5.2. Tests serve a small hub on this machine. The
 layouts of the data sets that are named in ``conf/data/`` were not seen, for lack of a network.
 """
 
@@ -44,14 +45,20 @@ ROWS = 1000  # rows that are read at a time
 
 @dataclass(frozen=True)
 class HubFile:
-    """A file of a repository: its size in bytes, and its SHA-256 or, of a small one, the SHA-1 that git gives it."""
+    """A file of a repository.
+
+    Attributes:
+        size: in bytes.
+        digest: the SHA-256, or for a small file the SHA-1 that git gives it.
+        sha256: whether the digest is a SHA-256.
+    """
 
     size: int
     digest: str
     sha256: bool
 
     def check(self, path: Path) -> None:
-        """Raise ``UserError`` where the file on disk is another."""
+        """Raise ``UserError`` where the file at ``path`` has another size or digest."""
         size = path.stat().st_size
         digest = hashlib.sha256() if self.sha256 else hashlib.sha1(f"blob {size}\0".encode(), usedforsecurity=False)
         with open(path, "rb") as file, progress(f"checking {path.name}", size // MEGABYTE, "MB") as task:
@@ -71,7 +78,7 @@ class Repository:
     Args:
         name: ``owner/name``, or a folder.
         revision: commit, tag or branch; None for the main one.
-        key: the key of the config that names it, for messages.
+        key: the key of the config that names the data set, for messages.
     """
 
     def __init__(self, name: str, revision: str | None, key: str) -> None:
@@ -80,7 +87,7 @@ class Repository:
 
     @cached_property
     def folder(self) -> Path:
-        """The folder of the commit in the cache. Asks the hub where the cache knows none."""
+        """The folder of the commit in the cache; the hub is asked where the cache has no commit."""
         if self.local:
             folder = expanded(self.name)
             if not folder.is_dir():
@@ -95,12 +102,12 @@ class Repository:
 
     @cached_property
     def files(self) -> dict[str, HubFile | None]:
-        """Every file of the commit by its path; what is known of it, of one on the hub."""
+        """Every file of the commit by its path, with its size and digest; None for the files of a folder."""
         if self.local:
             paths = (path for path in sorted(self.folder.rglob("*")) if path.is_file())
             return {path.relative_to(self.folder).as_posix(): None for path in paths}
         listing = self.folder.parents[1] / "trees" / f"{self.folder.name}.json"
-        if not listing.is_file():  # the cache is of an earlier version of the library, which kept none
+        if not listing.is_file():  # the cache is of an earlier version of the library, which kept no list
             with self._talking():
                 self._fetched([CARD])
         if not listing.is_file():
@@ -114,7 +121,7 @@ class Repository:
 
     @cached_property
     def card(self) -> dict[str, Any]:
-        """What stands at the head of its README: ``configs`` and ``dataset_info``, as far as there are any."""
+        """The metadata at the head of the README: ``configs`` and ``dataset_info``, as far as there are any."""
         path = self.folder / CARD
         if not path.is_file():
             return {}
@@ -123,11 +130,11 @@ class Repository:
 
     @property
     def configs(self) -> list[str]:
-        """The names of its configurations, as far as its README has them."""
+        """The names of the configurations that the README lists."""
         return [str(one.get("config_name", "default")) for one in self.card.get("configs") or []]
 
     def has(self, config: str) -> bool:
-        """Whether it has such a configuration: by its README, or else by the names of its files."""
+        """Whether the data set has a configuration ``config``: by its README, or else by the names of its files."""
         if self.configs:
             return config in self.configs
         return any(_names(config, path) for path in self._data())
@@ -135,10 +142,10 @@ class Repository:
     def select(self, config: str | None, split: str | None) -> list[str]:
         """The files of a configuration (None: the first) and a split (None: all), sorted.
 
-        A README without configurations leaves it to the names of files and folders, as the library ``datasets`` does.
+        Where the README lists no configurations, the names of files and folders decide, as in the library ``datasets``.
 
         Raises:
-            UserError: there is no such configuration, split or file.
+            UserError: the configuration, the split or a file of it does not exist.
         """
         if not self.configs:
             paths = [path for path in self._data() if config is None or _names(config, path)]
@@ -168,13 +175,13 @@ class Repository:
         return [path for path in self.files if DATA.search(path)]
 
     def digests(self, paths: Iterable[str]) -> list[str]:
-        """What tells the content of files: the digests that the hub has of them; of a folder's, hashes of their bytes."""
+        """The digest of each file: the hub's digest, or for the files of a folder a hash of their bytes."""
         known = [(path, self.files[path]) for path in paths]
         own = iter(content_hashes([self.folder / path for path, one in known if one is None]))
         return [one.digest if one else next(own) for _, one in known]
 
     def wanted(self, paths: Iterable[str]) -> list[WantedFile]:
-        """What is known of these files."""
+        """The place, size, digest and address of each file, as far as known."""
         files = []
         for path in paths:
             known, place = self.files[path], self.folder / path
@@ -184,12 +191,12 @@ class Repository:
         return files
 
     def fetch(self, paths: Iterable[str]) -> None:
-        """Fetch what is missing of these files, and check them all. Raises ``UserError`` where that fails."""
+        """Fetch the missing files and check all files. Raises ``UserError`` where that fails."""
         paths = list(paths)
         if not self.local:
             missing = sum(one.size for one in self.wanted(paths) if not one.here)
             check_room(self.folder, missing, self.key)
-            # a name may hold what a pattern takes for more than itself
+            # file names may hold characters that mean something in a pattern, so these are escaped
             with self._talking():
                 self._fetched([CARD, *(re.sub(r"([\[*?])", r"[\1]", path) for path in paths)])
         for path in paths:
@@ -197,7 +204,7 @@ class Repository:
                 known.check(self.folder / path)
 
     def rows(self, paths: Iterable[str], total: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
-        """(place, row) of every row of these files, which are there; a few thousand are in memory at a time."""
+        """Yield (place, row) of every row of these files, which must be there. Some thousand rows are in memory at a time."""
         number = 0
         with progress(f"reading {self.name}", total, "rows") as task:
             for path in paths:
@@ -217,7 +224,7 @@ class Repository:
                     task.advance(len(batch[names[0]]))
 
     def count(self, config: str | None) -> int:
-        """The rows of a configuration, by its README; 0 where that does not say."""
+        """The number of rows of a configuration by the README; 0 where the README does not tell."""
         infos = self.card.get("dataset_info") or []
         infos = [infos] if isinstance(infos, dict) else infos
         for one in infos:
@@ -226,14 +233,14 @@ class Repository:
         return 0
 
     def _fetched(self, patterns: list[str], offline: bool = False) -> Path:
-        """The folder with these files, at the commit that was taken before where there is one."""
+        """Fetch the files that fit ``patterns``; returns the folder of the commit. A commit that was used before is kept."""
         revision = self.__dict__["folder"].name if "folder" in self.__dict__ else self.revision
         what = {"repo_type": "dataset", "revision": revision, "allow_patterns": patterns}
         return Path(library().snapshot_download(self.name, local_files_only=offline, **what))
 
     @contextmanager
     def _talking(self, expected: type[Exception] = UserError) -> Iterator[None]:
-        """Say in one line what the libraries fail of, but for what is ``expected``."""
+        """Turn the failures of the libraries into ``UserError`` of one line; the ``expected`` type passes unchanged."""
         errors = library().errors
         try:
             yield
@@ -266,7 +273,10 @@ class Repository:
 
 
 def library() -> Any:
-    """huggingface_hub, which says no more than how far it is. Raises ``UserError`` where ``datasets`` is not installed."""
+    """The library huggingface_hub, set to print errors and progress only.
+
+    Raises ``UserError`` where the package ``datasets`` is not installed.
+    """
     import importlib.util
 
     import huggingface_hub.errors
@@ -285,12 +295,12 @@ def _first(error: BaseException) -> str:
 
 
 def _names(word: str, path: str) -> bool:
-    """Whether a folder or file of the path is called so, or begins or ends so: ``corpus/0.parquet``, ``corpus.jsonl.gz``."""
+    """Whether the path holds ``word`` between separators (``/._-``): ``corpus/0.parquet``, ``corpus.jsonl.gz``."""
     return re.search(rf"(^|[/._-]){re.escape(word)}([/._-]|$)", path) is not None
 
 
 def _of_split(paths: list[str], split: str | None) -> list[str]:
-    """Those with the name of the split in their path; all, where none has the name of any and train is wanted."""
+    """The paths that hold the name of the split; all paths where ``train`` is wanted and no path names any split."""
     if split is None:
         return paths
     words = SPLIT_WORDS.get(split, (split,))
@@ -302,7 +312,7 @@ def _of_split(paths: list[str], split: str | None) -> list[str]:
 
 
 def _patterns(entry: dict[str, Any]) -> dict[str, list[str]]:
-    """Split -> patterns of files, of a configuration in a README; under "" those that name no split."""
+    """Split -> patterns of files, for a configuration in a README; "" -> the patterns that name no split."""
     given, folder = entry.get("data_files"), str(entry.get("data_dir") or "")
     below = f"{folder.strip('/')}/" if folder else ""
     patterns: dict[str, list[str]] = {}
@@ -320,11 +330,11 @@ def _patterns(entry: dict[str, Any]) -> dict[str, list[str]]:
 
 
 def _opened(path: Path) -> Any:
-    """The rows of a file, as the library ``datasets`` reads them in a stream."""
+    """The rows of a file as a stream of the library ``datasets``."""
     import datasets
 
     datasets.utils.logging.set_verbosity_error()
-    datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False  # else a place in the network is told that JSON is read
+    datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False  # else the library reports the use of JSON to a server
     ending = DATA.search(path.name)
     kind = ending[1] if ending else ""
     how = {"sep": "\t"} if kind == "tsv" else {}

@@ -1,13 +1,13 @@
 """Collections by their name on the Hugging Face hub, in three layouts.
 
-- ``huggingface``: corpus, queries and judgements as BEIR (``BeIR/scifact``, ``BeIR/scifact-qrels``) and MTEB
-  (``mteb/scifact``) have them.
-- ``huggingface_triples``: rows of query, positive and negative texts, as sentence-transformers' data sets have them. Texts
-  have no ids there: they get those of their content, and the same text is the same passage.
+- ``huggingface``: corpus, queries and judgements in the layout of BEIR (``BeIR/scifact``, ``BeIR/scifact-qrels``) and MTEB
+  (``mteb/scifact``).
+- ``huggingface_triples``: rows of query, positive and negative texts, the layout of sentence-transformers' data sets. The
+  texts have no ids; each gets the hash of its content as its id, so the same text is the same passage.
 - ``huggingface_documents``: rows of text (Wikipedia, BookCorpus) as documents, their paragraphs as passages.
 
-``hub.py`` says where the files come from. The identity of a collection is made of the digests of the files that are read,
-which the hub knows before they are fetched.
+``hub.py`` fetches and reads the files. The identity of a collection is a hash of the digests of its files, which the hub
+tells before the files are fetched.
 """
 
 import re
@@ -34,7 +34,7 @@ AUTO = "auto"
 IDS = ("_id", "id", "doc_id", "docid", "query_id", "qid")
 QUERY_IDS, PASSAGE_IDS = ("query-id", "query_id", "qid"), ("corpus-id", "corpus_id", "doc_id", "docid", "pid")
 GRADES = ("score", "relevance", "grade")
-COLUMNS = {  # what the columns of triples are called, the most telling first
+COLUMNS = {  # the possible names of the columns of triples, the most specific first
     "query": ("query", "anchor", "question", "title"),
     "positive": ("positive", "answer", "passage", "document", "text"),
     "negative": ("negative", "negatives"),
@@ -42,7 +42,7 @@ COLUMNS = {  # what the columns of triples are called, the most telling first
 
 
 class _OnTheHub(DataConfig):
-    """What the three have in common. ``revision``: commit, tag or branch; None: the commit in the cache, or the newest."""
+    """The base of the three layouts. ``revision``: commit, tag or branch; None: the commit in the cache, or the newest."""
 
     revision: str | None
 
@@ -50,42 +50,42 @@ class _OnTheHub(DataConfig):
 
     @property
     def called(self) -> str:
-        """The name without its owner; of a folder its name."""
+        """The name of the collection in tables: that of the data set without its owner, or that of the folder."""
         return expanded(self.name).name
 
     @cached_property
     def repository(self) -> Repository:
-        """The data set."""
+        """The data set on the hub, or its folder."""
         return Repository(self.name, self.revision, "data.name")
 
     @cached_property
     def chosen(self) -> dict[str, tuple[Repository, list[str]]]:
-        """What is read, by role: the data set and the files in it. Raises ``UserError`` where something is not there."""
+        """Role -> the data set and its files that are read. Raises ``UserError`` where a part does not exist."""
         raise NotImplementedError
 
     def input_files(self) -> list[InputFile]:
-        """None: what is read lies in the cache of the hub; see ``chosen``."""
+        """No files: the input lies in the cache of the hub. ``chosen`` lists its files."""
         return []
 
     def check(self) -> None:
-        """Raise ``UserError`` where a part of the data set is not there. Asks the hub where the cache does not know it."""
+        """Raise ``UserError`` where a part of the data set does not exist. The hub is asked where the cache cannot tell."""
         _ = self.chosen
 
     def fingerprint(self) -> str:
-        """Of each role the digests of its files, and the keys that matter."""
+        """The identity of the input: for each role the digests of its files, and the keys that matter."""
         return self._digest([[role, data.digests(paths)] for role, (data, paths) in self.chosen.items()])
 
     def wanted(self) -> list[WantedFile]:
-        """See ``DataConfig``."""
+        """Every file that is read, with its size and digest. Raises ``UserError`` as ``check``."""
         return list(dict.fromkeys(one for data, paths in self.chosen.values() for one in data.wanted(paths)))
 
     def fetch(self) -> None:
-        """See ``DataConfig``. What is there already is read for its digest."""
+        """Fetch missing files and check all files; a file that is there is hashed. Raises ``UserError`` on failure."""
         for data, paths in self.chosen.values():
             data.fetch(paths)
 
     def rows(self, role: str, total: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
-        """(place, row) of what is read for a role."""
+        """Yield (place, row) of every row of the files of ``role``. ``total``: their number, for progress; 0: not known."""
         data, paths = self.chosen[role]
         return data.rows(paths, total)
 
@@ -101,9 +101,13 @@ class Configs(BaseModel):
 
 
 class HuggingfaceSource(_OnTheHub):
-    """Corpus, queries and judgements. ``judgements``: the data set with the judgements, where they are in one of their own.
+    """Corpus, queries and judgements.
 
-    ``configs.qrels``: ``auto`` is ``qrels`` or ``default``; ``judgements``: ``auto`` is NAME-qrels where there is neither.
+    Attributes:
+        configs: the configurations of the data set. ``configs.qrels`` may be ``auto``: ``qrels`` or ``default``.
+        judgements: the data set of the judgements, where it is a separate one. ``auto`` is NAME-qrels where the data set
+            has neither of these two configurations.
+        splits: the name of each split.
     """
 
     format: Literal["huggingface"] = "huggingface"
@@ -115,7 +119,7 @@ class HuggingfaceSource(_OnTheHub):
 
     @cached_property
     def chosen(self) -> dict[str, tuple[Repository, list[str]]]:
-        """Judgements of each split, queries, corpus."""
+        """The files of the judgements of each split, of the queries and of the corpus, by role."""
         data, parts = self.repository, dict[str, tuple[Repository, list[str]]]()
         own = next((name for name in ("qrels", "default") if data.has(name)), None)
         judging, config = data, self.configs.qrels if self.configs.qrels != AUTO else own
@@ -129,12 +133,12 @@ class HuggingfaceSource(_OnTheHub):
         return parts | {"passages": (data, data.select(self.configs.corpus, None))}
 
     def expected(self) -> dict[str, int]:
-        """See ``DataConfig``: as the README of the data set has it."""
+        """The number of ``passages`` by the README of the data set; 0: not known."""
         return {"passages": self.repository.count(self.configs.corpus)}
 
 
 class Columns(BaseModel):
-    """The columns of triples; ``auto`` is the first of ``COLUMNS`` that is there. ``negative``: None = there are none."""
+    """The columns of triples. ``auto`` is the first existing name of ``COLUMNS``. ``negative``: None = no negatives."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -155,21 +159,21 @@ class HuggingfaceTriplesSource(_OnTheHub):
 
     @cached_property
     def chosen(self) -> dict[str, tuple[Repository, list[str]]]:
-        """The rows of each split."""
+        """The files of the rows of each split, by role."""
         named = self.splits.named().items()
         return {
             f"rows of {split}": (self.repository, self.repository.select(self.config, name)) for split, name in named
         }
 
     def gives_negatives(self) -> bool:
-        """Whether a column of them is named; only reading tells whether it is there."""
+        """Whether a column of negatives is named. Only reading tells whether the column exists."""
         return self.columns.negative is not None
 
 
 class HuggingfaceDocumentsSource(_OnTheHub):
-    """Rows of text. ``rows``: so many of them make a document, where a row is a sentence (BookCorpus).
+    """Rows of text. ``rows_per_document`` rows make a document; more than 1 is for rows that are sentences (BookCorpus).
 
-    A paragraph ends at a blank line; one of fewer than ``minimum_words`` words is joined to the next.
+    A paragraph ends at a blank line; a paragraph of fewer than ``minimum_words`` words is joined to the next.
     """
 
     format: Literal["huggingface_documents"] = "huggingface_documents"
@@ -184,11 +188,11 @@ class HuggingfaceDocumentsSource(_OnTheHub):
 
     @cached_property
     def chosen(self) -> dict[str, tuple[Repository, list[str]]]:
-        """The rows."""
+        """The files of the rows, under the role ``documents``."""
         return {"documents": (self.repository, self.repository.select(self.config, self.split))}
 
     def judged_splits(self) -> set[str]:
-        """None: there are no queries."""
+        """No splits: there are no queries."""
         return set()
 
 
@@ -202,7 +206,7 @@ def read(config: HuggingfaceSource, writer: "CollectionWriter") -> None:
     for split in config.splits.named():
         _read_qrels(config, split, known, writer)
     for place, identifier, _, text in _texts(config, "queries") if has_queries else ():
-        if id_hash(identifier) in known:  # one may stand in the files of several splits
+        if id_hash(identifier) in known:  # a query may stand in the files of several splits
             known.remove(id_hash(identifier))
             writer.add_query(Query(identifier, text), place)
     for place, identifier, title, text in _texts(config, "passages", config.repository.count(config.configs.corpus)):
@@ -210,7 +214,7 @@ def read(config: HuggingfaceSource, writer: "CollectionWriter") -> None:
 
 
 def _read_qrels(config: HuggingfaceSource, split: str, known: set[int], writer: "CollectionWriter") -> None:
-    """Add the judgements of a split; those of unknown queries, and of queries without any positive, are left out."""
+    """Add the judgements of a split. Judgements of unknown queries, and of queries without a positive, are left out."""
     positive = {query for query, _, _, grade, _ in _judgements(config, split) if grade > 0}
     for query, name, passage, grade, place in _judgements(config, split):
         if query in known and query in positive:
@@ -220,7 +224,7 @@ def _read_qrels(config: HuggingfaceSource, split: str, known: set[int], writer: 
 
 
 def _judgements(config: HuggingfaceSource, split: str) -> Iterator[tuple[int, str, str, int, str]]:
-    """(hash of the query's id, query, passage, grade, place) of each judgement."""
+    """Yield (hash of the query id, query id, passage id, grade, place) of each judgement."""
     from condensery.text.ids import id_hash
 
     for place, row in config.rows(f"qrels of {split}"):
@@ -229,9 +233,9 @@ def _judgements(config: HuggingfaceSource, split: str) -> Iterator[tuple[int, st
 
 
 def _texts(config: HuggingfaceSource, role: str, total: int = 0) -> Iterator[tuple[str, str, str, str]]:
-    """(place, id, title, text) of each passage or query.
+    """Yield (place, id, title, text) of each passage or query.
 
-    Raises ``UserError`` where a number and a text are the same id.
+    Raises ``UserError`` where a number and a text are written as the same id.
     """
     from condensery.text.ids import OneKind
 
@@ -244,7 +248,7 @@ def _texts(config: HuggingfaceSource, role: str, total: int = 0) -> Iterator[tup
 
 
 def read_triples(config: HuggingfaceTriplesSource, writer: "CollectionWriter") -> None:
-    """Fetch and read rows of texts into ``writer``: of each text one passage, of each query one, by their content."""
+    """Fetch rows of texts and read them into ``writer``. Equal texts become one passage, and equal queries one query."""
     config.fetch()
     passages, queries = set[int](), set[int]()
 
@@ -275,7 +279,7 @@ def read_triples(config: HuggingfaceTriplesSource, writer: "CollectionWriter") -
 
 
 def _negatives(row: dict[str, Any], column: str | None) -> Iterable[str]:
-    """The texts of the columns ``negative``, ``negative_1``, ..., or of lists in them."""
+    """The texts of the columns ``negative``, ``negative_1``, ...; a column may hold a list of texts."""
     names = [] if column is None else _column("negative", column)
     for name, value in row.items():
         if re.sub(r"_\d+$", "", name) in names:
@@ -283,7 +287,7 @@ def _negatives(row: dict[str, Any], column: str | None) -> Iterable[str]:
 
 
 def read_documents(config: HuggingfaceDocumentsSource, writer: "CollectionWriter") -> None:
-    """Fetch and read rows of text into ``writer``: passages ``<document>#<number>``, numbered from 0."""
+    """Fetch rows of text and read them into ``writer``. Passages have the ids ``<document>#<number>``, from 0."""
     config.fetch()
     for place, name, title, text in _documents(config):
         blocks = ((place, "\n".join(lines)) for lines in _blocks(text))
@@ -295,7 +299,7 @@ def read_documents(config: HuggingfaceDocumentsSource, writer: "CollectionWriter
 
 
 def _documents(config: HuggingfaceDocumentsSource) -> Iterator[tuple[str, str, str, str]]:
-    """(place, id, title, text) of each document. Their ids are their numbers: those of a data set need not differ."""
+    """Yield (place, id, title, text) of each document. The id is its number, for ids of a data set need not differ."""
     first, texts = "", list[str]()
     number = 0
     for place, row in config.rows("documents", config.repository.count(config.config)):
@@ -310,7 +314,7 @@ def _documents(config: HuggingfaceDocumentsSource) -> Iterator[tuple[str, str, s
 
 
 def _blocks(text: str) -> Iterator[list[str]]:
-    """The lines of each run without a blank one between them."""
+    """Yield the lines of each paragraph; a paragraph ends at a blank line."""
     lines = list[str]()
     for line in [*text.splitlines(), ""]:
         if not is_blank(line):
@@ -325,7 +329,7 @@ def _column(role: str, given: str) -> tuple[str, ...]:
 
 
 def _field(row: dict[str, Any], names: tuple[str, ...], place: str) -> Any:
-    """The first of these columns that is there; ``UserError`` where none is."""
+    """The value of the first of the columns ``names`` that is not null. Raises ``UserError`` where there is none."""
     for name in names:
         if row.get(name) is not None:
             return row[name]

@@ -1,13 +1,13 @@
 """Collections by their id in the library ir_datasets (MacAvaney et al. 2021): MS MARCO, BEIR, DPR's Wikipedia, mMARCO.
 
-The library knows where each file lies, its size and its MD5, and how it is read; the files lie in ``$IR_DATASETS_HOME``
-(by default ``~/.ir_datasets``). Every file that is read is first fetched whole (``system/downloads.py``) and checked. The
-identity of a collection is made of these digests, so that it is known before anything is fetched.
+The library knows the address, size and MD5 of each file, and how to read it. The files lie in ``$IR_DATASETS_HOME`` (by
+default ``~/.ir_datasets``). Every file is first fetched whole (``system/downloads.py``) and checked. The identity of a
+collection is a hash of these digests, so it is known before anything is fetched.
 
-Texts may differ by characters from those of the published files: the library mends the broken encoding of MS MARCO's
-passages, and takes MS MARCO's documents from the file in TREC's format.
+Texts may differ in single characters from the published files. The library repairs the broken encoding of MS MARCO's
+passages, and reads MS MARCO's documents from the file in TREC's format.
 
-Tests serve small files in the place of the real ones.
+Tests serve small files in the place of the real files.
 """
 
 import difflib
@@ -26,7 +26,7 @@ from condensery.text.sizes import CHARACTERS, READ, UNPACKED, CollectionSizes
 from condensery.text.source import DataConfig, WantedFile
 
 AUTO = "auto"
-CANDIDATES = {  # what a split is called in ir_datasets, the best first; "": the collection's own queries
+CANDIDATES = {  # the names of a split in ir_datasets, the best first; "": the collection's own queries
     "train": ("train",),
     "dev": ("dev",),
     "test": ("test", "dev/small", "dev", ""),
@@ -34,17 +34,17 @@ CANDIDATES = {  # what a split is called in ir_datasets, the best first; "": the
     "dl20": ("trec-dl-2020/judged",),
 }
 ON_DEV = ("beir/msmarco",)  # BEIR reports MS MARCO on its dev queries; its test queries are TREC's of 2019
-RELEVANT_FROM = {"msmarco-passage": 2, "msmarco-passage-v2": 2}  # of TREC's grades, as its tables take them
+RELEVANT_FROM = {"msmarco-passage": 2, "msmarco-passage-v2": 2}  # lowest relevant grade, as in TREC's own tables
 GRADED = {"dl19", "dl20"}
 DPR = "dpr-w100"
-CALLED = {  # what the tables of this project call them
+CALLED = {  # id -> name in the tables of this project
     "msmarco-passage": "msmarco",
     "msmarco-document": "msmarco-documents",
     f"{DPR}/natural-questions": "nq",
     f"{DPR}/trivia-qa": "triviaqa",
     "beir/webis-touche2020/v2": "webis-touche2020",
 }
-NOT_IN_BEIR = {  # the four of BEIR's eighteen whose texts are not free
+NOT_IN_BEIR = {  # the four of BEIR's eighteen data sets whose texts are not free
     "beir/bioasq": "register at http://participants-area.bioasq.org, then data=beir data.root=FOLDER",
     "beir/signal1m": "ask Signal AI (https://research.signal-ai.com), then data=beir data.root=FOLDER",
     "beir/trec-news": "data.name=wapo/v2/trec-news-2019; ask NIST (https://trec.nist.gov/data/wapost/)",
@@ -53,7 +53,7 @@ NOT_IN_BEIR = {  # the four of BEIR's eighteen whose texts are not free
 
 
 class IrSplits(BaseModel):
-    """For each split an id of ir_datasets, with or without that of the collection before it; None: no such split.
+    """For each split an id of ir_datasets, with or without the id of the collection before it; None: no such split.
 
     ``auto`` is the first of ``CANDIDATES`` that the library has.
     """
@@ -69,7 +69,13 @@ class IrSplits(BaseModel):
 
 @dataclass(frozen=True)
 class Part:
-    """Documents, queries or judgements: what for (``passages``, ``qrels of train``), the id, and what reads them."""
+    """Documents, queries or judgements of the library.
+
+    Attributes:
+        role: the purpose, such as ``passages`` or ``qrels of train``.
+        id: the id in ir_datasets.
+        handler: the library's object that reads them.
+    """
 
     role: str
     id: str
@@ -77,10 +83,13 @@ class Part:
 
 
 class IrDatasetsSource(DataConfig):
-    """A collection of ir_datasets. ``documents``: the id of another one whose documents are the text for pre-training.
+    """A collection of ir_datasets.
 
-    ``relevant_from``: the lowest grade of dl19 and dl20 that counts as relevant. ``positives``: ``first`` takes the first
-    judged positive of a query alone, as DPR trains.
+    Attributes:
+        splits: the id of each split.
+        documents: the id of another collection, whose documents are the text for pre-training.
+        relevant_from: the lowest grade of dl19 and dl20 that counts as relevant.
+        positives: ``first`` takes only the first judged positive of a query, as DPR's training does.
     """
 
     format: Literal["ir_datasets"] = "ir_datasets"
@@ -93,13 +102,13 @@ class IrDatasetsSource(DataConfig):
 
     @property
     def called(self) -> str:
-        """As the same data are called that come from a folder: ``scifact``, ``cqadupstack/android``, ``nq``."""
+        """The name of the collection in tables, the same as from a folder: ``scifact``, ``cqadupstack/android``, ``nq``."""
         name = CALLED.get(self.name, self.name)
         return name.removeprefix("beir/") if name.startswith("beir/") else name.replace("/", "-")
 
     @cached_property
     def parts(self) -> dict[str, Part]:
-        """What is read, by role: judgements and queries of each split, the passages, the documents.
+        """The parts that are read, by role: judgements and queries of each split, the passages, the documents.
 
         Raises ``UserError`` where the library is not installed, or does not know an id.
         """
@@ -120,7 +129,7 @@ class IrDatasetsSource(DataConfig):
         return parts
 
     def _with_docs(self, name: str, key: str) -> str:
-        """The id itself, or the first part of it whose collection has documents."""
+        """The id itself, or the longest beginning of it that names a collection with documents."""
         data = load(name)
         if data is not None and data.has("docs"):
             return name
@@ -137,7 +146,7 @@ class IrDatasetsSource(DataConfig):
         raise UserError(f"{key}: ir_datasets has no documents called {shown(name)!r}; {named}")
 
     def _split_ids(self) -> dict[str, str]:
-        """Split -> id, of the splits that are wanted and there."""
+        """Split -> id, for the splits that are wanted and that the library has."""
         id_of = {}
         for split, given in self.splits:
             if given == AUTO:
@@ -154,16 +163,16 @@ class IrDatasetsSource(DataConfig):
         return id_of
 
     def _test_is_dev(self) -> bool:
-        """Whether the dev queries are what is tested on."""
+        """Whether the dev queries serve as test queries."""
         return self.splits.test == AUTO and not _judges(f"{self.name}/test")
 
     @property
     def from_dpr(self) -> bool:
-        """Whether it is DPR's Wikipedia: quoted texts, answers, hard negatives, queries that are numbers."""
+        """Whether this is DPR's Wikipedia, with quoted texts, answers, hard negatives and numbers as query ids."""
         return self.name.split("/")[0] == DPR
 
     def lowest_grade(self, split: str) -> int | None:
-        """The lowest grade that counts as relevant, of a split whose grades are TREC's."""
+        """The lowest grade of ``split`` that counts as relevant; None where the grades are not TREC's."""
         if split not in GRADED:
             return None
         if isinstance(self.relevant_from, int):
@@ -172,40 +181,43 @@ class IrDatasetsSource(DataConfig):
 
     @property
     def only_first(self) -> bool:
-        """Whether the first positive of a query alone is taken."""
+        """Whether only the first positive of a query is taken."""
         return self.positives == "first" or (self.positives == AUTO and self.from_dpr)
 
     def judged_splits(self) -> set[str]:
-        """Those that the library has."""
+        """The wanted splits that the library has."""
         return {role.removeprefix("qrels of ") for role in self.parts if role.startswith("qrels of ")}
 
     def answered_splits(self) -> set[str]:
-        """Those whose queries have answers (DPR's)."""
+        """The splits whose queries have answers (DPR's collections)."""
         parts = [part for role, part in self.parts.items() if role.startswith("queries of ")]
         return {
             part.role.removeprefix("queries of ") for part in parts if "answers" in part.handler.queries_cls()._fields
         }
 
     def gives_negatives(self) -> bool:
-        """Whether it is DPR's."""
+        """Whether the input names hard negatives: DPR's collections do."""
         return self.from_dpr and bool(self.judged_splits())
 
     def check(self) -> None:
-        """Raise ``UserError`` for an unknown id, and for every file that can only be fetched by hand and is not there."""
+        """Raise ``UserError`` for an unknown id, and for missing files that can only be fetched by hand."""
         wanted = [one for one in self.downloads() if not one.urls and not one.path.exists()]
         if wanted:
             files = "; ".join(f"{one.path}: {one.by_hand}" for one in wanted)
             raise UserError(f"data.name={self.name}: {len(wanted)} of its files can only be fetched by hand: {files}")
 
     def fingerprint(self) -> str:
-        """Of each part the id and the digests of its files, and the keys that matter; nothing is fetched."""
+        """The identity of the input: for each part its id and the digests of its files, and the keys that matter.
+
+        Nothing is fetched for it.
+        """
         self.check()
         content: list[Any] = [[part.role, part.id, _digests(part)] for part in self.parts.values()]
         content += [[split, self.lowest_grade(split)] for split in sorted(self.judged_splits() & GRADED)]
         return self._digest([*content, ["first positive"] if self.only_first else []])
 
     def input_files(self) -> list[InputFile]:
-        """None: what is read is known by its id; see ``downloads``."""
+        """No files: the input is known by its id. ``downloads`` lists the files."""
         return []
 
     def downloads(self) -> list[Download]:
@@ -214,7 +226,7 @@ class IrDatasetsSource(DataConfig):
         return list({one.path: one for one in files}.values())
 
     def wanted(self) -> list[WantedFile]:
-        """See ``DataConfig``; sizes are those that the library knows."""
+        """Every file that is read, with the size and digest that the library knows. Raises ``UserError`` as ``check``."""
         self.check()
         return [
             WantedFile(one.path, one.bytes_whole, one.path.exists(), one.md5 or "", "".join(one.urls[:1]))
@@ -222,7 +234,10 @@ class IrDatasetsSource(DataConfig):
         ]
 
     def fetch(self) -> None:
-        """See ``DataConfig``. What is there already is read for its digest, a gigabyte in some two seconds."""
+        """Fetch missing files and check all files. A file that is there is hashed: a gigabyte in some two seconds.
+
+        Raises ``UserError`` as ``DataConfig.fetch``.
+        """
         self.check()
         downloads = self.downloads()
         check_space(downloads, "data.name")
@@ -233,7 +248,7 @@ class IrDatasetsSource(DataConfig):
             fetch(download, "data.name")
 
     def sizes(self) -> CollectionSizes:
-        """See ``DataConfig``: counts as the library has them; lengths of texts by the bytes of their files."""
+        """The size of the collection: counts from the library, lengths of texts from the bytes of their files."""
         counts, tokens = self.expected(), dict[str, float]()
         for role, number in counts.items():
             packed = sum(one.bytes_whole for one in downloads_of(self.parts[role].handler))
@@ -243,7 +258,7 @@ class IrDatasetsSource(DataConfig):
             role[len("queries of ") :]: part for role, part in self.parts.items() if role.startswith("queries of ")
         }
         known = {split: load(part.id).metadata() for split, part in query_parts.items()}
-        # a split may have queries that nobody judged: there are no more judged ones than judgements
+        # a split may have unjudged queries; there are at most as many judged queries as judgements
         queries = {
             split: min(one.get(kind, {}).get("count", 0) for kind in ("queries", "qrels"))
             for split, one in known.items()
@@ -259,13 +274,16 @@ class IrDatasetsSource(DataConfig):
         )
 
     def expected(self) -> dict[str, int]:
-        """See ``DataConfig``; ``documents`` too."""
+        """The number of ``passages`` and of ``documents`` that the library knows; 0: not known."""
         parts = [self.parts[role] for role in ("passages", "documents") if role in self.parts]
         return {part.role: load(part.id).metadata().get("docs", {}).get("count", 0) for part in parts}
 
 
 def knows(name: str) -> bool:
-    """Whether the library is installed and has a collection of this name, or says how to get it by hand."""
+    """Whether a collection of this name is known.
+
+    The library has it, or this module says how to get it by hand. False where the library is not installed.
+    """
     try:
         return load(name) is not None or name in NOT_IN_BEIR or name.startswith(f"{DPR}/")
     except UserError:
@@ -278,6 +296,6 @@ def _judges(identifier: str) -> bool:
 
 
 def _digests(part: Part) -> list[str]:
-    """What tells the files of a part: their MD5, or the hash of their content where they are one's own."""
+    """The digests of the files of a part: the published MD5, or a hash of the content for a user's own files."""
     own = [one.path for one in downloads_of(part.handler) if one.md5 is None and one.path.is_file()]
     return sorted([one.md5 for one in downloads_of(part.handler) if one.md5] + content_hashes(own))

@@ -1,6 +1,6 @@
-"""The inside of the library ir_datasets: its data sets by id, and the files that it reads of each.
+"""Access to the library ir_datasets: its data sets by id, and the files that it reads for each.
 
-Its ids, file names, sizes and MD5 are those of ir_datasets 0.6.3.
+The ids, file names, sizes and MD5 digests are those of ir_datasets 0.6.3.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from condensery.system.downloads import Download
 
 
 def library() -> Any:
-    """ir_datasets, which says no more than what is wrong. Raises ``UserError`` where it is not installed."""
+    """The library ir_datasets, set to print errors only. Raises ``UserError`` where it is not installed."""
     try:
         import ir_datasets
     except ModuleNotFoundError as error:
@@ -21,7 +21,7 @@ def library() -> Any:
         raise UserError(
             "data.format=ir_datasets: the package ir_datasets is not installed; pip install ir_datasets ijson"
         ) from None
-    # not "starting", "finished" and the terms of use, which IrDatasetsSource.fetch prints
+    # hides "starting", "finished" and the terms of use; IrDatasetsSource.fetch prints the terms
     ir_datasets.log.easy().logger().setLevel("ERROR")
     return ir_datasets
 
@@ -35,9 +35,9 @@ def load(identifier: str) -> Any:
 
 
 def files_of(handler: Any) -> Iterator[Any]:
-    """The library's ``Download`` objects that a handler reads, and ``LocalDownload`` of data sets of one's own.
+    """Yield the library's ``Download`` objects that a handler reads, and ``LocalDownload`` objects of local data sets.
 
-    The library has no list of them; they lie in the attributes of the handlers and of what unpacks.
+    The library has no list of them; they are attributes of the handlers and of the objects that unpack files.
     """
     util = library().util
     seen, left = set[int](), [handler]
@@ -59,7 +59,10 @@ def files_of(handler: Any) -> Iterator[Any]:
 
 
 def downloads_of(handler: Any) -> Iterator[Download]:
-    """The files that a handler reads. The library is told to keep each in a file, also those it would fetch anew."""
+    """Yield the files that a handler reads.
+
+    The library is set to keep each download in a file, also those that it would otherwise fetch anew each time.
+    """
     util = library().util
     for one in files_of(handler):
         if isinstance(one, util.LocalDownload):
@@ -69,7 +72,7 @@ def downloads_of(handler: Any) -> Iterator[Download]:
             one._cache_path = str(util.home_path() / "downloads" / one.expected_md5)
             one._stream = False
         if one._cache_path is None:
-            continue  # without a digest it is the library that fetches it, while it reads
+            continue  # without a digest the library itself fetches the file while it reads
         places = [place for place in one.mirrors if isinstance(place, util.RequestsDownload)]
         local = [place._message for place in one.mirrors if isinstance(place, util.LocalDownload) and not places]
         yield Download(

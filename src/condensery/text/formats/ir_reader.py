@@ -1,4 +1,4 @@
-"""Reading a collection of ir_datasets (``ir_datasets.py``): its documents, queries and judgements, row by row."""
+"""Reads a collection of ir_datasets (``ir_datasets.py``): its documents, queries and judgements, row by row."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,12 +15,15 @@ from condensery.text.records import Document, Passage, Query
 from condensery.text.writer import CollectionWriter
 
 LARGE = 1_000_000  # passages
-EVERY = 1000  # rows after which progress is told
+EVERY = 1000  # rows between two reports of progress
 
 
 @contextmanager
 def _reading(part: Part) -> Iterator[None]:
-    """Say in one line what the library fails of while it reads. Its own bars are shown where ours is one."""
+    """Turn a failure of the library while it reads into a ``UserError`` of one line.
+
+    The library's own progress bars are shown only where our progress is a bar too.
+    """
 
     shown = tqdm.__init__
     if style() != "bar":
@@ -41,7 +44,7 @@ def _reading(part: Part) -> Iterator[None]:
 
 
 def _rows(part: Part, kind: str, total: int = 0) -> Iterator[tuple[str, Any]]:
-    """(place, row) of what the library reads: ``docs``, ``queries`` or ``qrels``."""
+    """Yield (place, row) of every row of ``kind`` that the library reads: ``docs``, ``queries`` or ``qrels``."""
     with _reading(part), progress(f"reading {part.id}", total, kind) as task:
         for number, row in enumerate(getattr(part.handler, f"{kind}_iter")(), start=1):
             yield f"{part.id} {kind}:{number}", row
@@ -84,12 +87,12 @@ def read(config: IrDatasetsSource, writer: CollectionWriter) -> None:
 
 
 def _name(config: IrDatasetsSource, split: str, identifier: str) -> str:
-    """The id of a query; DPR's, which are places in the file of a split, are named as ``text/formats/dpr.py`` names them."""
+    """The id of a query. DPR's ids are places in the file of a split; they get the names of ``text/formats/dpr.py``."""
     return f"{split}-{identifier}" if config.from_dpr else identifier
 
 
 def _read_qrels(config: IrDatasetsSource, split: str, writer: CollectionWriter) -> None:
-    """Add the judgements of a split; those of unknown queries, and of queries without any positive, are left out."""
+    """Add the judgements of a split. Judgements of unknown queries, and of queries without a positive, are left out."""
 
     part = config.parts[f"qrels of {split}"]
     known = {id_hash(row.query_id) for _, row in _rows(config.parts[f"queries of {split}"], "queries")}
@@ -106,7 +109,7 @@ def _read_qrels(config: IrDatasetsSource, split: str, writer: CollectionWriter) 
             if hard[0] != name:
                 writer.add_negatives(*hard, place) if hard[1] else None
                 hard = name, []
-            hard[1].extend([row.doc_id] * (row.relevance == 0))  # -1: drawn at random
+            hard[1].extend([row.doc_id] * (row.relevance == 0))  # grade -1: negatives drawn at random
         elif not (config.only_first and query in done):
             done.add(query)
             writer.add_judgement(split, name, row.doc_id, row.relevance, place)
@@ -119,7 +122,7 @@ def _read_qrels(config: IrDatasetsSource, split: str, writer: CollectionWriter) 
 
 
 def _text(row: Any) -> tuple[str, str]:
-    """(title, text) of a document or query; what has fields of another kind says itself what its text is."""
+    """(title, text) of a document or query. A row with other fields gives its text by ``default_text``."""
     fields = type(row)._fields
     for name in ("text", "body"):
         if name in fields:
@@ -132,6 +135,6 @@ def _answers(row: Any) -> tuple[str, ...]:
 
 
 def unquoted(field: str) -> str:
-    """A field of a file of columns in which fields may be "quoted", without its quotes. The library leaves them."""
+    """Remove the quotes of a field, as the library leaves them: fields of a file of columns may be "quoted"."""
     whole = len(field) > 1 and field.startswith('"') and field.endswith('"')
     return field[1:-1].replace('""', '"') if whole else field

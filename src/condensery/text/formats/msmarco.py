@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 PAGE = "https://microsoft.github.io/msmarco/"
 ARCHIVE = "collectionandqueries.tar.gz"
 ARCHIVED = {"collection.tsv", "queries.train.tsv", "queries.dev.tsv", "queries.dev.small.tsv", "queries.eval.tsv"}
-# Bajaj et al. 2016 and the page above; tokens by the sizes of the files
+# numbers: Bajaj et al. 2016 and the page above; tokens: from the sizes of the files
 PUBLISHED = CollectionSizes(8_841_823, 76, None, None, {"train": 502_939, "test": 6_980}, reading=370, published=True)
 PUBLISHED_DOCUMENTS = CollectionSizes(
     3_213_835, 1_550, None, None, {"train": 367_013, "test": 5_193}, reading=2_700, published=True
 )
-NO_TITLE = "-"  # what the published files of titles write for a passage without one
+NO_TITLE = "-"  # the mark of a passage without a title in the published files of titles
 
 
 class Questions(BaseModel):
@@ -43,7 +43,7 @@ class Questions(BaseModel):
 
 
 class GradedQuestions(Questions):
-    """The files of a split that need not be there, and the lowest grade that counts as relevant."""
+    """The files of a graded split, which may be missing, and the lowest grade that counts as relevant."""
 
     relevant_from: int
 
@@ -51,7 +51,7 @@ class GradedQuestions(Questions):
 class MarcoSplits(BaseModel):
     """The files of each split, or ``None`` when the split is not wanted.
 
-    ``dl19``, ``dl20``: the graded judgements of TREC's Deep Learning Tracks, read where their qrels are.
+    ``dl19``, ``dl20``: the graded judgements of TREC's Deep Learning Tracks, read where their qrels files exist.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -68,7 +68,7 @@ class MarcoSplits(BaseModel):
         return {split: questions for split, questions in splits.items() if questions}
 
     def here(self, folder: Path) -> dict[str, Questions]:
-        """The splits that are wanted, but for those of TREC that ``folder`` does not hold."""
+        """The splits that are wanted, without the graded splits of TREC whose qrels ``folder`` does not hold."""
         return {
             split: questions
             for split, questions in self.named().items()
@@ -77,21 +77,21 @@ class MarcoSplits(BaseModel):
 
 
 class _Marco(FolderSource):
-    """What both collections have: queries and judgements in native files."""
+    """The base of both collections: queries and judgements in native files."""
 
     splits: MarcoSplits
 
     def published_sizes(self) -> CollectionSizes:
-        """Of the official files."""
+        """The published sizes of the official files."""
         raise NotImplementedError
 
     def sizes(self) -> CollectionSizes:
-        """See ``DataConfig``; as they were published where a file is missing."""
+        """The size of the collection; the published size where a file is missing."""
         files = self.input_files()
         return self.published_sizes() if any(not file.existing_path() for file in files) else counted(files)
 
     def judged_splits(self) -> set[str]:
-        """See ``Source``: those of TREC where their files are."""
+        """The splits that will have judgements; the splits of TREC only where their files exist."""
         return set(self.splits.here(self.folder))
 
     def _digest(self, content: Any) -> str:
@@ -100,15 +100,18 @@ class _Marco(FolderSource):
         return super()._digest([content, graded] if graded else content)
 
     def check(self) -> None:
-        """One ``UserError`` that names every missing file and how to get it."""
+        """Raise one ``UserError`` that names every missing file and how to get it."""
         check_files(self, self.input_files())
 
 
 class MarcoSource(_Marco):
     """The passage collection: ``collection.tsv`` (pid, passage), queries (qid, query) and qrels (qid, 0, pid, grade).
 
-    ``titles``: a file of pid and title; ``documents``: ``msmarco-docs.tsv`` as the text for pre-training; ``triples``:
-    the official triples of ids, which the stage of that name reads. Each may be ``None``.
+    Attributes:
+        collection: the file of passages.
+        titles: a file of pid and title, or ``None``.
+        documents: ``msmarco-docs.tsv`` as the text for pre-training, or ``None``.
+        triples: the official triples of ids, which the stage ``triples`` reads, or ``None``.
     """
 
     format: Literal["msmarco"] = "msmarco"
@@ -130,7 +133,7 @@ class MarcoSource(_Marco):
         return files + question_files(self.folder, self.splits)
 
     def published_sizes(self) -> CollectionSizes:
-        """See ``_Marco``."""
+        """The published sizes of the passages and, where ``documents`` is named, of the documents."""
         whole = PUBLISHED_DOCUMENTS
         reading = (PUBLISHED.reading or 0) + (whole.reading or 0)
         return (
@@ -144,13 +147,13 @@ class MarcoSource(_Marco):
         return marco_file("triples", self.folder, self.triples, "; or set data.triples=null") if self.triples else None
 
     def check(self) -> None:
-        """One ``UserError`` that names every missing file, the triples included, and how to get it."""
+        """Raise one ``UserError`` that names every missing file, the triples included, and how to get it."""
         triples = self.triples_file()
         check_files(self, [*self.input_files(), *([triples] if triples else [])])
 
 
 class MarcoDocumentsSource(_Marco):
-    """The document collection as what is searched: ``msmarco-docs.tsv`` (docid, url, title, body)."""
+    """The document collection, whose documents are searched: ``msmarco-docs.tsv`` (docid, url, title, body)."""
 
     format: Literal["msmarco_documents"] = "msmarco_documents"
     documents: str
@@ -162,18 +165,18 @@ class MarcoDocumentsSource(_Marco):
         return [marco_file("documents", self.folder, self.documents), *question_files(self.folder, self.splits)]
 
     def published_sizes(self) -> CollectionSizes:
-        """See ``_Marco``."""
+        """The published sizes of the document collection."""
         return PUBLISHED_DOCUMENTS
 
 
 def marco_file(role: str, folder: Path, name: str, otherwise: str = "") -> InputFile:
-    """A file of MS MARCO with the way to get it."""
+    """A file of MS MARCO with a hint how to get it; ``otherwise`` is added to the hint."""
     plain = Path(name).name.removesuffix(".gz")
     return InputFile(role, folder / name, (f": in {ARCHIVE}" if plain in ARCHIVED else "") + otherwise)
 
 
 def question_files(folder: Path, splits: MarcoSplits) -> list[InputFile]:
-    """The files of queries and judgements of the splits that are wanted and, where they are TREC's, there."""
+    """The files of queries and judgements of the wanted splits; the splits of TREC only where their files exist."""
     files = []
     for split, questions in splits.here(folder).items():
         files.append(marco_file(f"queries of {split}", folder, questions.queries))
@@ -182,7 +185,7 @@ def question_files(folder: Path, splits: MarcoSplits) -> list[InputFile]:
 
 
 def check_files(config: FolderSource, files: list[InputFile]) -> None:
-    """One ``UserError`` that names every file which is not there and where the official ones are."""
+    """Raise one ``UserError`` that names every missing file and the page of the official files."""
     missing = missing_files(files)
     if missing:
         count = f"{len(missing)} file{'s are' if len(missing) > 1 else ' is'} missing"
@@ -206,7 +209,7 @@ def read_questions(splits: MarcoSplits, files: list[InputFile], writer: "Collect
     for path in paths:
         for place, (identifier, text) in read_columns(path, ["query id", "query"]):
             known = seen.get(identifier)
-            if known is None or known[0].startswith(f"{path}:"):  # twice in one file is for the writer to report
+            if known is None or known[0].startswith(f"{path}:"):  # the writer reports ids that occur twice in one file
                 writer.add_query(Query(identifier, text), place)
             elif known[1] != hash(text):
                 raise UserError(f"{place}: the query id {identifier} has another text at {known[0]}")
@@ -226,7 +229,10 @@ def read_qrels(path: Path, split: str, writer: "CollectionWriter") -> None:
 
 
 class Titles:
-    """Titles by passage id out of a file in the order of the collection (any other order works, held in memory)."""
+    """Titles by passage id, from a file in the order of the collection.
+
+    Any other order works too; then titles that are read too early wait in memory.
+    """
 
     def __init__(self, path: Path) -> None:
         self._lines = read_columns(path, ["passage id", "title"])
@@ -234,7 +240,7 @@ class Titles:
         self.matched = self.missing = 0
 
     def of(self, identifier: str) -> str:
-        """The title of a passage, empty where the file has none for it."""
+        """The title of a passage; empty where the file has no title for it."""
         if identifier in self._ahead:
             self.matched += 1
             return self._ahead.pop(identifier)

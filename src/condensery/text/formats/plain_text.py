@@ -1,4 +1,4 @@
-"""A folder of plain text: every ``.txt`` and ``.md`` file is a document, its paragraphs are the passages."""
+"""A folder of plain text: every ``.txt`` and ``.md`` file is a document, and its paragraphs are the passages."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -27,11 +27,11 @@ ENDINGS = (".txt", ".md", ".txt.gz", ".md.gz")
 
 
 class TextSource(FolderSource):
-    """A folder of text files, searched to any depth (hidden files and folders aside).
+    """A folder of text files. All folders below it are read too, except hidden files and folders.
 
-    A paragraph ends at a blank line. One of fewer than ``minimum_words`` words (a heading, a caption) is joined to the
-    next paragraph of its file. Queries and judgements, where wanted, lie in the root as in a BEIR folder and name
-    passages as ``<file>#<number>``.
+    A paragraph ends at a blank line. A paragraph of fewer than ``minimum_words`` words (a heading, a caption) is joined to
+    the next paragraph of its file. Queries and judgements, where wanted, lie in the root as in a BEIR folder; judgements
+    name passages as ``<file>#<number>``.
     """
 
     format: Literal["text"] = "text"
@@ -41,13 +41,13 @@ class TextSource(FolderSource):
     outside_identity: ClassVar[set[str]] = {"root", "splits"}
 
     def text_files(self) -> list[tuple[str, Path]]:
-        """(path below the root in NFC, path) of every text file, sorted, so that the order is the same on every machine."""
+        """(path below the root in NFC, path) of every text file, sorted: the order is the same on every machine."""
         files = []
         for path in self.folder.rglob("*"):
             below = path.relative_to(self.folder)
             hidden = any(part.startswith(".") for part in below.parts)
             if path.name.endswith(ENDINGS) and not hidden and standing(path) != FOLDER:
-                files.append((normalize("NFC", below.as_posix()), path))  # a Mac may write é as e and a mark
+                files.append((normalize("NFC", below.as_posix()), path))  # a Mac may store é as e and a mark
         return sorted(files)
 
     def input_files(self) -> list[InputFile]:
@@ -56,12 +56,15 @@ class TextSource(FolderSource):
         return texts + question_files(self.folder, self.splits)
 
     def _digest(self, content: Any) -> str:
-        # their paragraphs were joined into one passage before; all other collections are still known
+        # earlier versions joined unspaced texts into one passage, so their fingerprints change; all others stay valid
         files = [path for _, path in self.text_files()]
         return super()._digest([content, "unspaced"] if any(map(_is_unspaced, files)) else content)
 
     def check(self) -> None:
-        """As ``FolderSource.check``; a folder without text files is a ``UserError`` too."""
+        """Raise ``UserError`` as ``FolderSource.check``; also for a folder without text files and for bad file names.
+
+        Bad are names that are not plain text in UTF-8, and two names that differ only in their Unicode form.
+        """
         super().check()
         files = self.text_files()
         for below, _ in files:
@@ -86,14 +89,15 @@ def _is_unspaced(path: Path) -> bool:
 
 
 def paragraphs(path: Path, minimum_words: int) -> Iterator[tuple[str, str]]:
-    """Yield (place of the first line, text) of each paragraph; its lines stay apart."""
+    """Yield (place of the first line, text) of each paragraph. Line breaks within a paragraph are kept."""
     return joined(_blocks(path), minimum_words)
 
 
 def joined(parts: Iterable[tuple[str, str]], minimum_words: int) -> Iterator[tuple[str, str]]:
-    """Paragraphs (place, text) out of those of one document: short ones go in front of the next.
+    """Join the short paragraphs (place, text) of one document to their neighbours.
 
-    What is short at the end goes with the one before.
+    A paragraph of fewer than ``minimum_words`` words is put in front of the next paragraph; at the end of the document
+    it is put behind the paragraph before it.
     """
     ready: tuple[str, list[str]] | None = None
     place, blocks = "", list[str]()
@@ -125,7 +129,7 @@ def _blocks(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def read(config: TextSource, writer: "CollectionWriter") -> None:
-    """Read the text files into ``writer``: document = file, title = its name without the ending."""
+    """Read the text files into ``writer``. Each file is a document; its title is the file name without the ending."""
     read_questions(question_files(config.folder, config.splits), writer, "NFC")
     for below, path in config.text_files():
         document = "".join(

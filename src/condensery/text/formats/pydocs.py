@@ -5,13 +5,13 @@ query that should find it. The module is the document; whole modules go to train
 
 - tests and tools for tests, ``idlelib``, ``lib2to3``, ``turtledemo``, vendored code (``LEFT_OUT``);
 - the sources of generated copies (``COPIES``);
-- near-duplicates of an earlier passage (MinHash over runs of three words), which copied docstrings make plenty of;
+- near-duplicates of an earlier passage (MinHash over runs of three words), which are frequent among copied docstrings;
 - paragraphs of boilerplate: those that stand in more than ``BOILERPLATE`` docstrings;
 - docstrings that only list parameters.
 
-A passage stays without a query when its first sentence has fewer than three or more than 32 words, is also the first
-sentence of another passage (nobody could say which one is meant), or stands inside any passage of the collection: what
-is pre-trained on never holds a query.
+A passage has no query in three cases. Its first sentence has fewer than three or more than 32 words. Or it is also the
+first sentence of another passage, so that the query is ambiguous. Or it stands inside a passage of the collection, so the
+text for pre-training never holds a query.
 
 The text differs between versions of the interpreter and of the packages, so give the content hash beside every number.
 """
@@ -54,14 +54,14 @@ if TYPE_CHECKING:
 STDLIB = "stdlib"
 LEFT_OUT = {"test", "tests", "testing", "idlelib", "lib2to3", "turtledemo", "_vendor"}
 LEFT_OUT |= {"site-packages", "dist-packages", "__pycache__"}
-COPIES = "modular_"  # transformers writes its modelling files out of the files that begin so
+COPIES = "modular_"  # transformers generates its modelling files from the files with this prefix
 BOILERPLATE = 12
 PORTION = 1 << 20  # bytes of source that a worker reads at a time
 SHARE_DEV, SHARE_TEST = 0.04, 0.16  # of the modules
 
 
 class SourceFile(NamedTuple):
-    """A Python file: the module that it is, where it lies, and its size in bytes."""
+    """A Python file: its module name, its path, and its size in bytes."""
 
     module: str
     path: Path
@@ -69,7 +69,7 @@ class SourceFile(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A docstring on its way to become a passage."""
+    """A docstring that may become a passage: its module, its line, the query and the passage."""
 
     module: str
     line: int
@@ -94,7 +94,10 @@ class PydocsSource(DataConfig):
             package_folder(package)
 
     def sizes(self) -> CollectionSizes:
-        """By the bytes of the sources: of stdlib, torch, transformers and numpy 126 passages a megabyte."""
+        """The size, estimated from the bytes of the sources.
+
+        The standard library, torch, transformers and numpy give 126 passages a megabyte.
+        """
         megabytes = sum(file.size for package in self.packages for file in source_files(package)) / 1e6
         passages = 126 * megabytes
         query_count = 0.87 * passages
@@ -103,7 +106,7 @@ class PydocsSource(DataConfig):
         return CollectionSizes(passages, 127, None, None, queries, reading=0.23 * megabytes)
 
     def fingerprint(self) -> str:
-        """Versions of the interpreter and the packages, names and sizes of their files, and the keys that matter."""
+        """The identity of the input: versions of interpreter and packages, names and sizes of files, keys that matter."""
         versions = [platform.python_implementation(), platform.python_version()]
         versions += [_version(package) for package in self.packages if package != STDLIB]
         files = [[file.module, file.size] for package in self.packages for file in source_files(package)]
@@ -111,7 +114,7 @@ class PydocsSource(DataConfig):
 
 
 def package_folder(package: str) -> Path:
-    """The folder of an installed package; ``UserError`` when there is none."""
+    """The folder of an installed package. Raises ``UserError`` when no such package is installed."""
     if package == STDLIB:
         return Path(sysconfig.get_path("stdlib"))
     try:
@@ -131,13 +134,16 @@ def _version(package: str) -> str:
 
 
 def source_files(package: str) -> tuple[SourceFile, ...]:
-    """The Python files of a package that are read, sorted by module; tests are left out."""
+    """The Python files of a package that are read, sorted by module. Tests are left out."""
     return _files_below(package_folder(package), () if package == STDLIB else (package,))
 
 
 @cache
 def _files_below(root: Path, prefix: tuple[str, ...]) -> tuple[SourceFile, ...]:
-    """Listed once a process: the sizes, the fingerprint and the reader ask for the same thousands of files."""
+    """The Python files below ``root``, sorted by module; module names begin with ``prefix``.
+
+    Listed once a process: the sizes, the fingerprint and the reader ask for the same thousands of files.
+    """
     files = []
     for folder, below, names in os.walk(root):
         below[:] = [name for name in below if name not in LEFT_OUT]
@@ -162,7 +168,7 @@ def read(config: PydocsSource, writer: "CollectionWriter") -> None:
 
 
 def _extract(files: list[SourceFile], config: PydocsSource) -> tuple[list[Entry], "list[MinHash]"]:
-    """The docstrings of all files, in order, each with its sketch."""
+    """The docstrings of all files, in order, each with its MinHash."""
     portions = list(_portions(files))
     entries: list[Entry] = []
     min_hashes: list[MinHash] = []
@@ -176,14 +182,14 @@ def _extract(files: list[SourceFile], config: PydocsSource) -> tuple[list[Entry]
 
 
 def _read_portion(files: list[SourceFile], minimum_words: int) -> tuple[list[Entry], "list[MinHash]"]:
-    """The work of one process: docstrings and their sketches."""
+    """The docstrings of a portion of files and their MinHashes: the work of one process."""
     by_file = read_files([file.path for file in files], minimum_words)
     entries = [Entry(file.module, *one) for file, of_file in zip(files, by_file, strict=True) for one in of_file]
     return entries, sketches([entry.passage for entry in entries])
 
 
 def _portions(files: list[SourceFile]) -> Iterator[list[SourceFile]]:
-    """Runs of files of about ``PORTION`` bytes: small enough to share the work out evenly."""
+    """Yield runs of files of about ``PORTION`` bytes, small enough to share the work evenly."""
     held: list[SourceFile] = []
     for file in files:
         held.append(file)
@@ -196,12 +202,12 @@ def _portions(files: list[SourceFile]) -> Iterator[list[SourceFile]]:
 
 @contextmanager
 def _mapper(workers: int) -> Iterator[Callable[..., Iterable[Any]]]:
-    """A ``map`` that keeps the order, in this process or in ``workers`` ones (0: one a core)."""
+    """A ``map`` that keeps the order, run in this process or in ``workers`` processes (0: one a core)."""
     workers = workers or cores()
     if workers == 1:
         yield map
         return
-    # a fork is the quickest start, but not safe beside other threads
+    # a fork starts fastest, but is not safe beside other threads
     alone = sys.platform == "linux" and threading.active_count() == 1
     context = multiprocessing.get_context("fork") if alone else spawning(f"workers={workers}")
     with ProcessPoolExecutor(workers, context, Parent.here().end_with) as pool:
@@ -214,7 +220,7 @@ def _mapper(workers: int) -> Iterator[Callable[..., Iterable[Any]]]:
 
 
 def _without_boilerplate(entries: list[Entry], minimum_words: int, writer: "CollectionWriter") -> list[Entry]:
-    """Take away the paragraphs that more than ``BOILERPLATE`` passages share, and what is too short without them."""
+    """Remove paragraphs that more than ``BOILERPLATE`` passages share, and passages that are too short without them."""
     counts = Counter(part for entry in entries for part in set(entry.passage.split("\n")))
     kept = []
     for entry in entries:
@@ -227,7 +233,7 @@ def _without_boilerplate(entries: list[Entry], minimum_words: int, writer: "Coll
 
 
 def _without_unclear_queries(entries: list[Entry], writer: "CollectionWriter") -> list[Entry]:
-    """Clear the queries that several passages have, and those that stand inside a passage."""
+    """Empty the queries that several passages have, and the queries that stand inside a passage."""
     counts = Counter(" ".join(words(entry.query)) for entry in entries)
     repeated = [counts[" ".join(words(entry.query))] > 1 for entry in entries]
     quoted = contained([entry.query for entry in entries], (entry.passage for entry in entries))
@@ -241,7 +247,7 @@ def _without_unclear_queries(entries: list[Entry], writer: "CollectionWriter") -
 
 
 def split_of(module: str) -> str:
-    """train, dev or test, by the hash of the module's name."""
+    """The split of a module, train, dev or test, by the hash of its name."""
     from condensery.randomness import hash64  # imports NumPy, which a dry run does without
 
     draw = hash64("pydocs", module) / 2.0**64
@@ -249,7 +255,7 @@ def split_of(module: str) -> str:
 
 
 def _write(entries: list[Entry], writer: "CollectionWriter") -> None:
-    """Hand everything over: ids are ``module:line``."""
+    """Give judgements, passages and queries to the writer. Ids are ``module:line``."""
     for entry in entries:
         identifier = f"{entry.module}:{entry.line}"
         if entry.query:

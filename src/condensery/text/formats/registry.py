@@ -1,4 +1,4 @@
-"""Formats of other packages, beside those of ``condensery.text``: a description, and what reads it."""
+"""Formats that other packages add to those of ``condensery.text``: a description of the input and its reader."""
 
 import sys
 from collections.abc import Callable
@@ -14,16 +14,16 @@ ADDED: dict[str, tuple[type[DataConfig], Reader]] = {}
 
 
 def register_format(source: type[DataConfig], read: Reader) -> None:
-    """Let ``data.format`` have one more value: that of the field ``format`` of ``source``.
+    """Add a value to ``data.format``: the default of the field ``format`` of ``source``.
 
-    A module named in ``CONDENSERY_STAGES`` calls it when it is imported.
+    A module named in ``CONDENSERY_STAGES`` calls this function when it is imported.
 
     Args:
         source: the description, a pydantic model with ``format: Literal["name"] = "name"``.
         read: adds the passages, queries and judgements of a description to a ``CollectionWriter``.
 
     Raises:
-        ValueError: the name is taken, or it is too late: recipes were read already.
+        ValueError: the name is taken, or recipes were read already.
     """
     name = str(source.model_fields["format"].default)
     if name in ADDED and ADDED[name] != (source, read):

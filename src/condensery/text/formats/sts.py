@@ -1,4 +1,4 @@
-"""The STS benchmark (Cer et al. 2017): pairs of sentences and how similar people find them, from 0 to 5."""
+"""The STS benchmark (Cer et al. 2017): pairs of sentences with the similarity that people gave them, from 0 to 5."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,8 +27,9 @@ def sts_files(root: Path) -> dict[str, InputFile]:
 def read_sts(path: Path) -> Iterator[ScoredPair]:
     """Yield the pairs of one file.
 
-    Raises ``UserError`` with file and line: another header, another number of columns, an empty sentence, a score that
-    is no number from 0 to 5, a quotation that does not end; and for a file without pairs.
+    Raises:
+        UserError: the header or the number of columns is another, a sentence is empty, a score is no number from 0 to 5,
+            a quotation does not end (each with file and line), or the file has no pairs.
     """
     number = 0
     for place, row in read_csv(path, EXPECTED):

@@ -1,9 +1,9 @@
-"""Tevatron's JSON lines (Gao et al. 2022): each query with its positive and negative passages, which hold their text.
+"""Tevatron's JSON lines (Gao et al. 2022): each query with its positive and negative passages and their texts.
 
 A line: ``{"query_id", "query", "positive_passages": [{"docid", "title", "text"}], "negative_passages": [...]}``, and
-``answers`` where they are known. A split whose queries have answers and no positive passages is one for evaluation. The
-file of the corpus has a passage a line: ``{"docid", "title", "text"}``. Every file is accepted plain or gzip. One id has one
-text wherever it stands; with a corpus that is checked of the positive passages alone.
+``answers`` where they are known. A split whose queries have answers and no positive passages is for evaluation only. The
+file of the corpus has a passage a line: ``{"docid", "title", "text"}``. Every file is accepted plain or gzip. One id must
+have the same text everywhere; where there is a corpus, this is checked only for the positive passages.
 """
 
 from functools import cached_property
@@ -25,7 +25,7 @@ POSITIVES, NEGATIVES = "positive_passages", "negative_passages"
 class TevatronSource(FolderSource):
     """A folder of Tevatron's files: the corpus, and a file for each split.
 
-    ``corpus``: ``None`` where the passages that the queries bring along are all that is searched.
+    ``corpus``: the file of passages; ``None`` where only the passages of the queries are searched.
     """
 
     format: Literal["tevatron"] = "tevatron"
@@ -46,17 +46,17 @@ class TevatronSource(FolderSource):
 
     @cached_property
     def _first(self) -> dict[str, dict[str, Any]]:
-        """The first query of each split, which tells what the others have."""
+        """The first query of each split. Its fields tell which fields the other queries have."""
         files = [file for file in self.input_files() if file.role != "corpus"]
         first = {file.role: next((record for _, record in read_objects(file.open_path())), {}) for file in files}
         return {role.removeprefix("queries of "): record for role, record in first.items()}
 
     def judged_splits(self) -> set[str]:
-        """Those whose first query has positive passages."""
+        """The splits whose first query has positive passages."""
         return {split for split, record in self._first.items() if record.get(POSITIVES)}
 
     def answered_splits(self) -> set[str]:
-        """Those whose first query has answers."""
+        """The splits whose first query has answers."""
         return {split for split, record in self._first.items() if record.get("answers")}
 
     def gives_negatives(self) -> bool:
@@ -89,7 +89,7 @@ def read(config: TevatronSource, writer: "CollectionWriter") -> None:
 def _read_query(
     record: dict[str, Any], place: str, split: str, judged: bool, writer: "CollectionWriter"
 ) -> tuple[list[Passage], list[Passage]]:
-    """Take a query with what is known about it; returns its positive and negative passages."""
+    """Add a query with its judgements, negatives and answers. Returns its positive and its negative passages."""
     identifier, text = _identifier(record, "query_id", place), field(record, "query", place, str)
     positives, negatives = (_passages(record, name, place) for name in (POSITIVES, NEGATIVES))
     query = Query(identifier, text, answers_in(record, place, writer))
@@ -121,6 +121,6 @@ def _passage(record: dict[str, Any], place: str) -> Passage:
 
 
 def _identifier(record: dict[str, Any], name: str, place: str) -> str:
-    """An id, which some files write as a number."""
+    """The id in the field ``name``; some files write ids as numbers."""
     value = record.get(name)
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else field(record, name, place, str)

@@ -1,4 +1,4 @@
-"""Triplets of sentences of Wikipedia (Ein Dor et al. 2018): the second is of the section of the first, the third is not."""
+"""Triplets of sentences of Wikipedia (Ein Dor et al. 2018): the first two share a section, the third is of another."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,10 +22,11 @@ def triplet_files(root: Path) -> dict[str, InputFile]:
 
 
 def read_triplets(path: Path) -> Iterator[Triplet]:
-    """Yield the triplets of one file; columns besides the three sentences are passed over.
+    """Yield the triplets of one file. Columns besides the three sentences are ignored.
 
-    Raises ``UserError`` with file and line: a header without the three, a row of another length, an empty sentence, a
-    quotation that does not end; and for a file without triplets.
+    Raises:
+        UserError: the header lacks one of the three columns, a row has another length than the header, a sentence is
+            empty, a quotation does not end (each with file and line), or the file has no triplets.
     """
     rows = read_csv(path, EXPECTED)
     place, header = next(rows, (f"{path}:1", []))

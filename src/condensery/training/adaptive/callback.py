@@ -1,4 +1,4 @@
-"""The trainer's part in adaptive batches (Zhao et al., §3.2): starts the process that makes them, renews the vectors."""
+"""The trainer's side of adaptive batches (Zhao et al. 2023, §3.2)."""
 
 import threading
 from multiprocessing.process import BaseProcess
@@ -23,11 +23,14 @@ from condensery.training.callbacks import evaluating
 from condensery.training.modules.optimisation import TrainingModule
 from condensery.training.validation import DIVERGING
 
-_BLOCK = 4096  # texts that are sorted by length together when they are encoded
+_BLOCK = 4096  # texts that are encoded together, sorted by length
 
 
 class AdaptiveBatches(pl.Callback):
-    """Starts the process that makes the batches, and renews the vectors after each epoch; of several trainers, the first."""
+    """Starts the process that makes the batches, and encodes the vectors anew after each epoch.
+
+    With several training processes only the first one does so.
+    """
 
     def __init__(self, order: AdaptiveOrder, batches: TripleBatches) -> None:
         self.order, self.batches = order, batches
@@ -37,7 +40,7 @@ class AdaptiveBatches(pl.Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if rank() == 0:
             self._begin(trainer, pl_module)
-        from_rank_zero(None)  # until then the others may find the fault of an earlier attempt
+        from_rank_zero(None)  # wait: before ``_begin`` the others could read an earlier failure
 
     def _begin(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         epoch, position = divmod(trainer.global_step, self.batches.steps_an_epoch())
@@ -70,7 +73,7 @@ class AdaptiveBatches(pl.Callback):
         self.teardown(trainer, pl_module, "fit")
 
     def _watch(self) -> None:
-        """Without this, those who wait would wait for ever for a process that was killed."""
+        """Report a failure when the process dies: otherwise a trainer would wait for its batches for ever."""
         process = self.process
         assert process is not None
         process.join()
@@ -80,7 +83,7 @@ class AdaptiveBatches(pl.Callback):
             )
 
     def _encode(self, trainer: pl.Trainer, module: pl.LightningModule, epoch: int) -> None:
-        """Write the vectors for an epoch with the weights as they are now, where they are needed and not there."""
+        """Encode the vectors for an epoch with the current weights and write them, if they are needed and do not exist."""
         path = self.order.vectors(epoch)
         if path is None or path.exists():
             return
@@ -92,7 +95,7 @@ class AdaptiveBatches(pl.Callback):
             np.savez(stream, queries=queries, passages=passages)
 
     def _vectors(self, module: pl.LightningModule, tower: int, rows: Ids) -> Vectors:
-        """The vectors of queries or passages by their rows (n,), (n, d). ``UserError`` where one is not finite."""
+        """Return the vectors (n, d) of the queries or passages ``rows`` (n,). ``UserError`` where a vector is not finite."""
         assert isinstance(module, TrainingModule)
         pad, parts = self.batches.vocabulary.pad, []
         for first in range(0, len(rows), _BLOCK):

@@ -1,14 +1,14 @@
-"""Adaptive batches while training runs (Zhao et al., §3.2): a process of its own makes them. It need not import torch.
+"""Adaptive batches (Zhao et al. 2023, §3.2), which a separate process makes while training runs. It need not import torch.
 
-All goes through files in the stage's folder, so that whoever wants a batch only waits for it, and a run that is killed
-goes on with what lies there:
+The processes exchange everything through files in the stage's folder. A reader of a batch waits for its file, and a run that
+was killed goes on with the files that are there:
 
-    00001.vectors.npz   queries (t, d) and positives (u, d), encoded before the first step of epoch 1; gone when that
-                        epoch's batches are made
-    00001.batches       the pairs of batch 0, then of batch 1, ... as int32; grows as they are made
-    failed.txt          why there will be no more
+    00001.vectors.npz   vectors of the queries (t, d) and positives (u, d), encoded before the first step of epoch 1; deleted
+                        when all batches of that epoch are made
+    00001.batches       the pairs of batch 0, then of batch 1, ... as int32; the file grows as batches are made
+    failed.txt          the reason why no more batches will come
 
-The batches of an epoch are a function of seed, epoch and similarities, whenever and by whomever they are made.
+The batches of an epoch depend on seed, epoch and similarities alone, and not on the time or the process that makes them.
 
 Letters: t training pairs, u passages that are relevant to some query, d dimensions.
 """
@@ -40,16 +40,17 @@ _PAUSE = 0.02  # seconds between two looks at a file
 
 @dataclass(frozen=True)
 class AdaptiveOrder:
-    """An ``Order`` of hard batches. It is sent to other processes: the similarities must be as well.
+    """An ``Order`` of hard batches. The object is pickled for other processes, so its two functions must be picklable.
 
     Attributes:
-        folder: for the files.
+        folder: of the files.
         positives, starts: as in ``TrainingQueries``.
         batch_size, beam, seed: see ``Scheduler``.
-        similarity: of which epochs; bm25_then_encoder = BM25 in the first.
-        lexical: gives BM25 of queries and positives, (t, u).
-        dense: gives the similarity (t, u) of query vectors (t, d) and vectors of positives (u, d).
-        known: what is no negative of each query, as ``TrainingQueries.no_negatives``; None = its positives.
+        similarity: bm25 or encoder in all epochs; bm25_then_encoder = BM25 in the first epoch, the encoder in later ones.
+        lexical: returns the BM25 scores (t, u) of queries and positives.
+        dense: returns the similarity (t, u) of query vectors (t, d) and vectors of positives (u, d).
+        known: the passages that are no negatives of each query, as ``TrainingQueries.no_negatives`` gives them; None = the
+            query's positives.
     """
 
     folder: Path
@@ -64,7 +65,11 @@ class AdaptiveOrder:
     known: tuple[Ids, Ids] | None = None
 
     def __call__(self, step: int) -> tuple[int, Ids]:
-        """The epoch of a step and the pairs of its batch; waits for it. Raises ``UserError`` where it will not come."""
+        """Return the epoch of a step and the pairs (b,) of the step's batch; wait until the batch is made.
+
+        Raises:
+            UserError: the process that makes the batches has failed.
+        """
         items = self.items
         epoch, position = divmod(step, -(-items // self.batch_size))
         first = position * self.batch_size
@@ -76,22 +81,22 @@ class AdaptiveOrder:
 
     @property
     def items(self) -> int:
-        """t."""
+        """The number t of training pairs in an epoch."""
         return len(self.starts) - 1
 
     @cached_property
     def passages(self) -> Ids:
-        """(u,) the relevant passages of all queries, ascending."""
+        """The passages (u,) that are relevant to some query, ascending."""
         return np.unique(self.positives)
 
     def vectors(self, epoch: int) -> Path | None:
-        """Where the vectors for an epoch belong, or None where they are not needed (any more)."""
+        """Return the path of the vectors for an epoch; None where they are not needed, or not needed any more."""
         encoded = self.similarity == "encoder" or (self.similarity == "bm25_then_encoder" and epoch > 0)
         whole = self._scheduled(epoch) == self.items
         return self.folder / f"{epoch:05d}.vectors.npz" if encoded and not whole else None
 
     def make(self, epoch: int) -> None:
-        """Make the batches of an epoch that are not made yet; waits for the vectors."""
+        """Make the batches of an epoch that are not made yet; wait for the epoch's vectors first."""
         items, vectors, path = self.items, self.vectors(epoch), self._batches(epoch)
         scheduled = self._scheduled(epoch)
         if scheduled == items:
@@ -115,12 +120,12 @@ class AdaptiveOrder:
             raise UserError(self._failed.read_text(encoding="utf-8"))
 
     def fail(self, why: str) -> None:
-        """Tell all who wait that no more batches will come."""
+        """Write the reason ``why`` no more batches will come, for all processes that wait for one."""
         with atomic(self._failed) as temporary:
             temporary.write_text(f"adaptive batches: {why}", encoding="utf-8")
 
     def begin(self) -> None:
-        """Forget an earlier failure."""
+        """Make the folder, and delete the failure of an earlier run."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._failed.unlink(missing_ok=True)
 
@@ -132,7 +137,7 @@ class AdaptiveOrder:
         return self.folder / f"{epoch:05d}.batches"
 
     def _scheduled(self, epoch: int) -> int:
-        """Pairs whose place in an epoch is known; a number that is not whole is of no use yet."""
+        """Return the number of pairs of an epoch that are written; a number written in part does not count."""
         path = self._batches(epoch)
         return path.stat().st_size // 4 if path.exists() else 0
 
@@ -147,7 +152,7 @@ class AdaptiveOrder:
         return self._negatives(self.dense(stored["queries"], stored["passages"]))
 
     def _negatives(self, similarity: sparse.csr_matrix) -> sparse.csr_matrix:
-        """Without the passages that are no negatives of the query: they make no batch harder."""
+        """Set the similarity of a query and a passage that is no negative of it to 0: the pair makes no batch harder."""
         passages, numbers = self.known or (self.positives, np.diff(self.starts))
         here = np.isin(passages, self.passages)
         place, queries = np.searchsorted(self.passages, passages[here]), np.repeat(np.arange(self.items), numbers)[here]
@@ -158,7 +163,7 @@ class AdaptiveOrder:
 
 
 def make_all(parent: Parent, order: AdaptiveOrder, epochs: range) -> None:
-    """What the process does: the batches of these epochs, one epoch after the other."""
+    """Make the batches of these epochs, one epoch after the other: the program of the separate process."""
     parent.end_with()
     os.environ["CONDENSERY_PROGRESS"] = "off"  # the terminal is the trainer's
     try:

@@ -1,4 +1,4 @@
-"""Adaptive batch scheduling (Zhao et al., §3.2): training pairs that are hard to tell apart are put into one batch.
+"""Adaptive batch scheduling (Zhao et al. 2023, §3.2): training pairs that are hard to tell apart share a batch.
 
 A training pair i is a query and its positive passage. Its weight beside a pair j is w_ij = s_ij + s_ji, where
 s_ij = sim(query i, passage j). The hardness of a batch is h(B) = sum over i != j in B of s_ij (Zhao et al., eq. 1), which
@@ -7,9 +7,9 @@ is half of the sum of the members' gains g_i = sum over j in B of w_ij. Hence, w
     argmax h(B - r)     is the member r with the smallest gain                                     (Zhao et al., eq. 3)
     argmax h(B - r + a) is the pair a with the largest g_a - w_ra, and h grows by that less g_r    (Zhao et al., eq. 4)
 
-and a swap changes only the gains of the neighbours of the two pairs. Similarities are sparse: what is not listed counts
-as 0. So a pair that is no neighbour of a member has the gain 0, and the search looks at neighbours alone. As long as no
-similarity is negative this leaves nothing out: what it finds is the maximum over all unused pairs.
+A swap changes only the gains of the neighbours of the two pairs. Similarities are sparse: one that is not stored counts as 0.
+So a pair that is no neighbour of a member has the gain 0, and the search looks at neighbours alone. As long as no similarity
+is negative the search misses nothing: the pair that it finds is the maximum over all unused pairs.
 
 Letters: t training pairs, u passages that are the positive of some pair, n pairs of a batch.
 """
@@ -25,31 +25,39 @@ from condensery.tokens.ranges import ranges
 
 Ids = NDArray[np.int64]
 
-SCALE = 1 << 20  # the largest similarity as a whole number: sums of whole numbers are exact in any order
-APART = 1 << 40  # more than any gain: the price of a passage that is in a batch twice
-TAKEN = 1 << 61  # more than all prices
+SCALE = 1 << 20  # the integer of the largest similarity: sums of integers are exact in any order
+APART = 1 << 40  # the penalty of a passage that is in a batch twice: larger than any gain
+TAKEN = 1 << 61  # subtracted from the gains of members: larger than all penalties together
 
 
 def hardness(similarity: sparse.csr_matrix, passage: Ids, batch: Ids) -> float:
-    """h(B) (Zhao et al., eq. 1): the sum of similarities (t, u) of each query of ``batch`` (n,) and the others' passages."""
-    among = similarity[batch][:, passage[batch]]
+    """Return the hardness h(B) of a batch (Zhao et al. 2023, eq. 1).
+
+    h(B) is the sum of the similarities between each query of the batch and the passages of the other pairs.
+
+    Args:
+        similarity: (t, u) of queries and passages.
+        passage: (t,) the positive of each pair, as a column of ``similarity``.
+        batch: (n,) the pairs of the batch.
+    """
+    among = similarity[batch][:, passage[batch]]  # (n, n)
     return float(among.sum() - among.diagonal().sum())
 
 
 class Scheduler:
-    """Makes the batches of one epoch: random pairs, then swaps that make the batch harder until there is none.
+    """Makes the batches of one epoch. A batch begins with random pairs; swaps are made until none makes the batch harder.
 
-    Every pair comes once; the last batch may be short. Two pairs with the same passage, which is no negative of either, are
-    kept out of one batch as long as a neighbour can take the place of one. Ties go to the first pair.
+    Every pair comes once in an epoch; the last batch may be short. Two pairs with the same passage, which is no negative of
+    either, do not share a batch as long as a neighbour can replace one of them. Ties go to the first pair.
 
     Args:
-        similarity: (t, u) of queries and passages; what is not stored is 0. A passage that is relevant to a query is no
-            negative and should not be stored for it.
+        similarity: (t, u) of queries and passages; an entry that is not stored is 0. A passage that is relevant to a query
+            is no negative of it, and should not be stored for it.
         passage: (t,) the positive of each pair, as a column of ``similarity``.
         batch_size: pairs of a batch.
-        beam: members that are tried in turn as the one to leave, those with the smallest gains; the best swap is made.
-            1 is the greedy search. Zhao's beam search looks at the ``beam`` best pairs to enter for each of them; the
-            best swap is always with the first of these, so the others need not be looked at.
+        beam: number of members, those with the smallest gains, that are tried in turn as the one to leave; the best swap is
+            made. 1 is the greedy search. The beam search of Zhao et al. looks at the ``beam`` best pairs to enter for each
+            of these members. The best swap is always with the first of these pairs, so the others need no look.
         seed, epoch: of the random pairs that each batch begins with.
     """
 
@@ -59,22 +67,22 @@ class Scheduler:
         self.passage, self.batch_size, self.beam = passage, batch_size, beam
         self.seed, self.epoch = seed, epoch
         values = similarity.data.astype(np.float64)
-        whole = np.rint(values / max(np.abs(values).max(initial=0.0), 1e-30) * SCALE).astype(np.int32)
+        whole = np.rint(values / max(np.abs(values).max(initial=0.0), 1e-30) * SCALE).astype(np.int32)  # (stored,)
         self._by_query = sparse.csr_matrix((whole, similarity.indices, similarity.indptr), shape=similarity.shape)
         self._by_passage = self._by_query.tocsc()
-        self._pairs = np.argsort(passage, kind="stable")  # by passage
-        self._first = np.searchsorted(passage[self._pairs], np.arange(similarity.shape[1] + 1))
+        self._pairs = np.argsort(passage, kind="stable")  # (t,) the pairs, sorted by their passage
+        self._first = np.searchsorted(passage[self._pairs], np.arange(similarity.shape[1] + 1))  # (u + 1,)
         pairs = len(passage)
         self._used = np.zeros(pairs, bool)
-        # What is known during the search for one batch: its neighbourhood, the pairs whose gain is not simply 0.
-        self._size = 0
-        self._place = np.full(pairs, -1, np.int64)  # (t,) where a pair stands in the next two, or -1
-        self._near = np.empty(pairs, np.int64)  # (size,) the pairs
-        self._gains = np.empty(pairs, np.int64)  # (size,) their gains, less TAKEN for members
+        # The state of the search for one batch. Its neighbourhood is the set of pairs whose gain may differ from 0.
+        self._size = 0  # number of pairs in the neighbourhood
+        self._place = np.full(pairs, -1, np.int64)  # (t,) index of each pair in ``_near`` and ``_gains``, or -1
+        self._near = np.empty(pairs, np.int64)  # (t,) the first ``_size``: pairs of the neighbourhood
+        self._gains = np.empty(pairs, np.int64)  # (t,) the first ``_size``: their gains, less TAKEN for members
         self._weights: dict[int, tuple[Ids, Ids]] = {}  # member -> places of its neighbours, and its weights with them
 
     def batches(self, done: Ids) -> Iterator[Ids]:
-        """The batches behind those that hold the pairs ``done``, (n,) each, ascending.
+        """Yield the batches that follow those of the pairs ``done``; each batch is (n,), ascending.
 
         A batch depends on which pairs are done and on how many, not on when the search was begun.
         """
@@ -92,7 +100,7 @@ class Scheduler:
             yield batch
 
     def _hardened(self, batch: Ids) -> Ids:
-        """Swap members for unused pairs as long as the batch becomes harder."""
+        """Swap members of ``batch`` (n,) for unused pairs as long as the batch becomes harder; return the members (n,)."""
         for pair in batch.tolist():
             self._enter(pair)
         while (swap := self._best_swap()) is not None:
@@ -105,12 +113,12 @@ class Scheduler:
         return members
 
     def _best_swap(self) -> tuple[int, int] | None:
-        """Who leaves and who enters, or None where no swap that is looked at makes the batch harder."""
-        members = np.fromiter(self._weights, np.int64)
-        gains = self._gains[self._place[members]] + TAKEN
+        """Return the member that leaves and the pair that enters; None where no swap that is tried makes the batch harder."""
+        members = np.fromiter(self._weights, np.int64)  # (n,)
+        gains = self._gains[self._place[members]] + TAKEN  # (n,)
         best, swap = 0, None
         for i in np.lexsort((members, gains))[: self.beam].tolist():
-            rest = self._gains[: self._size].copy()  # the gains beside the batch without this member
+            rest = self._gains[: self._size].copy()  # (size,) becomes the gains beside the batch without this member
             np.subtract.at(rest, *self._weights[int(members[i])])
             top = rest.max()
             if top - gains[i] > best:
@@ -119,7 +127,7 @@ class Scheduler:
         return swap
 
     def _enter(self, pair: int) -> None:
-        """A pair becomes a member: its neighbours gain by their weights with it."""
+        """Make a pair a member: add the weight between the pair and each of its neighbours to the neighbour's gain."""
         parts = [(np.array([pair]), np.zeros(1, np.int64)), *self._neighbours(pair)]
         for neighbours, _ in parts:
             new = neighbours[self._place[neighbours] < 0]
@@ -138,7 +146,10 @@ class Scheduler:
         self._gains[self._place[pair]] += TAKEN
 
     def _neighbours(self, pair: int) -> Iterator[tuple[Ids, Ids]]:
-        """The unused neighbours of a pair and their weights, in parts: a pair comes once in each, and in each counts."""
+        """Yield the unused neighbours of a pair and their weights, in parts.
+
+        A neighbour comes at most once in each part. Its weight with the pair is the sum over the parts.
+        """
         by_query, by_passage = self._by_query, self._by_passage
         own = self.passage[pair]
         row = slice(by_query.indptr[pair], by_query.indptr[pair + 1])
@@ -148,8 +159,8 @@ class Scheduler:
         near = self._pairs[ranges(self._first[passages], numbers)]
         same = self._pairs[self._first[own] : self._first[own + 1]]
         parts = (
-            (near, np.repeat(by_query.data[row], numbers)),  # s of this query and their passages
-            (by_passage.indices[column], by_passage.data[column]),  # s of their queries and this passage
+            (near, np.repeat(by_query.data[row], numbers)),  # s of this query and the neighbours' passages
+            (by_passage.indices[column], by_passage.data[column]),  # s of the neighbours' queries and this passage
             (same, np.full(len(same), -APART)),
         )
         for neighbours, weights in parts:

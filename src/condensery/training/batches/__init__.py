@@ -1,1 +1,1 @@
-"""What a step reads, as a function of the step: spans, pairs, triples, lists."""
+"""The batch of a step, as a function of the step: spans, pairs, triples, lists."""

@@ -1,4 +1,4 @@
-"""Batches for the cross-encoder: queries, each with a positive and negatives, which are scored one pair at a time."""
+"""Batches for the cross-encoder: each query is paired with a positive and with negatives, and each pair is scored."""
 
 from dataclasses import dataclass
 
@@ -11,12 +11,13 @@ from condensery.training.batches.triples import TripleBatches
 
 @dataclass(frozen=True, kw_only=True)
 class ListBatch(Batch):
-    """Lists of pairs, one list a query; chunks are of whole lists.
+    """Lists of pairs, one list a query. A chunk holds whole lists.
 
-    Rows i * size to (i + 1) * size - 1 are those of query i, its positive first.
+    Rows i * size to (i + 1) * size - 1 are the pairs of query i; the pair with the positive is the first.
 
     Attributes:
-        lists, size: queries, and passages of each.
+        lists: number of queries.
+        size: number of passages of each query.
     """
 
     lists: int
@@ -24,11 +25,11 @@ class ListBatch(Batch):
 
 
 class ListBatches:
-    """The queries, positives and hard negatives of the bi-encoder's batches, as lists of pairs.
+    """Makes lists of pairs from the queries, positives and hard negatives of the bi-encoder's batches.
 
     Args:
-        triples: draws them.
-        reader: writes the pairs.
+        triples: draws the positives and the hard negatives.
+        reader: writes the tokens of the pairs.
     """
 
     def __init__(self, triples: TripleBatches, reader: PairReader) -> None:
@@ -44,16 +45,16 @@ class ListBatches:
         self.triples.budget = tokens
 
     def steps_an_epoch(self) -> int:
-        """See ``Batches``."""
+        """Return the number of batches until every training query was seen once; the last batch may be short."""
         return self.triples.steps_an_epoch()
 
     def batch(self, step: int, share: Share = ALL) -> ListBatch:
-        """See ``Batches``."""
+        """Return the batch of step ``step`` (from 0), or the part of the batch that ``share`` names."""
         epoch, items = self.triples.order(step)
         chosen, replicated = share.of(items)
-        positive, hard = self.triples.draw(epoch, chosen)
+        positive, hard = self.triples.draw(epoch, chosen)  # (lists,), (lists, size - 1)
         passages = np.column_stack([positive, hard])  # (lists, size)
-        queries = np.repeat(self.triples.training.rows[chosen], passages.shape[1])
+        queries = np.repeat(self.triples.training.rows[chosen], passages.shape[1])  # (lists * size,)
         parts = self.reader.chunks(queries, passages.reshape(-1), self.triples.budget, together=passages.shape[1])
         lists, size = passages.shape
         tokens = sum(int(chunk.lengths.sum()) for chunk in parts)

@@ -1,4 +1,4 @@
-"""Batches of queries with what a teacher ranked for them, and the vectors of those passages."""
+"""Batches of queries with the passages that a teacher ranked for them, and the passages' frozen vectors."""
 
 from dataclasses import dataclass
 
@@ -18,11 +18,11 @@ from condensery.training.batches.steps import ALL, Batch, Ids, PassageVectors, S
 
 @dataclass(frozen=True, kw_only=True)
 class RankingBatch(Batch):
-    """q queries, and all passages that the teacher ranked for one of them.
+    """q queries, and the c passages that the teacher ranked for at least one of them.
 
     Attributes:
-        passages: (c, d) their vectors, which are frozen.
-        teacher: (q, c) its scores in [0, 1]; 0 for a passage that it did not rank for the query.
+        passages: (c, d) frozen vectors of the passages.
+        teacher: (q, c) fp32, the teacher's scores in [0, 1]; 0 where the teacher did not rank the passage for the query.
     """
 
     passages: Tensor
@@ -30,19 +30,20 @@ class RankingBatch(Batch):
 
 
 class RankingBatches:
-    """Queries in random order, anew each epoch.
+    """Makes batches of queries in random order, anew each epoch.
 
     Args:
         queries: in tokens.
-        rows: (n,) of those that are trained on.
-        ranking: of a teacher for them, scores and passages (n, k); the scores of each query are brought to [0, 1].
-        vectors: those of passages.
+        rows: (n,) rows in ``queries`` of the queries that are trained on.
+        ranking: the teacher's scores (n, k) and passages (n, k) for these queries. The scores of each query are scaled to
+            [0, 1].
+        vectors: gives the frozen vectors of passages.
         vocabulary: of the tokens.
         batch_size: queries a step.
         query_length: longest query in tokens, with [CLS] and [SEP].
         budget: padded tokens a chunk may hold.
         seed: of the order.
-        prefix: ids that stand before each query.
+        prefix: ids put before each query.
     """
 
     def __init__(
@@ -65,16 +66,16 @@ class RankingBatches:
         self.prefix = prefix
 
     def steps_an_epoch(self) -> int:
-        """See ``Batches``."""
+        """Return the number of batches until every query was seen once; the last batch may be short."""
         return -(-len(self.query_rows) // self.batch_size)
 
     def batch(self, step: int, share: Share = ALL) -> RankingBatch:
-        """See ``Batches``."""
+        """Return the batch of step ``step`` (from 0), or the part of the batch that ``share`` names."""
         _, items = items_of_step(step, self.batch_size, len(self.query_rows), self.seed)
         chosen, replicated = share.of(items)
-        found, scores = self.passages[chosen], self.scores[chosen]
-        candidates, place = np.unique(found[found >= 0], return_inverse=True)
-        teacher = np.zeros((len(chosen), len(candidates)), np.float32)
+        found, scores = self.passages[chosen], self.scores[chosen]  # (q, k) each
+        candidates, place = np.unique(found[found >= 0], return_inverse=True)  # (c,), (ranked pairs,)
+        teacher = np.zeros((len(chosen), len(candidates)), np.float32)  # (q, c)
         teacher[np.nonzero(found >= 0)[0], place] = scores[found >= 0]
         flat, starts = text_rows(
             self.queries, self.query_rows[chosen], self.vocabulary, self.query_length, prefix=self.prefix

@@ -17,8 +17,8 @@ class SpanBatch(Batch):
     """Texts for pre-training. Rows 2i and 2i + 1 of a batch of pairs belong together.
 
     Attributes:
-        masked: masked tokens of the whole batch.
-        context_masked: tokens of the whole batch that a decoder predicts.
+        masked: number of masked tokens in all chunks.
+        context_masked: number of tokens in the contexts of all chunks that a decoder predicts.
     """
 
     masked: int
@@ -27,13 +27,13 @@ class SpanBatch(Batch):
 
 @dataclass(frozen=True)
 class ContextMasking:
-    """What the decoder of an auto-encoder reads beside the vectors (CoT-MAE: Wu et al. 2023, eq. 8 to 11; RetroMAE).
+    """The text that an auto-encoder's decoder reads beside the vectors (CoT-MAE: Wu et al. 2023, eq. 8 to 11; RetroMAE).
 
     Attributes:
         context: partner = the other text of the pair (CoT-MAE); same = the text that the encoder reads (RetroMAE).
-        both: encode both texts of a pair, each as the context of the other, or only the first.
-        rate: share of the tokens that the decoder predicts from the others; None = all, and none is masked (causal and
-            enhanced decoders, which hide tokens from each other themselves).
+        both: True = both texts of a pair are encoded, each with the other as its partner; False = only the first is encoded.
+        rate: share of the tokens that are masked, and that the decoder predicts from the other tokens. None = no token is
+            masked and all are predicted (causal and enhanced decoders, which hide tokens from each other themselves).
     """
 
     context: Literal["partner", "same"]
@@ -42,16 +42,17 @@ class ContextMasking:
 
 
 class SpanBatches:
-    """Texts of a corpus, masked.
+    """Makes batches of masked texts of a corpus.
 
     Args:
-        source: where the rows come from.
+        source: gives the rows.
         vocabulary: of the tokens.
         batch_size: items of the source a step.
-        mask_rate, whole_word: see ``mask_spans``; ``mask_rate`` None = nothing is masked or predicted.
+        mask_rate: share of the tokens that are masked and predicted, see ``mask_spans``; None = no token is.
+        whole_word: True = whole words are masked; False = single tokens.
         budget: padded tokens a chunk may hold.
         seed: of order and masks.
-        context: what a decoder reads; None = there is none.
+        context: the text that a decoder reads; None = there is no decoder.
     """
 
     def __init__(
@@ -71,11 +72,11 @@ class SpanBatches:
         self.context = context
 
     def steps_an_epoch(self) -> int:
-        """See ``Batches``."""
+        """Return the number of batches until every item of the source was seen once; the last batch may be short."""
         return -(-self.source.items // self.batch_size)
 
     def batch(self, step: int, share: Share = ALL) -> SpanBatch:
-        """See ``Batches``."""
+        """Return the batch of step ``step`` (from 0), or the part of the batch that ``share`` names."""
         epoch, items = items_of_step(step, self.batch_size, self.source.items, self.seed)
         chosen, replicated = share.of(items)
         rows = self.source.rows(step, epoch, chosen)
@@ -99,16 +100,17 @@ class SpanBatches:
         )
 
     def _masked(self, rows: Rows, what: str, epoch: int, rate: float | None) -> tuple[Ids, Ids | None, Ids | None]:
+        # Returns the ids (N,) of all rows, the masked positions (m,) and the original ids there (m,); rate None = no masks.
         if rate is None:
             return rows.flat, None, None
         how, keys = (self.vocabulary, rate, self.whole_word), (self.seed, what, epoch)
         return mask_spans(rows.flat, rows.starts, *how, *keys, span_ids=rows.names)
 
     def _context(self, rows: Rows, epoch: int) -> tuple[DecoderInput, int]:
-        """What the decoder reads, and how many tokens it predicts."""
+        """Return the decoder's input for ``rows``, and the number of tokens that the decoder predicts."""
         assert self.context is not None
         ids, masked, targets = self._masked(rows, "context mask", epoch, self.context.rate)
         if masked is None or targets is None:
-            masked = np.flatnonzero(~self.vocabulary.is_special[ids])
-            targets = ids[masked]
+            masked = np.flatnonzero(~self.vocabulary.is_special[ids])  # (m,)
+            targets = ids[masked]  # (m,)
         return DecoderInput(ids, rows.starts, masked, targets), len(masked)

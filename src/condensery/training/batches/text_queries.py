@@ -1,4 +1,4 @@
-"""Queries that were made of the passages, such as titles and sentences, which are trained on beside the judged ones."""
+"""Queries that were made of passages, such as titles and sentences; training uses them beside the judged queries."""
 
 from dataclasses import dataclass
 
@@ -10,16 +10,16 @@ from condensery.training.batches.steps import Ids, Share, items_of_step
 
 @dataclass(frozen=True)
 class TextQueries:
-    """Each has one positive, the passage that it was made of.
+    """Queries with one positive each: the passage that the query was made of.
 
-    Few passages are judged relevant to a training query. The others are negatives and nothing else, and a retriever that is
-    trained on judged queries alone learns to rank them low. Here every passage can be a positive.
+    Few passages are judged relevant to a training query. All other passages are only ever negatives, so a retriever that is
+    trained on judged queries alone learns to rank them low. With queries made of passages every passage can be a positive.
 
     Attributes:
         store: the queries in tokens.
-        rows: (n,) those that are trained on.
-        passages: (n,) the passage of each, by its row in the collection.
-        batch_size: so many a step.
+        rows: (n,) rows in ``store`` of the queries that are trained on.
+        passages: (n,) row in the collection of each query's passage.
+        batch_size: number of these queries a step.
     """
 
     store: TokenStore
@@ -28,6 +28,13 @@ class TextQueries:
     batch_size: int
 
     def of_step(self, step: int, seed: int, share: Share, replicated: bool) -> Ids:
-        """Which of them (b,) a step has, or this process of several; all of them where each has the whole batch."""
+        """Return the queries (b,) of a step that this process trains on, numbered 0 .. n - 1.
+
+        Args:
+            step: from 0.
+            seed: of the order.
+            share: this process's part of the step's queries.
+            replicated: True = every process has the whole batch, and so all queries of the step.
+        """
         items = items_of_step(step, self.batch_size, len(self.rows), seed)[1]
         return items if replicated else np.array_split(items, share.processes)[share.rank]

@@ -1,4 +1,4 @@
-"""The queries that are trained on: their positives, their hard negatives, and what a teacher says of them."""
+"""The queries that are trained on: their positives, their hard negatives, and a teacher's scores for them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,24 +20,25 @@ Value = TypeVar("Value", bound=np.generic, covariant=True)
 
 
 class Pool(Protocol[Value]):
-    """Something for each hard negative of the training queries (q, m), an array or read from disk as it is asked for."""
+    """A value for each hard negative of the training queries (q, m): an array, or values read from disk on demand."""
 
     def __getitem__(self, chosen: Ids, /) -> NDArray[Value]:
-        """(b, m) of the queries ``chosen`` (b,)."""
+        """Return the values (b, m) of the queries ``chosen`` (b,)."""
 
 
 @dataclass(frozen=True)
 class TrainingQueries:
-    """What is known about the training queries.
+    """The q training queries with their positives, their hard negatives and a teacher's scores.
 
     Attributes:
         rows: (q,) row of each query in the collection, ascending.
         positives: (j,) judged relevant passages of query 0, then of query 1, ...
-        starts: (q + 1,) where each query's begin.
+        starts: (q + 1,) index in ``positives`` of each query's first positive; the last entry is j.
         negatives: (q, m) hard negatives, padded with -1 anywhere; m may be 0.
-        weights: (q, m) > 0, how likely each is drawn against the others of its query; None = all alike.
-        known: what is no negative of them besides their positives; None = nothing.
-        teacher: what a teacher makes of their passages; None = there is none.
+        weights: (q, m) > 0, the weight with which each negative is drawn, against the others of its query; None = all are
+            drawn alike.
+        known: the passages that are no negatives of the queries, besides the positives; None = there are no others.
+        teacher: gives a teacher's scores of the queries' passages; None = there is no teacher.
     """
 
     rows: Ids
@@ -57,9 +58,13 @@ class TrainingQueries:
         known: NoNegatives | None = None,
         teacher: Teacher | None = None,
     ) -> "TrainingQueries":
-        """From the relevant passages of each query row, in ascending order of the rows, and what ``known`` makes of them.
+        """Make the training queries from their relevant passages.
 
-        Where that is more than these, the first of passages that are the same stands for all wherever one is drawn.
+        Args:
+            positives: query row -> its relevant passages, in ascending order of the rows.
+            negatives, weights, teacher: as the attributes.
+            known: kept only where it names passages besides the positives. Then the first of several equal passages stands
+                for all of them wherever one is drawn.
         """
         counts = [len(passages) for passages in positives.values()]
         starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
@@ -71,32 +76,40 @@ class TrainingQueries:
 
     @property
     def by_text(self) -> int:
-        """How many passages are no negatives by their text alone."""
+        """The number of passages that are no negatives by their text alone."""
         return int(self.no_negative_numbers().sum()) - len(self.positives)
 
     def no_negative_numbers(self) -> Ids:
-        """How many passages of the collection are no negatives of each query (q,)."""
+        """Return the number of passages of the collection that are no negatives of each query: (q,)."""
         return np.diff(self.starts) if self.known is None else self.known.numbers(self.rows)
 
     def no_negatives(self, chosen: Ids) -> tuple[Ids, Ids]:
-        """The passages that are no negatives of the queries ``chosen`` (b,), list after list, and their lengths (b,).
+        """Return the passages that are no negatives of the queries ``chosen`` (b,).
 
-        Ascending; where something is ``known``, of passages that are the same the first alone.
+        Returns:
+            the passages of all queries, concatenated and ascending within each query, and the number of each query's
+            passages (b,). Where ``known`` is given, only the first of several equal passages is listed.
         """
         if self.known is not None:
             return self.known.lists(self.rows[chosen])
-        numbers = self.starts[chosen + 1] - self.starts[chosen]
+        numbers = self.starts[chosen + 1] - self.starts[chosen]  # (b,)
         return self.positives[ranges(self.starts[chosen], numbers)], numbers
 
 
 def judged_queries(
     collection: Collection, split: str, number: int | None, seed: int, key: str = "train_queries"
 ) -> dict[int, NDArray[np.integer]]:
-    """The relevant passages of the judged queries of a split, by query row, or of ``number`` of them drawn by ``seed``.
+    """Return the relevant passages of the judged queries of a split, by query row.
+
+    Args:
+        collection: with the judgements.
+        split: whose queries are taken.
+        number: of queries that are drawn by ``seed``; None = all.
+        seed: of the drawn queries.
+        key: name of the setting that gave ``number``, for the message of the error.
 
     Raises:
-        UserError: the split is not there, a judged query has no positive, or there are fewer than ``number``, which was set
-            in ``key``.
+        UserError: the split is not there, a judged query has no positive, or there are fewer than ``number`` queries.
     """
     qrels = collection.qrels(split)
     positives = qrels.positives()
@@ -114,10 +127,16 @@ def judged_queries(
 
 
 def drawn_positives(positives: Ids, starts: Ids, chosen: Ids, seed: int, epoch: int) -> Ids:
-    """(b,) the passage that makes a pair of each query ``chosen`` (b,) in an epoch, drawn from its relevant ones.
+    """Draw one relevant passage of each query for an epoch.
 
-    ``positives`` and ``starts`` as in ``TrainingQueries``.
+    Args:
+        positives, starts: as in ``TrainingQueries``.
+        chosen: (b,) the queries.
+        seed, epoch: on which the draws depend.
+
+    Returns:
+        (b,) the drawn passage of each query.
     """
-    draws = uniforms(seed, "positive", epoch, index=chosen)
-    numbers = starts[chosen + 1] - starts[chosen]
+    draws = uniforms(seed, "positive", epoch, index=chosen)  # (b,)
+    numbers = starts[chosen + 1] - starts[chosen]  # (b,)
     return positives[starts[chosen] + (draws * numbers).astype(np.int64)]

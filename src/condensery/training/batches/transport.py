@@ -1,7 +1,7 @@
-"""A batch on its way from one process to another, or to a GPU: all of its tensors in one block of memory.
+"""Packs all tensors of a batch into one block of memory, to send the batch to another process or to a GPU.
 
-A batch may be hundreds of chunks of five tensors each. Sent one by one, each costs a file descriptor and a mapping of
-memory, or a copy to the GPU of its own.
+A batch may be hundreds of chunks of five tensors each. If tensors were sent one by one, each would cost a file descriptor and
+a memory mapping, or its own copy to the GPU.
 """
 
 from dataclasses import fields, is_dataclass
@@ -10,11 +10,11 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-_ALIGNED = 16  # bytes that tensors begin at a multiple of
+_ALIGNED = 16  # bytes; each tensor begins at a multiple of this number
 
 
 class _Place(NamedTuple):
-    """Where a tensor lies in the block."""
+    """The position of a tensor in the block."""
 
     start: int  # bytes
     dtype: torch.dtype
@@ -22,16 +22,20 @@ class _Place(NamedTuple):
 
 
 class _Parts(NamedTuple):
-    """A dataclass taken apart, or a list or tuple."""
+    """The members of a dataclass, list or tuple, and the type that ``unpacked`` makes of them again."""
 
     kind: type
     values: list[Any]
 
 
 def packed(value: Any) -> tuple[Tensor, Any]:
-    """The tensors of ``value`` in one block (bytes,) uint8, and what ``unpacked`` makes the value of again.
+    """Pack the tensors of ``value`` into one block of memory.
 
-    ``value`` is made of dataclasses, lists and tuples. Tensors that lie in one block already are not copied.
+    Args:
+        value: made of dataclasses, lists and tuples. Tensors that lie in one block already are not copied.
+
+    Returns:
+        the block (bytes,) uint8, and the description of the other parts from which ``unpacked`` rebuilds the value.
     """
     tensors: list[Tensor] = []
     _collect(value, tensors)
@@ -41,7 +45,7 @@ def packed(value: Any) -> tuple[Tensor, Any]:
 
 
 def unpacked(block: Tensor, parts: Any) -> Any:
-    """The value of which ``packed`` made the two; its tensors are views of ``block``, on the device of that."""
+    """Rebuild the value from the two results of ``packed``. The value's tensors are views of ``block``, on its device."""
     typed: dict[torch.dtype, Tensor] = {}
 
     def join(part: Any) -> Any:
@@ -64,7 +68,7 @@ def _from_fields(kind: type, values: list[Any]) -> Any:
 
 
 def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Of a tensor whose last dimension is dense."""
+    """Return the strides of a contiguous tensor of this shape."""
     strides, step = [], 1
     for size in reversed(shape):
         strides.append(step)
@@ -73,7 +77,7 @@ def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _members(value: Any) -> list[Any] | None:
-    """What a value is made of; None where it is no container."""
+    """Return the members of a list, tuple or dataclass; None where the value is no container."""
     if isinstance(value, list | tuple):
         return list(value)
     if is_dataclass(value):
@@ -99,20 +103,20 @@ def _taken_apart(value: Any, starts: Any) -> Any:
 
 
 def _shared(tensors: list[Tensor]) -> tuple[Tensor, list[int]] | None:
-    """The block in which all of them lie already, and where; None where they do not."""
+    """Return the one block in which all tensors lie already, and the byte at which each begins; None where there is none."""
     places = {tensor.untyped_storage().data_ptr() for tensor in tensors if tensor.numel()}
     if len(places) != 1 or not all(tensor.is_contiguous() for tensor in tensors):
         return None
     storage = next(tensor for tensor in tensors if tensor.numel()).untyped_storage()
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-    if storage.nbytes() % _ALIGNED or storage.nbytes() > 2 * size:  # of another's making
+    if storage.nbytes() % _ALIGNED or storage.nbytes() > 2 * size:  # not made by ``_copied``
         return None
     block = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(cast(Any, storage))
     return block, [int(tensor.storage_offset()) * tensor.element_size() if tensor.numel() else 0 for tensor in tensors]
 
 
 def _copied(tensors: list[Tensor]) -> tuple[Tensor, list[int]]:
-    """A block that they are copied into, and where."""
+    """Copy the tensors into a new block; return the block, and the byte at which each tensor begins."""
     starts, size = [], 0
     for tensor in tensors:
         starts.append(size)

@@ -25,19 +25,20 @@ from condensery.training.batches.training_queries import NOTHING, TrainingQuerie
 
 @dataclass(frozen=True, kw_only=True)
 class TripleBatch(Batch):
-    """Queries and passages for fine-tuning. Rows 0 .. q - 1 are the queries, q .. q + p - 1 the passages.
+    """q queries and p passages for fine-tuning. Rows 0 .. q - 1 are the queries, rows q .. q + p - 1 the passages.
 
-    Its chunks are of queries (tower QUERY) and of passages (tower PASSAGE); where these have ``vectors``, of queries alone.
+    A chunk holds queries (tower QUERY) or passages (tower PASSAGE). With frozen ``vectors`` all chunks hold queries.
 
     Attributes:
-        positive: (q,) which of the p passages is each query's positive.
-        known: (q, p) True where a passage is no negative of the query: relevant to it, or of a text that is.
+        positive: (q,) the index among the p passages of each query's positive.
+        known: (q, p) bool, True where a passage is no negative of the query: the passage is relevant to the query, or has
+            the text of a relevant passage (``NoNegatives``).
         passages: (p,) the rows of the passages in the collection, ascending.
-        judged: (j, 2) query of the batch, and row in the collection of a passage that is no negative of it.
-        teacher: (q, p) fp32, how a teacher scores the pair, NaN where it has not; None = there is no teacher.
-        scored: (s, 2) query of the batch, and row in the collection of a passage that the teacher has scored for it.
-        scores: (s,) fp32.
-        vectors: (p, d) of the passages, which are frozen; None = the passages are encoded.
+        judged: (j, 2) a query of the batch, and the row in the collection of a passage that is no negative of the query.
+        teacher: (q, p) fp32, the teacher's score of each pair, NaN where the teacher has none; None = no teacher.
+        scored: (s, 2) a query of the batch, and the row in the collection of a passage that the teacher scored for it.
+        scores: (s,) fp32, the teacher's scores of the pairs ``scored``.
+        vectors: (p, d) frozen vectors of the passages; None = the passages are encoded.
     """
 
     positive: Tensor
@@ -51,34 +52,35 @@ class TripleBatch(Batch):
 
 
 def taught_batch(batch: TripleBatch, training: TrainingQueries, chosen: Ids) -> TripleBatch:
-    """The batch of the queries ``chosen`` (b,) with the scores of their teacher."""
-    scored, scores = map(torch.from_numpy, taught(training, chosen))
-    teacher = teacher_scores(scored, scores, batch.passages, len(batch.positive))
+    """Return ``batch``, the batch of the queries ``chosen`` (b,), with the teacher's scores."""
+    scored, scores = map(torch.from_numpy, taught(training, chosen))  # (s, 2), (s,)
+    teacher = teacher_scores(scored, scores, batch.passages, len(batch.positive))  # (q, p)
     return replace(batch, teacher=teacher, scored=scored, scores=scores)
 
 
 class TripleBatches:
-    """Queries, one positive each, and hard negatives; passages of other queries serve as negatives too.
+    """Makes batches of queries, one positive each, and hard negatives; passages of other queries are negatives too.
 
-    A positive and ``negatives`` hard negatives are drawn anew each epoch, without replacement from the query's pool. A
-    query whose pool is too small is filled up with other passages drawn from the whole corpus. A passage that is judged
-    relevant to the query is never its hard negative, nor is one of such a text or of the query's (``NoNegatives``). A
-    passage that occurs twice in a batch is encoded once.
+    A positive and ``negatives`` hard negatives are drawn for each query anew each epoch. Hard negatives are drawn without
+    replacement from the query's pool. Where the pool is too small, the missing ones are drawn from the whole corpus. A
+    passage that is judged relevant to the query is never its hard negative. Neither is a passage with the text of such a
+    passage or of the query (``NoNegatives``). A passage that occurs twice in a batch is encoded once.
 
     Args:
         queries, passages: token stores of the collection; ``titles`` of the passages or None.
         vocabulary: of the tokens.
-        training: the queries and what is known about them.
+        training: the training queries, with their positives, their negatives and the teacher's scores.
         batch_size: queries a step.
         negatives: hard negatives a query (0 = in-batch negatives alone).
         query_length, passage_length: longest inputs in tokens, with [CLS] and [SEP].
         budget: padded tokens a chunk may hold.
         seed: of order, positives and negatives.
-        order: which queries a step is of; None = all in random order, anew each epoch.
-        prefixes: what stands before queries and passages.
-        shared_negatives: passages drawn from the whole collection at each step, negatives of all its queries.
-        text_queries: made of the passages, a few in each step beside the judged ones; None = there are none.
-        vectors: of passages, which are frozen while the queries' tower is trained (ADORE: Zhan et al. 2021, §4.2); None =
+        order: gives the epoch and the queries of each step; None = all queries in random order, anew each epoch.
+        prefixes: the ids put before queries and passages.
+        shared_negatives: number of passages drawn from the whole collection at each step; they are negatives of all queries
+            of the step.
+        text_queries: queries made of the passages; each step has a few of them beside the judged queries. None = none.
+        vectors: frozen vectors of the passages, while the queries' tower is trained (ADORE: Zhan et al. 2021, §4.2); None =
             passages are encoded.
     """
 
@@ -110,11 +112,11 @@ class TripleBatches:
         self.order = order or partial(items_of_step, batch_size=batch_size, items=len(training.rows), seed=seed)
 
     def steps_an_epoch(self) -> int:
-        """See ``Batches``."""
+        """Return the number of batches until every training query was seen once; the last batch may be short."""
         return -(-len(self.training.rows) // self.batch_size)
 
     def batch(self, step: int, share: Share = ALL) -> TripleBatch:
-        """See ``Batches``."""
+        """Return the batch of step ``step`` (from 0), or the part of the batch that ``share`` names."""
         epoch, items = self.order(step)
         chosen, replicated = share.of(items)
         made_of_text = self.text_queries
@@ -122,14 +124,17 @@ class TripleBatches:
         return replace(self.batch_of(epoch, chosen, of_text, self._shared(step)), replicated=replicated)
 
     def batch_of(self, epoch: int, chosen: Ids, of_text: Ids = NOTHING, shared: Ids = NOTHING) -> TripleBatch:
-        """The batch of any queries (b,), numbered as in ``training``, with what is drawn for them in an epoch.
+        """Return the batch of any queries, with the positives and hard negatives that are drawn for them in an epoch.
 
-        Behind them stand the queries ``of_text`` (t,), numbered as in ``text_queries``. The passages ``shared`` (s,) are
-        negatives of all.
+        Args:
+            epoch: of which the draws are.
+            chosen: (b,) the judged queries, numbered as in ``training``; they come first in the batch.
+            of_text: (t,) the queries made of passages, numbered as in ``text_queries``; they follow the judged queries.
+            shared: (s,) passages that are negatives of all queries.
         """
-        positive, hard = self.draw(epoch, chosen)
+        positive, hard = self.draw(epoch, chosen)  # (b,), (b, negatives)
         texts, own = self._of_text(of_text)
-        positive = np.concatenate([positive, own])
+        positive = np.concatenate([positive, own])  # (b + t,)
         passages, place = np.unique(np.concatenate([positive, hard.reshape(-1), shared]), return_inverse=True)
         parts, tokens = [], 0
         sides = [(QUERY, *self.rows(QUERY, self.training.rows[chosen])), (QUERY, *texts)]
@@ -137,14 +142,14 @@ class TripleBatches:
             sides.append((PASSAGE, *self.rows(PASSAGE, passages)))
         first = 0
         for tower, flat, starts in sides:
-            places = np.arange(first, first + len(starts) - 1)
+            places = np.arange(first, first + len(starts) - 1)  # (rows of this side,)
             parts += chunks(flat, starts, self.budget, self.vocabulary.pad, tower=tower, rows=places)
             first, tokens = first + len(places), tokens + len(flat)
-        of_own = np.stack([np.arange(len(chosen), len(positive)), own], axis=1)
-        judged = torch.from_numpy(np.concatenate([self._judged(chosen), of_own]))
-        names = torch.from_numpy(passages)
-        known = known_positives(judged, names, len(positive))
-        positive_places = torch.from_numpy(place[: len(positive)])
+        of_own = np.stack([np.arange(len(chosen), len(positive)), own], axis=1)  # (t, 2)
+        judged = torch.from_numpy(np.concatenate([self._judged(chosen), of_own]))  # (j, 2)
+        names = torch.from_numpy(passages)  # (p,)
+        known = known_positives(judged, names, len(positive))  # (b + t, p)
+        positive_places = torch.from_numpy(place[: len(positive)])  # (b + t,)
         made = TripleBatch(
             chunks=parts,
             tokens=tokens,
@@ -157,14 +162,25 @@ class TripleBatches:
         return made if self.training.teacher is None else taught_batch(made, self.training, chosen)
 
     def rows(self, tower: int, rows: Ids) -> tuple[Ids, Ids]:
-        """Queries (QUERY) or passages (PASSAGE) by their rows (n,) as they are encoded: flat ids and starts (n + 1,)."""
+        """Return queries (tower QUERY) or passages (tower PASSAGE) in the tokens that the encoder reads.
+
+        Args:
+            tower: QUERY or PASSAGE.
+            rows: (n,) rows of the queries or passages in the collection.
+
+        Returns:
+            the ids of all rows, concatenated (N,), and the index at which each row begins (n + 1,).
+        """
         if tower == QUERY:
             return text_rows(self.queries, rows, self.vocabulary, self.query_length, prefix=self.prefixes.query)
         how = self.vocabulary, self.passage_length, self.titles
         return text_rows(self.passages, rows, *how, prefix=self.prefixes.passage)
 
     def _shared(self, step: int) -> Ids:
-        """(s,) passages of the whole collection, no two of one text; all where there are no more than are wanted."""
+        """Return the shared negatives (s,) of a step: passages of the whole collection, no two of one text.
+
+        All passages are returned where the collection has no more than are wanted.
+        """
         if not self.shared_negatives:
             return NOTHING
         number, known = len(self.passages), self.training.known
@@ -173,27 +189,35 @@ class TripleBatches:
         return np.unique(drawn if known is None else known.passages.first(drawn))
 
     def _of_text(self, chosen: Ids) -> tuple[tuple[Ids, Ids], Ids]:
-        """Queries of the text (t,): flat ids and starts (t + 1,), and the passage of each (t,)."""
+        """Return queries that were made of passages.
+
+        Args:
+            chosen: (t,) the queries, numbered as in ``text_queries``.
+
+        Returns:
+            the ids of all queries, concatenated (N,), with the index at which each begins (t + 1,); and the passage of each
+            query (t,).
+        """
         if self.text_queries is None:
             return (NOTHING, np.zeros(1, np.int64)), NOTHING
         made, known = self.text_queries, self.training.known
-        own = made.passages[chosen]
+        own = made.passages[chosen]  # (t,)
         rows = text_rows(made.store, made.rows[chosen], self.vocabulary, self.query_length, prefix=self.prefixes.query)
         return rows, own if known is None else known.passages.first(own)
 
     def draw(self, epoch: int, chosen: Ids) -> tuple[Ids, Ids]:
-        """A positive (b,) and hard negatives (b, negatives) of the queries ``chosen`` (b,) in an epoch."""
+        """Draw a positive (b,) and hard negatives (b, negatives) of the queries ``chosen`` (b,) for an epoch."""
         positive = self._positives(epoch, chosen)
         return positive, self._hard_negatives(epoch, chosen, positive)
 
     def _positives(self, epoch: int, chosen: Ids) -> Ids:
-        """(b,) one judged relevant passage of each query."""
+        """Draw one judged relevant passage of each query: (b,)."""
         return drawn_positives(self.training.positives, self.training.starts, chosen, self.seed, epoch)
 
     def _hard_negatives(self, epoch: int, chosen: Ids, positive: Ids) -> Ids:
-        """(b, negatives) passages from each query's pool, or from the corpus where the pool has too few.
+        """Draw passages from each query's pool, or from the corpus where the pool has too few: (b, negatives).
 
-        Where the corpus has too few as well, the query's ``positive`` (b,) stands in, which adds nothing to the batch.
+        Where the corpus has too few as well, the query's ``positive`` (b,) fills the gap; it adds nothing to the batch.
         """
         if not self.negatives:
             return np.empty((len(chosen), 0), dtype=np.int64)
@@ -204,17 +228,17 @@ class TripleBatches:
         known = np.split(flat, np.cumsum(numbers)[:-1])
         for row, passages in enumerate(known):
             pool[row, np.isin(pool[row], passages)] = -1
-        places = np.arange(pool.shape[1])[None, :]
-        draws = uniforms(self.seed, "negative", epoch, index=chosen[:, None], second=places)
+        places = np.arange(pool.shape[1])[None, :]  # (1, m)
+        draws = uniforms(self.seed, "negative", epoch, index=chosen[:, None], second=places)  # (b, m)
         if training.weights is not None:
             draws = -np.log1p(-draws) / training.weights[chosen]  # smallest first (Efraimidis and Spirakis 2006)
         order = np.argsort(np.where(pool >= 0, draws, np.inf), axis=1, kind="stable")[:, : self.negatives]
-        drawn = np.take_along_axis(pool, order, axis=1)
+        drawn = np.take_along_axis(pool, order, axis=1)  # (b, min(m, negatives))
         missing = self.negatives - drawn.shape[1]
-        drawn = np.pad(drawn, ((0, 0), (0, missing)), constant_values=-1)
+        drawn = np.pad(drawn, ((0, 0), (0, missing)), constant_values=-1)  # (b, negatives)
         draws = uniforms(self.seed, "random", epoch, index=chosen[:, None], second=np.arange(self.negatives)[None, :])
         for row in np.flatnonzero((drawn < 0).any(axis=1)).tolist():
-            gaps = drawn[row] < 0
+            gaps = drawn[row] < 0  # (negatives,)
             taken = np.union1d(known[row], drawn[row, ~gaps])
             if training.known is not None:
                 taken = training.known.passages.copies(taken)
@@ -222,13 +246,16 @@ class TripleBatches:
         return drawn if training.known is None else training.known.passages.first(drawn)
 
     def _judged(self, chosen: Ids) -> Ids:
-        """(j, 2) each of the batch's queries with each passage that is no negative of it."""
+        """Return each query of the batch with each passage that is no negative of it: (j, 2)."""
         passages, numbers = self.training.no_negatives(chosen)
         return np.stack([np.repeat(np.arange(len(chosen)), numbers), passages], axis=1)
 
 
 def _others(draws: NDArray[np.float64], taken: Ids, items: int, otherwise: int) -> list[int]:
-    """A different item for each draw in [0, 1), none of them ``taken``; ``otherwise`` where all are."""
+    """Return a different item of 0 .. items - 1 for each draw in [0, 1), none of them in ``taken``.
+
+    ``otherwise`` is returned for a draw where no item is left.
+    """
     excluded, others = taken.tolist(), []
     for draw in draws.tolist():
         left = items - len(excluded)

@@ -1,1 +1,1 @@
-"""The LightningDataModules, which own the sampling."""
+"""The LightningDataModules, which do all sampling."""

@@ -1,4 +1,4 @@
-"""Passages with the queries that were made for them."""
+"""The data module of passages with the queries that were made for them."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,7 +24,7 @@ from condensery.training.datamodules.steps import TokenDataModule
 
 
 class PassageQueryDataModule(TokenDataModule):
-    """Passages with one of their queries each, for query-as-context pre-training (Wu et al. 2023, §3.1).
+    """Pairs of a passage and one of its queries, for query-as-context pre-training (Wu et al. 2023, §3.1).
 
     Args:
         data: passages with the queries that were made for them: mappings with ``text`` and ``queries`` (a list of
@@ -33,17 +33,17 @@ class PassageQueryDataModule(TokenDataModule):
         stores: passages and queries in tokens; None = those of ``data``.
         length: longest passage in tokens, [CLS] and [SEP] included.
         query_length: longest query in tokens, [CLS] and [SEP] included.
-        candidates: how many of a passage's queries are drawn from, one a step.
+        candidates: each time a passage is seen, its query is drawn from its first ``candidates`` queries.
         mixed_context: probability that a step pairs passages of a document instead (Wu et al. 2023, §5.2).
         batch_size: passages a step.
-        mask_rate: share of the tokens that is predicted; None = nothing is masked (``ContrastiveModule``).
-        whole_word: mask whole words, or single tokens.
-        decoder: what the decoder of an auto-encoder reads; None = there is none.
-        chunk_tokens: padded tokens that are in memory together; a larger batch is accumulated.
+        mask_rate: share of the tokens that is masked and predicted; None = no token is masked (``ContrastiveModule``).
+        whole_word: True = whole words are masked; False = single tokens.
+        decoder: the text that the decoder of an auto-encoder reads; None = there is no decoder.
+        chunk_tokens: padded tokens that are in memory together; the gradients of a larger batch are accumulated.
         seed: of order, queries and masks.
-        workers: processes that make batches, and that tokenise; 0 = none besides the training. With more, the program
-            stands below ``if __name__ == "__main__":``.
-        query_prefix: put before each query, as E5's "query: "; the encoder must know of it, see ``TowersModule``.
+        workers: number of processes that make batches, and that tokenise; 0 = the training process does both. With 1 or
+            more, the program must stand below ``if __name__ == "__main__":``.
+        query_prefix: put before each query, as E5's "query: "; the encoder must have the same, see ``TowersModule``.
         passage_prefix: put before each passage, and before its title.
 
     Raises:
@@ -51,7 +51,7 @@ class PassageQueryDataModule(TokenDataModule):
             ``TokenDataModule``, too.
 
     Attributes:
-        pairs: what the pairs are of, as ``SpanPairDataModule`` says it.
+        pairs: the kind of the pairs, ``query``; compare ``pairs`` of ``SpanPairDataModule``.
     """
 
     pairs = "query"
@@ -92,20 +92,20 @@ class PassageQueryDataModule(TokenDataModule):
 
     @property
     def prefixes(self) -> Prefixes:
-        """See ``TokenDataModule``. Raises ``UserError`` where the tokenizer does not split them from a text."""
+        """The ids put before queries and passages. Raises ``UserError`` where the tokenizer joins a prefix with the text."""
         return Prefixes.of(self.tokenizer_folder, self.query_prefix, self.passage_prefix, self.lengths)
 
     @property
     def lengths(self) -> tuple[int, int]:
-        """See ``TokenDataModule``."""
+        """Longest query and passage in tokens, [CLS] and [SEP] included."""
         return self.query_length, self.length
 
     def make_batches(self) -> SpanBatches:
-        """See ``TokenDataModule``."""
+        """Return the object that makes the batches of passages and queries."""
         return masked_batches(self.source(), self.vocabulary, self.masking, self)
 
     def source(self) -> RowSource:
-        """Where the rows of a batch come from."""
+        """Return the source that gives the rows of a batch."""
         stores, prefixes = self.stores or self._tokenised(), self.prefixes
         lengths = (self.length - len(prefixes.passage), self.query_length - len(prefixes.query))
         pairs = PassageQueries(stores, self.vocabulary, *lengths, self.candidates, self.seed)
@@ -113,7 +113,7 @@ class PassageQueryDataModule(TokenDataModule):
         return prefixed(mixed, prefixes, queries=True)
 
     def _tokenised(self) -> PassagesAndQueries:
-        """The queries of ``data``, tokenised as a collection of their own."""
+        """Tokenise the queries of ``data`` as a separate collection; return them with the passages."""
         assert self.tokenizer_folder is not None
         flat = [query for queries in self._queries for query in queries]
         own = TokenDataModule(flat, self.tokenizer_folder, titles=False, workers=self.workers)
@@ -123,7 +123,7 @@ class PassageQueryDataModule(TokenDataModule):
 
 
 def _with_queries(data: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """The texts and the queries of each. Raises ``UserError`` where one has none of the two, or a blank one."""
+    """Return the texts, and the queries of each. Raises ``UserError`` where an item lacks one of them, or has a blank one."""
     texts, queries = [], []
     for number, one in enumerate(data):
         text, own = (one.get("text"), one.get("queries")) if isinstance(one, Mapping) else (None, None)

@@ -1,4 +1,4 @@
-"""Queries with what a teacher ranks for them."""
+"""The data module of queries with the passages that a teacher ranks for them."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -19,30 +19,31 @@ from condensery.training.fingerprint import hashed
 
 
 class RankingDataModule(TokenDataModule):
-    """Queries, and the passages that a teacher ranks for each, whose vectors are frozen (Zhan et al. 2021, §4.2).
+    """Queries, and the passages that a teacher ranks for each; the passages' vectors are frozen (Zhan et al. 2021, §4.2).
 
-    No query need be judged: titles, sentences of the passages or what people have asked will do. ``QueryTowerModule`` is
-    trained on them, from the checkpoint of the student.
+    No query need be judged: titles, sentences of the passages or the questions of users will do. ``QueryTowerModule`` is
+    trained on these data, from the checkpoint of the student.
 
     Args:
         queries: texts.
-        student: has indexed the passages; its vectors of them, its tokenizer, prefixes and lengths are taken.
-        teacher: ranks better, such as ``Fused([BM25().index(passages), student], [0.6, 0.4])``; has indexed the same
-            passages. It is asked each query once, in ``setup``.
-        depth: passages that the teacher ranks for a query.
+        student: a retriever that has indexed the passages. Its vectors of the passages, its tokenizer, prefixes and lengths
+            are used.
+        teacher: a searcher that ranks better, such as ``Fused([BM25().index(passages), student], [0.6, 0.4])``, and has
+            indexed the same passages. It ranks passages for each query once, in ``setup``.
+        depth: number of passages that the teacher ranks for a query.
         batch_size: queries a step.
         query_length: longest query in tokens while training, [CLS] and [SEP] included; at most that of the student.
-        chunk_tokens: padded tokens that are in memory together; a larger batch is accumulated.
+        chunk_tokens: padded tokens that are in memory together; the gradients of a larger batch are accumulated.
         seed: of the order.
-        workers: processes that make batches, and that tokenise; 0 = none besides the training. With more, the program
-            stands below ``if __name__ == "__main__":``.
+        workers: number of processes that make batches, and that tokenise; 0 = the training process does both. With 1 or
+            more, the program must stand below ``if __name__ == "__main__":``.
 
     Raises:
-        UserError: a number is out of its range, a query is no text or blank, the student has indexed nothing or several
-            windows of a passage, the teacher other passages, or one of the two is none.
+        UserError: a number is out of its range; a query is no text or blank; the student has indexed nothing, or several
+            windows of a passage; the teacher has indexed other passages; or student or teacher is of another type.
 
     Attributes:
-        pairs: what the batches are of, as ``SpanPairDataModule`` says it.
+        pairs: the kind of the batches, ``ranking``; compare ``pairs`` of ``SpanPairDataModule``.
     """
 
     pairs = "ranking"
@@ -93,7 +94,7 @@ class RankingDataModule(TokenDataModule):
         return self.student.query_length, self.student.passage_length
 
     def make_batches(self) -> RankingBatches:
-        """See ``TokenDataModule``; the teacher is asked."""
+        """Let the teacher rank passages for all queries, and return the object that makes the batches."""
         named = {"passages": self.student.content_hash, "student": self.student.identity()}
         named["teacher"] = self.teacher.identity()
         self._learned = {name: hashed(text.encode()) for name, text in named.items()}
@@ -112,5 +113,5 @@ class RankingDataModule(TokenDataModule):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """See ``StepDataModule``; student and teacher are known by what their results depend on."""
+        """Return the state of ``StepDataModule``, with hashes of all on which results of student and teacher depend."""
         return super().state_dict() | self._learned

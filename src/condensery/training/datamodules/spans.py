@@ -1,4 +1,4 @@
-"""Spans of documents: single ones, pairs, or a span and a sentence of it."""
+"""The data module of spans of documents: single spans, pairs of spans, or a span and a sentence of it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,12 +24,12 @@ from condensery.training.datamodules.steps import TokenDataModule
 
 @dataclass(frozen=True)
 class Masking:
-    """What is masked and predicted in a text for pre-training.
+    """The tokens that are masked and predicted in a text for pre-training.
 
     Attributes:
-        rate: share of the tokens; None = nothing is masked.
-        whole_word: mask whole words, or single tokens.
-        decoder: what the decoder of an auto-encoder reads; None = there is no decoder.
+        rate: share of the tokens that is masked; None = no token is masked.
+        whole_word: True = whole words are masked; False = single tokens.
+        decoder: the text that the decoder of an auto-encoder reads; None = there is no decoder.
     """
 
     rate: float | None = 0.15
@@ -41,26 +41,29 @@ class SpanPairDataModule(TokenDataModule):
     """Masked spans for Condenser and MLM, pairs of spans for coCondenser and CoT-MAE, sentences and passages for ICT.
 
     Args:
-        data: a folder in the BEIR layout, of documents or of plain text, a list of texts, a ``Collection``, or ``Tokens``.
+        data: a folder (in the BEIR layout, of documents, or of plain text), a list of texts, a ``Collection``, or ``Tokens``.
         tokenizer: folder or hub name; not needed where ``data`` is ``Tokens``.
         length: longest span in tokens, [CLS] and [SEP] included.
         batch_size: documents (spans, where ``pairs`` is None) a step.
         pairs: ``document`` or ``passage``: two spans of each (Gao and Callan 2021b, §3.2); ``sentence``: a span and a
             sentence taken out of it (ICT); None: single spans.
-        spans: ``sentences`` packed to the length, as the papers' scripts do; or ``windows``: cut anywhere.
-        short_probability: share of spans that aim at a shorter length (of ``sentences``).
-        min_length: tokens of the shortest span; a document needs twice that. None = 16, or half of what a span holds
-            where that is less.
-        mask_rate: share of the tokens that is predicted; None = nothing is masked (``ContrastiveModule``), as for ICT.
-        whole_word: mask whole words, or single tokens.
-        decoder: what the decoder of an auto-encoder reads; None = there is none.
-        query_length: longest sentence in tokens, [CLS] and [SEP] included (of ``pairs="sentence"``).
-        keep_sentence: probability that the sentence stays in its span (of ``pairs="sentence"``).
-        chunk_tokens: padded tokens that are in memory together; a larger batch is accumulated.
+        spans: ``sentences``: sentences are packed up to the length, as in the papers' scripts; or ``windows``: texts are cut
+            anywhere.
+        short_probability: share of the spans that aim at a shorter length (for ``spans="sentences"``).
+        min_length: tokens of the shortest span; a document needs twice that. None = 16, or half of a span's largest number
+            of tokens where that is less.
+        mask_rate: share of the tokens that is masked and predicted; None = no token is masked (``ContrastiveModule``). For
+            ``pairs="sentence"`` (ICT) no token is masked either.
+        whole_word: True = whole words are masked; False = single tokens.
+        decoder: the text that the decoder of an auto-encoder reads; None = there is no decoder.
+        query_length: longest sentence in tokens, [CLS] and [SEP] included (for ``pairs="sentence"``).
+        keep_sentence: probability that the sentence stays in its span (for ``pairs="sentence"``).
+        chunk_tokens: padded tokens that are in memory together; the gradients of a larger batch are accumulated.
         seed: of order, spans and masks.
-        workers: processes that make batches, and that tokenise; 0 = none besides the training. With more, the program
-            stands below ``if __name__ == "__main__":``.
-        query_prefix: put before each sentence (of ``pairs="sentence"``); the encoder must know of it, see ``TowersModule``.
+        workers: number of processes that make batches, and that tokenise; 0 = the training process does both. With 1 or
+            more, the program must stand below ``if __name__ == "__main__":``.
+        query_prefix: put before each sentence (for ``pairs="sentence"``); the encoder must have the same, see
+            ``TowersModule``.
         passage_prefix: put before each span.
 
     Raises:
@@ -101,20 +104,20 @@ class SpanPairDataModule(TokenDataModule):
 
     @property
     def prefixes(self) -> Prefixes:
-        """See ``TokenDataModule``. Raises ``UserError`` where the tokenizer does not split them from a text."""
+        """The ids put before queries and passages. Raises ``UserError`` where the tokenizer joins a prefix with the text."""
         return Prefixes.of(self.tokenizer_folder, self.query_prefix, self.passage_prefix, self.lengths)
 
     @property
     def lengths(self) -> tuple[int, int]:
-        """See ``TokenDataModule``."""
+        """Longest query (for ``pairs="sentence"`` the sentence) and longest span in tokens, [CLS] and [SEP] included."""
         return (self.query_length if self.pairs == "sentence" else self.length), self.length
 
     def make_batches(self) -> SpanBatches:
-        """See ``TokenDataModule``."""
+        """Return the object that makes the batches of masked spans."""
         return masked_batches(self.source(), self.vocabulary, self.masking, self)
 
     def source(self) -> RowSource:
-        """Where the rows of a batch come from."""
+        """Return the source that gives the rows of a batch."""
         if self.pairs is None:
             return SingleSpans(self._spans(), self.vocabulary)
         prefixes = self.prefixes
@@ -126,7 +129,7 @@ class SpanPairDataModule(TokenDataModule):
         return prefixed(SpanPairs(spans, self.vocabulary), prefixes, queries=False)
 
     def _spans(self, room: int = 0) -> SpanSet:
-        """Spans that leave ``room`` for so many tokens before them."""
+        """Return spans that leave room for ``room`` tokens of a prefix."""
         store, length = self.tokens.documents, self.length - room
         if self.pairs == "passage":
             store = TokenStore(store.folder, single_texts=True)

@@ -1,7 +1,7 @@
-"""The LightningDataModules: for pre-training on spans, on passages with queries, and for fine-tuning on queries.
+"""Base classes of the LightningDataModules: those for pre-training on spans or on passages with queries, and for fine-tuning.
 
-Each makes the batch of a step as a function of the step, so nothing is remembered: a run that goes on from any step sees
-what one that was never interrupted sees, with any number of processes and of workers.
+Each data module makes a batch from the number of the step alone, and keeps no state. So a resumed run sees the batches of an
+uninterrupted run, with any number of processes and of workers.
 """
 
 import time
@@ -36,14 +36,14 @@ Value = TypeVar("Value")
 
 
 class StepDataModule(pl.LightningDataModule):
-    """Hands the batch of each step to the trainer, from the step at which the trainer stands.
+    """Gives the trainer the batch of each step, from the trainer's current step on.
 
     Args:
-        batches: makes them; None where a subclass does in ``setup``.
-        workers: processes that make them beside the training; 0 = none. See ``condensery.system.spawning``.
+        batches: the object that makes the batches; None where a subclass sets it in ``setup``.
+        workers: number of processes that make batches; 0 = the training process does. See ``condensery.system.spawning``.
 
     Attributes:
-        epoch: batches that Lightning is to take for an epoch; None = those of one pass over the data.
+        epoch: number of batches that Lightning counts as an epoch; None = those of one pass over the data.
         waited: seconds that the training has waited for batches.
     """
 
@@ -56,7 +56,7 @@ class StepDataModule(pl.LightningDataModule):
 
     @property
     def batches(self) -> Batches:
-        """What makes the batches. Raises ``UserError`` before ``setup``."""
+        """The object that makes the batches. Raises ``UserError`` before ``setup``."""
         return self._there(self._batches)
 
     def _there(self, value: Value | None) -> Value:
@@ -65,9 +65,9 @@ class StepDataModule(pl.LightningDataModule):
         return value
 
     def setup(self, stage: str | None = None) -> None:
-        """Where there is nothing to validate on, ``val_dataloader`` is None: to Lightning it is then not defined.
+        """Set ``val_dataloader`` to None where there is no validation sample: for Lightning it is then not defined.
 
-        Lightning warns of a loader without batches, and shows the progress of validating nothing.
+        For a loader without batches Lightning would print a warning, and show a progress bar of an empty validation.
         """
         if self.trainer is not None:
             plugin = self.trainer.precision_plugin
@@ -77,11 +77,11 @@ class StepDataModule(pl.LightningDataModule):
             self.val_dataloader = None  # type: ignore[method-assign, assignment]
 
     def batches_an_epoch(self) -> int:
-        """What Lightning takes for an epoch."""
+        """Return the number of batches that Lightning counts as an epoch."""
         return self.epoch or self.batches.steps_an_epoch()
 
     def train_dataloader(self) -> DataLoader[Batch]:
-        """Batches of this process's share, in the order of the steps."""
+        """Return a loader of this process's share of the batches, in the order of the steps."""
         loader = _Loader(
             StepDataset(self.batches, Share(rank(), processes())),
             batch_size=None,
@@ -99,40 +99,42 @@ class StepDataModule(pl.LightningDataModule):
         self.waited += seconds
 
     def _device(self) -> torch.device:
-        """Where the batches go."""
+        """Return the device of the training, to which the batches are moved."""
         return self.trainer.strategy.root_device if self.trainer else torch.device("cpu")
 
     def val_dataloader(self) -> Any:
-        """A sample of dev queries and passages, where there are any."""
+        """Return a loader of the validation sample; an empty list where there is none."""
         sample = self.validation_sample()
         return [] if sample is None else DataLoader([sample], batch_size=None)  # type: ignore[arg-type]
 
     def validation_sample(self) -> ValidationSample | PairSample | None:
-        """What ``val_dataloader`` gives; None = nothing is validated."""
+        """Return the sample for validation; None = there is no validation."""
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps of the data, so that another run of training is not taken for the same one.
+        """Return the description of the data that a checkpoint keeps, so that a run with other data cannot resume from it.
 
-        These are the settings, the hashes of all texts, judgements and negatives, and the number of batches of one pass.
+        The description holds the settings, the hashes of all texts, judgements and negatives, and the number of batches of
+        one pass.
         """
         if self._fingerprint is None:
             self._fingerprint = settings_of(self) | described(self.batches, "batches")
         return {**self._fingerprint, "steps_an_epoch": self.batches.steps_an_epoch()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Raise ``UserError`` where the checkpoint is of other data, or its batches were made in another way."""
+        """Raise ``UserError`` where the checkpoint was written with other data, or with batches made in another way."""
         check_same(state_dict, self.state_dict(), "data")
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """See Lightning."""
+        """Return ``batch`` on ``device``; Lightning calls this for every batch."""
         return batch.to(device)
 
 
 def _converted(plugin: Any, batch: Any) -> Any:
-    """What a true precision of Lightning's makes of a batch: of ours nothing.
+    """Convert a batch to a true precision of Lightning's ("64-true", "bf16-true"); batches of ours are not changed.
 
-    It would cast field by field what frozen dataclasses hold. Ours hold ids, and what is no id is cast where it is used.
+    Lightning would cast the fields of a dataclass one by one, and ours are frozen. They hold ids for the most part; other
+    fields are cast where they are used.
     """
     return (
         batch if isinstance(batch, Batch | ValidationSample | PairSample) else type(plugin).convert_input(plugin, batch)
@@ -140,9 +142,10 @@ def _converted(plugin: Any, batch: Any) -> Any:
 
 
 class _Loader(DataLoader[Batch]):
-    """Its worker processes pass over Ctrl-C. ``waited`` gets the seconds in which the training had nothing else to do.
+    """A loader whose worker processes ignore Ctrl-C, and which measures how long the training waits for batches.
 
-    The first batch does not count: until then the workers start.
+    ``waited`` is called with the seconds in which the training had nothing else to do. The time of the first batch is not
+    counted, because the workers are still starting.
     """
 
     waited: Callable[[float], None]
@@ -154,7 +157,7 @@ class _Loader(DataLoader[Batch]):
 
     def _timed(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         yield from islice(batches, 1)
-        done = torch.cuda.Event() if self.pin_memory else None  # while a GPU works, nobody waits for a batch
+        done = torch.cuda.Event() if self.pin_memory else None  # while a GPU still computes, nobody waits
         while True:
             if done is not None:
                 done.record()
@@ -168,13 +171,13 @@ class _Loader(DataLoader[Batch]):
 
 
 class TokenDataModule(StepDataModule):
-    """Batches from a collection in tokens.
+    """A data module that makes batches from a tokenised collection.
 
     Args:
-        data: ``Tokens``; or a folder in the BEIR layout, of documents or of plain text, a list of texts, or a
-            ``Collection``, which ``prepare_data`` reads and tokenises once (see ``condensery.system.cache``).
-        tokenizer: folder or hub name; where ``data`` is ``Tokens`` the folder that they were made with, if at all.
-        titles: passages are read as title [SEP] text.
+        data: ``Tokens``; or texts that ``prepare_data`` reads and tokenises once (see ``condensery.system.cache``): a folder
+            (in the BEIR layout, of documents, or of plain text), a list of texts, or a ``Collection``.
+        tokenizer: folder or hub name. Where ``data`` is ``Tokens``: the folder of the tokenizer that made them, or None.
+        titles: True = passages are read as title [SEP] text.
         workers: see ``StepDataModule``; as many processes tokenise.
 
     Raises:
@@ -197,7 +200,7 @@ class TokenDataModule(StepDataModule):
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """Of the tokens."""
+        """The vocabulary of the tokens."""
         return self.tokens.vocabulary
 
     @property
@@ -206,29 +209,29 @@ class TokenDataModule(StepDataModule):
         raise NotImplementedError
 
     def prepare_data(self) -> None:
-        """Read and tokenise what was not read before; in one process of a machine."""
+        """Read and tokenise the texts if that was not done before; Lightning calls this in one process of a machine."""
         self._open()
 
     def setup(self, stage: str | None = None) -> None:
-        """Open the tokens and make ``batches``; in every process."""
+        """Open the tokens and make ``batches``; Lightning calls this in every process."""
         if self._batches is None:
             self._open()
             self._batches = self.make_batches()
         super().setup(stage)
 
     def make_batches(self) -> Batches:
-        """What makes the batches, once the tokens are there."""
+        """Return the object that makes the batches; called when the tokens are open."""
         raise NotImplementedError
 
     def validation_sample(self) -> ValidationSample | PairSample | None:
-        """A few dev queries of the collection; None where it has none."""
+        """Return a sample with a few dev queries of the collection; None where the collection has none."""
         if self._collection is None:
             return None
         return sample_of(self._collection, self.tokens, self.lengths, prefixes=self.prefixes)
 
     @property
     def prefixes(self) -> Prefixes:
-        """What stands before queries and passages."""
+        """The ids put before queries and passages."""
         return NO_PREFIXES
 
     def _open(self) -> None:
@@ -238,7 +241,7 @@ class TokenDataModule(StepDataModule):
         self._tokens = self._tokens_of(self._collection)
 
     def _tokens_of(self, collection: Collection) -> Tokens:
-        """The texts of a collection in tokens, which are kept (see ``condensery.system.cache``)."""
+        """Return a collection's texts in tokens; they are cached on disk (see ``condensery.system.cache``)."""
         tokenizer = self.tokenizer_folder
         assert tokenizer is not None
         content = f"{collection.content_hash} {tokenizer.name} {self.titles}"
@@ -247,7 +250,7 @@ class TokenDataModule(StepDataModule):
 
 
 def _saved(name: str) -> Path:
-    """The folder of a tokenizer, known by what it does."""
+    """Return the cached folder of a tokenizer; the folder's name depends on the tokenizer's behaviour, not on its place."""
     tokenizer = load_tokenizer(name)
     content = f"{tokenizer.backend_tokenizer.to_str()} {sorted(tokenizer.special_tokens_map.items())}"
     return cached("tokenizer", content, lambda folder: tokenizer.save_pretrained(folder))

@@ -1,4 +1,4 @@
-"""Judged queries with a positive and hard negatives each."""
+"""The data module of judged queries with a positive and hard negatives each."""
 
 from collections.abc import Mapping, Sequence
 from copy import copy
@@ -53,51 +53,53 @@ class TripleDataModule(TokenDataModule):
     Negatives are those of Karpukhin et al. 2020 (§3.2): hard ones, and the passages of the other queries of the batch.
 
     Args:
-        data: a folder in the BEIR layout, of documents or of plain text, a list of texts, a ``Collection``, or ``Tokens``.
+        data: a folder (in the BEIR layout, of documents, or of plain text), a list of texts, a ``Collection``, or ``Tokens``.
         tokenizer: folder or hub name; not needed where ``data`` is ``Tokens``.
-        split: whose judged queries are trained on; those of ``dev``, where there are any, are validated on.
-        negatives: where hard negatives come from: ``BM25`` or a ``Retriever``, which mines them in ``prepare_data``; a file
-            or folder of negatives; or several of these. What is no negative (``NoNegatives``) is never drawn.
-            None = the passages of the other queries alone.
+        split: training uses the judged queries of this split; validation uses those of ``dev``, if there are any.
+        negatives: source of the hard negatives: ``BM25`` or a ``Retriever``, which mines them in ``prepare_data``; a file
+            or folder of negatives; or several of these. A passage that is no negative of the query (``NoNegatives``) is
+            never drawn. None = only the passages of the other queries are negatives.
         negatives_per_query: hard negatives drawn each time that a query is seen.
-        mining_depth: negatives mined for a query, of which these are drawn.
-        below_share: of what is mined, that alone is kept that scores below this share of the positive's score, such as 0.95
-            (positive-aware mining, see ``Below``); None = whatever its share.
-        below_margin: the same of what scores below the positive's score less this.
-        below_score: the same of what scores below this.
+        mining_depth: negatives mined for a query; the hard negatives are drawn from them.
+        below_share: keep only mined passages that score below this share of the positive's score, such as 0.95
+            (positive-aware mining, see ``Below``); None = no such limit.
+        below_margin: keep only mined passages that score below the positive's score less this; None = no such limit.
+        below_score: keep only mined passages that score below this; None = no such limit.
         relabel: filled sheets of the stage ``audit_negatives``, a folder or files: passages found relevant are positives.
-        train_queries: so many of the queries, drawn by the seed; None = all.
+        train_queries: number of queries to train on, drawn by the seed; None = all.
         leave_out_dev_passages: leave out the queries that share a relevant passage with a dev query.
         batch_size: queries a step.
         query_length: longest query in tokens, [CLS] and [SEP] included.
         passage_length: longest passage in tokens, [CLS] and [SEP] included.
-        titles: passages are read as title [SEP] text.
-        pairs: each row is a query and a passage, ``passage_length`` tokens together, as ``CrossEncoderModule`` reads them.
-        chunk_tokens: padded tokens that are in memory together; a larger batch is accumulated.
+        titles: True = passages are read as title [SEP] text.
+        pairs: True = each row is a query and a passage, ``passage_length`` tokens together, as ``CrossEncoderModule`` reads
+            them.
+        chunk_tokens: padded tokens that are in memory together; the gradients of a larger batch are accumulated.
         seed: of order, positives and negatives.
-        workers: processes that make batches, and that tokenise; 0 = none besides the training. With more, the program
-            stands below ``if __name__ == "__main__":``.
-        teacher: who scores the positives and hard negatives for distillation (the losses margin_mse and kl): ``BM25`` or a
-            ``Retriever``, an object with ``predict``, such as sentence-transformers' ``CrossEncoder``, or a function, that
-            gives a number for each of a list of pairs of texts, query and passage; or the scores themselves, in a file
-            (``read_pair_scores``), by query id and passage id, or as ``PairScores``. None = nobody.
-        text_queries: pairs of a query that was made of a passage, such as its title, and the id of that passage. They are
-            trained on beside the judged ones, each with its own passage as positive (``TextQueries``). None = there are none.
-        text_batch_size: of these, so many a step.
-        shared_negatives: with a student: so many passages of the whole collection, drawn anew each step, are negatives of
-            all its queries.
-        student: its vectors are those of the passages, which are frozen while ``BiEncoderModule(train_passages=False)``
-            trains the queries' tower; its prefixes and the length of its passages are taken. It indexes the passages where
-            it has not. None = passages are encoded.
+        workers: number of processes that make batches, and that tokenise; 0 = the training process does both. With 1 or
+            more, the program must stand below ``if __name__ == "__main__":``.
+        teacher: source of the scores of positives and hard negatives, for distillation (the losses margin_mse and kl). It is
+            ``BM25`` or a ``Retriever``; an object with ``predict``, such as sentence-transformers' ``CrossEncoder``, or a
+            function, that returns a number for each of a list of pairs (query text, passage text); or the scores: in a file
+            (``read_pair_scores``), by query id and passage id, or as ``PairScores``. None = no teacher.
+        text_queries: pairs of a query that was made of a passage, such as the passage's title, and the id of the passage.
+            These queries are trained on beside the judged queries, each with its own passage as positive (``TextQueries``).
+            None = there are none.
+        text_batch_size: number of ``text_queries`` a step.
+        shared_negatives: number of passages of the whole collection, drawn anew each step, that are negatives of all queries
+            of the step; needs a ``student``.
+        student: a retriever whose vectors of the passages are used. They are frozen, while
+            ``BiEncoderModule(train_passages=False)`` trains the queries' tower. The student's prefixes and its length of
+            passages are used, too. A student that has not indexed the passages does so. None = passages are encoded.
         training: the queries, their positives and their negatives, in place of ``split`` and ``negatives``.
-        order: which queries a step is of; None = all in random order, anew each epoch.
-        query_prefix: put before each query, as E5's "query: "; the encoder must know of it, see ``TowersModule``. A row of
-            ``pairs`` has none.
+        order: gives the epoch and the queries of each step; None = all queries in random order, anew each epoch.
+        query_prefix: put before each query, as E5's "query: "; the encoder must have the same, see ``TowersModule``. A row
+            of ``pairs`` has none.
         passage_prefix: put before each passage, and before its title.
 
     Raises:
-        UserError: a number is out of its range, or the query leaves a row of ``pairs`` no room; see ``TokenDataModule``,
-            too.
+        UserError: a number is out of its range, or the query leaves no room for a passage in a row of ``pairs``; see
+            ``TokenDataModule``, too.
     """
 
     def __init__(
@@ -165,16 +167,16 @@ class TripleDataModule(TokenDataModule):
 
     @property
     def prefixes(self) -> Prefixes:
-        """See ``TokenDataModule``. Raises ``UserError`` where the tokenizer does not split them from a text."""
+        """The ids put before queries and passages. Raises ``UserError`` where the tokenizer joins a prefix with the text."""
         return Prefixes.of(self.tokenizer_folder, self.query_prefix, self.passage_prefix, self.lengths)
 
     @property
     def lengths(self) -> tuple[int, int]:
-        """See ``TokenDataModule``."""
+        """Longest query and passage (of ``pairs``: query and pair) in tokens, [CLS] and [SEP] included."""
         return self.query_length, self.passage_length
 
     def prepare_data(self) -> None:
-        """Read, tokenise, encode, mine and score what was not there before; in one process of a machine."""
+        """Read, tokenise, encode, mine and score what is not cached; Lightning calls this in one process of a machine."""
         super().prepare_data()
         if self.student is not None:
             self._vectors(self.student)
@@ -184,7 +186,7 @@ class TripleDataModule(TokenDataModule):
             self._judged()
 
     def make_batches(self) -> TripleBatches | ListBatches:
-        """See ``TokenDataModule``."""
+        """Return the object that makes the batches: of triples, or of lists where ``pairs`` is true."""
         if self.training is None:
             self.training = self._judged()
         triples = TripleBatches(
@@ -212,7 +214,7 @@ class TripleDataModule(TokenDataModule):
         return ListBatches(triples, pair_reader(self.tokens, self.query_length, self.passage_length, separators))
 
     def validation_sample(self) -> ValidationSample | PairSample | None:
-        """See ``TokenDataModule``."""
+        """Return a sample with a few dev queries, as pairs where ``pairs`` is true; None where there are no dev queries."""
         if not self.pairs:
             return super().validation_sample()
         assert isinstance(self.batches, ListBatches)
@@ -232,7 +234,7 @@ class TripleDataModule(TokenDataModule):
         )
 
     def _vectors(self, student: Retriever) -> NDArray[np.float32]:
-        """Those of the student for the passages of the collection, (P, d)."""
+        """Return the student's vectors (P, d) of the P passages of the collection."""
         if self._collection is None:
             raise UserError("TripleDataModule: of tokens alone a student knows no passages; give the texts as `data`")
         columns = [self._collection.passages.column(name) for name in ("id", "title", "text")]
@@ -285,7 +287,7 @@ class TripleDataModule(TokenDataModule):
 
 
 def _checked(text_queries: Sequence[tuple[str, str]] | None, pairs: bool) -> list[tuple[str, str]]:
-    """The queries that were made of the text. Raises ``UserError`` where one is blank, or they are for ``pairs``."""
+    """Return ``text_queries`` as a list. Raises ``UserError`` where a query is blank, or where ``pairs`` is true."""
     made = list(text_queries or [])
     if made and pairs:
         raise UserError("TripleDataModule: leave out `text_queries`: a cross-encoder (pairs) learns from none")

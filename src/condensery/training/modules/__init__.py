@@ -1,1 +1,1 @@
-"""The LightningModules: one for each way to pre-train and to fine-tune."""
+"""The LightningModules: one for each method of pre-training and of fine-tuning."""

@@ -26,7 +26,7 @@ from condensery.training.modules.optimisation import PathOrName
 class BiEncoderModule(TowersModule):
     """Fine-tuning of a bi-encoder (Karpukhin et al. 2020), by default with the negative log-likelihood of the positive.
 
-    With several processes the passages of all are the negatives (RocketQA's cross-batch negatives).
+    With several processes the passages of all processes are negatives (RocketQA's cross-batch negatives).
 
     Args:
         model: see ``TowersModule``.
@@ -35,9 +35,9 @@ class BiEncoderModule(TowersModule):
             the data.
         mask_known_positives: leave out passages of the batch that are relevant to the query, by judgement or by their text,
             but are not the drawn positive. The papers' code counts them as negatives.
-        temperature: an option of the loss, unless it was given as an object.
-        train_passages: False: the queries alone are trained, in a tower of their own, and the tower of the passages stays
-            what it is (ADORE: Zhan et al. 2021, §4.2). No passage is encoded where ``TripleDataModule`` has a ``student``.
+        temperature: an option of the loss; not read where ``loss`` is a ``RetrievalLoss``.
+        train_passages: False = queries have a tower of their own, which alone is trained; the tower of the passages is frozen
+            (ADORE: Zhan et al. 2021, §4.2). No passage is encoded where ``TripleDataModule`` has a ``student``.
         others: see ``TowersModule``.
 
     Raises:
@@ -69,12 +69,12 @@ class BiEncoderModule(TowersModule):
         self._remember(model=model, loss=loss)
 
     def on_fit_start(self) -> None:
-        """Raise ``UserError``, too, where the passages have vectors of another encoder, or of one that is trained."""
+        """Check the data as ``TowersModule`` does, and the data module's student as ``check_student`` does."""
         super().on_fit_start()
         check_student(self)
 
     def objective(self, batch: TripleBatch) -> tuple[ChunkEncoder, Contrast | None]:
-        """The loss over the passages of the batch, of all processes."""
+        """Return the encoder, and the loss over the passages in the batch of all processes."""
         number = len(batch.positive)
         self._check_teacher(batch.teacher is not None)
 
@@ -97,7 +97,7 @@ class BiEncoderModule(TowersModule):
         return Featured(self.model, self.loss), contrast
 
     def _check_teacher(self, there: bool) -> None:
-        """Raise ``UserError`` where the loss needs a teacher's scores that are not there, or cannot take those that are."""
+        """Raise ``UserError`` where the loss needs a teacher's scores and the batch has none, or cannot take the batch's."""
         name = type(self.loss).__name__
         if there and not takes_teacher(self.loss):
             raise UserError(
@@ -111,13 +111,13 @@ class BiEncoderModule(TowersModule):
 
 
 class Featured:
-    """A bi-encoder as the gradient cache sees it, with what a loss makes of its vectors."""
+    """A ``ChunkEncoder`` whose vectors are the features that a loss computes from the vectors of a bi-encoder."""
 
     def __init__(self, model: BiEncoder, loss: RetrievalLoss) -> None:
         self.model, self.loss = model, loss
 
     def vectors(self, chunk: Chunk) -> Tensor:
-        """The features (b, f) of the loss, whose weights are in fp32 where those of the model are in bf16."""
+        """Return the features (b, f) of a chunk for the loss. A loss's weights are fp32 even where the model's are bf16."""
         vectors = self.model.vectors(chunk)
         if not torch.is_autocast_enabled(vectors.device.type):
             vectors = wide(vectors)
@@ -125,5 +125,5 @@ class Featured:
         return features
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
-        """The same; there are no losses of a chunk's own."""
+        """Return the same features (b, f), and no losses of the chunk's own."""
         return self.vectors(chunk), {}

@@ -1,4 +1,4 @@
-"""Contrastive pre-training in the vectors that a checkpoint is searched with."""
+"""Contrastive pre-training of a retriever on its own vectors, with its own pooling, normalisation and prefixes."""
 
 import math
 from types import MappingProxyType
@@ -19,21 +19,23 @@ from condensery.training.modules.encoders import TowersModule
 from condensery.training.modules.optimisation import PathOrName
 from condensery.training.modules.pretraining import PAIRS
 
-COLDEST = 0.01  # the smallest temperature that is learned (CLIP)
-TEMPERATURE_RATE = 100.0  # its share of the learning rate: at 2e-5 a hundred steps change its logarithm by .2 at most
+COLDEST = 0.01  # the smallest value of a learned temperature (CLIP)
+# The temperature's learning rate over that of the weights: at 2e-5, 100 steps change the logarithm by .2 at most.
+TEMPERATURE_RATE = 100.0
 
 
 class ContrastiveModule(TowersModule):
     """The contrast of coCondenser (Gao and Callan 2021b, eq. 6-7) on a retriever's own vectors, without MLM.
 
-    A released retriever is searched by its own pooling, normalisation and prefixes; here these are what is trained, on pairs
-    of texts from a collection (Contriever: Izacard et al. 2022, §3; query-as-context: Wu et al. 2023, §3.1).
+    A released retriever has its own pooling, normalisation and prefixes, with which it is searched. This module trains the
+    vectors that they give, on pairs of texts from a collection (Contriever: Izacard et al. 2022, §3; query-as-context: Wu et
+    al. 2023, §3.1).
 
     Args:
         model: see ``TowersModule``; one tower reads both texts.
-        temperature: divides the inner products; cosines want .01 to .1.
-        learn_temperature: begin with it and train its logarithm with the encoder; it stays at .01 or above (CLIP: Radford
-            et al. 2021, §2.5).
+        temperature: divides the inner products; for cosines .01 to .1 is usual.
+        learn_temperature: train the logarithm of the temperature with the encoder, from ``temperature`` on; the temperature
+            stays at .01 or above (CLIP: Radford et al. 2021, §2.5).
         others: see ``TowersModule``.
 
     Raises:
@@ -67,7 +69,7 @@ class ContrastiveModule(TowersModule):
 
     @property
     def reached(self) -> float:
-        """The temperature as it stands."""
+        """The current temperature."""
         return (
             math.exp(max(float(self.log_temperature.detach()), math.log(COLDEST)))
             if self.learn_temperature
@@ -75,14 +77,14 @@ class ContrastiveModule(TowersModule):
         )
 
     def on_fit_start(self) -> None:
-        """Raise ``UserError``, too, where the data module masks texts, which nothing here fills in."""
+        """Check the data as ``TowersModule`` does. Raise ``UserError``, too, where the data module masks tokens."""
         super().on_fit_start()
         masking = getattr(getattr(self.trainer, "datamodule", None), "masking", None)
         if isinstance(masking, Masking) and masking.rate is not None:
             raise UserError("ContrastiveModule reads whole texts: give the data module mask_rate=None")
 
     def objective(self, batch: SpanBatch) -> tuple[ChunkEncoder, Contrast | None]:
-        """The contrast of all vectors, of all processes."""
+        """Return the encoder, and the contrast of the vectors of all processes."""
         return self.model, across_processes(self._contrast)
 
     def _contrast(self, vectors: Tensor) -> Tensor:
@@ -94,6 +96,6 @@ class ContrastiveModule(TowersModule):
         return self.log_temperature.clamp(min=math.log(COLDEST)).exp()
 
     def rate_shares(self) -> dict[nn.Parameter, float]:
-        """See ``TrainingModule``; the one number of the temperature moves faster than weights do."""
+        """Return the shares of the learning rate as ``TrainingModule`` does, and the larger one of the temperature."""
         own = {self.log_temperature: TEMPERATURE_RATE} if self.learn_temperature else {}
         return {**super().rate_shares(), **own}

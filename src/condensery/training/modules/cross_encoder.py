@@ -24,14 +24,14 @@ from condensery.training.validation import PairSample, mean_reciprocal_rank_of_p
 
 
 class CrossEncoderModule(TrainingModule):
-    """Relevance of pairs (Qu et al. 2021): every pair for itself, or the positive among the passages of its query.
+    """Trains a cross-encoder on the relevance of pairs of a query and a passage (Qu et al. 2021).
 
-    Its data are those of ``TripleDataModule(pairs=True)``. A batch larger than a chunk is gradient accumulation.
+    The data are those of ``TripleDataModule(pairs=True)``. The gradients of a batch larger than a chunk are accumulated.
 
     Args:
         model: folder or hub name of a checkpoint of the BERT family, or a ``CrossEncoder``.
-        loss: pointwise or listwise.
-        dropout: of hidden states and attention; None = as the checkpoint says.
+        loss: pointwise = each pair is classified by itself; listwise = the positive is found among the passages of its query.
+        dropout: rate, of hidden states and attention; None = as the checkpoint says.
         optimiser: see ``TrainingModule``.
 
     Raises:
@@ -60,25 +60,26 @@ class CrossEncoderModule(TrainingModule):
         self._remember(model=model)
 
     def objective(self, batch: ListBatch) -> tuple[ChunkEncoder, Contrast | None]:
-        """The loss of the lists."""
+        """Return the encoder with the loss of the lists; there is no contrast."""
         return RelevanceOfLists(self.model, share_of(batch.lists), batch.size, self.loss), None
 
     def validated(self, sample: PairSample) -> float:
-        """See ``TrainingModule``."""
+        """Return MRR@10 over a ``PairSample``."""
         return mean_reciprocal_rank_of_pairs(self.model.scores, sample)
 
     def save_pretrained(
         self, folder: str | Path, tokenizer: str | Path | None = None, lengths: tuple[int, int] | None = None
     ) -> None:
-        """Save it as ``AutoModelForSequenceClassification`` and sentence-transformers' ``CrossEncoder``.
+        """Save the model for ``AutoModelForSequenceClassification`` and sentence-transformers' ``CrossEncoder``.
 
         Args:
-            folder: made where it is not there.
-            tokenizer: saved with it; None = that of the data module that it was trained on.
+            folder: made where it does not exist.
+            tokenizer: folder or hub name of the tokenizer that is saved with the model; None = that of the data module that
+                the module was trained on.
             lengths: tokens of the longest query and of the longest pair; None = those of the data module.
 
         Raises:
-            UserError: one of the two is not known, or the query leaves no room for a passage.
+            UserError: ``tokenizer`` or ``lengths`` is not known, or the query leaves no room for a passage.
         """
         data = getattr(self._trainer, "datamodule", None)
         tokenizer, lengths = (

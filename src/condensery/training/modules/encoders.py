@@ -1,4 +1,4 @@
-"""The LightningModules that train an encoder of texts, and are saved as a checkpoint of a retriever."""
+"""Base classes of the LightningModules that train an encoder of texts, and save it as a checkpoint of a retriever."""
 
 from pathlib import Path
 from typing import Literal, Unpack
@@ -26,8 +26,9 @@ class EncoderModule(TrainingModule):
     """A module that trains an encoder of texts: it begins with a checkpoint or a model, and is saved as a checkpoint.
 
     Args:
-        model: what is trained.
+        model: the model that is trained.
         tokenizer: folder or hub name of the tokenizer that the texts are read with; None = that of the data module.
+        optimiser: see ``TrainingModule``.
     """
 
     def __init__(self, model: nn.Module, tokenizer: PathOrName | None, **optimiser: Unpack[Optimiser]) -> None:
@@ -35,7 +36,7 @@ class EncoderModule(TrainingModule):
         self.tokenizer = tokenizer
 
     def on_fit_start(self) -> None:
-        """Raise ``UserError`` where data and encoder have other tokens, or the encoder too few positions for the inputs."""
+        """Raise ``UserError`` where data and encoder have different tokens, or the inputs exceed the encoder's positions."""
         super().on_fit_start()
         data = getattr(self.trainer, "datamodule", None)
         other = getattr(data, "tokenizer_folder", None)
@@ -49,7 +50,7 @@ class EncoderModule(TrainingModule):
                 raise UserError(f"inputs of {longest} tokens are longer than the encoder's {encoder.longest} positions")
 
     def towers(self) -> BiEncoder:
-        """The retriever as it stands; with the weights of this module, not a copy."""
+        """Return the retriever in its current state; it shares the weights of this module."""
         raise NotImplementedError
 
     def save_pretrained(
@@ -59,16 +60,17 @@ class EncoderModule(TrainingModule):
         lengths: tuple[int, int] | None = None,
         card: Card | None = None,
     ) -> None:
-        """Save it as a checkpoint that transformers, sentence-transformers and ``condensery.Retriever`` open.
+        """Save the retriever as a checkpoint that transformers, sentence-transformers and ``condensery.Retriever`` open.
 
-        Beside it lies a model card, ``README.md``.
+        The folder also gets a model card, ``README.md``.
 
         Args:
-            folder: made where it is not there.
-            tokenizer: saved with it; None = that of the module, or of the data module that it was trained on.
+            folder: made where it does not exist.
+            tokenizer: folder or hub name of the tokenizer that is saved with the model; None = that of the module, or of the
+                data module that the module was trained on.
             lengths: longest query and passage in tokens, [CLS] and [SEP] included; None = those of the data module, or as
                 long as the encoder reads, 512 at most.
-            card: what the card says; None = what this module knows: its class, its settings and the values logged last.
+            card: the text of the card; None = a card with this module's class, its settings and the values logged last.
 
         Raises:
             UserError: no tokenizer is known.
@@ -96,7 +98,7 @@ class EncoderModule(TrainingModule):
 
     @property
     def saved_with(self) -> PathOrName | None:
-        """The tokenizer of this module or of its data module."""
+        """The tokenizer that is saved with the model: that of this module, or else that of its data module."""
         data = getattr(self._trainer, "datamodule", None)
         return self.tokenizer or getattr(data, "tokenizer_folder", None)
 
@@ -108,7 +110,7 @@ class EncoderModule(TrainingModule):
         return getattr(data, "lengths", (longest, longest))
 
     def vectors(self, chunk: Chunk) -> Tensor:
-        """CLS vectors (b, d), of a bi-encoder by the tower of the chunk."""
+        """Return the vectors (b, d) of a chunk; a bi-encoder encodes the chunk with the chunk's tower."""
         return self.model.vectors(chunk)  # type: ignore[operator]
 
     def _save(self, folder: Path, tokenizer: PathOrName, lengths: tuple[int, int]) -> None:
@@ -116,16 +118,16 @@ class EncoderModule(TrainingModule):
 
 
 class TowersModule(EncoderModule):
-    """What trains the vectors of a bi-encoder and nothing else.
+    """A module whose model is a bi-encoder, without any head.
 
     Args:
         model: folder or hub name of a checkpoint of the BERT family, or a ``BiEncoder``.
         tokenizer: folder or hub name; None = that of the checkpoint.
-        towers: shared, or separate: queries and passages each have their own weights. Not read where ``model`` is a
-            ``BiEncoder``.
-        dropout: of hidden states and attention; None = as the checkpoint says.
-        vectors: ``pooling``, ``normalise``, ``truncate_dim``, ``query_prefix``, ``passage_prefix``, in place of what the
-            checkpoint says; see ``VectorSettings``. Not read where ``model`` is a ``BiEncoder``.
+        towers: shared = queries and passages have the same weights; separate = each have their own. Not read where ``model``
+            is a ``BiEncoder``.
+        dropout: rate, of hidden states and attention; None = as the checkpoint says.
+        vectors: ``pooling``, ``normalise``, ``truncate_dim``, ``query_prefix``, ``passage_prefix``, in place of the
+            checkpoint's own; see ``VectorSettings``. Not read where ``model`` is a ``BiEncoder``.
         optimiser: see ``TrainingModule``.
     """
 
@@ -149,7 +151,7 @@ class TowersModule(EncoderModule):
         self._remember(model=model)
 
     def on_fit_start(self) -> None:
-        """Raise ``UserError`` where the data module puts something else before the texts than the encoder."""
+        """Check the data as ``EncoderModule`` does. Raise ``UserError``, too, where data and encoder have other prefixes."""
         super().on_fit_start()
         data, settings = getattr(self.trainer, "datamodule", None), self.model.settings
         for name in ("query_prefix", "passage_prefix"):
@@ -160,7 +162,7 @@ class TowersModule(EncoderModule):
                 )
 
     def towers(self) -> BiEncoder:
-        """The model itself."""
+        """Return the model itself."""
         return self.model
 
     def _save(self, folder: Path, tokenizer: PathOrName, lengths: tuple[int, int]) -> None:

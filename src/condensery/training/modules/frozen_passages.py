@@ -1,4 +1,4 @@
-"""Passages whose vectors are frozen while the tower of the queries is trained."""
+"""Training of the queries' tower while the vectors of the passages are frozen."""
 
 from condensery.errors import UserError
 from condensery.models.blending import same_weights
@@ -6,16 +6,17 @@ from condensery.training.modules.encoders import TowersModule
 
 
 def freeze_passages(module: TowersModule) -> None:
-    """Train the tower of the queries alone. Raises ``UserError`` where it is that of the passages as well."""
+    """Freeze the tower of the passages. Raises ``UserError`` where queries and passages share one tower."""
     if module.model.shared:
         raise UserError(f"{type(module).__name__}: queries need a tower of their own; give towers='separate'")
     module.model.passage.requires_grad_(False)
 
 
 def check_student(module: TowersModule) -> None:
-    """Raise ``UserError`` where the data module's student, whose vectors are the passages', encodes them in another way.
+    """Raise ``UserError`` where the passages' tower would give other vectors than the data module's student.
 
-    It does, too, where the tower of the passages is trained: its vectors would change and those of the student would not.
+    The batches hold the student's vectors of passages. So the module's tower of the passages must encode as the student does,
+    and it must be frozen: a tower that is trained would move away from the student's vectors.
     """
     student, own = getattr(getattr(module.trainer, "datamodule", None), "student", None), module.model.passage
     if student is None:

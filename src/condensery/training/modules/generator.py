@@ -1,4 +1,4 @@
-"""Training of a query generator (doc2query): a passage is read, a query that it answers is written."""
+"""Training of a query generator (doc2query): the model reads a passage, and writes a query that the passage answers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,16 +23,16 @@ IGNORED = -100  # the label of padding
 
 @dataclass(frozen=True)
 class PairChunk(Chunk):
-    """Passages and the queries to write.
+    """Passages and the queries that the generator has to write for them.
 
     Shape:
-        labels: (b, u) int64, the tokens of each query with the one that ends it; ``IGNORED`` behind.
+        labels: (b, u) int64, the tokens of each query with its end token, padded with ``IGNORED``.
     """
 
     labels: Tensor | None = None
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> "PairChunk":
-        """The same chunk on ``device``."""
+        """Return the same chunk on ``device``."""
         moved = super().to(device, non_blocking)
         assert self.labels is not None
         assert isinstance(moved, PairChunk)
@@ -41,25 +41,26 @@ class PairChunk(Chunk):
 
 @dataclass(frozen=True, kw_only=True)
 class PairBatch(Batch):
-    """Pairs of a passage and a query; ``tokens`` are those read and those written.
+    """Pairs of a passage and a query; ``tokens`` counts the tokens of passages and queries.
 
     Attributes:
-        targets: tokens to write in the whole batch.
+        targets: number of tokens of the queries in all chunks.
     """
 
     targets: int
 
 
 class GeneratorBatches:
-    """Judged pairs, every one once an epoch; their text is tokenised as the batch is made.
+    """Makes batches of judged pairs, every pair once an epoch; texts are tokenised when their batch is made.
 
     Args:
         pairs: (n, 2) row of the passage, row of the query.
         passages, queries: tables of the collection.
-        tokenizer: of the generator; it writes the token that ends a text.
-        prefix: before each passage; ``titles``: its title too.
+        tokenizer: of the generator; it adds the end token of a text.
+        prefix: text put before each passage.
+        titles: True = passages are read with their titles.
         batch_size: pairs a step.
-        max_input_tokens, max_tokens: longest passage and query; what is longer is cut.
+        max_input_tokens, max_tokens: longest passage and longest query in tokens; longer texts are cut.
         budget: padded tokens a chunk may hold, of passages and queries.
         seed: of the order.
 
@@ -89,14 +90,14 @@ class GeneratorBatches:
         self.budget, self.seed = budget, seed
 
     def steps_an_epoch(self) -> int:
-        """See ``Batches``."""
+        """Return the number of batches until every pair was seen once; the last batch may be short."""
         return -(-len(self.pairs) // self.batch_size)
 
     def batch(self, step: int, share: Share = ALL) -> PairBatch:
-        """See ``Batches``."""
+        """Return the batch of step ``step`` (from 0), or the part of the batch that ``share`` names."""
         _, items = items_of_step(step, self.batch_size, len(self.pairs), self.seed)
         chosen, replicated = share.of(items)
-        rows = self.pairs[chosen]
+        rows = self.pairs[chosen]  # (n, 2)
         texts = [self.prefix + text for text in self.passages.full_texts(rows[:, 0], self.titles)]
         read = self._ids(texts, self.max_input_tokens)
         written = self._ids(self.queries.column("text").take(rows[:, 1]), self.max_tokens)
@@ -132,17 +133,17 @@ def _padded(rows: Sequence[Sequence[int]], filler: int) -> Tensor:
 
 
 class _Writing:
-    """The generator as the gradient cache sees it: no vectors, and a loss that adds up to the mean of the batch."""
+    """A ``ChunkEncoder`` of the generator, without vectors; the losses of all chunks add up to the mean of the batch."""
 
     def __init__(self, model: nn.Module, targets: float) -> None:
         self.model, self.targets = model, targets
 
     def vectors(self, chunk: Chunk) -> Tensor:
-        """Nothing is contrasted: (b, 1) zeros."""
+        """Return zeros (b, 1), because there is no contrast of vectors."""
         return torch.zeros(len(chunk), 1, device=chunk.input_ids.device)
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
-        """The cross-entropy of the chunk's tokens to write, over the number of them in the batch."""
+        """Return zeros (b, 1), and the chunk's loss: the summed cross-entropy of its query tokens over the batch's number."""
         assert isinstance(chunk, PairChunk)
         assert chunk.labels is not None
         logits = self.model(
@@ -155,8 +156,8 @@ class _Writing:
 
 
 class GeneratorModule(TrainingModule):
-    """Teacher forcing: the mean cross-entropy of every token of the query (Nogueira and Lin 2019)."""
+    """Trains a query generator by teacher forcing: the mean cross-entropy of query tokens (Nogueira and Lin 2019)."""
 
     def objective(self, batch: PairBatch) -> tuple[ChunkEncoder, Contrast | None]:
-        """The loss of writing the queries."""
+        """Return the encoder with the cross-entropy of the queries; there is no contrast."""
         return _Writing(self.model, share_of(batch.targets)), None

@@ -1,8 +1,8 @@
-"""The LightningModules. One optimisation step = one batch through the one gradient cache.
+"""The base class of the LightningModules. In one optimisation step one batch passes through the one gradient cache.
 
-Each begins with a model, or with the folder or hub name of a checkpoint, and trains in any ``pl.Trainer`` on one of the
-data modules. They optimise by hand, so clipping is ``max_grad_norm`` and a batch of any size is split by the data module's
-``chunk_tokens``: Lightning's own options for the two are refused by Lightning.
+Each module begins with a model, or with the folder or hub name of a checkpoint, and trains in any ``pl.Trainer`` on one of
+the data modules. The modules use Lightning's manual optimisation, in which Lightning refuses its own options for clipping and
+accumulation. In their place ``max_grad_norm`` clips, and the data module's ``chunk_tokens`` splits a batch of any size.
 """
 
 import inspect
@@ -38,28 +38,28 @@ PathOrName = str | Path
 
 
 class TrainingModule(pl.LightningModule):
-    """What all training has in common: AdamW, the schedule, clipping, logging, in Lightning's manual optimisation.
+    """The base of all training modules: AdamW, the schedule, clipping and logging, in Lightning's manual optimisation.
 
-    Gradients of a step are accumulated chunk by chunk; a batch of any size needs the memory of one chunk. Of several
-    processes (``strategy="ddp"``) each accumulates those of its share of the batch; then they exchange them, once a step,
-    and end with the weights that one process would have.
+    The gradient of a step is accumulated chunk by chunk, so a batch of any size needs the memory of one chunk. With several
+    processes (``strategy="ddp"``) each process accumulates the gradient of its share of the batch. The processes exchange
+    gradients once a step, and end with the weights that one process would have.
 
     Args:
-        model: what is trained.
+        model: the model that is trained.
         learning_rate: the peak; None = ``usual_rate`` of the class, which is that of the papers.
         warmup_ratio: share of the steps in which the rate rises linearly from zero; then it falls linearly to zero at the
             trainer's last step.
         weight_decay: of AdamW; biases and LayerNorm weights are not decayed.
         max_grad_norm: largest norm of the gradient; 0 = no clipping.
         seed: of dropout, and of weights that no checkpoint gives.
-        layer_decay: share of the rate that a layer of a backbone gets of that above it; 1 = all get the same. See
-            ``layer_shares``.
+        layer_decay: factor between the learning rate of a backbone layer and that of the layer above it; 1 = all layers have
+            the same rate. See ``layer_shares``.
 
     Attributes:
-        tokens: read in the last step by all processes together, padding not counted.
-        trained_on: by the ``pairs`` of a data module of ours, how one is written that fits.
+        tokens: number of tokens that all processes together read in the last step, padding not counted.
+        trained_on: for each value of a data module's ``pairs`` that fits this module: how that data module is written.
         usual_rate: the peak of the learning rate where none is given, as in ``conf/stage/``.
-        asked_to_leave: one of the processes got a signal to end, such as SLURM's warning.
+        asked_to_leave: True = one of the processes got a signal to end, such as SLURM's warning.
 
     Raises:
         UserError: a number is out of its range.
@@ -92,25 +92,26 @@ class TrainingModule(pl.LightningModule):
         self._resumption = Resumption(self)
 
     def objective(self, batch: Any) -> tuple[ChunkEncoder, Contrast | None]:
-        """What encodes the chunks of ``batch``, and the loss of all their vectors."""
+        """Return the encoder of the chunks of ``batch``, and the loss of all vectors of the batch, or None."""
         raise NotImplementedError
 
     def vectors(self, chunk: Chunk) -> Tensor:
-        """Retrieval vectors (b, d) of a chunk, for validation."""
+        """Return the retrieval vectors (b, d) of a chunk, for validation."""
         raise NotImplementedError
 
     def setup(self, stage: str) -> None:
-        """Raise ``UserError`` where the trainer's precision is none to train in, or where there is nothing to train."""
+        """Raise ``UserError`` where training in the trainer's precision is impossible, or no weight asks for a gradient."""
         self._resumption = Resumption(self)
         if stage == "fit":
             check_trainer_precision(str(self.trainer.precision))
-            if not any(weight.requires_grad for weight in self.parameters()):  # before DDP says so in its own way
+            if not any(weight.requires_grad for weight in self.parameters()):  # before DDP raises its own error
                 raise UserError("nothing is trained: no weight has requires_grad=True")
 
     def configure_optimizers(self) -> Any:
-        """AdamW and the linear schedule; the schedule is stepped in ``training_step``.
+        """Make AdamW and the linear schedule; ``training_step`` steps the schedule.
 
-        Raises ``UserError`` where the trainer has no end, or one before the step of the checkpoint that it goes on from.
+        Raises:
+            UserError: the trainer has no last step, or its last step is before that of the checkpoint it resumes from.
         """
         self._steps, epoch = self._last_step(), self._batches_an_epoch()
         by_epochs = epoch and self._steps == (self.trainer.max_epochs or -1) * epoch
@@ -121,18 +122,18 @@ class TrainingModule(pl.LightningModule):
         return {"optimizer": optimiser, "lr_scheduler": Schedule(optimiser, rate)}
 
     def _last_step(self) -> int:
-        """How many steps the trainer will make."""
+        """Return the number of steps that the trainer will make."""
         trainer: Any = self.trainer
         epochs, most, each = trainer.max_epochs or -1, trainer.max_steps, self._batches_an_epoch()
         if epochs < 0 and most < 0:
             raise UserError("the learning rate falls until the last step: give the Trainer max_steps or max_epochs")
         if epochs < 0 or each is None:
             return int(trainer.estimated_stepping_batches)
-        # Lightning would open the loader for this, before a checkpoint says where it goes on
+        # Lightning's own count would open the loader, before the checkpoint has told the step at which training goes on.
         return min(epochs * each, most) if most >= 0 else epochs * each
 
     def _batches_an_epoch(self) -> int | None:
-        """What Lightning takes for an epoch, with data of ours."""
+        """Return the number of batches that Lightning counts as an epoch; None for a data module that is not ours."""
         data: Any = getattr(self.trainer, "datamodule", None)
         if not hasattr(data, "batches_an_epoch"):
             return None
@@ -140,7 +141,7 @@ class TrainingModule(pl.LightningModule):
         return min(each, limit) if isinstance(limit, int) else int(each * limit)
 
     def on_fit_start(self) -> None:
-        """Raise ``UserError`` where the data are those of another module, or the trainer shards the weights.
+        """Raise ``UserError`` where the data are made for another module, or the trainer shards the weights.
 
         The gradient cache does not know of shards.
         """
@@ -155,14 +156,14 @@ class TrainingModule(pl.LightningModule):
             raise UserError(f"Trainer(strategy=...): {name} is not supported; use one device or strategy='ddp'")
 
     def on_train_start(self) -> None:
-        """All processes begin with the weights of the first."""
+        """Give all processes the weights of the first process."""
         copy_first_weights(self)
         self._resumption.tell(self._steps)
 
     def training_step(self, batch: Batch, batch_idx: int) -> None:
-        """One optimisation step: back-propagate through the gradient cache, clip, step."""
-        # dropout is a function of (seed, step, rank), so that a resumed run draws what an uninterrupted one draws
-        others = [rank()] if rank() else []  # the first draws what one process draws
+        """Make one optimisation step: back-propagate through the gradient cache, clip, step."""
+        # Dropout depends on (seed, step, rank) alone, so a resumed run has the dropout of an uninterrupted run.
+        others = [rank()] if rank() else []  # the first process has the dropout of a run in one process
         torch.manual_seed(hash64(self.seed, "dropout", self.global_step, *others) >> 1)
         optimiser = self.optimizers()
         assert isinstance(optimiser, LightningOptimizer)
@@ -176,37 +177,37 @@ class TrainingModule(pl.LightningModule):
         rate = optimiser.param_groups[0]["lr"]
         optimiser.step()
         schedule: Any = self.lr_schedulers()
-        if schedule is not None:  # Lightning's weight averaging (SWA) takes it away for an epoch
+        if schedule is not None:  # Lightning's weight averaging (SWA) removes the schedule for an epoch
             schedule.step()
         total = torch.stack(list(losses.values())).sum()
         self._record({"loss": total, **losses, "lr": rate})
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        """MRR@10 over the sample, logged as ``val/mrr@10``."""
+        """Log MRR@10 over the sample as ``val/mrr@10``."""
         self.log("val/mrr@10", self.validated(batch), batch_size=1, sync_dist=True)
 
     def validated(self, sample: Any) -> float:
-        """MRR@10 over a sample: the ``ValidationSample`` of a retriever, the ``PairSample`` of a cross-encoder."""
+        """Return MRR@10 over a sample: the ``ValidationSample`` of a retriever, or the ``PairSample`` of a cross-encoder."""
         assert isinstance(sample, ValidationSample)
         return mean_reciprocal_rank(self.vectors, sample)
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Clip the gradient; its norm before clipping is logged."""
+        """Clip the gradient, and log its norm before clipping."""
         limit = self.max_grad_norm or float("inf")
         self._norm = nn.utils.clip_grad_norm_(self.parameters(), limit, foreach=True)
         self._record({"grad_norm": self._norm})
-        # on a GPU looking at it waits for the GPU, so that is done where something is written
+        # To read the norm from a GPU the CPU waits for the GPU. So there the norm is checked at logged steps and the last.
         step, logged = self.global_step + 1, max(1, getattr(self.trainer, "log_every_n_steps", 1))
         if self._norm.device.type == "cpu" or step == self._steps or step % logged == 0:
             self._check_norm(self.global_step)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep what ``on_load_checkpoint`` looks at. None is written of weights that are not finite: ``UserError``."""
+        """Add the entries that ``on_load_checkpoint`` reads. Raise ``UserError`` where the last gradient is not finite."""
         self._check_norm(self.global_step - 1)
         self._resumption.save(checkpoint, self._steps, self._batches_an_epoch())
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Raise ``UserError`` where the trainer cannot go on from it, see ``Resumption``."""
+        """Raise ``UserError`` where the trainer cannot go on from the checkpoint, see ``Resumption``."""
         if self._trainer is not None:
             self._resumption.load(checkpoint)
 
@@ -220,12 +221,15 @@ class TrainingModule(pl.LightningModule):
             )
 
     def _scaled(self) -> bool:
-        """Whether the loss is scaled, as in fp16. AdamW's fused kernel takes the scale out of the gradient by itself, which
-        would be after clipping; and a gradient that is not finite is skipped."""
+        """Return whether the loss is scaled, as in fp16.
+
+        A scaled loss rules out AdamW's fused kernel, which would remove the scale from the gradient after clipping. And a
+        gradient that is not finite is no error then: its step is skipped.
+        """
         return "16" in str(self.trainer.precision) and "bf16" not in str(self.trainer.precision)
 
     def _without_exchange_of_ddp(self) -> AbstractContextManager[Any]:
-        """``average`` exchanges the gradients once a step; DDP would do it in every backward pass of a chunk."""
+        """Switch off DDP's exchange of gradients in each chunk's backward pass; ``average`` exchanges them once a step."""
         model = self.trainer.strategy.model
         return model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext()
 
@@ -234,9 +238,10 @@ class TrainingModule(pl.LightningModule):
             self.log(f"train/{name}", value, batch_size=1)
 
     def _groups(self) -> list[dict[str, Any]]:
-        """Weights by the share of the rate that they get, first those that get it as it is, which is logged.
+        """Return AdamW's parameter groups: weights with the same share of the learning rate and the same weight decay.
 
-        Matrices are decayed; biases and LayerNorm weights (one dimension) are not.
+        Weights with the full rate come first, because the rate of the first group is logged. Matrices are decayed; biases
+        and LayerNorm weights (one dimension) are not.
         """
         shares = self.rate_shares()
         return [
@@ -247,13 +252,14 @@ class TrainingModule(pl.LightningModule):
         ]
 
     def rate_shares(self) -> dict[nn.Parameter, float]:
-        """The share of the learning rate that a weight gets; those that are not named get all of it."""
+        """Return the share of the learning rate of each weight; a weight that is not listed gets the full rate."""
         return layer_shares(self, self.layer_decay) if self.layer_decay < 1 else {}
 
     def _remember(self, **given: Any) -> None:
-        """Keep the arguments of the ``__init__`` that calls this, for ``load_from_checkpoint``.
+        """Keep the arguments of the calling ``__init__`` for ``load_from_checkpoint``.
 
-        Those of ``given`` that are objects and not names cannot be kept: they have to be given to it again.
+        Arguments in ``given`` that are modules and not names cannot be kept: they must be given to ``load_from_checkpoint``
+        again.
         """
         frame = inspect.currentframe()
         objects = [name for name, value in given.items() if isinstance(value, nn.Module)]

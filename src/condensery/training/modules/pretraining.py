@@ -1,4 +1,4 @@
-"""Pre-training: Condenser, coCondenser, query-as-context, the masked auto-encoders, the inverse cloze task."""
+"""Modules for pre-training: Condenser, coCondenser, query-as-context, masked auto-encoders, the inverse cloze task."""
 
 from functools import partial
 from pathlib import Path
@@ -44,31 +44,31 @@ PAIRS = {
 
 
 class BackboneModule(EncoderModule):
-    """Pre-training of a backbone with an MLM head and further layers; retrieval takes the backbone alone."""
+    """Pre-trains a backbone with an MLM head and further layers; retrieval uses the backbone alone."""
 
     trained_on = MappingProxyType({None: "SpanPairDataModule(pairs=None)", **PAIRS})
     model: Condenser | MaskedAutoEncoder
 
     def towers(self) -> BiEncoder:
-        """The backbone, for queries and passages."""
+        """Return the backbone as a bi-encoder: one tower for queries and passages."""
         return BiEncoder(self.model.encoder)
 
 
 class CondenserModule(BackboneModule):
     """Condenser pre-training (Gao and Callan 2021a, §3), and plain MLM where the model has no head.
 
-    A batch larger than a chunk is gradient accumulation; the MLM means are over the masked tokens of the whole batch,
-    that of all processes.
+    The gradients of a batch larger than a chunk are accumulated. Each MLM loss is a mean over the masked tokens in the batch
+    of all processes.
 
     Args:
         model: folder or hub name of a checkpoint of the BERT family; or a ``Condenser``, and then the four arguments after
             ``tokenizer`` are not read.
         tokenizer: folder or hub name; None = that of the checkpoint.
-        head_layers: transformer layers of the head; 0 = none: plain MLM.
-        skip_from: backbone layer whose token states the head reads; None = half of them.
+        head_layers: number of transformer layers of the head; 0 = no head: plain MLM.
+        skip_from: number of early backbone layers; the head reads the token states after them. None = half of the layers.
         late_mlm: train the backbone's last layer to fill in masked tokens, too.
-        dropout: of hidden states and attention; None = as the checkpoint says.
-        mlm_weight: of the MLM losses.
+        dropout: rate, of hidden states and attention; None = as the checkpoint says.
+        mlm_weight: factor of the MLM losses.
         optimiser: see ``TrainingModule``.
 
     Raises:
@@ -99,7 +99,7 @@ class CondenserModule(BackboneModule):
         self._remember(model=model)
 
     def objective(self, batch: SpanBatch) -> tuple[ChunkEncoder, Contrast | None]:
-        """MLM of head and backbone."""
+        """Return the encoder with the MLM losses of head and backbone; there is no contrast."""
         return MaskedPrediction(self.model, share_of(batch.masked), self.mlm_weight), None
 
     def _save(self, folder: Path, tokenizer: PathOrName, lengths: tuple[int, int]) -> None:
@@ -107,13 +107,13 @@ class CondenserModule(BackboneModule):
 
 
 class CoCondenserModule(CondenserModule):
-    """coCondenser (Gao and Callan 2021b, eq. 7): MLM plus the contrast of the two texts of each pair, of all processes.
+    """coCondenser (Gao and Callan 2021b, eq. 7): MLM plus the contrast of the two texts of each pair, over all processes.
 
     Args:
         model: folder or hub name of a checkpoint of the BERT family; or a ``Condenser``.
-        mlm_weight: of the MLM losses.
+        mlm_weight: factor of the MLM losses.
         temperature: divides the inner products (tau of Wu et al. 2023, eq. 5; the paper of coCondenser has none: 1).
-        contrast_weight: of the contrast against MLM (1 in the papers).
+        contrast_weight: factor of the contrast (1 in the papers).
         others: see ``CondenserModule``.
 
     Raises:
@@ -136,7 +136,7 @@ class CoCondenserModule(CondenserModule):
         self.temperature, self.contrast_weight = temperature, contrast_weight
 
     def objective(self, batch: SpanBatch) -> tuple[ChunkEncoder, Contrast | None]:
-        """MLM of head and backbone, and contrast."""
+        """Return the encoder with the MLM losses of head and backbone, and the contrast."""
         encoder, _ = super().objective(batch)
         contrast = weighted(partial(span_contrast, temperature=self.temperature), self.contrast_weight)
         return encoder, across_processes(contrast)
@@ -145,24 +145,27 @@ class CoCondenserModule(CondenserModule):
 class QueryAsContextModule(CoCondenserModule):
     """Query-as-context pre-training (Wu et al. 2023, §3.1): coCondenser on pairs of a passage and one of its queries.
 
-    The objective is coCondenser's; what makes it another method is its data, ``PassageQueryDataModule``. Arguments are
-    those of ``CoCondenserModule``, and so is what it raises; the paper's temperature is 1.
+    The objective is coCondenser's. The methods differ in their data: here these are of ``PassageQueryDataModule``. Arguments
+    and errors are those of ``CoCondenserModule``. The paper's temperature is 1.
+
+    Raises:
+        UserError: as ``CoCondenserModule``.
     """
 
 
 class MaskedAutoEncoderModule(BackboneModule):
-    """CoT-MAE (Wu et al. 2023, eq. 11) and RetroMAE: MLM of the encoder and of a decoder that leans on its vector.
+    """CoT-MAE (Wu et al. 2023, eq. 11) and RetroMAE: MLM of the encoder, and of a decoder that reads the encoder's vector.
 
     Args:
         model: folder or hub name of a checkpoint of the BERT family; or a ``MaskedAutoEncoder``, and then the arguments of
             the decoder are not read.
         tokenizer: folder or hub name; None = that of the checkpoint.
-        dropout: of hidden states and attention; None = as the checkpoint says.
         decoder: masked (CoT-MAE), causal or enhanced (RetroMAE); see ``DecoderShape``.
-        decoder_layers: None = two, of an enhanced decoder one.
-        decoder_init: its first weights: random, or those of the backbone's last layers.
+        decoder_layers: number of layers of the decoder; None = two, or one for an enhanced decoder.
+        decoder_init: the decoder's first weights: random, or those of the backbone's last layers.
         decoder_mask_rate: the share of the other tokens that an enhanced decoder does not see.
-        mlm_weight: of the encoder's MLM.
+        dropout: rate, of hidden states and attention; None = as the checkpoint says.
+        mlm_weight: factor of the encoder's MLM loss.
         optimiser: see ``TrainingModule``.
 
     Raises:
@@ -195,7 +198,7 @@ class MaskedAutoEncoderModule(BackboneModule):
         self._remember(model=model)
 
     def on_fit_start(self) -> None:
-        """Raise ``UserError``, too, where the data have nothing for the decoder to read."""
+        """Check the data as ``EncoderModule`` does. Raise ``UserError``, too, where the data give the decoder no text."""
         super().on_fit_start()
         masking = getattr(getattr(self.trainer, "datamodule", None), "masking", None)
         if isinstance(masking, Masking) and masking.decoder is None:
@@ -205,7 +208,7 @@ class MaskedAutoEncoderModule(BackboneModule):
             )
 
     def objective(self, batch: SpanBatch) -> tuple[ChunkEncoder, Contrast | None]:
-        """MLM of encoder and decoder, each a mean over its own tokens."""
+        """Return the encoder with the MLM losses of encoder and decoder, each a mean over its own masked tokens."""
         counts = {"mlm_late": share_of(batch.masked), "mlm_context": share_of(batch.context_masked)}
         return MaskedPrediction(self.model, counts, {"mlm_late": self.mlm_weight, "mlm_context": 1.0}), None
 
@@ -214,7 +217,7 @@ class MaskedAutoEncoderModule(BackboneModule):
 
 
 class InverseClozeModule(TowersModule):
-    """ICT (Lee et al. 2019; Gao and Callan 2021a, §4.4): find the passage of a sentence among those of the batch.
+    """ICT (Lee et al. 2019; Gao and Callan 2021a, §4.4): find a sentence's passage among the passages of the batch.
 
     Rows 2i of a batch are the passages, 2i + 1 the sentences, as ``SpanPairDataModule(pairs="sentence")`` makes them.
 
@@ -235,17 +238,17 @@ class InverseClozeModule(TowersModule):
         self.temperature = temperature
 
     def objective(self, batch: SpanBatch) -> tuple[ChunkEncoder, Contrast | None]:
-        """InfoNCE over the passages of the batch, of all processes."""
+        """Return the encoder, and InfoNCE over the passages in the batch of all processes."""
         return self.model, across_processes(self._contrast)
 
     def _contrast(self, vectors: Tensor) -> Tensor:
-        passages, sentences = vectors[0::2], vectors[1::2]
-        own = torch.arange(len(passages), device=vectors.device)
+        passages, sentences = vectors[0::2], vectors[1::2]  # (n, d) each
+        own = torch.arange(len(passages), device=vectors.device)  # (n,)
         return info_nce(sentences, passages, own, temperature=self.temperature)
 
 
 def _begin(source: PathOrName, tokenizer: PathOrName | None, optimiser: Optimiser) -> tuple[PathOrName, Vocabulary]:
-    """A checkpoint and the vocabulary that it is read with; weights that it does not hold are drawn by the seed."""
+    """Return a checkpoint's folder or hub name, and its vocabulary; seed the weights that the checkpoint does not hold."""
     torch.manual_seed(optimiser.get("seed", 42))
     folder = checkpoint_folder(source)
     if made := made_for_search(folder):

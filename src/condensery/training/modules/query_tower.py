@@ -20,17 +20,17 @@ from condensery.training.modules.optimisation import PathOrName
 
 
 class QueryTowerModule(TowersModule):
-    """The tower of queries learns the rankings of a teacher, such as BM25 and the retriever itself joined.
+    """Trains the tower of queries on the rankings of a teacher, such as a fusion of BM25 and the retriever itself.
 
-    It is trained on ``RankingDataModule``, and begins with the checkpoint of the student there.
+    The data are those of ``RankingDataModule``; the module begins with the checkpoint of the data module's student.
 
-    Only queries are encoded, and the index of the passages stays what it is (fixed document vectors: ADORE, Zhan et al.
-    2021, §4.2). The loss is the KL divergence of the softmax over the passages of the batch from that of the teacher's
+    Only queries are encoded, and the index of the passages does not change (fixed document vectors: ADORE, Zhan et al.
+    2021, §4.2). The loss is the KL divergence of the softmax over the passages of the batch from the softmax of the teacher's
     scores (Lin et al. 2020).
 
     Args:
-        model: see ``TowersModule``; of a retriever with one tower its queries get a copy.
-        temperature: divides the inner products; cosines want .01 to .1.
+        model: see ``TowersModule``; where the retriever has one tower, the queries get a copy of it.
+        temperature: divides the inner products; for cosines .01 to .1 is usual.
         teacher_temperature: divides the teacher's scores, which lie in [0, 1].
         others: see ``TowersModule``.
 
@@ -57,9 +57,9 @@ class QueryTowerModule(TowersModule):
         self._remember(model=model)
 
     def on_fit_start(self) -> None:
-        """Raise ``UserError``, too, where the passages' vectors are those of another encoder, or several processes train.
+        """Check the data as ``TowersModule`` does, and the student as ``check_student`` does.
 
-        Each process would know its own passages alone.
+        Raise ``UserError``, too, where several processes train: each process would have only its own passages.
         """
         super().on_fit_start()
         check_student(self)
@@ -67,10 +67,10 @@ class QueryTowerModule(TowersModule):
             raise UserError(f"{type(self).__name__} trains in one process; give the Trainer devices=1")
 
     def objective(self, batch: RankingBatch) -> tuple[ChunkEncoder, Contrast | None]:
-        """The divergence from the teacher, over all passages that it ranked for a query of the batch."""
+        """Return the encoder, and the divergence from the teacher over all passages that it ranked for the batch."""
         return self.model, partial(self._divergence, batch)
 
     def _divergence(self, batch: RankingBatch, queries: Tensor) -> Tensor:
-        passages, teacher = batch.passages.to(queries), batch.teacher.to(queries)
+        passages, teacher = batch.passages.to(queries), batch.teacher.to(queries)  # (c, d), (q, c)
         loss: Tensor = self.loss(queries, passages, teacher.argmax(dim=1), teacher=teacher)
         return loss

@@ -23,23 +23,23 @@ from condensery.training.modules.encoders import TowersModule
 
 @dataclass(frozen=True, kw_only=True)
 class SentenceBatch(Batch):
-    """Examples of k sentences each: rows 0 .. k b - 1 are the first sentence of every example, then the second, ...
+    """b examples of k sentences each, in the rows 0 .. k b - 1: the first sentence of every example, then the second, ...
 
     Attributes:
-        scores: (b,) of each example.
+        scores: (b,) the score of each example.
     """
 
     scores: Tensor
 
 
 class SentenceBatches:
-    """The examples in another order each epoch.
+    """Makes batches of examples, in another order each epoch.
 
     Args:
         sentences: the store of all sentences.
         vocabulary: of the tokens.
-        rows: (n, k) the sentences of each example.
-        scores: (n,) of each example.
+        rows: (n, k) rows in ``sentences`` of the sentences of each example.
+        scores: (n,) the score of each example.
         batch_size: examples a step.
         length: longest input in tokens, with [CLS] and [SEP].
         budget: padded tokens a chunk may hold.
@@ -62,11 +62,11 @@ class SentenceBatches:
         self.batch_size, self.length, self.budget, self.seed = batch_size, length, budget, seed
 
     def steps_an_epoch(self) -> int:
-        """See ``Batches``."""
+        """Return the number of batches until every example was seen once; the last batch may be short."""
         return -(-len(self.rows) // self.batch_size)
 
     def batch(self, step: int, share: Share = ALL) -> SentenceBatch:
-        """See ``Batches``."""
+        """Return the batch of step ``step`` (from 0), or the part of the batch that ``share`` names."""
         _, items = items_of_step(step, self.batch_size, len(self.rows), self.seed)
         chosen, replicated = share.of(items)
         flat, starts = text_rows(self.sentences, self.rows[chosen].T.reshape(-1), self.vocabulary, self.length)
@@ -76,11 +76,11 @@ class SentenceBatches:
 
 
 class SentenceModule(TowersModule):
-    """The bi-encoder on pairs (regression on the cosine) or triplets (margin between distances).
+    """Trains a bi-encoder on pairs (regression on the cosine) or on triplets (margin between distances).
 
     Args:
         model: see ``TowersModule``.
-        margin: that of triplets.
+        margin: of the loss of triplets.
         others: see ``TowersModule``.
     """
 
@@ -89,10 +89,10 @@ class SentenceModule(TowersModule):
         self.margin = margin
 
     def objective(self, batch: SentenceBatch) -> tuple[ChunkEncoder, Contrast | None]:
-        """The mean over the examples of the batch, of all processes."""
+        """Return the encoder, and the loss: a mean over the examples in the batch of all processes."""
 
         def loss(vectors: Tensor) -> Tensor:
-            first, second, *others = vectors.unflatten(0, (-1, len(batch.scores)))  # k of (b, d)
+            first, second, *others = vectors.unflatten(0, (-1, len(batch.scores)))  # k tensors (b, d)
             if others:
                 return triplet_margin(first, second, others[0], self.margin)
             return cosine_regression(first, second, batch.scores.to(vectors.dtype))
