@@ -135,7 +135,8 @@ def _import_all(plugins: str) -> None:
                 raise
             raise UserError(f"{PLUGINS}: there is no module {name!r}; is its folder in PYTHONPATH?") from None
         for submodule in pkgutil.walk_packages(getattr(module, "__path__", []), f"{name}."):
-            importlib.import_module(submodule.name)
+            if not submodule.name.endswith(".__main__"):  # a program, which importing would run
+                importlib.import_module(submodule.name)
     for family in FAMILIES:
         importlib.import_module(f"condensery.stages.{family}.config")
 
