@@ -42,6 +42,8 @@ PAIRS = {
     "query": "PassageQueryDataModule",
 }
 
+RETROMAE_RATE = 1e-4  # the usual peak of the learning rate for an enhanced decoder
+
 
 class BackboneModule(EncoderModule):
     """Pre-trains a backbone with an MLM head and further layers; retrieval uses the backbone alone."""
@@ -193,6 +195,8 @@ class MaskedAutoEncoderModule(BackboneModule):
         if not isinstance(built, MaskedAutoEncoder):
             shape = decoder_shape(decoder, decoder_layers, decoder_mask_rate)
             built = load_masked_autoencoder(*_begin(built, tokenizer, optimiser), shape, decoder_init, dropout).train()
+        if optimiser.get("learning_rate") is None and built.shape.kind == "enhanced":
+            optimiser["learning_rate"] = RETROMAE_RATE
         super().__init__(built, tokenizer_of(model, tokenizer), **optimiser)
         self.mlm_weight = mlm_weight
         self._remember(model=model)
