@@ -71,7 +71,7 @@ class OptimisedStageConfig(StageConfig):
 
         Callbacks that only watch do not count. A decay of 1 leaves the id as it was before the key was added.
         """
-        return {"callbacks", "layer_decay"}
+        return super().by_content() | {"callbacks", "layer_decay"}
 
     def identity(self) -> list[str]:
         """Return the callbacks that can change the result, and the layer decay where it is below 1."""

@@ -10,7 +10,7 @@ from pydantic import model_validator
 from condensery.models.checkpoints.config import BackboneConfig
 from condensery.models.flops import Step
 from condensery.ranges import Count, CountOrZero, Positive, PositiveShare, Share, Weight
-from condensery.stages.base import Input, Recipe, Seed, StageConfig
+from condensery.stages.base import Input, Later, Recipe, Seed, StageConfig
 from condensery.stages.checks import check_checkpoint, check_length, check_no_retriever
 from condensery.stages.registry import stage
 from condensery.stages.training_config import (
@@ -112,7 +112,7 @@ class MaskingConfig(StageConfig):
     whole_word: bool = True
     """mask whole words; false: single tokens"""
     mlm_weight: Weight = 1.0
-    """weight of the MLM losses, but the decoder's; 2 is what the released code of Condenser amounts to (gradient cache)"""
+    """weight of the MLM losses, of an auto-encoder the encoder's; 2 is what Condenser's released gradient cache amounts to"""
 
     def identity(self: Any) -> list[str]:
         """Return the same strings as ``EncoderStageConfig.identity``.
@@ -363,7 +363,7 @@ class DistilRankingConfig(CollectionConfig, OptimisedStageConfig):
     """the retriever: a stage with its vectors, or with an encoder, which is encoded first"""
     teacher: Annotated[str, Input("index")]
     """a stage with an index that ranks better, such as BM25 and the student joined"""
-    cross_encoders: Annotated[list[str], Input("cross_encoder")] = []
+    cross_encoders: Annotated[list[str], Input("cross_encoder"), Later()] = []
     """stages with cross-encoders, which score what the teacher ranks in its place (GPL: Wang et al. 2022); the mean of
     several counts"""
     queries: Annotated[str, Input("queries")] = "queries"
@@ -391,10 +391,6 @@ class DistilRankingConfig(CollectionConfig, OptimisedStageConfig):
     def lengths(self) -> dict[str, int]:
         """Return no lengths: the retriever's own length counts where it is shorter, so none can be too long."""
         return {}
-
-    def by_content(self) -> set[str]:
-        """Return ``cross_encoders`` where there are none: the key was added later, and older ids stay valid."""
-        return super().by_content() | (set() if self.cross_encoders else {"cross_encoders"})
 
     def work(self, read: Read) -> Work:
         """Estimate the work: the teacher ranks, cross-encoders read its passages, and steps of queries alone are made."""
