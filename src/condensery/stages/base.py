@@ -57,7 +57,7 @@ class Later:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class FromRecipe:
     """Marks a field whose default is another value of the recipe, as ``${place}`` reads it.
 
     Attributes:
@@ -67,8 +67,10 @@ class Recipe:
     place: str
 
 
-Seed = Annotated[int, Ge(0), Recipe("seed")]
-Precision = Annotated[Literal["fp32", "bf16", "fp16"], Recipe("trainer.precision")]
+Seed = Annotated[int, Ge(0), FromRecipe("seed")]
+TextLength = Annotated[int, Ge(4)]  # tokens of a query or passage, [CLS] and [SEP] included
+RowLength = Annotated[int, Ge(8)]  # of a text of pre-training, or of a query and a passage in one row
+Precision = Annotated[Literal["fp32", "bf16", "fp16"], FromRecipe("trainer.precision")]
 
 
 class StageConfig(BaseModel):

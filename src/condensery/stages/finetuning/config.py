@@ -11,7 +11,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from condensery.losses.registry import check_loss, check_name, teaching
 from condensery.models.flops import T5_BASE, EncoderSize, Step
 from condensery.ranges import Count, CountOrZero, Positive, PositiveShare, Share, Weight, no_room
-from condensery.stages.base import Input, Later, Operational, Precision, Seed, StageConfig
+from condensery.stages.base import Input, Later, Operational, Precision, RowLength, Seed, StageConfig, TextLength
 from condensery.stages.checks import Split, check_checkpoint, missing_split
 from condensery.stages.pretraining.config import other_dimensions
 from condensery.stages.registry import stage
@@ -104,9 +104,9 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     """with ``passages``: passages of the whole collection, drawn anew each step, that are negatives of all queries"""
     towers: Literal["shared", "separate"] = "shared"
     """one encoder for queries and passages, or separate"""
-    query_length: Annotated[int, Ge(4)] = 32
+    query_length: TextLength = 32
     """tokens of the longest query, [CLS] and [SEP] included"""
-    passage_length: Annotated[int, Ge(4)] = 128
+    passage_length: TextLength = 128
     """tokens of the longest passage; with ``passages`` that index's own length counts"""
     mask_known_positives: bool = True
     """another relevant passage in the batch, by judgement or by its text, is no negative; false: it is, as in the
@@ -290,7 +290,7 @@ class FinetuneSentencesConfig(EncoderStageConfig):
     """the stage with the examples (read_sts, read_triplets, section_triplets)"""
     examples: Count | None = None
     """so many examples, drawn with the seed, a smaller set inside every larger one; null: all"""
-    length: Annotated[int, Ge(4)] = 128
+    length: TextLength = 128
     """tokens of the longest sentence, [CLS] and [SEP] included"""
     margin: Positive = 1.0
     """how much nearer than the negative the positive of a triplet shall be"""
@@ -413,9 +413,9 @@ class TrainCrossEncoderConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig
 
     negatives_per_query: Count = 4
     """negatives drawn each time a query is seen"""
-    query_length: Annotated[int, Ge(4)] = 32
+    query_length: TextLength = 32
     """tokens of the longest query, [CLS] and [SEP] included"""
-    length: Annotated[int, Ge(8)] = 160
+    length: RowLength = 160
     """tokens of the longest row, query and passage; the passage is cut to the room that the query leaves"""
     loss: Literal["pointwise", "listwise"] = "pointwise"
     """pointwise: every pair for itself, as denoise and pseudo_label need it; listwise: the positive among the query's

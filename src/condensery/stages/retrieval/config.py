@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from annotated_types import Ge
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from condensery.errors import UserError
@@ -15,7 +14,17 @@ from condensery.models.flops import Step
 from condensery.models.vectors import Pooling, VectorConfig
 from condensery.ranges import Count, CountOrZero, Finite, Positive, PositiveShare, Share, Weight, no_room
 from condensery.retrieval.analyser import check_stemmer, check_stopwords
-from condensery.stages.base import Input, Later, Operational, Precision, Recipe, Seed, StageConfig
+from condensery.stages.base import (
+    FromRecipe,
+    Input,
+    Later,
+    Operational,
+    Precision,
+    RowLength,
+    Seed,
+    StageConfig,
+    TextLength,
+)
 from condensery.stages.checks import Split, missing_split, not_encoded, unmeasurable
 from condensery.stages.registry import stage
 from condensery.stages.workload import (
@@ -44,8 +53,6 @@ SEARCHED = 1000  # passages that a retriever is assumed to rank per query, as a 
 POINTS = 2_000  # most points of a grid of weights: enough for steps of 0.1 and up to five retrievers
 
 RULES = ("below_share", "below_margin", "below_score")
-
-Length = Annotated[int, Ge(4)]
 
 
 class ScoringStageConfig(StageConfig):
@@ -87,7 +94,7 @@ class RerankConfig(ScoringStageConfig):
 
     retriever: Annotated[str, Input("index")]
     """the stage with an index, or with an encoder, which is encoded first"""
-    split: Annotated[Split, Recipe("table.split")]
+    split: Annotated[Split, FromRecipe("table.split")]
     """whose queries are reranked; no others can be searched for"""
     depth: Count = 100
     """passages reranked for each query; no deeper one is found, so metrics beyond it do not rise"""
@@ -396,9 +403,9 @@ class CrossEncoderConfig(StageConfig):
     """the stage with its tokenizer; where the retriever has another, a stage of its own with backbone.tokenizer"""
     tokens: Annotated[str, Input("tokens")] = "tokens"
     """the stage with the tokens of that tokenizer"""
-    query_length: Annotated[int, Ge(4)] = 64
+    query_length: TextLength = 64
     """tokens of the longest query, [CLS] and [SEP] included"""
-    length: Annotated[int, Ge(8)] = 256
+    length: RowLength = 256
     """tokens of the longest row, query and passage; the passage is cut to the room that the query leaves"""
 
     @model_validator(mode="after")
@@ -766,25 +773,25 @@ class RetrieverConfig(VectorConfig, StageConfig):
     """Take a retriever that was trained elsewhere, as it is."""
 
     folder: Annotated[
-        str | Path, Recipe("backbone.name")
+        str | Path, FromRecipe("backbone.name")
     ]  # text as it was given: ./name is a folder, but name may be on the hub
     """folder or hub name of a checkpoint of this project, of sentence-transformers, or of the BERT family"""
-    revision: Annotated[str | None, Recipe("backbone.revision"), Later()] = None
+    revision: Annotated[str | None, FromRecipe("backbone.revision"), Later()] = None
     """commit, tag or branch on the hub"""
-    query_length: Length | None = None
+    query_length: TextLength | None = None
     """tokens of the longest query, [CLS] and [SEP] included; null: as it was trained"""
-    passage_length: Length | None = None
+    passage_length: TextLength | None = None
     """tokens of the longest passage; null: as it was trained"""
-    pooling: Annotated[Pooling | None, Recipe("backbone.pooling")] = None
+    pooling: Annotated[Pooling | None, FromRecipe("backbone.pooling")] = None
     """cls: the state of [CLS]; mean, max, last, weighted_mean, mean_sqrt_len: of all tokens; null: as the checkpoint
     says"""
-    normalise: Annotated[bool | None, Recipe("backbone.normalise")] = None
+    normalise: Annotated[bool | None, FromRecipe("backbone.normalise")] = None
     """true: compare by cosine; null: as the checkpoint says"""
-    truncate_dim: Annotated[Count | None, Recipe("backbone.truncate_dim")] = None
+    truncate_dim: Annotated[Count | None, FromRecipe("backbone.truncate_dim")] = None
     """how many of its first numbers a vector keeps; null: as the checkpoint says"""
-    query_prefix: Annotated[str | None, Recipe("backbone.query_prefix")] = None
+    query_prefix: Annotated[str | None, FromRecipe("backbone.query_prefix")] = None
     """text before a query, as "query: " for E5; null: as the checkpoint says"""
-    passage_prefix: Annotated[str | None, Recipe("backbone.passage_prefix")] = None
+    passage_prefix: Annotated[str | None, FromRecipe("backbone.passage_prefix")] = None
     """text before a passage, as "passage: "; null: as the checkpoint says"""
 
     def work(self, read: Read) -> Work:
