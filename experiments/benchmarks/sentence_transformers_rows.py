@@ -55,18 +55,19 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Annotated, Any, get_args
 
 import torch
+from annotated_types import Ge
 from large_collection import high_water
 from sizes import given, mixed
 
-from condensery.arguments import Range
 from condensery.errors import UserError, close_to, of_the_disk
 from condensery.models.checkpoints.hub import checkpoint_folder
 from condensery.models.checkpoints.loading import quiet, readable
 from condensery.models.checkpoints.metadata import vector_settings
 from condensery.pipeline.launch.hardware import quick_precision
+from condensery.ranges import Count, CountOrZero, Length, Positive, Weight, fault
 from condensery.system.files import atomic, expanded, write_json
 from condensery.text.collection import DESCRIPTION, Collection
 from condensery.text.to_collection import collection_of
@@ -93,13 +94,13 @@ CHOICES = {
     "unit": ("sentence", "passage"),
 }
 NUMBERS = {
-    "budget": Range(0, above=True),
-    "seed": Range(0, whole=True),
-    "batch": Range(2, whole=True),
-    "rate": Range(0, above=True),
-    "length": Range(3, whole=True),
-    "threads": Range(1, whole=True),
-    "relative_margin": Range(0),
+    "budget": Positive,
+    "seed": CountOrZero,
+    "batch": Annotated[int, Ge(2)],
+    "rate": Positive,
+    "length": Length,
+    "threads": Count,
+    "relative_margin": Weight,
 }
 WARM_UP, DELETED = 0.1, 0.6
 ENDLESS = 10**9  # steps: the clock ends the training
@@ -147,12 +148,12 @@ def options(words: dict[str, str]) -> dict[str, Any]:
 
 def number(key: str, word: str) -> float:
     """The number that an argument says. Raises ``UserError`` where it is none, or out of its range."""
-    bounds = NUMBERS[key]
+    kind, *_ = get_args(NUMBERS[key])
     try:
-        value = int(word) if bounds.whole else float(word)
+        value = kind(word)
     except ValueError:
         value = word
-    if wanted := bounds.fault(value):
+    if wanted := fault(NUMBERS[key], value):
         raise UserError(f"{key} must be a {wanted}, not {word}")
     return value
 

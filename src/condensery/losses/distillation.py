@@ -9,11 +9,11 @@ Letters: q queries and p passages of a batch, d dimensions of a vector.
 import torch
 from torch import Tensor, nn
 
-from condensery.arguments import check_numbers
 from condensery.errors import UserError
 from condensery.losses.info_nce import info_nce
 from condensery.losses.registry import register
 from condensery.losses.retrieval_loss import RetrievalLoss
+from condensery.ranges import Positive, Weight, check_numbers
 
 
 @register("margin_mse")
@@ -33,8 +33,8 @@ class MarginMSE(RetrievalLoss):
 
     needs_teacher = True
 
-    def __init__(self, temperature: float = 1.0, teacher_temperature: float = 1.0) -> None:
-        check_numbers("margin_mse", locals())
+    def __init__(self, temperature: Positive = 1.0, teacher_temperature: Positive = 1.0) -> None:
+        check_numbers(MarginMSE, locals(), "margin_mse")
         super().__init__()
         self.temperature, self.teacher_temperature = temperature, teacher_temperature
 
@@ -93,9 +93,9 @@ class KLDivergence(RetrievalLoss):
     needs_teacher = True
 
     def __init__(
-        self, temperature: float = 1.0, teacher_temperature: float = 1.0, contrast_weight: float = 0.0
+        self, temperature: Positive = 1.0, teacher_temperature: Positive = 1.0, contrast_weight: Weight = 0.0
     ) -> None:
-        check_numbers("kl", locals())
+        check_numbers(KLDivergence, locals(), "kl")
         super().__init__()
         self.temperature, self.teacher_temperature = temperature, teacher_temperature
         self.contrast_weight = contrast_weight

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from condensery.losses.registry import register
 from condensery.losses.retrieval_loss import RetrievalLoss
+from condensery.ranges import Positive
 
 
 @register("info_nce")
@@ -15,7 +16,7 @@ class InfoNCE(RetrievalLoss):
         temperature: divides the inner products.
     """
 
-    def __init__(self, temperature: float = 1.0) -> None:
+    def __init__(self, temperature: Positive = 1.0) -> None:
         super().__init__()
         self.temperature = temperature
 

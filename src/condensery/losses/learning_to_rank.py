@@ -15,6 +15,7 @@ from condensery.losses.registry import register
 from condensery.losses.retrieval_loss import RetrievalLoss
 from condensery.models.biencoder import QUERY
 from condensery.randomness import hash64
+from condensery.ranges import Positive
 
 
 @register("learning_to_rank")
@@ -30,7 +31,7 @@ class LearningToRank(RetrievalLoss):
     weight: nn.Parameter  # (2, d): of passages, of queries
     bias: nn.Parameter  # (1,)
 
-    def __init__(self, temperature: float = 1.0) -> None:
+    def __init__(self, temperature: Positive = 1.0) -> None:
         super().__init__()
         self.temperature = temperature
 

@@ -17,6 +17,7 @@ from condensery.errors import UserError
 from condensery.losses.registry import Named, make_loss, register, takes_teacher
 from condensery.losses.retrieval_loss import RetrievalLoss
 from condensery.models.biencoder import PASSAGE
+from condensery.ranges import Positive
 
 
 @register("matryoshka")
@@ -40,7 +41,7 @@ class Matryoshka(RetrievalLoss):
         dims: Sequence[int],
         loss: Named | RetrievalLoss = "info_nce",
         weights: Sequence[float] | None = None,
-        temperature: float = 1.0,
+        temperature: Positive = 1.0,
     ) -> None:
         super().__init__()
         self.dims, self.weights = _sizes(dims), _weights(weights, dims)

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from condensery.arguments import fault
 from condensery.errors import UserError, close_to, shown
+from condensery.ranges import annotations_of, first_fault
 
 if TYPE_CHECKING:
     from condensery.losses.retrieval_loss import RetrievalLoss
@@ -59,18 +59,19 @@ def check_loss(loss: Named) -> str:
     The file of the loss is imported only if there are options.
 
     Raises:
-        ValueError: there is no such loss, the loss has no such option, or a number among the options of one of our losses
-            is not in its range.
+        ValueError: there is no such loss, the loss has no such option, or a number among the options is not in the range of
+            its annotation.
     """
     name, options = check_name(loss), _options(loss)
     if options:
-        known = inspect.signature(_made_by(name)).parameters
+        made = _made_by(name)
+        known = inspect.signature(made).parameters
         unknown = [str(option) for option in options if option not in known]
         if unknown and not any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
             raise ValueError(f"{name} has no option {shown(unknown[0])!r}{close_to(unknown[0], known)}")
         if isinstance(inner := options.get("loss"), str | Mapping):  # the loss inside of another loss
             check_loss(inner)
-        if name in _OURS and (wrong := fault(options)):
+        if wrong := first_fault(annotations_of(made), options):
             raise ValueError(f"{name}: {wrong}")
     return name
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from condensery.arguments import check_numbers
+from condensery.ranges import Share, Weight, check_numbers
 from condensery.retrieval.analyser import chosen_language
 from condensery.retrieval.bm25 import BM25Index, index_texts
 from condensery.retrieval.ranking import Ranking, unpack
@@ -35,13 +35,13 @@ class BM25(Searcher):
 
     def __init__(
         self,
-        k1: float = 0.9,
-        b: float = 0.4,
+        k1: Weight = 0.9,
+        b: Share = 0.4,
         stopwords: str = "english",
         stemmer: str = "porter",
         language: str = "auto",
     ) -> None:
-        check_numbers("BM25", locals())
+        check_numbers(BM25, locals())
         super().__init__()
         self._settings = (k1, b, stopwords, stemmer)
         self._language = language

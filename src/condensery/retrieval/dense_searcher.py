@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from condensery.arguments import check_numbers
 from condensery.errors import UserError, shown
 from condensery.models.biencoder import PASSAGE, QUERY, BiEncoder
 from condensery.models.checkpoints.hub import checkpoint_folder
 from condensery.models.checkpoints.saving import load_any_retriever
 from condensery.models.vectors import VectorOptions
+from condensery.ranges import Count, Length, check_numbers
 from condensery.retrieval.dense import device_of_search, multiply, search_array
 from condensery.retrieval.finite import check_finite
 from condensery.retrieval.ranking import Ranking, pack, unpack
@@ -74,15 +74,15 @@ class Retriever(Searcher):
         self,
         source: str | Path | BiEncoder | TrainedModule,
         *,
-        query_length: int | None = None,
-        passage_length: int | None = None,
+        query_length: Length | None = None,
+        passage_length: Length | None = None,
         tokenizer: str | Path | None = None,
         device: str | None = None,
         vectors: VectorOptions | None = None,
-        windows: int = 1,
+        windows: Count = 1,
     ) -> None:
 
-        check_numbers("Retriever", locals())
+        check_numbers(Retriever, locals())
         super().__init__()
         lengths: tuple[int | None, int | None] = (None, None)
         self._name = f"Retriever({shown(str(source))!r})" if isinstance(source, str | Path) else "Retriever"

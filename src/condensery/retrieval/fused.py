@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from condensery.arguments import Range, check_numbers
 from condensery.errors import UserError
+from condensery.ranges import Count, Weight, check_numbers, fault
 from condensery.retrieval.fusion import FusedIndex
 from condensery.retrieval.ranking import Ranking
 from condensery.retrieval.searcher import Searcher
@@ -32,15 +32,15 @@ class Fused(Searcher):
     """
 
     def __init__(
-        self, searchers: Sequence[Searcher], weights: Sequence[float] | None = None, depth: int = 1000
+        self, searchers: Sequence[Searcher], weights: Sequence[float] | None = None, depth: Count = 1000
     ) -> None:
-        check_numbers("Fused", locals())
+        check_numbers(Fused, locals())
         super().__init__()
         self.searchers = [copy(one) for one in searchers if isinstance(one, Searcher)]
         if not searchers or len(self.searchers) < len(searchers):
             raise UserError("Fused: a list of searchers is expected, such as [BM25(), Retriever(...)]")
         given = [1.0] * len(searchers) if weights is None else list(weights)
-        if len(given) != len(searchers) or any(map(Range(0).fault, given)) or not any(given):
+        if len(given) != len(searchers) or any(fault(Weight, one) for one in given) or not any(given):
             raise UserError(
                 f"Fused: weights must be a number >= 0 for each of the {len(searchers)} searchers, and not all 0"
             )

@@ -7,8 +7,8 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
-from condensery.arguments import check_numbers
 from condensery.errors import UserError
+from condensery.ranges import Count, check_numbers
 from condensery.retrieval.ranking import Ranking
 from condensery.retrieval.reranking import ordered
 from condensery.retrieval.searcher import Searcher
@@ -31,8 +31,8 @@ class Reranked(Searcher):
         UserError: an argument has another type; from a search, nothing is indexed, or a score is no finite number.
     """
 
-    def __init__(self, searcher: Searcher, cross_encoder: Predicting | Predict, depth: int = 100) -> None:
-        check_numbers("Reranked", locals())
+    def __init__(self, searcher: Searcher, cross_encoder: Predicting | Predict, depth: Count = 100) -> None:
+        check_numbers(Reranked, locals())
         super().__init__()
         predict = predicting(cross_encoder)
         if not isinstance(searcher, Searcher) or predict is None:

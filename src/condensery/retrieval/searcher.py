@@ -12,8 +12,8 @@ from typing import Self, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from condensery.arguments import check_numbers
 from condensery.errors import UserError, shown
+from condensery.ranges import Count, check_numbers
 from condensery.retrieval.finite import check_scores
 from condensery.retrieval.ranking import Ranking
 from condensery.text.ids import check_distinct
@@ -88,7 +88,7 @@ class Searcher(ABC):
     @overload
     def search(self, query: Sequence[str], k: int = 10) -> list[list[Hit]]: ...
 
-    def search(self, query: str | Sequence[str], k: int = 10) -> list[Hit] | list[list[Hit]]:
+    def search(self, query: str | Sequence[str], k: Count = 10) -> list[Hit] | list[list[Hit]]:
         """The ``k`` best passages, best first: a list for one query, a list of lists for several.
 
         Equal scores stand in the order of the passages. BM25 finds no passage that shares no term with the query.
@@ -96,7 +96,7 @@ class Searcher(ABC):
         Raises:
             UserError: nothing is indexed.
         """
-        check_numbers("search", {"k": k})
+        check_numbers(Searcher.search, {"k": k})
         one = isinstance(query, str)
         scores, rows = self.rank([query] if isinstance(query, str) else query, k)
         hits = [

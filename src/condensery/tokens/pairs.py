@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from condensery.arguments import no_room
 from condensery.errors import UserError
+from condensery.ranges import no_room
 from condensery.tokens.batches import Chunk, chunks, text_rows
 from condensery.tokens.ranges import ranges
 from condensery.tokens.store import TokenStore

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal, TypedDict
 
 from condensery.errors import UserError
+from condensery.ranges import Positive, PositiveShare, Share, Weight
 
 Precision = Literal["fp32", "bf16", "fp16"]
 TRAINER_PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true", "bf16-true")  # of Lightning's, those for training
@@ -12,12 +13,12 @@ TRAINER_PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true", "bf16-true
 class Optimiser(TypedDict, total=False):
     """The keyword arguments that every training module takes; ``TrainingModule`` explains them."""
 
-    learning_rate: float | None
-    warmup_ratio: float
-    weight_decay: float
-    max_grad_norm: float
+    learning_rate: Positive | None
+    warmup_ratio: Share
+    weight_decay: Weight
+    max_grad_norm: Weight
     seed: int
-    layer_decay: float
+    layer_decay: PositiveShare
 
 
 @dataclass(frozen=True)

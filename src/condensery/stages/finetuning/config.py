@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from condensery.arguments import no_room
 from condensery.losses.registry import check_loss, check_name, teaching
 from condensery.models.flops import T5_BASE, EncoderSize, Step
+from condensery.ranges import no_room
 from condensery.stages.base import Input, StageConfig
 from condensery.stages.checks import Split, check_checkpoint, missing_split
 from condensery.stages.pretraining.config import other_dimensions

@@ -7,12 +7,12 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
-from condensery.arguments import no_room
 from condensery.errors import UserError
 from condensery.evaluation.names import split_metric
 from condensery.models.checkpoints.metadata import longest_inputs, vector_settings
 from condensery.models.flops import Step
 from condensery.models.vectors import VectorConfig
+from condensery.ranges import no_room
 from condensery.retrieval.analyser import check_stemmer, check_stopwords
 from condensery.stages.base import Input, Operational, StageConfig
 from condensery.stages.checks import Split, missing_split, not_encoded, unmeasurable

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from condensery.arguments import check_numbers
 from condensery.errors import UserError
+from condensery.ranges import Count, CountOrZero, Length, PositiveShare, Share, check_numbers
 from condensery.text.blank import is_blank
 from condensery.tokens.artifacts import Tokens
 from condensery.tokens.prefixes import Prefixes
@@ -62,21 +62,21 @@ class PassageQueryDataModule(TokenDataModule):
         tokenizer: str | Path | None = None,
         *,
         stores: PassagesAndQueries | None = None,
-        length: int = 128,
-        query_length: int = 64,
-        candidates: int = 5,
-        mixed_context: float = 0.0,
-        batch_size: int = 2000,
-        mask_rate: float | None = 0.15,
+        length: Length = 128,
+        query_length: Length = 64,
+        candidates: Count = 5,
+        mixed_context: Share = 0.0,
+        batch_size: Count = 2000,
+        mask_rate: PositiveShare | None = 0.15,
         whole_word: bool = True,
         decoder: ContextMasking | None = None,
-        chunk_tokens: int = 2048,
+        chunk_tokens: Count = 2048,
         seed: int = 42,
-        workers: int = 0,
+        workers: CountOrZero = 0,
         query_prefix: str = "",
         passage_prefix: str = "",
     ) -> None:
-        check_numbers("PassageQueryDataModule", locals())
+        check_numbers(PassageQueryDataModule, locals())
         if mixed_context and query_prefix != passage_prefix:
             raise UserError(
                 "PassageQueryDataModule: mixed_context takes passages as queries, but the two have different prefixes"

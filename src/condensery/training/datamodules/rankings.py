@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from condensery.arguments import check_numbers
 from condensery.errors import UserError
+from condensery.ranges import Count, CountOrZero, Length, check_numbers
 from condensery.retrieval.dense_searcher import Retriever
 from condensery.retrieval.free_texts import ranked
 from condensery.retrieval.searcher import Searcher
@@ -54,14 +54,14 @@ class RankingDataModule(TokenDataModule):
         student: Retriever,
         teacher: Searcher,
         *,
-        depth: int = 100,
-        batch_size: int = 64,
-        query_length: int = 64,
-        chunk_tokens: int = 4096,
+        depth: Count = 100,
+        batch_size: Count = 64,
+        query_length: Length = 64,
+        chunk_tokens: Count = 4096,
         seed: int = 42,
-        workers: int = 0,
+        workers: CountOrZero = 0,
     ) -> None:
-        check_numbers("RankingDataModule", locals())
+        check_numbers(RankingDataModule, locals())
         if isinstance(queries, str) or not queries:
             raise UserError("RankingDataModule: queries must be a list of texts that is not empty")
         for number, query in enumerate(queries):

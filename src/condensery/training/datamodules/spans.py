@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from condensery.arguments import check_numbers
+from condensery.ranges import Count, CountOrZero, Length, PositiveShare, Share, check_numbers
 from condensery.text.to_collection import Given
 from condensery.tokens.artifacts import Tokens
 from condensery.tokens.prefixes import Prefixes
@@ -75,24 +75,24 @@ class SpanPairDataModule(TokenDataModule):
         data: Given | Tokens,
         tokenizer: str | Path | None = None,
         *,
-        length: int = 128,
-        batch_size: int = 2000,
+        length: Length = 128,
+        batch_size: Count = 2000,
         pairs: Literal["document", "passage", "sentence"] | None = "document",
         spans: Literal["sentences", "windows"] = "sentences",
-        short_probability: float = 0.1,
-        min_length: int | None = None,
-        mask_rate: float | None = 0.15,
+        short_probability: Share = 0.1,
+        min_length: Count | None = None,
+        mask_rate: PositiveShare | None = 0.15,
         whole_word: bool = True,
         decoder: ContextMasking | None = None,
-        query_length: int = 64,
-        keep_sentence: float = 0.0,
-        chunk_tokens: int = 2048,
+        query_length: Length = 64,
+        keep_sentence: Share = 0.0,
+        chunk_tokens: Count = 2048,
         seed: int = 42,
-        workers: int = 0,
+        workers: CountOrZero = 0,
         query_prefix: str = "",
         passage_prefix: str = "",
     ) -> None:
-        check_numbers("SpanPairDataModule", locals())
+        check_numbers(SpanPairDataModule, locals())
         super().__init__(data, tokenizer, titles=False, workers=workers)
         self.length, self.batch_size, self.pairs, self.spans = length, batch_size, pairs, spans
         self.short_probability = short_probability

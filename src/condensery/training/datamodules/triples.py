@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from condensery.arguments import check_numbers, no_room
 from condensery.errors import UserError, shown
 from condensery.models.cross_encoder import pair_separators
+from condensery.ranges import Count, CountOrZero, Finite, Length, PositiveShare, Weight, check_numbers, no_room
 from condensery.retrieval.bm25_searcher import BM25
 from condensery.retrieval.dense_searcher import Retriever
 from condensery.retrieval.negatives import Negatives, open_negatives, read_negatives
@@ -109,33 +109,33 @@ class TripleDataModule(TokenDataModule):
         *,
         split: str = "train",
         negatives: Mined | Sequence[Mined] | None = None,
-        negatives_per_query: int = 7,
-        mining_depth: int = 200,
-        below_share: float | None = None,
-        below_margin: float | None = None,
-        below_score: float | None = None,
+        negatives_per_query: CountOrZero = 7,
+        mining_depth: Count = 200,
+        below_share: PositiveShare | None = None,
+        below_margin: Weight | None = None,
+        below_score: Finite | None = None,
         relabel: str | Path | Sequence[str | Path] | None = None,
-        train_queries: int | None = None,
+        train_queries: Count | None = None,
         leave_out_dev_passages: bool = False,
-        batch_size: int = 8,
-        query_length: int = 32,
-        passage_length: int = 128,
+        batch_size: Count = 8,
+        query_length: Length = 32,
+        passage_length: Length = 128,
         titles: bool = True,
         pairs: bool = False,
-        chunk_tokens: int = 2048,
+        chunk_tokens: Count = 2048,
         seed: int = 42,
-        workers: int = 0,
+        workers: CountOrZero = 0,
         teacher: Taught | None = None,
         text_queries: Sequence[tuple[str, str]] | None = None,
-        text_batch_size: int = 48,
-        shared_negatives: int = 0,
+        text_batch_size: Count = 48,
+        shared_negatives: CountOrZero = 0,
         student: Retriever | None = None,
         training: TrainingQueries | None = None,
         order: Order | None = None,
         query_prefix: str = "",
         passage_prefix: str = "",
     ) -> None:
-        check_numbers("TripleDataModule", locals())
+        check_numbers(TripleDataModule, locals())
         if pairs and (wrong := no_room(query_length, passage_length, "passage_length")):
             raise UserError(f"TripleDataModule: {wrong}")
         if teacher is not None and (pairs or training is not None):

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from condensery.arguments import check_numbers
 from condensery.distributed import gathered, processes
 from condensery.errors import UserError
 from condensery.losses.contrast import Contrast
@@ -16,6 +15,7 @@ from condensery.losses.gradient_cache import ChunkEncoder, wide
 from condensery.losses.registry import make_loss, takes_teacher
 from condensery.losses.retrieval_loss import RetrievalLoss
 from condensery.models.biencoder import PASSAGE, BiEncoder
+from condensery.ranges import Positive, check_numbers
 from condensery.tokens.batches import Chunk
 from condensery.training.batches.triples import TripleBatch
 from condensery.training.modules.encoders import TowersModule
@@ -54,11 +54,11 @@ class BiEncoderModule(TowersModule):
         *,
         loss: str | Mapping[str, Any] | RetrievalLoss = "info_nce",
         mask_known_positives: bool = True,
-        temperature: float = 1.0,
+        temperature: Positive = 1.0,
         train_passages: bool = True,
         **others: Any,
     ) -> None:
-        check_numbers(type(self).__name__, locals())
+        check_numbers(type(self), locals())
         super().__init__(model, **(others if train_passages else {"towers": "separate", **others}))
         if not train_passages:
             freeze_passages(self)

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from condensery.arguments import check_numbers
 from condensery.errors import UserError
 from condensery.losses.contrast import Contrast, span_contrast
 from condensery.losses.cross_batch import across_processes
 from condensery.losses.gradient_cache import ChunkEncoder
 from condensery.models.biencoder import BiEncoder
+from condensery.ranges import Positive, check_numbers
 from condensery.training.batches.spans import SpanBatch
 from condensery.training.datamodules.spans import Masking
 from condensery.training.modules.encoders import TowersModule
@@ -50,11 +50,11 @@ class ContrastiveModule(TowersModule):
         self,
         model: PathOrName | BiEncoder,
         *,
-        temperature: float = 0.05,
+        temperature: Positive = 0.05,
         learn_temperature: bool = False,
         **others: Any,
     ) -> None:
-        check_numbers(type(self).__name__, locals())
+        check_numbers(type(self), locals())
         super().__init__(model, **others)
         if not self.model.shared:
             raise UserError(

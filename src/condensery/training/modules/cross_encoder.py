@@ -4,7 +4,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Unpack
 
-from condensery.arguments import check_numbers, no_room
 from condensery.distributed import share_of
 from condensery.errors import UserError
 from condensery.losses.contrast import Contrast
@@ -17,6 +16,7 @@ from condensery.models.cross_encoder import (
     pair_separators,
     save_cross_encoder,
 )
+from condensery.ranges import Share, check_numbers, no_room
 from condensery.training.batches.lists import ListBatch
 from condensery.training.modules.optimisation import TrainingModule
 from condensery.training.settings import Optimiser
@@ -48,10 +48,10 @@ class CrossEncoderModule(TrainingModule):
         model: str | Path | CrossEncoder,
         *,
         loss: Loss = "pointwise",
-        dropout: float | None = None,
+        dropout: Share | None = None,
         **optimiser: Unpack[Optimiser],
     ) -> None:
-        check_numbers(type(self).__name__, locals())
+        check_numbers(type(self), locals())
         built = model
         if not isinstance(built, CrossEncoder):
             built = load_cross_encoder(built, optimiser.get("seed", 42), dropout).train()

@@ -5,7 +5,6 @@ from typing import Literal, Unpack
 
 from torch import Tensor, nn
 
-from condensery.arguments import check_numbers
 from condensery.errors import UserError
 from condensery.models.biencoder import BiEncoder
 from condensery.models.checkpoints.backbone import check_words
@@ -13,6 +12,7 @@ from condensery.models.checkpoints.card import Card, write_card
 from condensery.models.checkpoints.saving import SavedRetriever, load_biencoder, save_retriever
 from condensery.models.encoder import Encoder
 from condensery.models.vectors import VectorOptions
+from condensery.ranges import Share, check_numbers
 from condensery.system.files import expanded, is_hub_name
 from condensery.tokens.batches import Chunk
 from condensery.tokens.tokenizer import load_tokenizer
@@ -139,11 +139,11 @@ class TowersModule(EncoderModule):
         *,
         tokenizer: PathOrName | None = None,
         towers: Towers = "shared",
-        dropout: float | None = None,
+        dropout: Share | None = None,
         vectors: VectorOptions | None = None,
         **optimiser: Unpack[Optimiser],
     ) -> None:
-        check_numbers(type(self).__name__, locals())
+        check_numbers(type(self), locals())
         built = model
         if isinstance(built, str | Path):
             built = load_biencoder(built, towers == "separate", dropout, vectors).train()

@@ -19,12 +19,12 @@ from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from condensery.arguments import check_numbers
 from condensery.distributed import any_of, average, copy_first_weights, rank, replicated, sum_of
 from condensery.errors import UserError
 from condensery.losses.contrast import Contrast
 from condensery.losses.gradient_cache import ChunkEncoder, backpropagate
 from condensery.randomness import hash64
+from condensery.ranges import Positive, PositiveShare, Share, Weight, check_numbers
 from condensery.system import signals
 from condensery.tokens.batches import Chunk
 from condensery.training.batches.steps import Batch
@@ -74,14 +74,14 @@ class TrainingModule(pl.LightningModule):
         self,
         model: nn.Module,
         *,
-        learning_rate: float | None = None,
-        warmup_ratio: float = 0.1,
-        weight_decay: float = 0.01,
-        max_grad_norm: float = 1.0,
+        learning_rate: Positive | None = None,
+        warmup_ratio: Share = 0.1,
+        weight_decay: Weight = 0.01,
+        max_grad_norm: Weight = 1.0,
         seed: int = 42,
-        layer_decay: float = 1.0,
+        layer_decay: PositiveShare = 1.0,
     ) -> None:
-        check_numbers(type(self).__name__, locals())
+        check_numbers(type(self), locals())
         super().__init__()
         self.automatic_optimization = False
         self.model = model

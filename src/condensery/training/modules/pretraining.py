@@ -8,7 +8,6 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-from condensery.arguments import check_numbers
 from condensery.distributed import share_of
 from condensery.errors import UserError
 from condensery.losses.contrast import Contrast, span_contrast, weighted
@@ -27,6 +26,7 @@ from condensery.models.checkpoints.saving import (
 )
 from condensery.models.condenser import Condenser
 from condensery.models.masked_autoencoder import Init, Kind, MaskedAutoEncoder, decoder_shape
+from condensery.ranges import Count, CountOrZero, Positive, Share, Weight, check_numbers
 from condensery.system.files import expanded
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
@@ -84,14 +84,14 @@ class CondenserModule(BackboneModule):
         model: PathOrName | Condenser,
         *,
         tokenizer: PathOrName | None = None,
-        head_layers: int = 2,
-        skip_from: int | None = None,
+        head_layers: CountOrZero = 2,
+        skip_from: CountOrZero | None = None,
         late_mlm: bool = True,
-        dropout: float | None = None,
-        mlm_weight: float = 1.0,
+        dropout: Share | None = None,
+        mlm_weight: Weight = 1.0,
         **optimiser: Unpack[Optimiser],
     ) -> None:
-        check_numbers(type(self).__name__, locals())
+        check_numbers(type(self), locals())
         built = model
         if not isinstance(built, Condenser):
             source, vocabulary = _begin(built, tokenizer, optimiser)
@@ -128,12 +128,12 @@ class CoCondenserModule(CondenserModule):
         self,
         model: PathOrName | Condenser,
         *,
-        mlm_weight: float = 1.0,
-        temperature: float = 1.0,
-        contrast_weight: float = 1.0,
+        mlm_weight: Weight = 1.0,
+        temperature: Positive = 1.0,
+        contrast_weight: Weight = 1.0,
         **others: Any,
     ) -> None:
-        check_numbers(type(self).__name__, locals())
+        check_numbers(type(self), locals())
         super().__init__(model, mlm_weight=mlm_weight, **others)
         self.temperature, self.contrast_weight = temperature, contrast_weight
 
@@ -183,14 +183,14 @@ class MaskedAutoEncoderModule(BackboneModule):
         *,
         tokenizer: PathOrName | None = None,
         decoder: Kind = "masked",
-        decoder_layers: int | None = None,
+        decoder_layers: Count | None = None,
         decoder_init: Init = "random",
-        decoder_mask_rate: float = 0.5,
-        dropout: float | None = None,
-        mlm_weight: float = 1.0,
+        decoder_mask_rate: Share = 0.5,
+        dropout: Share | None = None,
+        mlm_weight: Weight = 1.0,
         **optimiser: Unpack[Optimiser],
     ) -> None:
-        check_numbers(type(self).__name__, locals())
+        check_numbers(type(self), locals())
         built = model
         if not isinstance(built, MaskedAutoEncoder):
             shape = decoder_shape(decoder, decoder_layers, decoder_mask_rate)
@@ -236,8 +236,8 @@ class InverseClozeModule(TowersModule):
 
     trained_on = MappingProxyType({"sentence": 'SpanPairDataModule(pairs="sentence")'})
 
-    def __init__(self, model: PathOrName | BiEncoder, *, temperature: float = 1.0, **others: Any) -> None:
-        check_numbers(type(self).__name__, locals())
+    def __init__(self, model: PathOrName | BiEncoder, *, temperature: Positive = 1.0, **others: Any) -> None:
+        check_numbers(type(self), locals())
         super().__init__(model, **others)
         self.temperature = temperature
 

@@ -6,13 +6,13 @@ from typing import Any
 
 from torch import Tensor
 
-from condensery.arguments import check_numbers
 from condensery.distributed import processes
 from condensery.errors import UserError
 from condensery.losses.contrast import Contrast
 from condensery.losses.distillation import KLDivergence
 from condensery.losses.gradient_cache import ChunkEncoder
 from condensery.models.biencoder import BiEncoder
+from condensery.ranges import Positive, check_numbers
 from condensery.training.batches.rankings import RankingBatch
 from condensery.training.modules.encoders import TowersModule
 from condensery.training.modules.frozen_passages import check_student, freeze_passages
@@ -46,11 +46,11 @@ class QueryTowerModule(TowersModule):
         self,
         model: PathOrName | BiEncoder,
         *,
-        temperature: float = 0.05,
-        teacher_temperature: float = 0.05,
+        temperature: Positive = 0.05,
+        teacher_temperature: Positive = 0.05,
         **others: Any,
     ) -> None:
-        check_numbers(type(self).__name__, locals())
+        check_numbers(type(self), locals())
         super().__init__(model, **{"towers": "separate", **others})
         freeze_passages(self)
         self.loss = KLDivergence(temperature, teacher_temperature)

@@ -1,0 +1,96 @@
+"""The ranges of numbers, as types: a config class of a stage and a class of a program of your own write ``depth: Count``.
+
+pydantic checks the keys of a recipe by them, ``check_numbers`` the arguments of a class. The module imports no pydantic,
+since many classes need none.
+"""
+
+import math
+import numbers
+import operator
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import astuple
+from types import UnionType
+from typing import Annotated, Any
+
+from annotated_types import Ge, Gt, Le, Lt
+
+from condensery.errors import UserError, shown
+
+Count = Annotated[int, Ge(1)]
+CountOrZero = Annotated[int, Ge(0)]
+Length = Annotated[int, Ge(3)]  # tokens of a text: [CLS], one and [SEP]
+Share = Annotated[float, Ge(0), Le(1)]
+PositiveShare = Annotated[float, Gt(0), Le(1)]
+Weight = Annotated[float, Ge(0)]
+Positive = Annotated[float, Gt(0)]
+Finite = Annotated[float, Gt(-math.inf)]
+
+BOUNDS = {Gt: (">", operator.gt), Ge: (">=", operator.ge), Lt: ("<", operator.lt), Le: ("<=", operator.le)}
+
+
+def check_numbers(called: Callable[..., Any], given: Mapping[str, Any], name: str = "") -> None:
+    """Raise ``UserError`` for the first number that is not in the range of its annotation. None is in every range.
+
+    Args:
+        called: the class or function that the numbers were given to; a class has the annotations of its bases as well.
+        given: arguments by name; a mapping among them, such as keywords that are passed on, is looked through as well.
+        name: of the class or function in the message, where it has another there.
+    """
+    annotations = annotations_of(called)
+    for arguments in (*(value for value in given.values() if isinstance(value, Mapping)), given):
+        if wrong := first_fault(annotations, arguments):
+            raise UserError(f"{name or called.__name__}: {wrong}")
+
+
+def annotations_of(called: Callable[..., Any]) -> dict[str, Any]:
+    """The annotations of the arguments of a function, or of a class and its bases."""
+    if not isinstance(called, type):
+        return dict(called.__annotations__)
+    found: dict[str, Any] = {}
+    for base in reversed(called.__mro__):
+        found |= getattr(vars(base).get("__init__"), "__annotations__", {})
+    return found
+
+
+def first_fault(annotations: Mapping[str, Any], given: Mapping[str, Any]) -> str | None:
+    """What the first number of ``given`` must be that is not in the range of its annotation; None where all are."""
+    for name, value in given.items():
+        wanted = fault(annotations.get(name), value)
+        if wanted:
+            return f"{name} must be a {wanted}, not {shown(repr(value))}"
+    return None
+
+
+def fault(annotation: Any, value: Any) -> str | None:
+    """What a value must be, such as ``number > 0 and <= 1``; None where it is, or where the annotation has no range."""
+    ranges = list(_ranges(annotation))
+    if value is None or not ranges:
+        return None
+    kind, *bounds = ranges[0]
+    limits = [(*BOUNDS[type(bound)], *astuple(bound)) for bound in bounds]
+    right = isinstance(value, numbers.Integral if kind is int else numbers.Real) and not isinstance(value, bool)
+    if right and math.isfinite(value) and all(holds(value, limit) for _, holds, limit in limits):
+        return None
+    wanted = " and ".join(f"{sign} {limit:g}" for sign, _, limit in limits if math.isfinite(limit))
+    return f"{'whole number' if kind is int else 'number'} {wanted}".rstrip()
+
+
+def _ranges(annotation: Any) -> Iterator[tuple[Any, ...]]:
+    """The ranges in an annotation such as ``Share | None``: int or float, and the bounds."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Annotated and type(arguments[1]) in BOUNDS:
+        yield arguments
+    elif origin in (typing.Union, UnionType):
+        for part in arguments:
+            yield from _ranges(part)
+
+
+def no_room(query_length: int, length: int, key: str = "length") -> str | None:
+    """What is wrong where the longest query leaves a pair's row of ``length`` tokens no passage; None where it does.
+
+    A passage has four tokens of the row at least, its separators included. ``key``: what the length is called.
+    """
+    if query_length <= length - 4:
+        return None
+    return f"query_length={query_length} leaves no room for a passage in {key}={length}; give it {key} - 4 at most"
