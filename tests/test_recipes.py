@@ -43,7 +43,7 @@ RECIPES = sorted(
 OPTIONS = [
     f"{path.parent.name}={path.stem}"
     for path in sorted(CONF.glob("*/*.yaml"))
-    if path.parent.name not in ("experiment", "stage", "study")
+    if path.parent.name not in ("experiment", "stage", "base")
 ]
 TEXT = some_text(documents=24, seed=5)
 ARTICLES = some_text(documents=30, paragraphs=6, seed=5)

@@ -143,6 +143,8 @@ def prepared(arguments: list[str]) -> list[str]:
     ]
     if twice := next((key for key in keys if keys.count(key) > 1), None):
         raise UserError(f"{twice}: given twice; leave one out")
+    if old := next((argument for argument in arguments if re.match(r"\+*study=", argument)), None):
+        raise UserError(f"{old}: the group is now called base: base={old.partition('=')[2]}")
 
     def one(argument: str) -> str:
         if argument.startswith("ask="):
