@@ -740,10 +740,9 @@ GROUND = (
     "pyarrow",
     "pyarrow.compute",
     "pyarrow.csv",
-    "condensery.text.formats.readers",
     "condensery.text.config",
 )
-GROUND += ("condensery.text.known_texts", "condensery.text.formats.sts")
+GROUND += ("condensery.text.writer", "condensery.text.formats.sts")
 GROUND += ("condensery.text.sections", "condensery.text.queries")
 RANKED = (*GROUND, "condensery.retrieval.negatives", "condensery.retrieval.runs")
 HEAVY = (
