@@ -9,7 +9,8 @@ import pytest
 from condensery.errors import UserError
 from condensery.text import table
 from condensery.text.collection import Collection
-from condensery.text.ids import IdIndex, id_hash
+from condensery.text.hashes import id_hash
+from condensery.text.ids import IdIndex
 from condensery.text.records import Document, Passage, Query
 from condensery.text.writer import CollectionWriter
 

@@ -8,7 +8,8 @@ import pytest
 from condensery.errors import UserError
 from condensery.retrieval.bm25_searcher import BM25
 from condensery.text import read_collection
-from condensery.text.ids import OneKind, check_distinct, look_alike
+from condensery.text.formats.huggingface import OneKind
+from condensery.text.ids import check_distinct, look_alike
 from condensery.text.records import Passage, Query
 from condensery.text.writer import CollectionWriter
 

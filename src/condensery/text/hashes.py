@@ -1,5 +1,6 @@
-"""Content hashes of input files. They are remembered, so that an input of gigabytes is hashed only once."""
+"""Hashes of ids, and of the content of input files, which are remembered: gigabytes are hashed only once."""
 
+import hashlib
 import os
 import sqlite3
 import time
@@ -10,6 +11,11 @@ from condensery.system.cache import cache_folder
 from condensery.system.files import content_hash
 
 SETTLED = 2.0  # seconds; a file changed more recently may change again within the resolution of its time stamp
+
+
+def id_hash(identifier: str) -> int:
+    """The 64-bit hash of an id (BLAKE2b, read as a little-endian number)."""
+    return int.from_bytes(hashlib.blake2b(identifier.encode(errors="surrogatepass"), digest_size=8).digest(), "little")
 
 
 def content_hashes(paths: list[Path]) -> list[str]:

@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError
-from condensery.text.ids import IdIndex, KeptIds, id_hash
+from condensery.text.hashes import id_hash
+from condensery.text.ids import IdIndex, KeptIds
 from condensery.text.line_numbers import Places
 
 Rows = NDArray[np.int32]

@@ -14,15 +14,16 @@ from numpy.typing import NDArray
 from condensery.errors import UserError, shown
 from condensery.randomness import hash64
 from condensery.system.files import write_json
-from condensery.text.blank import is_blank
 from condensery.text.collection import DESCRIPTION, SPLITS
-from condensery.text.ids import SUFFIX, IdIndex, KeptIds, id_hash, look_alike
+from condensery.text.hashes import id_hash
+from condensery.text.ids import SUFFIX, IdIndex, KeptIds, look_alike
 from condensery.text.judgements import GivenNegatives, Judgements
 from condensery.text.line_numbers import Places
 from condensery.text.lines import check_whole
 from condensery.text.records import Document, Passage, Query
 from condensery.text.sizes import HELD_OUT_SHARE
 from condensery.text.table import TableWriter, TextTable
+from condensery.text.words import is_blank
 
 UNJUDGED = "unjudged"  # the setting that keeps the queries that no split judges
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")

@@ -13,7 +13,8 @@ from condensery.stages.base import Context
 from condensery.stages.corpus.config import PassagesConfig
 from condensery.system.progress import progress
 from condensery.text.collection import Collection
-from condensery.text.ids import SUFFIX, IdIndex, id_hash
+from condensery.text.hashes import id_hash
+from condensery.text.ids import SUFFIX, IdIndex
 from condensery.text.table import TableWriter
 from condensery.tokens.artifacts import Passages, pretraining_texts, unknown_words
 from condensery.tokens.grouping import DocumentTexts, group_documents

@@ -4,13 +4,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from condensery.system.files import expanded
-from condensery.text.blank import is_blank
 from condensery.text.formats.beir import document_of, question_files, read_questions
 from condensery.text.input_file import InputFile
 from condensery.text.lines import read_objects
 from condensery.text.records import Document, Passage
 from condensery.text.sizes import CollectionSizes, counted
 from condensery.text.source import FolderSource, Splits, at_least_one
+from condensery.text.words import is_blank
 
 if TYPE_CHECKING:
     from condensery.text.writer import CollectionWriter

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from condensery.errors import UserError
 from condensery.text.answers import is_pattern
 from condensery.text.arrays import read_array
-from condensery.text.blank import is_blank
 from condensery.text.input_file import InputFile
 from condensery.text.lines import field, read_quoted
 from condensery.text.records import Passage, Query
 from condensery.text.sizes import CollectionSizes, counted
 from condensery.text.source import FolderSource, Splits, at_least_one
+from condensery.text.words import is_blank
 
 if TYPE_CHECKING:
     from condensery.text.writer import CollectionWriter

@@ -11,21 +11,23 @@ tells before the files are fetched.
 """
 
 import re
+from array import array
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from condensery.errors import UserError
+from condensery.errors import UserError, shown
 from condensery.system.files import expanded
-from condensery.text.blank import is_blank
 from condensery.text.formats.hub import Repository
 from condensery.text.formats.plain_text import joined
+from condensery.text.hashes import id_hash
 from condensery.text.input_file import InputFile
 from condensery.text.lines import fields_of
 from condensery.text.records import Passage, Query
 from condensery.text.source import DataConfig, Splits, WantedFile
+from condensery.text.words import is_blank
 
 if TYPE_CHECKING:
     from condensery.text.writer import CollectionWriter
@@ -34,6 +36,7 @@ AUTO = "auto"
 IDS = ("_id", "id", "doc_id", "docid", "query_id", "qid")
 QUERY_IDS, PASSAGE_IDS = ("query-id", "query_id", "qid"), ("corpus-id", "corpus_id", "doc_id", "docid", "pid")
 GRADES = ("score", "relevance", "grade")
+NUMBER = re.compile(r"-?\d{1,19}", re.ASCII)  # the written form of a whole number
 COLUMNS = {  # the possible names of the columns of triples, the most specific first
     "query": ("query", "anchor", "question", "title"),
     "positive": ("positive", "answer", "passage", "document", "text"),
@@ -196,10 +199,37 @@ class HuggingfaceDocumentsSource(_OnTheHub):
         return set()
 
 
+class OneKind:
+    """Takes the ids of one table, texts or whole numbers; refuses a number and a text that are written alike."""
+
+    def __init__(self) -> None:
+        self._taken: dict[type, array[int]] = {int: array("Q"), str: array("Q")}  # 8 bytes an id, only ids like numbers
+        self._sets: dict[type, set[int]] = {}  # the same hashes as sets, made once both kinds occur
+
+    def taken(self, identifier: object, place: str) -> str:
+        """The id as a text.
+
+        Raises:
+            UserError: the id is neither a text nor a whole number, or an id of the other kind is written alike.
+        """
+        if isinstance(identifier, bool) or not isinstance(identifier, int | str):
+            raise UserError(f"{place}: an id must be a text or a whole number, not {shown(repr(identifier))}")
+        if isinstance(identifier, str) and not NUMBER.fullmatch(identifier):
+            return identifier  # not the written form of a number
+        own, other = (int, str) if isinstance(identifier, int) else (str, int)
+        number = id_hash(str(identifier))
+        self._taken[own].append(number)
+        if self._taken[other]:
+            self._sets = self._sets or {kind: set(numbers) for kind, numbers in self._taken.items()}
+            self._sets[own].add(number)
+            if number in self._sets[other]:
+                one = f"the number {identifier} and the text {str(identifier)!r}"
+                raise UserError(f"{place}: {one} are the same id; give one of them another")
+        return str(identifier)
+
+
 def read(config: HuggingfaceSource, writer: "CollectionWriter") -> None:
     """Fetch the files of a retrieval data set, and read them into ``writer``."""
-    from condensery.text.ids import id_hash  # imports NumPy, which a dry run does without
-
     config.fetch()
     has_queries = "queries" in config.chosen
     known = {id_hash(identifier) for _, identifier, _, _ in _texts(config, "queries")} if has_queries else set()
@@ -225,8 +255,6 @@ def _read_qrels(config: HuggingfaceSource, split: str, known: set[int], writer: 
 
 def _judgements(config: HuggingfaceSource, split: str) -> Iterator[tuple[int, str, str, int, str]]:
     """Yield (hash of the query id, query id, passage id, grade, place) of each judgement."""
-    from condensery.text.ids import id_hash
-
     for place, row in config.rows(f"qrels of {split}"):
         query, passage = str(_field(row, QUERY_IDS, place)), str(_field(row, PASSAGE_IDS, place))
         yield id_hash(query), query, passage, _grade(row, place), place
@@ -237,8 +265,6 @@ def _texts(config: HuggingfaceSource, role: str, total: int = 0) -> Iterator[tup
 
     Raises ``UserError`` where a number and a text are written as the same id.
     """
-    from condensery.text.ids import OneKind
-
     kinds = OneKind()
     for place, row in config.rows(role, total):
         title, text = row.get("title") or "", row.get("text")
@@ -355,6 +381,4 @@ def _words(value: Any, place: str) -> str:
 
 def _of_content(text: Any, place: str) -> str:
     """The id of a text: 16 hexadecimal digits of the hash of its words."""
-    from condensery.text.ids import id_hash
-
     return f"{id_hash(' '.join(_words(text, place).split())):016x}"

@@ -12,13 +12,12 @@ from pydantic import Field
 
 from condensery.errors import UserError
 from condensery.system.inputs import FOLDER, HEAD, opened, standing
-from condensery.text.blank import is_blank
 from condensery.text.formats.beir import question_files, read_questions
 from condensery.text.input_file import InputFile
 from condensery.text.lines import read_lines
 from condensery.text.records import Passage
 from condensery.text.source import FolderSource, Splits
-from condensery.text.words import number_of_words, unspaced
+from condensery.text.words import is_blank, number_of_words, unspaced
 
 if TYPE_CHECKING:
     from condensery.text.writer import CollectionWriter

@@ -2,15 +2,13 @@
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from condensery.text.source import DataConfig
 
-if TYPE_CHECKING:
-    from condensery.text.writer import CollectionWriter
-
-Reader = Callable[[Any, "CollectionWriter"], None]
-ADDED: dict[str, tuple[type[DataConfig], Reader]] = {}
+Reader = Callable[[Any, Any], None]  # called with a description and a ``CollectionWriter``
+Format = tuple[type[DataConfig], Reader]  # the description of an input, and its reader
+ADDED: dict[str, Format] = {}
 
 
 def register_format(source: type[DataConfig], read: Reader) -> None:

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from condensery.errors import UserError, shown
-from condensery.text.blank import is_blank
 from condensery.text.input_file import InputFile
 from condensery.text.lines import decimal, read_csv
+from condensery.text.words import is_blank
 
 HEADER = ["sentence1", "sentence2", "score"]
 HIGHEST = 5.0

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from condensery.errors import UserError
-from condensery.text.blank import is_blank
 from condensery.text.input_file import InputFile
 from condensery.text.lines import read_csv
+from condensery.text.words import is_blank
 
 SENTENCES = ("Sentence1", "Sentence2", "Sentence3")
 FILES = {"train": "train.csv", "dev": "validation.csv", "test": "test.csv"}

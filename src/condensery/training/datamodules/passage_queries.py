@@ -8,7 +8,7 @@ import numpy as np
 
 from condensery.errors import UserError
 from condensery.ranges import Count, CountOrZero, Length, PositiveShare, Share, check_numbers
-from condensery.text.blank import is_blank
+from condensery.text.words import is_blank
 from condensery.tokens.artifacts import Tokens
 from condensery.tokens.prefixes import Prefixes
 from condensery.training.batches.sources import (

@@ -11,7 +11,7 @@ from condensery.ranges import Count, CountOrZero, Length, check_numbers
 from condensery.retrieval.dense_searcher import Retriever
 from condensery.retrieval.free_texts import ranked
 from condensery.retrieval.searcher import Searcher
-from condensery.text.blank import is_blank
+from condensery.text.words import is_blank
 from condensery.tokens.prefixes import Prefixes
 from condensery.training.batches.rankings import RankingBatches
 from condensery.training.datamodules.steps import TokenDataModule

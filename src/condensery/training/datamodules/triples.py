@@ -26,10 +26,10 @@ from condensery.retrieval.searcher_index import mined
 from condensery.retrieval.teachers import Predict, Predicting, taught_by
 from condensery.system.cache import cached
 from condensery.system.files import load_array
-from condensery.text.blank import is_blank
 from condensery.text.collection import Collection
 from condensery.text.sheets import filled_sheets
 from condensery.text.to_collection import Given, collection_of
+from condensery.text.words import is_blank
 from condensery.tokens.artifacts import Tokens, pair_reader
 from condensery.tokens.prefixes import Prefixes
 from condensery.training.batches.lists import ListBatches
