@@ -7,7 +7,7 @@ is. Line breaks become blanks, and control characters are left out.
 import csv
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from condensery.reporting.plain import one_line
-from condensery.reporting.table import COMPARED, MARK, MISSING, Cell, Table
+from condensery.reporting.table import COMPARED, MARK, MISSING, Block, Cell, Table
 from condensery.system.files import atomic
 from condensery.system.spreadsheets import NUMBER, harmless
 
@@ -29,22 +29,24 @@ SPREAD, SIGNIFICANCE, PRINTED = "±", "significance", "printed"  # further colum
 LINE = 240  # characters of a line where the output is no terminal
 # The markup of Markdown with GitHub's tables. "_" within a word, "<" before a blank and a single bracket are no markup.
 MARKUP = re.compile(r"[\\`*~]|(?<![^\W_])_|_(?![^\W_])|<(?=[A-Za-z/!?])|&(?=#?\w+;)|\](?=[(\[:])")
-ESCAPES = {
-    "[": "{[}",  # behind \\ or \midrule a bracket would begin an option, and a star would belong to the command
-    "*": "{*}",
-    **{character: f"\\{character}" for character in "&%$#_{}"},
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
-    "–": "--",
-    "±": r"$\pm$",
-    "·": r"$\cdot$",
-    "†": r"$^\dagger$",
-}
+LATEX = str.maketrans(
+    {
+        "[": "{[}",  # behind \\ or \midrule a bracket would begin an option, and a star would belong to the command
+        "*": "{*}",
+        **{character: f"\\{character}" for character in "&%$#_{}"},
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "|": r"\textbar{}",
+        '"': r"\textquotedbl{}",
+        "–": "--",
+        "±": r"$\pm$",
+        "·": r"$\cdot$",
+        "†": r"$^\dagger$",
+    }
+)
 
 
 def one_lined(table: Table) -> Table:
@@ -78,71 +80,86 @@ def markdown(table: Table) -> str:
     """The table in Markdown, with its conclusion, its notes and the differences from the baseline."""
     table = one_lined(table)
     title = re.sub(r"#+$", r"\\\g<0>", escape_markdown(table.title))  # else "#" would close the heading and vanish
-    lines = [f"## {title}", ""]
-    sourced = bool(table.sources)
-    if table.turned:
-        header = ["", *(_name_markdown(name, published) for name, published in _with_kinds(table))]
-        body = [[label, *map(escape_markdown, texts)] for label, texts in _above(table)] if sourced else []
-        body += [
-            [escape_markdown(name), *map(_markdown, cells)]
-            for name, cells in zip(table.names, table.cells, strict=True)
-        ]
-        lines += _grid(header, body)
-    else:
-        body = []
-        for block, places in table.by_block():
-            if block.heading:
-                body.append([_name_markdown(block.heading, block.published), *[""] * (len(table.header) + sourced)])
-            for i in places:
-                name = _name_markdown(table.names[i], block.published)
-                source = map(escape_markdown, table.sources[i : i + 1])
-                body.append([name, *map(_markdown, table.cells[i]), *source])
-        header = ["", *map(escape_markdown, table.header), *[SOURCE] * sourced]
-        lines += _grid(header, body, left={0, len(table.header) + 1})
+    header, above = _header(table), _above(table)
+    lines = [header, *above]
+    for block, own in _by_block(table):
+        if block.heading:
+            lines.append([_heading(block), *[Cell("")] * (len(header) - 1)])
+        lines += own
+    grid = _grid([[_markdown(cell) for cell in line] for line in lines], left={0} | _place_of_sources(table))
     below = [*([table.conclusion] if table.conclusion else []), *table.notes]
-    lines += ["", *(line for text in below for line in (_paragraph(text), ""))]
+    text = [f"## {title}", "", *grid, "", *(line for text in below for line in (_paragraph(text), ""))]
     if table.comparisons:
         compared = [[escape_markdown(one.name), escape_markdown(one.column), *one.shown()] for one in table.comparisons]
-        lines += [*_grid(["", *COMPARED], compared), "", escape_markdown(ABOUT_COMPARED)]
-    return "\n".join(lines).rstrip() + "\n"
+        text += [*_grid([["", *COMPARED], *compared]), "", escape_markdown(ABOUT_COMPARED)]
+    return "\n".join(text).rstrip() + "\n"
+
+
+def _header(table: Table) -> list[Cell]:
+    """The cells above the columns."""
+    if not table.turned:
+        return [Cell(text) for text in ("", *table.header, *[SOURCE] * bool(table.sources))]
+    return [Cell(""), *(Cell(table.header[i], published=block.published) for block, at in table.by_block() for i in at)]
+
+
+def _place_of_sources(table: Table) -> set[int]:
+    """The place of the column of sources; empty where the table has none."""
+    return {len(table.header) + 1} if table.sources and not table.turned else set()
+
+
+def _above(table: Table) -> list[list[Cell]]:
+    """The lines above the numbers of a turned table: the block and the source of each column."""
+    if not (table.turned and table.sources):
+        return []
+    headings = [block.heading for block, places in table.by_block() for _ in places]
+    return [[Cell(text) for text in line] for line in (["", *headings], [SOURCE, *table.sources])]
+
+
+def _by_block(table: Table) -> Iterator[tuple[Block, list[list[Cell]]]]:
+    """Yield each block with its lines: the name, the numbers and the source. The lines of a turned table are one block."""
+    if table.turned:
+        lines = [[Cell(name), *cells] for name, cells in zip(table.names, table.cells, strict=True)]
+        yield Block("", len(lines)), lines
+        return
+    for block, places in table.by_block():
+        lines = []
+        for i in places:
+            source = [Cell(text) for text in table.sources[i : i + 1]]
+            lines.append([Cell(table.names[i], published=block.published), *table.cells[i], *source])
+        yield block, lines
+
+
+def _heading(block: Block) -> Cell:
+    return Cell(block.heading, published=block.published)
+
+
+def _in_italics(cell: Cell) -> bool:
+    return cell.published and cell.text not in ("", MISSING)
 
 
 def _markdown(cell: Cell) -> str:
-    stars = ("**" if cell.best else "") + ("*" if cell.published and cell.number is not None else "")
+    stars = ("**" if cell.best else "") + ("*" if _in_italics(cell) else "")
     return stars + escape_markdown(cell.text) + stars + (MARK if cell.marked else "")
 
 
-def _name_markdown(name: str, published: bool) -> str:
-    escaped = escape_markdown(name)
-    return f"*{escaped}*" if published and name else escaped
+def _grid(lines: Sequence[Sequence[str]], left: Container[int] = (0,)) -> list[str]:
+    """A Markdown table, padded so that it also reads well as plain text.
 
-
-def _with_kinds(table: Table) -> list[tuple[str, bool]]:
-    """(label, whether it is published) of each column of a turned table."""
-    return [(table.header[i], block.published) for block, places in table.by_block() for i in places]
-
-
-def _above(table: Table) -> list[tuple[str, list[str]]]:
-    """The lines above the numbers of a turned table: the block and the source of each column."""
-    headings = [block.heading for block, places in table.by_block() for _ in places]
-    return [("", headings), (SOURCE, table.sources)]
-
-
-def _grid(
-    header: Sequence[str], lines: Sequence[Sequence[str]], left: frozenset[int] | set[int] = frozenset({0})
-) -> list[str]:
-    """A Markdown table, padded so that it also reads well as plain text. ``left``: the columns that are left-aligned."""
-    escaped = [[text.replace("|", "\\|") for text in line] for line in [header, *lines]]
-    widths = [max(3, *(len(line[i]) for line in escaped)) for i in range(len(header))]
+    Args:
+        lines: the header and the lines below it.
+        left: the places of the columns that are left-aligned.
+    """
+    escaped = [[text.replace("|", "\\|") for text in line] for line in lines]
+    widths = [max(3, *map(len, column)) for column in zip(*escaped, strict=True)]
     rule = ["-" * width if i in left else "-" * (width - 1) + ":" for i, width in enumerate(widths)]
-    rows = [
-        [
+    rows = []
+    for line in (escaped[0], rule, *escaped[1:]):
+        padded = [
             text.ljust(width) if i in left else text.rjust(width)
             for i, (text, width) in enumerate(zip(line, widths, strict=True))
         ]
-        for line in escaped
-    ]
-    return ["| " + " | ".join(row) + " |" for row in [rows[0], rule, *rows[1:]]]
+        rows.append(f"| {' | '.join(padded)} |")
+    return rows
 
 
 def latex(table: Table) -> str:
@@ -151,22 +168,18 @@ def latex(table: Table) -> str:
     A table that is wider than the text is scaled down.
     """
     table = one_lined(table)
-    sourced = bool(table.sources)
-    if table.turned:
-        columns = "l" + "r" * len(table.header)
-        body = _latex_turned(table)
-    else:
-        columns = "l" + "r" * len(table.header) + "l" * sourced
-        body = [_latex_line(["", *map(escape, table.header), *[SOURCE] * sourced])]
-        for block, places in table.by_block():
-            body.append(r"\midrule")
-            if block.heading:
-                heading = _emphasis(escape(block.heading), block.published)
-                body.append(_latex_line([rf"\multicolumn{{{len(columns)}}}{{l}}{{{heading}}}"]))
-            for i in places:
-                name = _emphasis(escape(table.names[i]), block.published)
-                source = [escape(table.sources[i])] if sourced else []
-                body.append(_latex_line([name, *map(_latex, table.cells[i]), *source]))
+    header, above = _header(table), _above(table)
+    columns = "l" + "r" * len(table.header) + "l" * len(_place_of_sources(table))
+    body = [_latex_line(header)]
+    if above:
+        spans = [rf"\multicolumn{{{block.size}}}{{c}}{{{_latex(_heading(block))}}}" for block, _ in table.by_block()]
+        rules = [rf"\cmidrule(lr){{{places[0] + 2}-{places[-1] + 2}}}" for _, places in table.by_block()]
+        body = [rf" & {' & '.join(spans)} \\", " ".join(rules), *body, _latex_line(above[-1])]
+    for block, lines in _by_block(table):
+        body.append(r"\midrule")
+        if block.heading:
+            body.append(rf"\multicolumn{{{len(columns)}}}{{l}}{{{_latex(_heading(block))}}} \\")
+        body += map(_latex_line, lines)
     notes = [rf"\par\footnotesize {escape(note)}" for note in table.notes]
     return "\n".join(
         [
@@ -187,40 +200,20 @@ def latex(table: Table) -> str:
     )
 
 
-def _latex_turned(table: Table) -> list[str]:
-    lines = []
-    if table.sources:
-        spans = [
-            rf"\multicolumn{{{block.size}}}{{c}}{{{_emphasis(escape(block.heading), block.published)}}}"
-            for block, _ in table.by_block()
-        ]
-        rules = " ".join(rf"\cmidrule(lr){{{places[0] + 2}-{places[-1] + 2}}}" for _, places in table.by_block())
-        lines += [_latex_line(["", *spans]), rules]
-    lines.append(_latex_line(["", *(_emphasis(escape(name), published) for name, published in _with_kinds(table))]))
-    if table.sources:
-        lines.append(_latex_line([SOURCE, *map(escape, table.sources)]))
-    lines.append(r"\midrule")
-    for name, cells in zip(table.names, table.cells, strict=True):
-        lines.append(_latex_line([escape(name), *map(_latex, cells)]))
-    return lines
-
-
-def _latex_line(cells: Sequence[str]) -> str:
-    return " & ".join(cells) + r" \\"
+def _latex_line(cells: Sequence[Cell]) -> str:
+    return " & ".join(map(_latex, cells)) + r" \\"
 
 
 def _latex(cell: Cell) -> str:
-    text = _emphasis(escape(cell.text), cell.published and cell.number is not None)
+    text = escape(cell.text)
+    if _in_italics(cell):
+        text = rf"\textit{{{text}}}"
     return (rf"\textbf{{{text}}}" if cell.best else text) + (escape(MARK) if cell.marked else "")
-
-
-def _emphasis(text: str, published: bool) -> str:
-    return rf"\textit{{{text}}}" if published else text
 
 
 def escape(text: str) -> str:
     """Escape text for LaTeX."""
-    return "".join(ESCAPES.get(character, character) for character in text)
+    return text.translate(LATEX)
 
 
 def records(table: Table) -> tuple[list[str], list[list[str]]]:
@@ -230,34 +223,21 @@ def records(table: Table) -> tuple[list[str], list[list[str]]]:
     seeds, the p-value of the test against the baseline, and the different numbers of papers that disagree (the cell then
     holds the highest). A missing value is an empty text.
     """
-    table = one_lined(table)
-    table = table.turn() if table.turned else table
-    beside = [_beside(cell[at] for cell in table.cells) for at in range(len(table.header))]
+    table = one_lined(table.turn() if table.turned else table)
     header = [*(["block"] if table.blocks else []), "row", *([SOURCE] if table.sources else [])]
-    for label, kinds in zip(table.header, beside, strict=True):
-        header += [label, *(f"{label} {kind}" for kind in kinds)]
     lines = [
-        [
-            *([block.heading] if table.blocks else []),
-            table.names[i],
-            *table.sources[i : i + 1],
-            *(text for cell, kinds in zip(table.cells[i], beside, strict=True) for text in _fields(cell, kinds)),
-        ]
+        [*([block.heading] if table.blocks else []), table.names[i], *table.sources[i : i + 1]]
         for block, places in table.by_block()
         for i in places
     ]
+    for at, label in enumerate(table.header):
+        texts = [_texts_of(line[at]) for line in table.cells]
+        for kind in ("", SPREAD, SIGNIFICANCE, PRINTED):
+            if not kind or any(one[kind] for one in texts):
+                header.append(f"{label} {kind}".rstrip())
+                for line, one in zip(lines, texts, strict=True):
+                    line.append(one[kind])
     return header, lines
-
-
-def _beside(cells: Iterator[Cell]) -> list[str]:
-    """The kinds of further columns that a column needs."""
-    texts = [_texts_of(cell) for cell in cells]
-    return [kind for kind in (SPREAD, SIGNIFICANCE, PRINTED) if any(one[kind] for one in texts)]
-
-
-def _fields(cell: Cell, kinds: Sequence[str]) -> list[str]:
-    texts = _texts_of(cell)
-    return [texts[""], *(texts[kind] for kind in kinds)]
 
 
 def _texts_of(cell: Cell) -> dict[str, str]:
@@ -297,27 +277,18 @@ def show(table: Table, console: Console | None = None) -> None:
         console = Console()
         if not console.is_terminal:
             console.width = LINE
+    header, sources = _header(table), _place_of_sources(table)
     shown = RichTable(title=Text(table.title), title_justify="left")
-    shown.add_column("")
-    if table.turned:
-        for name, published in _with_kinds(table):
-            shown.add_column(Text(name, _style(published)), justify="right")
-        for what, texts in _above(table) if table.sources else []:
-            shown.add_row(what, *map(Text, texts), end_section=what == SOURCE)
-        for name, cells in zip(table.names, table.cells, strict=True):
-            shown.add_row(Text(name), *map(_text, cells))
-    else:
-        for heading in table.header:
-            shown.add_column(Text(heading), justify="right")
-        if table.sources:
-            shown.add_column(SOURCE)
-        for block, places in table.by_block():
-            if block.heading:
-                shown.add_section()
-                shown.add_row(Text(block.heading, "underline " + _style(block.published)))
-            for i in places:
-                label = Text(table.names[i], _style(block.published))
-                shown.add_row(label, *map(_text, table.cells[i]), *map(Text, table.sources[i : i + 1]))
+    for at, cell in enumerate(header):
+        shown.add_column(_text(cell), justify="left" if at == 0 or at in sources else "right")
+    for line in _above(table):
+        shown.add_row(*map(_text, line), end_section=line[0].text == SOURCE)
+    for block, lines in _by_block(table):
+        if block.heading:
+            shown.add_section()
+            shown.add_row(Text(block.heading, "underline italic" if block.published else "underline"))
+        for line in lines:
+            shown.add_row(*map(_text, line))
     console.print(shown)
     for note in table.notes:
         console.print(Text(note))
@@ -326,9 +297,5 @@ def show(table: Table, console: Console | None = None) -> None:
 
 
 def _text(cell: Cell) -> Text:
-    styles = ["bold"] if cell.best else []
-    return Text(cell.text + (MARK if cell.marked else ""), " ".join([*styles, _style(cell.published)]).strip())
-
-
-def _style(published: bool) -> str:
-    return "italic" if published else ""
+    styles = [*["bold"] * cell.best, *["italic"] * _in_italics(cell)]
+    return Text(cell.text + (MARK if cell.marked else ""), " ".join(styles))
