@@ -19,7 +19,7 @@ from condensery.retrieval.collection_retriever import TOP
 from condensery.retrieval.dense import DenseIndex, Vectors
 from condensery.retrieval.factory import check_numbers, measure, said_by_faiss
 from condensery.retrieval.finite import check_finite
-from condensery.retrieval.ranking import EMPTY, Ranking, pack, top, unpack
+from condensery.retrieval.ranking import Ranking, ordered
 from condensery.system.files import atomic, read_json, write_json
 from condensery.system.progress import ProgressTask
 
@@ -198,7 +198,7 @@ class ApproximateIndex:
         check_finite(vectors, f"{self.folder}: the vector of query")
         scores, rows = self.index.search(vectors, k)
         self.short += int(((rows >= 0).sum(axis=1) < min(k, len(self))).sum())
-        ranking = unpack(top(np.where(rows >= 0, pack(np.where(rows >= 0, scores, 0), rows), EMPTY), k))
+        ranking = ordered(scores, rows, k)
         compared = vectors[: self.left]
         if len(compared):
             self.left -= len(compared)

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from condensery.errors import UserError, shown
 from condensery.retrieval.collection_retriever import CollectionRetriever
 from condensery.retrieval.finite import check_scores
-from condensery.retrieval.ranking import EMPTY, Ranking, pack, scores_in, top, unpack
+from condensery.retrieval.ranking import Ranking, ordered, scores_in
 from condensery.system.files import RECOMPUTE, inside, read_json, write_json
 from condensery.system.progress import ProgressTask
 
@@ -97,7 +97,7 @@ def weighted_sum(candidates: Candidates, weights: Weights, k: int) -> Ranking:
     A retriever of weight 0 adds no candidates.
     """
     retrieved = candidates.retrieved[weights > 0].any(axis=0)
-    return unpack(top(np.where(retrieved, pack(weighted(candidates, weights), candidates.rows), EMPTY), k))
+    return ordered(weighted(candidates, weights), np.where(retrieved, candidates.rows, -1), k)
 
 
 def weighted(candidates: Candidates, weights: Weights) -> NDArray[np.float32]:

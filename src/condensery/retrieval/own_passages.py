@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.retrieval.collection_retriever import CollectionRetriever
-from condensery.retrieval.ranking import Ranking
-from condensery.retrieval.shards import padded, without
+from condensery.retrieval.ranking import Ranking, ordered
 from condensery.system.progress import ProgressTask
 from condensery.text.collection import Collection
 from condensery.text.same_texts import plain
@@ -74,9 +73,8 @@ class WithoutOwn:
         own = own_passages(self.collection, query_rows, self.by_id)
         if (own < 0).all():
             return self.retriever.search(query_rows, k, progress)
-        return padded(
-            without(self.retriever.search(query_rows, min(k + 1, len(self)), progress), list(own[:, None])), k
-        )
+        scores, rows = self.retriever.search(query_rows, min(k + 1, len(self)), progress)
+        return ordered(scores, np.where(rows == own[:, None], -1, rows), k)
 
     def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
         """The scores (n, k) that the wrapped retriever gives passages (n, k), also to a query's own passage."""

@@ -1,14 +1,13 @@
 """The pool from which hard negatives are drawn: several sources side by side, each mapped from disk."""
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from condensery.retrieval.negatives import Negatives
-
-Row = TypeVar("Row", bound=np.integer)
+from condensery.retrieval.ranking import without_repeats
 
 
 class NegativePool:
@@ -91,12 +90,3 @@ def places_of(here: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.
     order = np.argsort(here, kind="stable")
     at = np.minimum(np.searchsorted(here, wanted, sorter=order), len(here) - 1)
     return np.where(here[order[at]] == wanted, order[at], -1)
-
-
-def without_repeats(pool: NDArray[Row]) -> NDArray[Row]:
-    """The pool (q, m) with each passage at most once in a row: a later occurrence becomes -1."""
-    order = np.argsort(pool, axis=1, kind="stable")
-    ascending = np.take_along_axis(pool, order, axis=1)
-    repeated = np.zeros(pool.shape, dtype=bool)
-    np.put_along_axis(repeated, order[:, 1:], ascending[:, 1:] == ascending[:, :-1], axis=1)
-    return np.where(repeated, pool.dtype.type(-1), pool)

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from condensery.errors import UserError
 from condensery.ranges import Count, check_numbers
-from condensery.retrieval.ranking import Ranking
-from condensery.retrieval.reranking import ordered
+from condensery.retrieval.ranking import Ranking, ordered
 from condensery.retrieval.searcher import Searcher
 from condensery.retrieval.teachers import Predict, Predicting, by_read_texts, predicting
 from condensery.system.progress import progress

@@ -22,7 +22,7 @@ from condensery.retrieval.collection_retriever import CollectionRetriever
 from condensery.retrieval.dense import shard_path
 from condensery.retrieval.encoding import join_shards, missing, shard_ranges
 from condensery.retrieval.finite import check_finite
-from condensery.retrieval.ranking import EMPTY, Ranking, pack, scores_in, top, unpack
+from condensery.retrieval.ranking import Ranking, ordered, scores_in
 from condensery.retrieval.shards import rank_in_shards
 from condensery.sharing import SINGLE_PROCESS, ProcessGroup
 from condensery.system.files import atomic, load_array, read_json, write_json
@@ -231,11 +231,6 @@ class RerankedIndex:
                 " set the key split of the stage that reranks"
             )
         return place
-
-
-def ordered(scores: Scores, candidates: Rows, k: int) -> Ranking:
-    """The k best candidates of each query, of (n, m), by score, then by row; padded as by ``CollectionRetriever.search``."""
-    return unpack(top(np.where(candidates >= 0, pack(scores, candidates), EMPTY), k))
 
 
 def write_reranked(folder: Path, collection: Collection, query_rows: Rows, depth: int, split: str) -> dict[str, Any]:

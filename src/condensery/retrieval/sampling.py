@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from condensery.randomness import uniforms
 from condensery.retrieval.collection_retriever import CollectionRetriever
-from condensery.retrieval.ranking import EMPTY, Ranking, pack, top, unpack
+from condensery.retrieval.ranking import Ranking, ordered
 from condensery.system.progress import ProgressTask
 
 
@@ -52,11 +52,9 @@ class SampledCandidates:
     def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
         """The k best of the candidates of each query, in the form of ``CollectionRetriever.search``."""
         rows = self.candidates(query_rows)
-        scores = self.ranker.score(query_rows, rows)
-        keys = np.where(rows < 0, EMPTY, pack(np.where(rows < 0, np.float32(0), scores), np.maximum(rows, 0)))
         if progress:
             progress.advance(len(query_rows))
-        return unpack(top(keys, k))
+        return ordered(self.ranker.score(query_rows, rows), rows, k)
 
     def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
         """The scores (n, k) that the ranker gives passages (n, k) of each query."""

@@ -106,17 +106,6 @@ def open_ranking(folder: Path) -> Run:
     return Run(load_array(folder / QUERIES), passages, scores)
 
 
-def without(
-    ranking: Ranking, passages: Sequence[NDArray[np.integer]]
-) -> list[tuple[NDArray[np.float32], NDArray[np.int64]]]:
-    """Each query's ranking without padding and without the query's list in ``passages``: (scores, rows) for each query."""
-    kept = []
-    for scores, rows, left_out in zip(*ranking, passages, strict=True):
-        keep = (rows >= 0) & ~np.isin(rows, left_out)
-        kept.append((scores[keep], rows[keep]))
-    return kept
-
-
 def padded(rankings: Sequence[tuple[NDArray[np.float32], NDArray[np.int64]]], depth: int) -> Ranking:
     """Join n rankings into arrays (n, depth): the first ``depth`` of each, padded with -inf and -1."""
     scores = np.full((len(rankings), depth), -np.inf, np.float32)

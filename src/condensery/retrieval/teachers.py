@@ -16,7 +16,8 @@ from condensery.retrieval.collection_retriever import CollectionRetriever
 from condensery.retrieval.fusion import min_max
 from condensery.retrieval.negatives import Negatives
 from condensery.retrieval.pair_scores import PairScores, open_pair_scores, read_pair_scores, save_pair_scores
-from condensery.retrieval.pool import NegativePool, without_repeats
+from condensery.retrieval.pool import NegativePool
+from condensery.retrieval.ranking import without_repeats
 from condensery.retrieval.reranking import Score
 from condensery.retrieval.searcher import Searcher
 from condensery.retrieval.searcher_index import SearcherIndex

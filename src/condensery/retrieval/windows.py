@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from condensery.retrieval.ranking import EMPTY, Keys, pack, top, unpack
+from condensery.retrieval.ranking import EMPTY, Keys, pack, top, unpack, without_repeats
 
 Ids = NDArray[np.int64]
 FILE = "windows.npy"  # file of an index that holds ``Windows.starts``
@@ -68,13 +68,9 @@ def best_of_windows(search: Callable[[int], Keys], starts: Ids, k: int) -> Keys:
         looked = min(WIDER * looked, windows)
         scores, rows = unpack(search(looked))
         owners = np.searchsorted(starts, rows, side="right") - 1  # -1 for row -1
-        order = np.argsort(owners, axis=1, kind="stable")
-        sorted_owners = np.take_along_axis(owners, order, axis=1)
-        again = np.zeros(owners.shape, bool)
-        np.put_along_axis(again, order[:, 1:], sorted_owners[:, 1:] == sorted_owners[:, :-1], axis=1)
-        kept = ~again & (rows >= 0)
-        if looked == windows or not len(kept) or kept.sum(axis=1).min() >= min(k, texts):
-            return top(np.where(kept, pack(np.where(kept, scores, 0), owners), EMPTY), k)
+        best = without_repeats(owners)
+        if looked == windows or not len(best) or (best >= 0).sum(axis=1).min() >= min(k, texts):
+            return top(np.where(best >= 0, pack(scores, best), EMPTY), k)
 
 
 def scores_of_best_window(

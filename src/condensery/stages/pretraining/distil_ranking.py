@@ -12,8 +12,8 @@ from condensery.models.checkpoints.saving import load_retriever
 from condensery.retrieval.dense_searcher import Retriever
 from condensery.retrieval.free_texts import Encode, ranked, searcher
 from condensery.retrieval.index import open_index
-from condensery.retrieval.ranking import Ranking
-from condensery.retrieval.reranking import PairScorer, logits, ordered, score_in_shards
+from condensery.retrieval.ranking import Ranking, ordered
+from condensery.retrieval.reranking import PairScorer, logits, score_in_shards
 from condensery.stages.base import Artifact, Context
 from condensery.stages.card import card_of, name_of_data
 from condensery.stages.frozen_passages import vectors_of

@@ -12,7 +12,7 @@ from torch import Tensor
 from condensery.losses.contrast import known_positives, teacher_scores
 from condensery.models.biencoder import PASSAGE, QUERY
 from condensery.randomness import generator, uniforms
-from condensery.retrieval.pool import without_repeats
+from condensery.retrieval.ranking import without_repeats
 from condensery.tokens.batches import chunks, text_rows
 from condensery.tokens.prefixes import NO_PREFIXES, Prefixes
 from condensery.tokens.store import TokenStore
