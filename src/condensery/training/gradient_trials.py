@@ -7,9 +7,8 @@ in the way that training computes it.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from itertools import accumulate, count, pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -58,30 +57,13 @@ class Replayed:
         return found
 
 
-class Trial(Protocol):
-    """A loss whose gradient can be computed in two ways."""
-
-    captured: Captured
-    by_rows: bool  # random numbers depend on the rows of a chunk alone, so they are the same in several processes
-
-    def freezable(self) -> list[str]:
-        """Return the names of the parts that can be frozen."""
-
-    def frozen(self, part: str | None) -> Any:
-        """Return a context in which the part is frozen; None = no part is."""
-
-    def chunks(self, cut: Cut, share: Share) -> list[Any]:
-        """Return the chunks of one process."""
-
-    def plain(self, chunks: Sequence[Any], random: Replayed) -> Tensor:
-        """Return the loss of the whole batch, with its graph."""
-
-    def cached(self, chunks: Sequence[Any], random: Replayed) -> Tensor | None:
-        """Add the gradient of this process's share to ``.grad``, as training does; return the loss, or None."""
-
-
 class TrialOfParts:
-    """The trial of a loss, and of encoders with their chunks, as ``cached_backward`` takes them."""
+    """The trial of a loss, and of encoders with their chunks, as ``cached_backward`` takes them.
+
+    Attributes:
+        captured: what the loss and the encoders read.
+        by_rows: random numbers depend on the rows of a chunk alone, so they are the same in several processes.
+    """
 
     by_rows = True
 
@@ -98,17 +80,20 @@ class TrialOfParts:
         self._fixed: str | None = None
 
     def freezable(self) -> list[str]:
+        """Return the names of the parts that can be frozen."""
         return [f"part {number}" for number in range(len(self.encoders))]
 
     @contextmanager
     def frozen(self, part: str | None) -> Iterator[None]:
+        """Freeze a part for the block; None = no part."""
         self._fixed = part
         try:
             yield
         finally:
             self._fixed = None
 
-    def chunks(self, cut: Cut, share: Share) -> list[PieceChunk]:
+    def chunks(self, cut: Cut, share: Share) -> list[Any]:
+        """Return the chunks of one process."""
         sizes = [sum(map(len, own)) for own in self.given]
         shares = [-(-sizes[0] // share.processes) * number for number in range(share.processes)] + [sizes[0]]
         found = []
@@ -120,12 +105,14 @@ class TrialOfParts:
         return [replace(chunk, piece=in_default_dtype(chunk.piece)) for chunk in found]
 
     def plain(self, chunks: Sequence[PieceChunk], random: Replayed) -> Tensor:
+        """Return the loss of the whole batch, with its graph."""
         towers: list[list[Tensor]] = [[] for _ in self.encoders]
         for chunk in chunks:
             towers[chunk.tower].append(wide(self._encoder(chunk.tower, chunks, random)(chunk.piece)))
         return random.call("loss", self.loss, *map(torch.cat, towers))
 
     def cached(self, chunks: Sequence[PieceChunk], random: Replayed) -> Tensor | None:
+        """Add the gradient of this process's share to ``.grad``, as training does; return the loss, or None."""
         parts = []
         for tower in range(len(self.encoders)):
             pieces = [chunk.piece for chunk in chunks if chunk.tower == tower]
@@ -143,18 +130,19 @@ class TrialOfParts:
         rows = {id(chunk.piece): chunk.rows.tolist() for chunk in chunks}
         fixed = self._fixed in (f"part {tower}", EVERY_PART)
 
-        def encode(piece: Any) -> Tensor:
+        def encode(piece: Any) -> Any:
             with torch.set_grad_enabled(torch.is_grad_enabled() and not fixed):
-                known = id(piece) in rows  # False = the checked function has copied the chunk
-                call = partial(random.call, ("rows", tower, rows[id(piece)])) if known else _call
-                vectors: Tensor = call(self.encoders[tower], piece)
+                if id(piece) in rows:
+                    vectors = random.call(("rows", tower, rows[id(piece)]), self.encoders[tower], piece)
+                else:  # the checked function has copied the chunk
+                    vectors = self.encoders[tower](piece)
             return vectors.detach() if fixed else vectors
 
         return encode
 
 
 class TrialOfModule:
-    """The trial of a training module of ours, with a data module, an object that makes batches, or a batch."""
+    """The same of a training module of ours, with a data module, an object that makes batches, or a batch."""
 
     by_rows = False
 
@@ -184,7 +172,7 @@ class TrialOfModule:
             for weight in learning:
                 weight.requires_grad_(True)
 
-    def chunks(self, cut: Cut, share: Share) -> list[Chunk]:
+    def chunks(self, cut: Cut, share: Share) -> list[Any]:
         self.share = share
         batch = self._batch(share, whole=cut != "as given")
         together = getattr(batch, "size", 1)  # number of rows of one list, in batches of the cross-encoder
@@ -243,7 +231,3 @@ class _Repeated:
             ("rows", chunk.rows.tolist()), self.encoder.encode, chunk
         )
         return found
-
-
-def _call(function: Callable[[Any], Any], argument: Any) -> Any:
-    return function(argument)
