@@ -50,7 +50,7 @@ class _WithTensors(pickle.Unpickler):
 def packed(batch: Any) -> Packed:
     """Pack a batch, a dataclass. A batch that ``unpacked`` made lies in one block already and is not copied."""
     if done := vars(batch).get("_packed"):
-        return done  # type: ignore[no-any-return]
+        return done
     stream = io.BytesIO()
     pickler = _WithoutTensors(stream, pickle.HIGHEST_PROTOCOL)
     pickler.tensors = tensors = list[Tensor]()
