@@ -66,7 +66,12 @@ class BiEncoderModule(TowersModule):
         self.loss = loss if isinstance(loss, RetrievalLoss) else make_loss(loss, temperature=temperature)
         self.loss.normalised = self.model.settings.normalise
         self.loss.prepare(self.model.hidden_size, self.seed)
-        self._remember(model=model, loss=loss)
+        self._remember(
+            loss=loss,
+            mask_known_positives=mask_known_positives,
+            temperature=temperature,
+            train_passages=train_passages,
+        )
 
     def on_fit_start(self) -> None:
         """Check the data as ``TowersModule`` does, and the data module's student as ``check_student`` does."""

@@ -5,7 +5,6 @@ the data modules. The modules use Lightning's manual optimisation, in which Ligh
 accumulation. In their place ``max_grad_norm`` clips, and the data module's ``chunk_tokens`` splits a batch of any size.
 """
 
-import inspect
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -256,13 +255,7 @@ class TrainingModule(pl.LightningModule):
         return layer_shares(self, self.layer_decay) if self.layer_decay < 1 else {}
 
     def _remember(self, **given: Any) -> None:
-        """Keep the arguments of the calling ``__init__`` for ``load_from_checkpoint``.
-
-        Arguments in ``given`` that are modules and not names cannot be kept: they must be given to ``load_from_checkpoint``
-        again.
-        """
-        frame = inspect.currentframe()
-        objects = [name for name, value in given.items() if isinstance(value, nn.Module)]
-        self.save_hyperparameters(ignore=objects, frame=frame and frame.f_back, logger="model" not in objects)
-        for name, value in self.hparams.items():
-            self.hparams[name] = str(value) if isinstance(value, Path) else value
+        """Keep arguments of ``__init__`` for ``load_from_checkpoint``, to which models and losses must be given again."""
+        kept = {name: value for name, value in given.items() if not isinstance(value, nn.Module)}
+        kept = {name: str(value) if isinstance(value, Path) else value for name, value in kept.items()}
+        self.save_hyperparameters(kept, logger="model" in self.hparams or "model" in kept)

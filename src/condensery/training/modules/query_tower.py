@@ -54,7 +54,7 @@ class QueryTowerModule(TowersModule):
         super().__init__(model, **{"towers": "separate", **others})
         freeze_passages(self)
         self.loss = KLDivergence(temperature, teacher_temperature)
-        self._remember(model=model)
+        self._remember(temperature=temperature, teacher_temperature=teacher_temperature)
 
     def on_fit_start(self) -> None:
         """Check the data as ``TowersModule`` does, and the student as ``check_student`` does.
