@@ -19,7 +19,6 @@ from condensery.models.biencoder import PASSAGE, BiEncoder
 from condensery.tokens.batches import Chunk
 from condensery.training.batches.triples import TripleBatch
 from condensery.training.modules.encoders import TowersModule
-from condensery.training.modules.frozen_passages import check_student, freeze_passages
 from condensery.training.modules.optimisation import PathOrName
 
 
@@ -61,7 +60,7 @@ class BiEncoderModule(TowersModule):
         check_numbers(type(self).__name__, locals())
         super().__init__(model, **(others if train_passages else {"towers": "separate", **others}))
         if not train_passages:
-            freeze_passages(self)
+            self.freeze_passages()
         self.mask_known_positives = mask_known_positives
         self.loss = loss if isinstance(loss, RetrievalLoss) else make_loss(loss, temperature=temperature)
         self.loss.normalised = self.model.settings.normalise
@@ -76,7 +75,7 @@ class BiEncoderModule(TowersModule):
     def on_fit_start(self) -> None:
         """Check the data as ``TowersModule`` does, and the data module's student as ``check_student`` does."""
         super().on_fit_start()
-        check_student(self)
+        self.check_student()
 
     def objective(self, batch: TripleBatch) -> tuple[ChunkEncoder, Contrast | None]:
         """Return the encoder, and the loss over the passages in the batch of all processes."""
