@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from condensery.errors import UserError
     from condensery.evaluation.evaluate import evaluate
-    from condensery.losses.cached import cached_backward
+    from condensery.losses.cached_backward import cached_backward
     from condensery.losses.registry import register
     from condensery.losses.retrieval_loss import RetrievalLoss
     from condensery.results import run
@@ -92,7 +92,7 @@ _MODULES = {
     "SpanPairDataModule": "training.datamodules.spans",
     "TripleDataModule": "training.datamodules.triples",
     "UserError": "errors",
-    "cached_backward": "losses.cached",
+    "cached_backward": "losses.cached_backward",
     "check_gradients": "training.gradient_check",
     "evaluate": "evaluation.evaluate",
     "register": "losses.registry",

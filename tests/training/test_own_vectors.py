@@ -21,9 +21,9 @@ from condensery.tokens.prefixes import Prefixes
 from condensery.tokens.tokenizer import train_wordpiece
 from condensery.training.batches.sources import prefixed
 from condensery.training.datamodules.passage_queries import PassageQueryDataModule
-from condensery.training.layer_decay import layer_shares
 from condensery.training.modules.biencoder import BiEncoderModule
 from condensery.training.modules.contrastive import COLDEST, ContrastiveModule
+from condensery.training.modules.optimisation import layer_shares
 from condensery.training.modules.query_tower import QueryTowerModule
 
 

@@ -32,8 +32,7 @@ from condensery.training.batches.sources import (
     SpanPairs,
 )
 from condensery.training.batches.spans import ContextMasking, SpanBatches
-from condensery.training.batches.text_queries import TextQueries
-from condensery.training.batches.training_queries import TrainingQueries
+from condensery.training.batches.training_queries import TextQueries, TrainingQueries
 from condensery.training.batches.triples import TripleBatches
 from condensery.training.datamodules.steps import StepDataModule
 from condensery.training.modules.biencoder import BiEncoderModule

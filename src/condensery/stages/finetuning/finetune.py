@@ -23,8 +23,7 @@ from condensery.tokens.artifacts import Queries, Tokens
 from condensery.training.adaptive.callback import AdaptiveBatches
 from condensery.training.adaptive.order import AdaptiveOrder
 from condensery.training.batches.steps import Order, items_in_sequence
-from condensery.training.batches.text_queries import TextQueries
-from condensery.training.batches.training_queries import TrainingQueries
+from condensery.training.batches.training_queries import TextQueries, TrainingQueries
 from condensery.training.batches.triples import TripleBatches
 from condensery.training.datamodules.triples import TripleDataModule
 from condensery.training.held_out import chosen_queries

@@ -2,7 +2,7 @@
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Protocol, Self, cast
 
@@ -40,17 +40,17 @@ class Batch:
         """Return the same batch on ``device``. All tensors are moved in one copy."""
         if self.chunks and self.chunks[0].input_ids.device == device:
             return self
-        block, parts = packed(self)
-        return cast(Self, unpacked(block.to(device, non_blocking=True), parts))
+        pack = packed(self)
+        return cast(Self, unpacked(replace(pack, block=pack.block.to(device, non_blocking=True))))
 
     def pin_memory(self) -> Self:
         """Return the same batch in pinned memory, from which a GPU can copy by itself. PyTorch's loader calls this."""
-        block, parts = packed(self)
-        return cast(Self, unpacked(block.pin_memory(), parts))
+        pack = packed(self)
+        return cast(Self, unpacked(replace(pack, block=pack.block.pin_memory())))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the batch as one block of memory, in which a loader worker sends it to the training process."""
-        return unpacked, packed(self)
+        return unpacked, (packed(self),)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The queries that are trained on: their positives, their hard negatives, and a teacher's scores for them."""
+"""The queries that are trained on: judged ones with positives, hard negatives and a teacher's scores; some made of passages."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,8 @@ from condensery.retrieval.no_negatives import NoNegatives
 from condensery.retrieval.pair_scores import Teacher
 from condensery.text.collection import Collection
 from condensery.tokens.ranges import ranges
-from condensery.training.batches.steps import Ids
+from condensery.tokens.store import TokenStore
+from condensery.training.batches.steps import Ids, Share, items_of_step
 
 NOTHING: Ids = np.empty(0, np.int64)
 Value = TypeVar("Value", bound=np.generic, covariant=True)
@@ -94,6 +95,38 @@ class TrainingQueries:
             return self.known.lists(self.rows[chosen])
         numbers = self.starts[chosen + 1] - self.starts[chosen]  # (b,)
         return self.positives[ranges(self.starts[chosen], numbers)], numbers
+
+
+@dataclass(frozen=True)
+class TextQueries:
+    """Queries with one positive each: the passage that the query was made of.
+
+    Few passages are judged relevant to a training query. All other passages are only ever negatives, so a retriever that is
+    trained on judged queries alone learns to rank them low. With queries made of passages every passage can be a positive.
+
+    Attributes:
+        store: the queries in tokens.
+        rows: (n,) rows in ``store`` of the queries that are trained on.
+        passages: (n,) row in the collection of each query's passage.
+        batch_size: number of these queries a step.
+    """
+
+    store: TokenStore
+    rows: Ids
+    passages: Ids
+    batch_size: int
+
+    def of_step(self, step: int, seed: int, share: Share, replicated: bool) -> Ids:
+        """Return the queries (b,) of a step that this process trains on, numbered 0 .. n - 1.
+
+        Args:
+            step: from 0.
+            seed: of the order.
+            share: this process's part of the step's queries.
+            replicated: True = every process has the whole batch, and so all queries of the step.
+        """
+        items = items_of_step(step, self.batch_size, len(self.rows), seed)[1]
+        return items if replicated else np.array_split(items, share.processes)[share.rank]
 
 
 def judged_queries(

@@ -4,8 +4,10 @@ A batch may be hundreds of chunks of five tensors each. If tensors were sent one
 a memory mapping, or its own copy to the GPU.
 """
 
-from dataclasses import fields, is_dataclass
-from typing import Any, NamedTuple, cast
+import io
+import pickle
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,116 +15,70 @@ from torch import Tensor
 _ALIGNED = 16  # bytes; each tensor begins at a multiple of this number
 
 
-class _Place(NamedTuple):
-    """The position of a tensor in the block."""
+@dataclass(frozen=True)
+class Packed:
+    """A batch in one block of memory.
 
-    start: int  # bytes
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-
-
-class _Parts(NamedTuple):
-    """The members of a dataclass, list or tuple, and the type that ``unpacked`` makes of them again."""
-
-    kind: type
-    values: list[Any]
-
-
-def packed(value: Any) -> tuple[Tensor, Any]:
-    """Pack the tensors of ``value`` into one block of memory.
-
-    Args:
-        value: made of dataclasses, lists and tuples. Tensors that lie in one block already are not copied.
-
-    Returns:
-        the block (bytes,) uint8, and the description of the other parts from which ``unpacked`` rebuilds the value.
+    Attributes:
+        block: (bytes,) uint8, all tensors one behind the other.
+        kinds: the dtype and the shape of each tensor.
+        rest: the batch as ``pickle`` writes it, with a number in the place of each tensor.
     """
-    tensors: list[Tensor] = []
-    _collect(value, tensors)
-    block, starts = _shared(tensors) or _copied(tensors)
-    left = iter(starts)
-    return block, _taken_apart(value, left)
+
+    block: Tensor
+    kinds: tuple[tuple[torch.dtype, torch.Size], ...]
+    rest: bytes
 
 
-def unpacked(block: Tensor, parts: Any) -> Any:
-    """Rebuild the value from the two results of ``packed``. The value's tensors are views of ``block``, on its device."""
-    typed: dict[torch.dtype, Tensor] = {}
+class _WithoutTensors(pickle.Pickler):
+    tensors: list[Tensor]
 
-    def join(part: Any) -> Any:
-        if isinstance(part, _Place):
-            if part.dtype not in typed:
-                typed[part.dtype] = block.view(part.dtype)
-            view = typed[part.dtype]
-            return view.as_strided(part.shape, _strides(part.shape), part.start // view.element_size())
-        if isinstance(part, _Parts):
-            values = [join(each) for each in part.values]
-            return part.kind(values) if part.kind in (list, tuple) else _from_fields(part.kind, values)
-        return part
-
-    return join(parts)
+    def persistent_id(self, value: Any) -> int | None:
+        if not isinstance(value, Tensor):
+            return None
+        self.tensors.append(value)
+        return len(self.tensors) - 1
 
 
-def _from_fields(kind: type, values: list[Any]) -> Any:
-    names = [field.name for field in fields(kind)]
-    return kind(**dict(zip(names, values, strict=True)))
+class _WithTensors(pickle.Unpickler):
+    tensors: list[Tensor]
+
+    def persistent_load(self, number: int) -> Tensor:
+        return self.tensors[number]
 
 
-def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the strides of a contiguous tensor of this shape."""
-    strides, step = [], 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= max(1, size)
-    return tuple(reversed(strides))
+def packed(batch: Any) -> Packed:
+    """Pack a batch, a dataclass. A batch that ``unpacked`` made lies in one block already and is not copied."""
+    if done := vars(batch).get("_packed"):
+        return done
+    stream = io.BytesIO()
+    pickler = _WithoutTensors(stream, pickle.HIGHEST_PROTOCOL)
+    pickler.tensors = tensors = list[Tensor]()
+    pickler.dump((type(batch), vars(batch)))
+    kinds = tuple((tensor.dtype, tensor.shape) for tensor in tensors)
+    device = tensors[0].device if tensors else "cpu"
+    block = torch.empty(sum(_rooms(kinds)), dtype=torch.uint8, device=device)
+    for tensor, place in zip(tensors, _views(block, kinds), strict=True):
+        place.copy_(tensor)
+    return Packed(block, kinds, stream.getvalue())
 
 
-def _members(value: Any) -> list[Any] | None:
-    """Return the members of a list, tuple or dataclass; None where the value is no container."""
-    if isinstance(value, list | tuple):
-        return list(value)
-    if is_dataclass(value):
-        return [getattr(value, field.name) for field in fields(value)]
-    return None
+def unpacked(pack: Packed) -> Any:
+    """The batch that was packed. Its tensors are views of the block, on the block's device."""
+    unpickler = _WithTensors(io.BytesIO(pack.rest))
+    unpickler.tensors = _views(pack.block, pack.kinds)
+    kind, values = unpickler.load()
+    batch = kind(**values)
+    object.__setattr__(batch, "_packed", pack)  # a batch is frozen
+    return batch
 
 
-def _collect(value: Any, tensors: list[Tensor]) -> None:
-    if isinstance(value, Tensor):
-        tensors.append(value)
-    else:
-        for member in _members(value) or ():
-            _collect(member, tensors)
+def _views(block: Tensor, kinds: tuple[tuple[torch.dtype, torch.Size], ...]) -> list[Tensor]:
+    """The tensors in the block."""
+    rooms = zip(block.split(_rooms(kinds)), kinds, strict=True)
+    return [room[: shape.numel() * dtype.itemsize].view(dtype).view(shape) for room, (dtype, shape) in rooms]
 
 
-def _taken_apart(value: Any, starts: Any) -> Any:
-    if isinstance(value, Tensor):
-        return _Place(next(starts), value.dtype, tuple(value.shape))
-    members = _members(value)
-    if members is None:
-        return value
-    return _Parts(type(value), [_taken_apart(member, starts) for member in members])
-
-
-def _shared(tensors: list[Tensor]) -> tuple[Tensor, list[int]] | None:
-    """Return the one block in which all tensors lie already, and the byte at which each begins; None where there is none."""
-    places = {tensor.untyped_storage().data_ptr() for tensor in tensors if tensor.numel()}
-    if len(places) != 1 or not all(tensor.is_contiguous() for tensor in tensors):
-        return None
-    storage = next(tensor for tensor in tensors if tensor.numel()).untyped_storage()
-    size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-    if storage.nbytes() % _ALIGNED or storage.nbytes() > 2 * size:  # not made by ``_copied``
-        return None
-    block = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(cast(Any, storage))
-    return block, [int(tensor.storage_offset()) * tensor.element_size() if tensor.numel() else 0 for tensor in tensors]
-
-
-def _copied(tensors: list[Tensor]) -> tuple[Tensor, list[int]]:
-    """Copy the tensors into a new block; return the block, and the byte at which each tensor begins."""
-    starts, size = [], 0
-    for tensor in tensors:
-        starts.append(size)
-        size += -(-tensor.numel() * tensor.element_size() // _ALIGNED) * _ALIGNED
-    block = torch.empty(size, dtype=torch.uint8, device=tensors[0].device if tensors else "cpu")
-    for tensor, start in zip(tensors, starts, strict=True):
-        room = block[start : start + tensor.numel() * tensor.element_size()]
-        room.view(tensor.dtype).view(tensor.shape).copy_(tensor)
-    return block, starts
+def _rooms(kinds: tuple[tuple[torch.dtype, torch.Size], ...]) -> list[int]:
+    """The bytes of the block that each tensor takes."""
+    return [-(-shape.numel() * dtype.itemsize // _ALIGNED) * _ALIGNED for dtype, shape in kinds]

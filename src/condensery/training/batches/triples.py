@@ -19,8 +19,7 @@ from condensery.tokens.store import TokenStore
 from condensery.tokens.vocabulary import Vocabulary
 from condensery.training.batches.steps import ALL, Batch, Ids, Order, PassageVectors, Share, items_of_step
 from condensery.training.batches.teaching import taught
-from condensery.training.batches.text_queries import TextQueries
-from condensery.training.batches.training_queries import NOTHING, TrainingQueries, drawn_positives
+from condensery.training.batches.training_queries import NOTHING, TextQueries, TrainingQueries, drawn_positives
 
 
 @dataclass(frozen=True, kw_only=True)

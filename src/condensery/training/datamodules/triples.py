@@ -35,8 +35,7 @@ from condensery.tokens.prefixes import Prefixes
 from condensery.training.batches.lists import ListBatches
 from condensery.training.batches.steps import Order
 from condensery.training.batches.teaching import coverage
-from condensery.training.batches.text_queries import TextQueries
-from condensery.training.batches.training_queries import TrainingQueries, judged_queries
+from condensery.training.batches.training_queries import TextQueries, TrainingQueries, judged_queries
 from condensery.training.batches.triples import TripleBatches
 from condensery.training.datamodules.steps import TokenDataModule
 from condensery.training.dev_passages import apart_from_dev

@@ -19,7 +19,6 @@ from condensery.ranges import Positive, check_numbers
 from condensery.tokens.batches import Chunk
 from condensery.training.batches.triples import TripleBatch
 from condensery.training.modules.encoders import TowersModule
-from condensery.training.modules.frozen_passages import check_student, freeze_passages
 from condensery.training.modules.optimisation import PathOrName
 
 
@@ -61,17 +60,22 @@ class BiEncoderModule(TowersModule):
         check_numbers(type(self), locals())
         super().__init__(model, **(others if train_passages else {"towers": "separate", **others}))
         if not train_passages:
-            freeze_passages(self)
+            self.freeze_passages()
         self.mask_known_positives = mask_known_positives
         self.loss = loss if isinstance(loss, RetrievalLoss) else make_loss(loss, temperature=temperature)
         self.loss.normalised = self.model.settings.normalise
         self.loss.prepare(self.model.hidden_size, self.seed)
-        self._remember(model=model, loss=loss)
+        self._remember(
+            loss=loss,
+            mask_known_positives=mask_known_positives,
+            temperature=temperature,
+            train_passages=train_passages,
+        )
 
     def on_fit_start(self) -> None:
         """Check the data as ``TowersModule`` does, and the data module's student as ``check_student`` does."""
         super().on_fit_start()
-        check_student(self)
+        self.check_student()
 
     def objective(self, batch: TripleBatch) -> tuple[ChunkEncoder, Contrast | None]:
         """Return the encoder, and the loss over the passages in the batch of all processes."""

@@ -65,7 +65,7 @@ class ContrastiveModule(TowersModule):
         self.temperature, self.learn_temperature = temperature, learn_temperature
         if learn_temperature:
             self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
-        self._remember(model=model)
+        self._remember(temperature=temperature, learn_temperature=learn_temperature)
 
     @property
     def reached(self) -> float:

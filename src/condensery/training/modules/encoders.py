@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from condensery.errors import UserError
 from condensery.models.biencoder import BiEncoder
+from condensery.models.blending import same_weights
 from condensery.models.checkpoints.backbone import check_words
 from condensery.models.checkpoints.card import Card, write_card
 from condensery.models.checkpoints.saving import SavedRetriever, load_biencoder, save_retriever
@@ -148,7 +149,7 @@ class TowersModule(EncoderModule):
         if isinstance(built, str | Path):
             built = load_biencoder(built, towers == "separate", dropout, vectors).train()
         super().__init__(built, tokenizer_of(model, tokenizer), **optimiser)
-        self._remember(model=model)
+        self._remember(model=model, tokenizer=tokenizer, towers=towers, dropout=dropout, vectors=vectors, **optimiser)
 
     def on_fit_start(self) -> None:
         """Check the data as ``EncoderModule`` does. Raise ``UserError``, too, where data and encoder have other prefixes."""
@@ -160,6 +161,31 @@ class TowersModule(EncoderModule):
                 raise UserError(
                     f"{type(data).__name__}: {name} is {there!r}, the encoder's is {own!r}; give both the same"
                 )
+
+    def freeze_passages(self) -> None:
+        """Freeze the tower of the passages. Raises ``UserError`` where queries and passages share one tower."""
+        if self.model.shared:
+            raise UserError(f"{type(self).__name__}: queries need a tower of their own; give towers='separate'")
+        self.model.passage.requires_grad_(False)
+
+    def check_student(self) -> None:
+        """Raise ``UserError`` where the passages' tower would give other vectors than the data module's student.
+
+        The batches hold the student's vectors of passages. So the tower of the passages must encode as the student does, and
+        it must be frozen: a tower that is trained would move away from the student's vectors.
+        """
+        student, own = getattr(getattr(self.trainer, "datamodule", None), "student", None), self.model.passage
+        if student is None:
+            return
+        name, theirs = type(self).__name__, student.model.passage
+        if any(weight.requires_grad for weight in own.parameters()):
+            raise UserError(
+                f"{name}: the passages have the vectors of the data module's student; give train_passages=False"
+            )
+        if own.settings != theirs.settings or not same_weights(own, theirs):
+            raise UserError(
+                f"{name}: the data module's student encodes passages in another way; begin with its checkpoint"
+            )
 
     def towers(self) -> BiEncoder:
         """Return the model itself."""

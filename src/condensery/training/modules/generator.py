@@ -1,7 +1,7 @@
 """Training of a query generator (doc2query): the model reads a passage, and writes a query that the passage answers."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,13 +30,6 @@ class PairChunk(Chunk):
     """
 
     labels: Tensor | None = None
-
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> "PairChunk":
-        """Return the same chunk on ``device``."""
-        moved = super().to(device, non_blocking)
-        assert self.labels is not None
-        assert isinstance(moved, PairChunk)
-        return replace(moved, labels=self.labels.to(device, non_blocking=non_blocking))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,6 @@ from condensery.models.biencoder import BiEncoder
 from condensery.ranges import Positive, check_numbers
 from condensery.training.batches.rankings import RankingBatch
 from condensery.training.modules.encoders import TowersModule
-from condensery.training.modules.frozen_passages import check_student, freeze_passages
 from condensery.training.modules.optimisation import PathOrName
 
 
@@ -52,9 +51,9 @@ class QueryTowerModule(TowersModule):
     ) -> None:
         check_numbers(type(self), locals())
         super().__init__(model, **{"towers": "separate", **others})
-        freeze_passages(self)
+        self.freeze_passages()
         self.loss = KLDivergence(temperature, teacher_temperature)
-        self._remember(model=model)
+        self._remember(temperature=temperature, teacher_temperature=teacher_temperature)
 
     def on_fit_start(self) -> None:
         """Check the data as ``TowersModule`` does, and the student as ``check_student`` does.
@@ -62,7 +61,7 @@ class QueryTowerModule(TowersModule):
         Raise ``UserError``, too, where several processes train: each process would have only its own passages.
         """
         super().on_fit_start()
-        check_student(self)
+        self.check_student()
         if processes() > 1:
             raise UserError(f"{type(self).__name__} trains in one process; give the Trainer devices=1")
 
