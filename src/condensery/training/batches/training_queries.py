@@ -1,4 +1,4 @@
-"""The queries that are trained on: judged queries with positives, hard negatives and teacher scores; queries made of passages."""
+"""The queries that are trained on: judged ones with positives, negatives and teacher scores; queries made of passages."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
