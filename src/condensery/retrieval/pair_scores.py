@@ -155,8 +155,6 @@ def read_pair_scores(path: Path, collection: Collection) -> PairScores:
     if path.name.removesuffix(".gz").endswith(".jsonl"):
         return _of_lists([_parsed(*line) for line in read_objects(path)], collection, str(path))
     run = read_run(path, collection)
-    if not len(run.query_rows):
-        raise UserError(f"{path}: no scores, the file is empty")
     return PairScores(run.query_rows, run.passage_rows, np.where(run.passage_rows >= 0, run.scores, np.float32(np.nan)))
 
 

@@ -93,10 +93,12 @@ def read_run(path: Path, collection: Collection) -> Run:
     trec_eval does not read this column: it orders equal scores by their ids.
 
     Raises:
-        UserError: with the line number: wrong column count, a score or rank that is no number, an unknown id, a passage
-            twice for one query.
+        UserError: the file is empty; with the line number: wrong column count, a score or rank that is no number, an
+            unknown id, a passage twice for one query.
     """
     queries, passages, ranks, scores = _columns(path)
+    if not queries:
+        raise UserError(f"{path}: no scores, the file is empty")
     query_rows = _known(collection.queries, queries, path, "query")
     passage_rows = _known(collection.passages, passages, path, "passage")
     order = np.lexsort((passage_rows, query_rows))
