@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help install quickstart smoke test test-slow gpu-report check docs docs-serve clean
+.PHONY: help install quickstart smoke test test-slow gpu-report conf check docs docs-serve clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -26,11 +26,15 @@ test-slow: .venv/.installed-dev ## the tests that take minutes
 gpu-report: .venv/.installed-dev ## all that only a GPU shows, on one page, in 30 minutes; device=cpu tries the command
 	$(BIN)/python experiments/gpu/report.py device=$(or $(device),cuda)
 
-check: .venv/.installed-dev ## lint, types, import cycles, size of the code
+conf: .venv/.installed ## make conf/stage/ from the config classes of the stages
+	$(BIN)/python .ci/conf_stage.py
+
+check: .venv/.installed-dev ## lint, types, import cycles, conf/stage, size of the code
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python .ci/conf_stage.py --check
 	$(BIN)/python .ci/structure.py
 
 docs: .venv/.installed-docs ## the documentation, into site/; a warning or a dead link fails

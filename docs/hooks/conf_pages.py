@@ -82,13 +82,6 @@ class ConfigFile:
         comments = self.comments()
         return [replace(key, comment=comments.get(key.name, "")) for key in self.keys]
 
-    def all_keys(self) -> list[Key]:
-        """Its own keys, and then those of the files it builds on that it leaves as they are there."""
-        found = {key.name: key for key in self.explained()}
-        for base in self.bases:
-            found |= {key.name: key for key in base.all_keys() if key.name not in found}
-        return list(found.values())
-
     def whole(self) -> dict[str, Any]:
         """Its values over those that it builds on; what is null there leaves an entry out."""
         found: dict[str, Any] = {}
@@ -106,7 +99,7 @@ def read(path: Path) -> ConfigFile:
     for line in lines:
         if not line.startswith("#"):
             break
-        if not line.startswith("# @package"):
+        if not line.startswith(("# @package", "# made by")):
             head.append(line.removeprefix("#").removeprefix(" "))
     node = yaml.compose(text, Loader=yaml.SafeLoader)
     keys = tuple(_keys(node, lines, "")) if isinstance(node, yaml.MappingNode) else ()
@@ -169,11 +162,6 @@ def files(group: str) -> list[ConfigFile]:
     return [read(path) for path in paths]
 
 
-def options(group: str) -> list[ConfigFile]:
-    """Those that can be chosen; the files of a folder ``shared`` are what several have in common."""
-    return [file for file in files(group) if file.path.parent.name != "shared"]
-
-
 def unexplained() -> list[str]:
     """The keys of ``conf/`` that no comment explains. Recipes set keys of the groups, which are explained there."""
     named = [read(CONF / "config.yaml"), *(file for group in GROUPS for file in files(group))]
@@ -199,8 +187,6 @@ def pages() -> dict[str, str]:
 def place_of(path: Path) -> str:
     """Where the site says what a file or folder of ``conf/`` holds: page#heading."""
     parts = path.with_suffix("").relative_to(CONF).parts
-    if "shared" in parts:
-        return f"reference/keys/{parts[0]}.md"
     if not parts or parts == ("config",):
         return "reference/keys/index.md"
     page = "reference/recipes.md" if parts[0] in ("experiment", "base") else f"reference/keys/{parts[0]}.md"
@@ -238,11 +224,8 @@ def _root() -> str:
 
 def _group(group: str, title: str) -> str:
     lines = [f"# {title}", "", _about_group(group), ""]
-    for file in options(group):
+    for file in files(group):
         lines += [f"## `{file.name}` {{ #{anchor(file.name)} }}", "", *_text(file.head, "../../"), ""]
-        if group == "stage":
-            lines += [*_table(file.all_keys()), ""]
-            continue
         if bases := [base.name for base in file.bases]:
             names = ", ".join(f"[`{name}`](#{anchor(name)})" for name in bases)
             lines += [f"All that is not below is as in {names}.", ""]
@@ -386,7 +369,8 @@ def _cell(comment: str) -> str:
     """A comment as a cell of a table: lines that are indented stand on lines of their own."""
     text = ""
     for line in comment.splitlines():
-        text += ("<br>" if line.startswith("  ") else " " if text else "") + plain(line.strip())
+        between = "<br>" if line.startswith("  ") else " "
+        text += (between if text else "") + plain(line.strip())
     return text
 
 

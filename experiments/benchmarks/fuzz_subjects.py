@@ -572,8 +572,7 @@ def write_artifacts(root: Path) -> None:
 
 
 def _stage_defaults(kind: str) -> dict[str, Any]:
-    content = yaml.safe_load((PROJECT / "conf" / "stage" / f"{kind}.yaml").read_text(encoding="utf-8"))
-    found = content.get(kind, content)
+    found = yaml.safe_load((PROJECT / "conf" / "stage" / f"{kind}.yaml").read_text(encoding="utf-8"))
     return {key: 1 if isinstance(value, str) and value.startswith("${") else value for key, value in found.items()}
 
 

@@ -1,17 +1,18 @@
-"""The two doors agree: what a class takes where nothing is given is what a recipe takes (``conf/stage``)."""
+"""One default and one range of a key: in ``conf/stage``, on the config class of the stage, in the signature of a class."""
 
 import inspect
+import runpy
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from pydantic import TypeAdapter, ValidationError
 from small_runs import PROJECT
 
 import condensery
+from condensery.ranges import annotations_of, fault
 from condensery.stages.registry import registry
 
-STAGES = PROJECT / "conf" / "stage"
 CLASSES = {  # a public class and the stage that uses it
     "BM25": "bm25",
     "BiEncoderModule": "finetune",
@@ -33,17 +34,14 @@ OF_ANOTHER_KIND = {  # a stage names other stages or the backbone where a class 
     *("decoder_layers", "decoder_mask_rate"),  # of the class also RetroMAE's
     "min_length",  # of the class as short as the length wants it
 }
-
-
-def defaults_of_stage(path: Path) -> dict[str, Any]:
-    """The keys of a stage's file, and of those that it builds on."""
-    keys = yaml.safe_load(path.read_text())
-    found: dict[str, Any] = {}
-    for entry in keys.pop("defaults", []):
-        name = entry.partition("@")[0]
-        if name != "_self_":
-            found |= defaults_of_stage(path.parent / f"{name}.yaml")
-    return {**found, **keys}
+STRICTER = {
+    "length",
+    "query_length",
+    "passage_length",
+    "decoder_mask_rate",
+}  # ranges of a recipe within those of a class
+TRIED = (-1, 0, 0.5, 1, 1.5, 2, 3, 8)
+MADE = runpy.run_path(str(PROJECT / ".ci" / "conf_stage.py"))["files"]()
 
 
 def defaults_of_class(name: str) -> dict[str, Any]:
@@ -59,17 +57,40 @@ def defaults_of_class(name: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("name", "kind"), CLASSES.items())
 def test_a_class_and_its_stage_have_the_same_defaults(name: str, kind: str) -> None:
-    stage, given = defaults_of_stage(STAGES / f"{kind}.yaml"), defaults_of_class(name)
-    common = (stage.keys() & given.keys()) - OF_ANOTHER_KIND
+    fields, given = registry()[kind].config.model_fields, defaults_of_class(name)
+    common = (fields.keys() & given.keys()) - OF_ANOTHER_KIND
     assert common
-    assert {key: given[key] for key in common} == {key: stage[key] for key in common}
+    assert {key: given[key] for key in common} == {key: fields[key].default for key in common}
 
 
-@pytest.mark.parametrize("kind", sorted(registry()))
-def test_the_file_of_a_stage_has_its_keys_and_no_others(kind: str) -> None:
-    fields = registry()[kind].config.model_fields
-    stage = defaults_of_stage(STAGES / f"{kind}.yaml")
-    assert stage.keys() == fields.keys()
-    own = {key: field.default for key, field in fields.items() if not field.is_required()}
-    read = {key for key, value in stage.items() if str(value).startswith("${")}  # from another group
-    assert {key: own[key] for key in own.keys() - read} == {key: stage[key] for key in own.keys() - read}
+def takes(annotation: Any, value: Any) -> bool:
+    """Whether a recipe may give a key this value."""
+    try:
+        TypeAdapter(annotation).validate_python(value)
+    except ValidationError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(("name", "kind"), CLASSES.items())
+def test_a_class_and_its_stage_have_the_same_ranges(name: str, kind: str) -> None:
+    config, given = registry()[kind].config, annotations_of(getattr(condensery, name))
+    ranges = {key for key, annotation in given.items() if fault(annotation, "no number")}
+    common = ranges & config.model_fields.keys()
+    assert common
+    for key in common:
+        field: Any = config.model_fields[key]
+        annotation = field.rebuild_annotation()
+        in_recipe = {value for value in TRIED if takes(annotation, value)}
+        in_class = {value for value in TRIED if not fault(given[key], value)}
+        assert in_recipe <= in_class, key
+        assert in_recipe == in_class or key in STRICTER, key
+
+
+@pytest.mark.parametrize("path", sorted(MADE), ids=lambda path: path.stem)
+def test_the_file_of_a_stage_is_what_its_class_says(path: Path) -> None:
+    assert path.read_text(encoding="utf-8") == MADE[path], "run `make conf`"
+
+
+def test_no_file_belongs_to_no_stage() -> None:
+    assert set((PROJECT / "conf" / "stage").rglob("*")) == MADE.keys()

@@ -15,7 +15,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 from sentences import SENTENCES
-from test_defaults import STAGES, defaults_of_stage
+from stage_defaults import defaults_of
 from torch import Tensor
 
 import condensery
@@ -636,6 +636,6 @@ def test_mined_negatives_may_know_the_positive(world: Path) -> None:
 
 @pytest.mark.parametrize(("decoder", "stage"), [("masked", "pretrain_cotmae"), ("enhanced", "pretrain_retromae")])
 def test_an_autoencoder_trains_at_the_rate_of_its_paper(decoder: Any, stage: str, world: Path) -> None:
-    wanted = defaults_of_stage(STAGES / f"{stage}.yaml")["learning_rate"]
+    wanted = defaults_of(stage)["learning_rate"]
     assert MaskedAutoEncoderModule(world / "bert", decoder=decoder).learning_rate == wanted
     assert MaskedAutoEncoderModule(world / "bert", decoder=decoder, learning_rate=2e-5).learning_rate == 2e-5

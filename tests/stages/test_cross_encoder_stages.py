@@ -184,7 +184,7 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
         ["stages.rocketqa.labels=[denoised]"],
         ["'denoised' makes negatives, but labels is needed"],
     ),
-    "no negatives": (["stages.other.negatives_per_query=0"], ["stages.other.negatives_per_query: must be > 0"]),
+    "no negatives": (["stages.other.negatives_per_query=0"], ["stages.other.negatives_per_query: must be >= 1"]),
 }
 
 

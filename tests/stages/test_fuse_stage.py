@@ -186,7 +186,7 @@ BAD = {
     "metric: MRX@10": "stages.fused.metric: metric 'MRX@10' does not exist",
     "metric: Hit@20": "stages.fused.metric: Hit@20 needs answers; the split dev of the collection beir has none",
     "depth: 5": "stages.fused.depth: 5 is too few to choose weights by MRR@10",
-    "depth: 0": "depth: must be > 0",
+    "depth: 0": "depth: must be >= 1",
     "grid: 0.3": "stages.fused.grid: must go into 1 without a remainder",
     "grid: 0.0004": "stages.fused.grid: 2,501 weights of 2 retrievers to try, more than 2,000",
     "method: mean": "stages.fused.method: must be 'weighted' or 'reciprocal_rank'",

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal
 
+from annotated_types import Ge
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 from condensery.stages.launcher import Launcher, LocalLauncher
@@ -46,14 +47,34 @@ class Operational:
     """Marks a field that cannot change the result (workers, log intervals) and so does not enter the artifact id."""
 
 
+@dataclass(frozen=True)
+class Recipe:
+    """Marks a field whose default is another value of the recipe, as ``${place}`` reads it.
+
+    Attributes:
+        place: the other key from the root of the recipe, such as ``trainer.precision``; ``.key`` is one beside the field.
+    """
+
+    place: str
+
+
+Seed = Annotated[int, Ge(0), Recipe("seed")]
+Precision = Annotated[Literal["fp32", "bf16", "fp16"], Recipe("trainer.precision")]
+
+
 class StageConfig(BaseModel):
-    """Base of all stage configs: frozen, closed, without defaults (these live in ``conf/stage/KIND.yaml``).
+    """Base of all stage configs: frozen and closed.
+
+    A field has its default, and its explanation in a docstring below it; ``conf/stage/KIND.yaml`` is made from them (``make
+    conf``). Where a key has another default or meaning in a subclass, the subclass declares the field again.
 
     A subclass may define ``identity() -> list[str]``, which returns further strings for the artifact id. A nested model
     that defines ``fingerprint() -> str`` enters the id by its fingerprint instead of its fields.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=(), validate_default=True
+    )
 
     @field_validator("*", mode="before")
     @classmethod

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-Count = Annotated[int, Field(gt=0)]
+from condensery.ranges import Count
 
 
 class _Launcher(BaseModel):

@@ -5,8 +5,9 @@ A stage of this project consists of a config class, in ``config.py`` of its fami
     @stage("mine", "mine:mine", version=1, makes="negatives")
     class MineConfig(StageConfig):
         retriever: Annotated[str, Input("index")]
-        depth: Annotated[int, Field(gt=0)]
-        workers: Annotated[int, Operational()]
+        "the stage with an index"  # what the key means; conf/stage/mine.yaml has it too (make conf)
+        depth: Count = 200
+        "negatives kept for each query"
 
     def mine(config: MineConfig, context: Context) -> dict[str, Any]:
         index = context.input("retriever")  # the folder of the input artifact

@@ -19,9 +19,8 @@ from pydantic import (
     model_validator,
 )
 
+from condensery.ranges import Count
 from condensery.stages.base import LeaveOut, Name
-
-Count = Annotated[int, Field(gt=0)]
 
 
 def _logged(name: str) -> str:

@@ -2,19 +2,16 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from condensery.models.checkpoints.config import BackboneConfig
 from condensery.models.flops import Step
-from condensery.stages.base import Input, Operational, StageConfig
+from condensery.ranges import Count, CountOrZero, Positive, PositiveShare, Share, Weight
+from condensery.stages.base import Input, Operational, Precision, Recipe, Seed, StageConfig
 from condensery.stages.checks import check_checkpoint, check_length
 from condensery.stages.trainer_options import Callbacks, identity
 from condensery.stages.workload import Sizes, Work, checkpoint_bytes, product
 from condensery.training.settings import Optimiser
-
-Share = Annotated[float, Field(ge=0, le=1)]
-
-Count = Annotated[int, Field(gt=0)]
 
 SMALLEST = 2048  # padded tokens of the first chunk that chunk_tokens=auto tries
 
@@ -26,32 +23,40 @@ AROUND = 5.0  # CPU-seconds of a training besides its steps: importing libraries
 
 
 class OptimisedStageConfig(StageConfig):
-    """Keys of every stage that trains a model, of any kind.
-
-    Attributes:
-        batch_size: items per optimisation step.
-        chunk_tokens: padded tokens that are in memory together; a larger batch is accumulated. ``auto`` takes as many as fit.
-        steps, epochs, token_budget: the length of training; one of them is given, the others are null.
-        learning_rate: the peak, of AdamW.
-        callbacks: callbacks of Lightning, by a label.
-    """
+    """Keys of every stage that trains a model, of any kind."""
 
     batch_size: Count
-    chunk_tokens: Count | Literal["auto"]
-    steps: Count | None
-    epochs: Annotated[float, Field(gt=0)] | None
-    token_budget: Count | None
-    learning_rate: Annotated[float, Field(gt=0)]
-    layer_decay: Annotated[float, Field(gt=0, le=1)]
-    warmup_ratio: Share
-    weight_decay: Annotated[float, Field(ge=0)]
-    max_grad_norm: Annotated[float, Field(ge=0)]
-    precision: Literal["fp32", "bf16", "fp16"]
-    seed: Annotated[int, Field(ge=0)]
-    checkpoint_every: Annotated[int, Field(ge=0), Operational()]
-    checkpoint_minutes: Annotated[float, Field(ge=0), Operational()]
-    log_every: Annotated[int, Field(ge=1), Operational()]
-    callbacks: Callbacks
+    """items of an optimisation step"""
+    chunk_tokens: Count | Literal["auto"] = 2048
+    """padded tokens that are in memory together, a larger batch is accumulated; auto: what fits the GPU, 2048 on a CPU"""
+    steps: Count | None = None
+    """optimisation steps; give this, ``epochs`` or ``token_budget``, and set the other two to null"""
+    epochs: Positive | None = None
+    """passes over the data"""
+    token_budget: Count | None = None
+    """tokens read in all: as many steps as that takes"""
+    learning_rate: Positive
+    """the peak, of AdamW"""
+    layer_decay: PositiveShare = 1.0
+    """share of the rate of the layer above that a backbone layer gets; .7 to .95 keeps lower layers; 1: all get the same"""
+    warmup_ratio: Share = 0.1
+    """share of the steps in which the rate rises; then it falls linearly to zero"""
+    weight_decay: Weight = 0.01
+    """of AdamW; biases and LayerNorm weights are not decayed"""
+    max_grad_norm: Weight = 1.0
+    """largest norm of the gradient; 0: no clipping"""
+    precision: Precision
+    """fp32, or mixed bf16 or fp16"""
+    seed: Seed
+    """of weights, dropout, order, masks and whatever else is drawn"""
+    checkpoint_every: Annotated[CountOrZero, Operational()] = 500
+    """steps between checkpoints; an interrupted stage goes on from the last; 0: none by steps"""
+    checkpoint_minutes: Annotated[Weight, Operational()] = 10
+    """after so many minutes without a checkpoint there is one as well, for steps that are slow; 0: never"""
+    log_every: Annotated[Count, Operational()] = 20
+    """steps between two logged points"""
+    callbacks: Annotated[Callbacks, Recipe("trainer.callbacks")]
+    """of Lightning, by a label: EarlyStopping, EMAWeightAveraging and others; see conf/trainer/auto.yaml"""
 
     @model_validator(mode="after")
     def _one_length(self) -> Self:
@@ -120,17 +125,14 @@ class OptimisedStageConfig(StageConfig):
 
 
 class EncoderStageConfig(OptimisedStageConfig):
-    """Keys of every stage that trains an encoder of texts; ``conf/stage/`` explains each.
+    """Keys of every stage that trains an encoder of texts; ``conf/stage/`` explains each."""
 
-    Attributes:
-        tokenizer: the stage with the tokenizer.
-        init: the stage with the encoder to start from, or the word ``backbone``.
-        backbone: the model to start from where ``init`` is ``backbone``.
-    """
-
-    tokenizer: Annotated[str, Input("tokenizer")]
+    tokenizer: Annotated[str, Input("tokenizer")] = "tokenizer"
+    """the stage with the tokenizer, saved beside the weights"""
     init: Annotated[str, Input("encoder", literal=("backbone",))]
-    backbone: BackboneConfig
+    """the stage with an encoder to start from, or backbone"""
+    backbone: Annotated[BackboneConfig, Recipe("backbone")]
+    """the group ``backbone``, for init: backbone"""
 
     @model_validator(mode="after")
     def _inputs_fit_the_backbone(self) -> Self:
@@ -151,29 +153,23 @@ class EncoderStageConfig(OptimisedStageConfig):
 
 
 class CollectionConfig(StageConfig):
-    """Keys of every stage that reads the texts of a collection.
+    """Keys of every stage that reads the texts of a collection."""
 
-    Attributes:
-        corpus: the stage with the collection.
-        tokens: the stage with its tokens.
-    """
-
-    corpus: Annotated[str, Input("corpus")]
-    tokens: Annotated[str, Input("tokens")]
+    corpus: Annotated[str, Input("corpus")] = "corpus"
+    """the stage with the collection"""
+    tokens: Annotated[str, Input("tokens")] = "tokens"
+    """the stage with the tokens"""
 
 
 class ValidatedConfig(CollectionConfig):
-    """Keys of validation, on the collection that is trained on.
+    """Keys of validation, on the collection that is trained on."""
 
-    Attributes:
-        validate_every: steps between validations; 0 = none.
-        validation_queries: dev queries in the sample; 0 = no validation.
-        validation_passages: passages in the sample besides the relevant ones.
-    """
-
-    validate_every: Annotated[int, Field(ge=0), Operational()]
-    validation_queries: Annotated[int, Field(ge=0), Operational()]
-    validation_passages: Annotated[int, Field(ge=0), Operational()]
+    validate_every: Annotated[CountOrZero, Operational()] = 200
+    """steps between validations on a sampled sub-corpus; 0: none"""
+    validation_queries: Annotated[CountOrZero, Operational()] = 200
+    """dev queries of the collection in the sample; 0: no validation"""
+    validation_passages: Annotated[CountOrZero, Operational()] = 2000
+    """passages in the sample besides the relevant ones"""
 
     def validations(self) -> tuple[int, ...] | None:
         """Return the three keys, in the order of their definition; None where one of the first two is 0."""

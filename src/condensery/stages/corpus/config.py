@@ -5,10 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
+from annotated_types import Ge, Gt, Le, Lt
 from pydantic import Field, model_validator
 
 from condensery.models.flops import T5_BASE, Step
-from condensery.stages.base import Input, Operational, StageConfig
+from condensery.ranges import Count, CountOrZero, PositiveShare
+from condensery.stages.base import Input, Operational, Precision, Recipe, Seed, StageConfig
 from condensery.stages.checks import check_checkpoint, check_folder
 from condensery.stages.registry import stage
 from condensery.stages.workload import Read, Sizes, Work, known, over, product, total
@@ -27,18 +29,15 @@ FILLED = 0.85  # share of a passage's length that whole sentences fill
 
 SENTENCE = 25.0  # mean tokens of a sentence of Wikipedia
 
-Part = Annotated[float, Field(gt=0, lt=1)]
+Part = Annotated[float, Gt(0), Lt(1)]
 
 
 @stage("corpus", "corpus:corpus", version=1, makes="corpus")
 class CorpusConfig(StageConfig):
-    """Read the user's files, in any format, into a collection on disk.
+    """Read the user's files, in any format, into a collection on disk."""
 
-    Attributes:
-        data: the files and their formats; ``conf/data/`` explains each key.
-    """
-
-    data: DataConfig
+    data: Annotated[DataConfig, Recipe("data")]
+    """what is read: the group ``data``"""
 
     def work(self, read: Read) -> Work:
         """Estimate the work from the size of the input; the artifact holds the text once."""
@@ -76,15 +75,12 @@ class CorpusConfig(StageConfig):
 
 
 class QueryStageConfig(StageConfig):
-    """Shared keys of the stages that make queries for passages.
+    """Shared keys of the stages that make queries for passages."""
 
-    Attributes:
-        passages: the stage whose passages get queries.
-        tokenizer: the stage of the tokenizer that has read the passages, and reads the queries too.
-    """
-
-    passages: Annotated[str, Input("passages")]
-    tokenizer: Annotated[str, Input("tokenizer")]
+    passages: Annotated[str, Input("passages")] = "passages"
+    """the stage with the passages"""
+    tokenizer: Annotated[str, Input("tokenizer")] = "tokenizer"
+    """the stage with the tokenizer that has read the passages, and reads the queries too"""
 
     def work(self, read: Read) -> Work:
         """Estimate the work of a few queries per passage, read from files or taken from the passages."""
@@ -95,22 +91,22 @@ class QueryStageConfig(StageConfig):
 
 @stage("extract_queries", "extract_queries:extract_queries", version=1, makes="queries")
 class ExtractQueriesConfig(QueryStageConfig):
-    """Take the queries of each passage from the passage itself, without any model.
+    """Take the queries of each passage from the passage itself, without any model: the baseline of generated ones.
 
-    Attributes:
-        kind: ``sentence`` takes the most salient sentences, by the mean idf of their words. ``title`` takes the title.
-            ``both`` takes sentences and the title, unless several passages share that title.
-        number: sentences per passage, at most.
-        minimum_words, maximum_words: a sentence with fewer or more words is no query.
-        remove: whether training hides the sentence from its passage. Two kinds of passages then have no query: those of
-            one sentence, of which nothing would be left, and those whose tokens do not show where a sentence ends.
+    With ``remove``, a passage whose tokens do not show where a sentence ends has no query, as one of a single sentence.
     """
 
-    kind: Literal["sentence", "title", "both"]
-    number: Annotated[int, Field(ge=1)]
-    minimum_words: Annotated[int, Field(ge=1)]
-    maximum_words: Annotated[int, Field(ge=1)]
-    remove: bool
+    kind: Literal["sentence", "title", "both"] = "sentence"
+    """sentence: the most salient ones, by the mean idf of their words; title: that of the passage; both: also a title
+    that no other passage has"""
+    number: Count = 1
+    """sentences of a passage, at most (kind: sentence or both)"""
+    minimum_words: Count = 4
+    """a shorter sentence is no query (kind: sentence or both)"""
+    maximum_words: Count = 40
+    """a longer sentence is no query (kind: sentence or both)"""
+    remove: bool = False
+    """hide the sentence from its passage in training; a passage of a single sentence then has no query"""
 
     @model_validator(mode="after")
     def _some_length_fits(self) -> Self:
@@ -128,28 +124,36 @@ class ExtractQueriesConfig(QueryStageConfig):
     together="several_shards",
 )
 class GenerateQueriesConfig(QueryStageConfig):
-    """Generate queries for each passage with a sequence-to-sequence model, by top-k and nucleus sampling (doc2query).
+    """Generate queries for each passage with a sequence-to-sequence model, by top-k and nucleus sampling (doc2query)."""
 
-    Attributes:
-        model: the generator, by its hub name or folder; null where ``generator`` is set.
-        generator: the stage that made the generator; null where ``model`` is set.
-        number: queries per passage; the first n queries are the same whatever the number.
-    """
-
-    model: str | None
-    revision: str | None
-    generator: Annotated[str | None, Input("generator")]
-    prefix: str
-    titles: bool
-    number: Annotated[int, Field(ge=1, le=1 << 20)]
-    top_k: Annotated[int, Field(ge=0)]
-    top_p: Annotated[float, Field(gt=0, le=1)]
-    max_tokens: Annotated[int, Field(ge=1)]
-    max_input_tokens: Annotated[int, Field(ge=8)]
-    batch_size: Annotated[int, Field(ge=1)]
-    precision: Literal["fp32", "bf16", "fp16"]
-    seed: Annotated[int, Field(ge=0)]
-    shard_size: Annotated[int, Field(ge=1), Operational()]
+    model: str | None = "doc2query/all-with_prefix-t5-base-v1"
+    """hub name or folder of the generator; null: ``generator`` makes it"""
+    revision: str | None = None
+    """commit, tag or branch on the hub"""
+    generator: Annotated[str | None, Input("generator")] = None
+    """the stage that makes the generator (finetune_generator); null: ``model`` names it"""
+    prefix: str = "text2query: "
+    """text before each passage, as the generator was trained"""
+    titles: bool = True
+    """the generator reads the title before the text, where passages have titles"""
+    number: Annotated[int, Ge(1), Le(1 << 20)] = 5
+    """queries of a passage; the first n are the same whatever the number"""
+    top_k: CountOrZero = 25
+    """tokens that a draw chooses from, at most; 0: all"""
+    top_p: PositiveShare = 0.95
+    """share of the probability that the tokens of a draw hold together"""
+    max_tokens: Count = 64
+    """tokens of the longest query"""
+    max_input_tokens: Annotated[int, Ge(8)] = 384
+    """tokens of prefix, title and passage; a longer input is cut"""
+    batch_size: Count = 32
+    """passages that are sampled together; another number may change a query by the rounding of a logit"""
+    precision: Precision
+    """fp32, bf16 or fp16, of the weights too"""
+    seed: Seed
+    """of every draw"""
+    shard_size: Annotated[Count, Operational()] = 512
+    """passages of a file of finished work, about; devices share the files, and a restart keeps whole ones"""
 
     @model_validator(mode="after")
     def _one_generator(self) -> Self:
@@ -194,21 +198,20 @@ class GenerateQueriesConfig(QueryStageConfig):
 
 @stage("passages", "passages:passages", version=1, makes="passages")
 class PassagesConfig(StageConfig):
-    """Cut documents into passages, for which queries can then be made.
+    """Cut documents into passages, for which queries can then be made (query-as-context pre-training)."""
 
-    Attributes:
-        grouping: ``sentences`` groups as many sentences of a document as fit into ``length``. ``collection`` keeps the
-            collection's own passages, whatever their length.
-        length: tokens of the longest passage, including [CLS], [SEP] and the title with its [SEP].
-        titles: whether a passage is read as title [SEP] text; false drops the titles.
-    """
-
-    corpus: Annotated[str, Input("corpus")]
-    tokenizer: Annotated[str, Input("tokenizer")]
-    grouping: Literal["sentences", "collection"]
-    length: Annotated[int, Field(ge=16)]
-    titles: bool
-    workers: Annotated[int, Field(ge=1), Operational()]
+    corpus: Annotated[str, Input("corpus")] = "corpus"
+    """the stage with the collection"""
+    tokenizer: Annotated[str, Input("tokenizer")] = "tokenizer"
+    """the stage with the tokenizer"""
+    grouping: Literal["sentences", "collection"] = "sentences"
+    """sentences: as many of a document as fit into the length; collection: its own passages, whatever their length"""
+    length: Annotated[int, Ge(16)] = 144
+    """tokens of the longest passage, [CLS], [SEP] and the title with its [SEP] included (grouping: sentences)"""
+    titles: bool = True
+    """a passage is read as title [SEP] text; false: titles are dropped"""
+    workers: Annotated[Count, Operational()] = 2
+    """processes"""
 
     def work(self, read: Read) -> Work:
         """Estimate the work: documents are split into sentences, sentences are grouped, texts and tokens are written."""
@@ -228,18 +231,15 @@ class PassagesConfig(StageConfig):
 
 @stage("read_queries", "read_queries:read_queries", version=1, makes="queries")
 class ReadQueriesConfig(QueryStageConfig):
-    """Read queries that others made for the passages.
-
-    Attributes:
-        path: a file, a folder of files or a pattern, plain or .gz.
-        format: of the files: ``jsonl`` with id and queries, ``tsv`` with passage id and query, ``lines`` with the queries
-            of passage i in line i of every file; ``auto`` finds out.
-        missing: whether a passage without a query is an ``error``, or training is to ``skip`` it.
-    """
+    """Read queries that others made for the passages, from files (plain or .gz)."""
 
     path: Annotated[str, Operational()]  # the content enters the id, the path does not
-    format: Literal["auto", "jsonl", "tsv", "lines"]
-    missing: Literal["error", "skip"]
+    """a file, a folder of files, or a pattern such as queries/*.jsonl.gz"""
+    format: Literal["auto", "jsonl", "tsv", "lines"] = "auto"
+    """jsonl: {"id", "queries"}; tsv: passage id, tab, query; lines: line i of every file is for passage i; auto: finds
+    out"""
+    missing: Literal["error", "skip"] = "error"
+    """what a passage without a query is: an error, or skip: training leaves it out"""
 
     def files(self) -> Sequence[Path]:
         """Return the files, sorted. Raises ``UserError`` where there are none."""
@@ -259,13 +259,10 @@ class ReadQueriesConfig(QueryStageConfig):
 
 
 class SentenceStageConfig(StageConfig):
-    """Shared keys of the stages that make examples of a sentence task.
+    """Shared keys of the stages that make examples of a sentence task."""
 
-    Attributes:
-        tokenizer: the stage of the tokenizer that reads the sentences.
-    """
-
-    tokenizer: Annotated[str, Input("tokenizer")]
+    tokenizer: Annotated[str, Input("tokenizer")] = "tokenizer"
+    """the stage with the tokenizer"""
 
     def making(self, read: Read, sentences: SentenceSizes | None) -> Work:
         """Return the work of writing ``sentences``: their text once, and their tokens."""
@@ -283,13 +280,10 @@ class SentenceStageConfig(StageConfig):
 
 
 class SentenceFilesConfig(SentenceStageConfig):
-    """Shared keys of the stages that read one file of examples for each split.
-
-    Attributes:
-        root: the folder of the files.
-    """
+    """Shared keys of the stages that read one file of examples for each split."""
 
     root: Annotated[str, Field(min_length=1), Operational()]  # the content enters the id, the path does not
+    """the folder of the files"""
     each: ClassVar[int]  # sentences per example
 
     def inputs_in(self, root: Path) -> dict[str, InputFile]:
@@ -317,11 +311,10 @@ class SentenceFilesConfig(SentenceStageConfig):
 
 @stage("read_sts", "read_sts:read_sts", version=1, makes="sentences")
 class ReadStsConfig(SentenceFilesConfig):
-    """Read the pairs and scores of the STS benchmark.
+    """Read the pairs and scores of the STS benchmark."""
 
-    Attributes:
-        root: the folder with train.csv, dev.csv and test.csv.
-    """
+    root: Annotated[str, Field(min_length=1), Operational()]
+    """the folder with train.csv, dev.csv and test.csv, with the columns sentence1,sentence2,score"""
 
     each: ClassVar[int] = 2
 
@@ -332,11 +325,10 @@ class ReadStsConfig(SentenceFilesConfig):
 
 @stage("read_triplets", "read_triplets:read_triplets", version=1, makes="sentences")
 class ReadTripletsConfig(SentenceFilesConfig):
-    """Read the published triplets of Wikipedia sections.
+    """Read triplets of sentences as Ein Dor et al. (2018) published them, in place of the stage section_triplets."""
 
-    Attributes:
-        root: the folder with train.csv, validation.csv and test.csv.
-    """
+    root: Annotated[str, Field(min_length=1), Operational()]
+    """the folder with train.csv, validation.csv and test.csv (wikipedia-sections-triplets.zip), plain or .gz"""
 
     each: ClassVar[int] = 3
 
@@ -347,21 +339,20 @@ class ReadTripletsConfig(SentenceFilesConfig):
 
 @stage("section_triplets", "section_triplets:section_triplets", version=1, makes="sentences")
 class SectionTripletsConfig(SentenceStageConfig):
-    """Draw triplets of sentences from articles: two sentences of one section, and one of another section.
-
-    Attributes:
-        path: a file of documents with headings.
-        dev_share, test_share: shares of the articles that become the splits dev and test.
-        per_article: triplets drawn from an article, at most.
-        minimum_words: a sentence with fewer words is left out.
-    """
+    """Draw triplets of sentences from articles: two sentences of one section, and one of another section."""
 
     path: Annotated[str, Field(min_length=1), Operational()]  # the content enters the id, the path does not
-    dev_share: Part
-    test_share: Part
-    per_article: Annotated[int, Field(gt=0)]
-    minimum_words: Annotated[int, Field(ge=1)]
-    seed: Annotated[int, Field(ge=0)]
+    """a file of documents with headings, plain or .gz"""
+    dev_share: Part = 0.05
+    """share of the articles, by their ids, for the split dev"""
+    test_share: Part = 0.1
+    """share of the articles for the split test"""
+    per_article: Count = 20
+    """triplets drawn from an article, at most"""
+    minimum_words: Count = 5
+    """a shorter sentence is left out"""
+    seed: CountOrZero = 1
+    """of the split and the draws: the same task for every seed of the training"""
 
     @model_validator(mode="after")
     def _something_to_train_on(self) -> Self:
@@ -400,21 +391,19 @@ class SectionTripletsConfig(SentenceStageConfig):
 
 @stage("tokenizer", "tokenizer:tokenizer", version=1, makes="tokenizer")
 class TokenizerConfig(StageConfig):
-    """Take a named tokenizer, or train a WordPiece on the collection.
+    """Take a named tokenizer, or train a WordPiece on the collection."""
 
-    Attributes:
-        name: hub name or folder of the tokenizer; null trains one.
-        vocab_size: entries of the trained WordPiece.
-        lowercase: whether the trained WordPiece ignores case; a named tokenizer stays as it is.
-        strip_accents: the accents that the trained WordPiece ignores: ``latin`` those of Latin letters, true all marks,
-            false none. A named tokenizer stays as it is.
-    """
-
-    corpus: Annotated[str, Input("corpus")]
-    name: str | None
-    vocab_size: Annotated[int, Field(ge=100)]
-    lowercase: bool
-    strip_accents: bool | Literal["latin"]
+    corpus: Annotated[str, Input("corpus")] = "corpus"
+    """the stage whose text trains the WordPiece"""
+    name: Annotated[str | None, Recipe("backbone.tokenizer")]
+    """hub name or folder; null: train one"""
+    vocab_size: Annotated[int, Ge(100), Recipe("backbone.vocab_size")]
+    """entries of the trained WordPiece"""
+    lowercase: bool = True
+    """the trained WordPiece ignores case; a named tokenizer stays as it is"""
+    strip_accents: bool | Literal["latin"] = "latin"
+    """the accents that the trained WordPiece ignores. latin: those of Latin letters; true: all marks, also vowel signs;
+    false: none"""
 
     def work(self, read: Read) -> Work:
         """Estimate the work: training a WordPiece counts the words of all texts."""
@@ -453,16 +442,16 @@ class TokenizerConfig(StageConfig):
 
 @stage("tokens", "tokens:tokens", version=1, makes="tokens")
 class TokensConfig(StageConfig):
-    """Tokenise every text of a collection once.
+    """Tokenise every text of a collection once."""
 
-    Attributes:
-        titles: whether passages are read as title [SEP] text.
-    """
-
-    corpus: Annotated[str, Input("corpus")]
-    tokenizer: Annotated[str, Input("tokenizer")]
-    titles: bool
-    workers: Annotated[int, Field(ge=1), Operational()]
+    corpus: Annotated[str, Input("corpus")] = "corpus"
+    """the stage with the collection"""
+    tokenizer: Annotated[str, Input("tokenizer")] = "tokenizer"
+    """the stage with the tokenizer"""
+    titles: bool = True
+    """passages are read as title [SEP] text"""
+    workers: Annotated[Count, Operational()] = 2
+    """processes"""
 
     def work(self, read: Read) -> Work:
         """Estimate the work of tokenising every text once.

@@ -4,13 +4,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
+from annotated_types import Ge
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from condensery.errors import UserError
 from condensery.evaluation.names import split_metric
 from condensery.models.checkpoints.config import BackboneConfig
 from condensery.models.flops import Step
-from condensery.stages.base import Input, StageConfig
+from condensery.ranges import Count, CountOrZero, Share, Weight
+from condensery.stages.base import Input, Precision, Recipe, Seed, StageConfig
 from condensery.stages.checks import Split, not_encoded, unmeasurable
 from condensery.stages.registry import stage
 from condensery.stages.workload import Read, Work, known, product, search, total, with_encoder
@@ -18,8 +20,6 @@ from condensery.text.hashes import content_hashes
 from condensery.text.sheets import filled_sheets
 
 BACKBONE = "backbone"
-
-Count = Annotated[int, Field(gt=0)]
 
 
 @stage(
@@ -30,29 +30,30 @@ Count = Annotated[int, Field(gt=0)]
     cost=2.0,
 )
 class AttentionEntropyConfig(StageConfig):
-    """Measure how broadly the CLS token attends: the entropy of its attention, by layer.
+    """Measure how broadly the CLS token attends: the entropy of its attention in nats, by layer.
 
-    Attributes:
-        encoders: stages with checkpoints, fine-tuned or not. The word ``backbone`` stands for the backbone before training.
-            Of separate towers the tower of passages is measured.
-        backbone: the backbone that training begins with.
-        texts: whether passages or whole documents are drawn.
-        number: texts that are drawn at random; fewer where there are not so many.
-        length: tokens that a text is cut to, [CLS] and [SEP] included.
-        min_length: tokens of the shortest text that is drawn; the entropy is at most the logarithm of the length.
-        chunk_tokens: padded tokens that are in memory together.
-        seed: of the texts, and of the weights of a backbone from scratch.
+    It is the mean over heads and texts (Gao and Callan 2021a, §5, figure 2). Of separate towers the tower of passages is
+    measured.
     """
 
     encoders: Annotated[list[str], Input("encoder", literal=(BACKBONE,)), Field(min_length=1)]
-    backbone: BackboneConfig
-    tokens: Annotated[str, Input("tokens")]
-    texts: Literal["passages", "documents"]
-    number: Annotated[int, Field(gt=0)]
-    length: Annotated[int, Field(ge=8)]
-    min_length: Annotated[int, Field(ge=2)]
-    chunk_tokens: Annotated[int, Field(gt=0)]
-    seed: Annotated[int, Field(ge=0)]
+    """stages with an encoder, tuned or not; the word backbone stands for the model that training begins with"""
+    backbone: Annotated[BackboneConfig, Recipe("backbone")]
+    """the group ``backbone``"""
+    tokens: Annotated[str, Input("tokens")] = "tokens"
+    """the stage with the tokens"""
+    texts: Literal["passages", "documents"] = "passages"
+    """what is drawn at random: passages (where documents are separate, theirs) or whole documents"""
+    number: Count = 1000
+    """texts that are drawn; fewer where there are not so many"""
+    length: Annotated[int, Ge(8)] = 128
+    """tokens that a text is cut to, [CLS] and [SEP] included"""
+    min_length: Annotated[int, Ge(2)] = 16
+    """tokens of the shortest text: the entropy is at most the logarithm of the length"""
+    chunk_tokens: Count = 16384
+    """padded tokens that are in memory together"""
+    seed: Seed
+    """of the texts, and of the weights of a backbone from scratch"""
 
     def work(self, read: Read) -> Work:
         """Estimate the work: each encoder reads the texts once."""
@@ -73,36 +74,37 @@ class AttentionEntropyConfig(StageConfig):
 
 @stage("audit_pairs", "audit_pairs:audit_pairs", version=1, makes="audit")
 class AuditPairsConfig(StageConfig):
-    """Ask annotators and BM25 whether the contexts of pre-training are related to their passages.
+    """Ask annotators, and without people BM25, whether the contexts of pre-training are related to their passages.
 
     The smaller of the two samples, ``pairs`` and ``proxy_pairs``, is the beginning of the larger.
-
-    Attributes:
-        passages: the stage with the passages.
-        queries: the stage with their queries; null audits pairs of passages alone.
-        pairs: pairs of each kind on the sheets, which annotators judge.
-        annotators: annotators of each pair; the majority decides.
-        groups: groups of annotators, each for its share of the pairs.
-        sheets: the filled sheets, as files or a folder; null writes empty sheets.
-        proxy_pairs: pairs of each kind that BM25 ranks; 0 = no ranks.
-        context_words: words of a context, from its beginning, that BM25 searches with.
-        k1, b, stopwords, stemmer: as of the stage bm25.
-        seed: of the choice and the order of pairs.
     """
 
-    passages: Annotated[str, Input("passages")]
-    queries: Annotated[str | None, Input("queries")]
-    pairs: Count
-    annotators: Count
-    groups: Count
-    sheets: Path | Annotated[list[Path], Field(min_length=1)] | None
-    proxy_pairs: Annotated[int, Field(ge=0)]
-    context_words: Count
-    k1: Annotated[float, Field(ge=0)]
-    b: Annotated[float, Field(ge=0, le=1)]
-    stopwords: str
-    stemmer: str
-    seed: Annotated[int, Field(ge=0)]
+    passages: Annotated[str, Input("passages")] = "passages"
+    """the stage with the passages"""
+    queries: Annotated[str | None, Input("queries")] = "queries"
+    """the stage with their queries; null: only pairs of passages"""
+    pairs: Count = 200
+    """pairs of each kind on the sheets for annotators"""
+    annotators: Count = 3
+    """annotators who judge each pair; the majority decides, a tie is low"""
+    groups: Count = 1
+    """groups of annotators, each for its share of the pairs; 2 in the paper's appendix, of six annotators"""
+    sheets: Path | Annotated[list[Path], Field(min_length=1)] | None = None
+    """the filled sheets, a folder or a list of files; null: write empty ones"""
+    proxy_pairs: CountOrZero = 2000
+    """pairs of each kind that BM25 ranks; fewer where there are fewer; 0: no ranks"""
+    context_words: Count = 256
+    """words of a context, from its beginning, that BM25 searches with"""
+    k1: Weight = 0.9
+    """saturation of term frequency, as in bm25"""
+    b: Share = 0.4
+    """strength of the length normalisation, as in bm25"""
+    stopwords: str = "english"
+    """english or none"""
+    stemmer: str = "porter"
+    """a Snowball algorithm, or none"""
+    seed: Seed
+    """of the choice of pairs and of their order"""
 
     def work(self, read: Read) -> Work:
         """Estimate the work of indexing the passages by their words and scoring ``proxy_pairs`` pairs of each kind."""
@@ -141,31 +143,30 @@ class AuditPairsConfig(StageConfig):
     together="shared_search",
 )
 class EvaluateConfig(StageConfig):
-    """Rank the passages for the queries of a split and measure the ranking.
+    """Rank the passages for the queries of a split and measure the ranking; added by itself for every row of the table.
 
     A passage that is the query itself, by its id and its text, is not ranked (``own_passages``).
-
-    Attributes:
-        index: the stage with the index, or an encoder, which is encoded first.
-        split: the split whose queries are ranked.
-        metrics: MRR@k, Recall@k, NDCG@k, Success@k, MAP and P@k; Hit@k where answers are known.
-        depth: passages ranked for each query; at least the largest cutoff of ``metrics``.
-        candidates: an index from whose best passages a few are drawn for each query. They are ranked with one positive
-            instead of all passages (Zhao et al., §4.1). Null ranks all passages.
-        candidates_number: passages that are drawn besides the positive.
-        candidates_depth: best passages of ``candidates`` that they are drawn from.
-        ignore_identical_ids: whether the id alone makes a passage the query itself, as in BEIR's own evaluation.
     """
 
     index: Annotated[str, Input("index")]
-    corpus: Annotated[str, Input("corpus")]
-    split: Split
-    metrics: Annotated[list[str], Field(min_length=1)]
-    depth: Annotated[int, Field(gt=0)]
-    candidates: Annotated[str | None, Input("index")]
-    candidates_number: Annotated[int, Field(gt=0)]
-    candidates_depth: Annotated[int, Field(gt=0)]
-    ignore_identical_ids: bool
+    """the stage with an index, or with an encoder, which is encoded first"""
+    corpus: Annotated[str, Input("corpus")] = "corpus"
+    """the stage with the collection"""
+    split: Annotated[Split, Recipe("table.split")]
+    """whose queries are ranked: train, dev, test, dl19 or dl20"""
+    metrics: Annotated[list[str], Field(min_length=1), Recipe("table.metrics")]
+    """MRR@k, Recall@k, NDCG@k, Success@k, MAP, P@k; Hit@k where answers are known"""
+    depth: Count = 1000
+    """passages ranked for each query; at least the largest k of ``metrics``"""
+    candidates: Annotated[str | None, Input("index")] = None
+    """a stage with an index: only a positive and passages drawn from its best are ranked (Zhao et al.); null: all
+    passages"""
+    candidates_number: Count = 99
+    """passages that are drawn besides the positive"""
+    candidates_depth: Count = 1000
+    """best passages of ``candidates`` that they are drawn from"""
+    ignore_identical_ids: bool = False
+    """what is the query itself is not ranked. false: the same id and text; true: the same id, as in BEIR's evaluation"""
 
     @field_validator("metrics")
     @classmethod
@@ -205,20 +206,22 @@ class EvaluateConfig(StageConfig):
     makes="evaluation",
 )
 class EvaluateSentencesConfig(StageConfig):
-    """Measure an encoder on a sentence task: Spearman's correlation for pairs, accuracy for triplets.
+    """Measure an encoder on a sentence task, for a row of the table.
 
-    Attributes:
-        encoder: the stage with any checkpoint; its longest input is that of its training.
-        sentences: the stage with the examples.
-        split: the split of the examples.
-        chunk_tokens: padded tokens that are in memory together.
+    Pairs are measured by Spearman's correlation of cosines and scores, triplets by accuracy. The longest input is that of
+    the encoder's training.
     """
 
     encoder: Annotated[str, Input("encoder")]
-    sentences: Annotated[str, Input("sentences")]
-    split: Split
-    precision: Literal["fp32", "bf16", "fp16"]
-    chunk_tokens: Annotated[int, Field(gt=0)]
+    """the stage with an encoder, tuned or not"""
+    sentences: Annotated[str, Input("sentences")] = "sentences"
+    """the stage with the examples"""
+    split: Annotated[Split, Recipe("table.split")]
+    """train, dev or test"""
+    precision: Precision
+    """fp32, bf16 or fp16"""
+    chunk_tokens: Count = 16384
+    """padded tokens that are in memory together"""
 
     def work(self, read: Read) -> Work:
         """Estimate the work of encoding every sentence of the split once."""

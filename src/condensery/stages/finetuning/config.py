@@ -5,22 +5,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+from annotated_types import Ge, Lt
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from condensery.losses.registry import check_loss, check_name, teaching
 from condensery.models.flops import T5_BASE, EncoderSize, Step
-from condensery.ranges import no_room
-from condensery.stages.base import Input, StageConfig
+from condensery.ranges import Count, CountOrZero, Positive, PositiveShare, Share, Weight, no_room
+from condensery.stages.base import Input, Operational, Precision, Seed, StageConfig
 from condensery.stages.checks import Split, check_checkpoint, missing_split
 from condensery.stages.pretraining.config import other_dimensions
 from condensery.stages.registry import stage
 from condensery.stages.training_config import (
     AROUND,
     CollectionConfig,
-    Count,
     EncoderStageConfig,
     OptimisedStageConfig,
-    Share,
     ValidatedConfig,
 )
 from condensery.stages.workload import QUESTION, Read, Sizes, Work, checkpoint_bytes, known, with_encoder
@@ -34,41 +33,38 @@ class AdaptiveConfig(StageConfig):
     """Keys of ``batching: adaptive``, which puts pairs into a batch that are hard to tell apart (Zhao et al., §3.2).
 
     ``Scheduler`` makes the batches: it starts from random pairs and swaps pairs as long as that makes the batch harder.
-
-    Attributes:
-        similarity: the measure of hardness: ``bm25``, or ``encoder`` as it is at the start of each epoch.
-            ``bm25_then_encoder`` takes BM25 in the first epoch and the encoder afterwards.
-        neighbours: passages of each query, and queries of each passage, that are looked at.
-        beam: 1 is the greedy search; a larger number takes the best of that many swaps in each step.
     """
 
-    similarity: Literal["bm25", "encoder", "bm25_then_encoder"]
-    neighbours: Annotated[int, Field(ge=1)]
-    beam: Annotated[int, Field(ge=1)]
+    similarity: Literal["bm25", "encoder", "bm25_then_encoder"] = "bm25_then_encoder"
+    """what is hard, by bm25, by the encoder at the start of each epoch, or bm25_then_encoder: BM25 in the first epoch"""
+    neighbours: Count = 100
+    """passages of each query, and queries of each passage, that are looked at; all others count as usual"""
+    beam: Count = 1
+    """1: greedy search; more: beam search, the best of so many swaps in a step"""
 
 
 class QueriesConfig(StageConfig):
-    """Shared keys: the queries that are trained on, and the sources of their negatives.
+    """Shared keys: the queries that are trained on, and the sources of their negatives."""
 
-    Attributes:
-        negatives: stages with negatives, whose lists are pooled.
-        negative_depths: for each source, how many of a query's best negatives enter the pool; null takes all.
-        negative_weights: for each source, its share of the draws, however deep it is; null treats every passage alike.
-        labels: stages with labels, whose queries are trained on besides the judged queries.
-        train_queries: how many queries are drawn with the seed; a smaller set lies inside every larger one. Null takes all.
-        leave_out_dev_passages: whether to leave out every training query that shares a relevant passage with a dev query.
-        negatives_per_query: hard negatives that are drawn from the pool each time a query is seen.
-    """
-
-    negatives: Annotated[list[str], Input("negatives")]
-    negative_depths: list[Count] | None
-    negative_weights: list[Annotated[float, Field(gt=0)]] | None
-    labels: Annotated[list[str], Input("labels")]
-    split: Split
-    train_queries: Count | None
-    leave_out_dev_passages: bool
-    negatives_per_query: Annotated[int, Field(ge=0)]
-    seed: Annotated[int, Field(ge=0)]
+    negatives: Annotated[list[str], Input("negatives")] = []
+    """stages with negatives (mine, read_negatives); their lists are pooled"""
+    negative_depths: list[Count] | None = None
+    """for each source of negatives, how many of a query's best are in the pool; null: all"""
+    negative_weights: list[Positive] | None = None
+    """for each source its share of the draws, however deep it is; null: every passage counts alike"""
+    labels: Annotated[list[str], Input("labels")] = []
+    """stages with labels (pseudo_label); their queries are trained on besides the judged ones"""
+    split: Split = "train"
+    """whose queries are trained on"""
+    train_queries: Count | None = None
+    """so many queries, drawn with the seed, a smaller set inside every larger one; null: all"""
+    leave_out_dev_passages: bool = False
+    """leave out each training query that shares a relevant passage with a dev query; dev then measures passages without
+    training queries"""
+    negatives_per_query: CountOrZero = 7
+    """hard negatives drawn from the pool each time a query is seen"""
+    seed: Seed
+    """of weights, dropout, order, masks and whatever else is drawn"""
 
     @field_validator("negative_depths", "negative_weights")
     @classmethod
@@ -93,34 +89,47 @@ class QueriesConfig(StageConfig):
 class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     """Train a bi-encoder on judged queries.
 
-    ``batch_size`` counts queries. Each query brings one positive and ``negatives_per_query`` hard negatives.
-
-    Attributes:
-        teacher: stages with the scores of a teacher. Of a pair that several of them have scored, the first score counts.
-        passages: an index whose passage vectors are frozen. Queries then get a tower of their own, the only part that is
-            trained. Null trains queries and passages.
-        text_queries: a stage with queries that were made from the passages. They are trained on besides the judged
-            queries, each with its own passage as positive.
-        text_batch_size: queries of ``text_queries`` per step, besides ``batch_size``.
-        shared_negatives: with ``passages``, how many passages of the whole collection are drawn anew in each step as
-            negatives of all queries.
-        mask_known_positives: whether another relevant passage in the batch, by judgement or by its text, is no negative.
-        temperature: divides the inner products.
+    Each query brings one positive and ``negatives_per_query`` hard negatives. With ``passages`` no passage is encoded,
+    and a hard negative costs an inner product; ``init`` must be the retriever of that index, or its tower of queries
+    trained before. Without ``text_queries`` most passages are positives of no query, and are learned to rank low.
     """
 
-    teacher: Annotated[list[str], Input("pair_scores")]
-    passages: Annotated[str | None, Input("index")]
-    text_queries: Annotated[str | None, Input("queries")]
-    text_batch_size: Count
-    shared_negatives: Annotated[int, Field(ge=0)]
-    towers: Literal["shared", "separate"]
-    query_length: Annotated[int, Field(ge=4)]
-    passage_length: Annotated[int, Field(ge=4)]
-    mask_known_positives: bool
-    temperature: Annotated[float, Field(gt=0)]
-    loss: str | dict[str, Any]
-    batching: Literal["random", "sequential", "adaptive"]
-    adaptive: AdaptiveConfig
+    teacher: Annotated[list[str], Input("pair_scores")] = []
+    """stages with a teacher's scores (score_pairs), for losses that learn from one; of a pair's scores the first counts"""
+    passages: Annotated[str | None, Input("index")] = None
+    """a stage with an index, or an encoder, whose passage vectors are frozen: only a tower of queries is trained
+    (ADORE). null: both are trained"""
+    text_queries: Annotated[str | None, Input("queries")] = None
+    """a stage that made queries of the passages; they are trained on too, each with its passage as positive. null:
+    judged queries alone"""
+    text_batch_size: Count = 48
+    """queries of ``text_queries`` in a step, besides ``batch_size``"""
+    shared_negatives: CountOrZero = 0
+    """with ``passages``: passages of the whole collection, drawn anew each step, that are negatives of all queries"""
+    towers: Literal["shared", "separate"] = "shared"
+    """one encoder for queries and passages, or separate"""
+    query_length: Annotated[int, Ge(4)] = 32
+    """tokens of the longest query, [CLS] and [SEP] included"""
+    passage_length: Annotated[int, Ge(4)] = 128
+    """tokens of the longest passage; with ``passages`` that index's own length counts"""
+    mask_known_positives: bool = True
+    """another relevant passage in the batch, by judgement or by its text, is no negative; false: it is, as in the
+    papers' code"""
+    temperature: Positive = 1.0
+    """divides the inner products"""
+    loss: str | dict[str, Any] = "info_nce"
+    """info_nce; margin_mse or kl, with a teacher; learning_to_rank; matryoshka. With options: {name: kl,
+    teacher_temperature: 2.0, contrast_weight: 0.5}"""
+    batching: Literal["random", "sequential", "adaptive"] = "random"
+    """which queries come together: random, sequential (as they stand) or adaptive (hard to tell apart, Zhao et al.)"""
+    adaptive: AdaptiveConfig = AdaptiveConfig()
+    """of ``batching``: adaptive"""
+    batch_size: Count = 8
+    """queries a step"""
+    epochs: Positive | None = 3
+    """passes over the queries"""
+    learning_rate: Positive = 5e-6
+    """the peak, of AdamW"""
 
     def lengths(self) -> dict[str, int]:
         """Return no lengths where the passages are frozen: the retriever's own lengths then count."""
@@ -178,34 +187,46 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     together=True,
 )
 class FinetuneGeneratorConfig(OptimisedStageConfig):
-    """Train a model that writes queries for passages, on the collection's own judged pairs.
+    """Train a model that writes queries for passages, on the collection's own judged pairs."""
 
-    ``batch_size`` counts pairs.
-
-    Attributes:
-        vectors: the stage whose token vectors initialise the token embeddings of a T5 from scratch; null draws noise.
-        model: hub name or folder of the sequence-to-sequence model to start from; null trains a T5 from scratch.
-        layers, hidden, heads, intermediate: sizes of a T5 from scratch.
-        prefix: text before each passage, here and when queries are generated.
-        max_input_tokens: tokens of prefix, title and passage; a longer input is cut.
-        max_tokens: tokens of a query; a longer query is cut.
-    """
-
-    corpus: Annotated[str, Input("corpus")]
-    tokenizer: Annotated[str, Input("tokenizer")]
-    vectors: Annotated[str | None, Input("token_vectors")]
-    split: Split
-    model: str | None
-    revision: str | None
-    layers: Count
-    hidden: Annotated[int, Field(ge=8)]
-    heads: Count
-    intermediate: Annotated[int, Field(ge=8)]
-    dropout: Annotated[float, Field(ge=0, lt=1)]
-    prefix: str
-    titles: bool
-    max_input_tokens: Annotated[int, Field(ge=8)]
-    max_tokens: Annotated[int, Field(ge=2)]
+    corpus: Annotated[str, Input("corpus")] = "corpus"
+    """the stage with the collection"""
+    tokenizer: Annotated[str, Input("tokenizer")] = "tokenizer"
+    """the stage with the tokenizer, which a model from scratch reads and writes with"""
+    vectors: Annotated[str | None, Input("token_vectors")] = None
+    """the stage token_vectors (or tokens: it is added), which a T5 from scratch begins with; null: with noise"""
+    split: Split = "train"
+    """whose positives are learnt"""
+    model: str | None = None
+    """hub name or folder of a sequence-to-sequence model to start from; null: a T5 from scratch of the sizes below"""
+    revision: str | None = None
+    """commit, tag or branch on the hub"""
+    layers: Count = 4
+    """layers of the encoder, and of the decoder (model: null)"""
+    hidden: Annotated[int, Ge(8)] = 256
+    """width of the hidden states (model: null)"""
+    heads: Count = 4
+    """attention heads of a layer (model: null)"""
+    intermediate: Annotated[int, Ge(8)] = 1024
+    """width of the feed-forward layers (model: null)"""
+    dropout: Annotated[float, Ge(0), Lt(1)] = 0.1
+    """of hidden states and attention"""
+    prefix: str = "text2query: "
+    """text before each passage, here and when queries are generated"""
+    titles: bool = True
+    """the title is read before the text, where passages have titles"""
+    max_input_tokens: Annotated[int, Ge(8)] = 384
+    """tokens of prefix, title and passage; a longer input is cut"""
+    max_tokens: Annotated[int, Ge(2)] = 64
+    """tokens of a query; a longer query is cut"""
+    batch_size: Count = 32
+    """pairs a step"""
+    chunk_tokens: Count | Literal["auto"] = 4096
+    """padded tokens, of passages and queries, that are in memory together"""
+    epochs: Positive | None = 3
+    """passes over the pairs"""
+    learning_rate: Positive = 1e-4
+    """the peak, of AdamW"""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -269,20 +290,24 @@ class FinetuneGeneratorConfig(OptimisedStageConfig):
     together=True,
 )
 class FinetuneSentencesConfig(EncoderStageConfig):
-    """Train a bi-encoder on a sentence task: pairs by regression on the cosine, triplets by a margin between distances.
+    """Train a bi-encoder on a sentence task: pairs by regression on the cosine, triplets by a margin between distances."""
 
-    ``batch_size`` counts pairs or triplets.
-
-    Attributes:
-        examples: how many pairs or triplets of the training set are trained on; null takes all.
-        length: tokens of the longest sentence, [CLS] and [SEP] included.
-        margin: how much nearer than the negative the positive of a triplet shall be.
-    """
-
-    sentences: Annotated[str, Input("sentences")]
-    examples: Count | None
-    length: Annotated[int, Field(ge=4)]
-    margin: Annotated[float, Field(gt=0)]
+    sentences: Annotated[str, Input("sentences")] = "sentences"
+    """the stage with the examples (read_sts, read_triplets, section_triplets)"""
+    examples: Count | None = None
+    """so many examples, drawn with the seed, a smaller set inside every larger one; null: all"""
+    length: Annotated[int, Ge(4)] = 128
+    """tokens of the longest sentence, [CLS] and [SEP] included"""
+    margin: Positive = 1.0
+    """how much nearer than the negative the positive of a triplet shall be"""
+    batch_size: Count = 16
+    """pairs or triplets a step"""
+    epochs: Positive | None = 4
+    """passes over the examples"""
+    learning_rate: Positive = 2e-5
+    """the peak, of AdamW (Adam, where ``weight_decay`` is 0)"""
+    weight_decay: Weight = 0.0
+    """of AdamW; biases and LayerNorm weights are not decayed"""
 
     def work(self, read: Read) -> Work:
         """Estimate the work of steps of ``batch_size`` examples, whose sentences are read one by one."""
@@ -298,23 +323,22 @@ class FinetuneSentencesConfig(EncoderStageConfig):
 
 
 class SampleConfig(CollectionConfig):
-    """Shared keys of the stages that measure retrievers by MRR@10 on a sample of queries and passages.
+    """Shared keys of the stages that measure retrievers by MRR@10 on a sample of queries and passages."""
 
-    Attributes:
-        queries: the stage with queries that were made from the text. The sample takes those of held-out passages.
-        by: the kind of queries: ``dev`` queries, or those of ``queries``; null takes both kinds.
-        bm25_weight: weight of BM25, which each retriever is joined with before it is measured; 0 measures it alone.
-        number: queries of each kind, at most.
-        passages: passages of each kind besides the relevant ones.
-    """
-
-    queries: Annotated[str | None, Input("queries")]
-    by: Literal["dev", "queries"] | None
-    bm25_weight: Annotated[float, Field(ge=0, lt=1)]
-    number: Count
-    passages: Annotated[int, Field(ge=0)]
-    precision: Literal["fp32", "bf16", "fp16"]
-    chunk_tokens: Count
+    queries: Annotated[str | None, Input("queries")] = None
+    """a stage that made queries of the text, to measure on held-out passages; a sentence is cut out of its passage"""
+    by: Literal["dev", "queries"] | None = None
+    """dev, or queries; null: both, where the collection has them"""
+    bm25_weight: Annotated[float, Ge(0), Lt(1)] = 0.0
+    """weight of BM25, which each retriever is joined with before it is measured; 0: alone"""
+    number: Count = 1000
+    """queries of each kind, at most"""
+    passages: CountOrZero = 500
+    """passages of each kind besides the relevant ones"""
+    precision: Precision
+    """fp32, bf16 or fp16"""
+    chunk_tokens: Count = 4096
+    """padded tokens that go through the encoder together"""
 
     def work(self, read: Read) -> Work:
         """Estimate the work of encoding the sample's passages; its queries are few in comparison."""
@@ -336,23 +360,22 @@ class SampleConfig(CollectionConfig):
 class KeepBestConfig(SampleConfig):
     """Keep the better of a start and the encoders trained from it, blended in several shares (WiSE-FT), by MRR@10.
 
-    The best trained candidate is kept if it is better than the start with p below ``level`` and not worse on dev queries.
-    Otherwise the start is kept.
-
-    Attributes:
-        start: the stage with the encoder that the training began with.
-        trained: the stages with encoders that were trained from it.
-        shares: shares of the trained weights that are tried; the rest of each candidate is the start's weights.
-        level: p of the best candidate against the start (paired randomisation test) below which it is kept; 1 = no test.
-        add_left_out_queries: whether fewer than ``number`` dev queries are filled up with training queries. These are the
-            queries that no stage of ``trained`` has read (``leave_out_dev_passages``).
+    The best trained candidate is kept if it is better than the start with p below ``level``, on dev queries and on
+    queries of held-out passages, and not worse on dev queries. Otherwise the start is kept.
     """
 
     start: Annotated[str, Input("encoder")]
+    """the stage with the encoder that the training began with"""
     trained: Annotated[list[str], Input("encoder"), Field(min_length=1)]
-    shares: Annotated[list[Share], Field(min_length=1)]
-    level: Annotated[float, Field(gt=0, le=1)]
-    add_left_out_queries: bool
+    """stages with encoders that were trained from it"""
+    shares: Annotated[list[Share], Field(min_length=1)] = [0.25, 0.5, 0.75, 1.0]
+    """shares of the trained weights that are tried; the rest is the start's"""
+    level: PositiveShare = 0.05
+    """p of the best against the start (paired randomisation test) below which it is kept, if it is not lower on dev; 1:
+    no test"""
+    add_left_out_queries: bool = False
+    """with fewer dev queries than ``number``, add the training queries that leave_out_dev_passages has left out of
+    training"""
 
     @field_validator("shares")
     @classmethod
@@ -393,19 +416,30 @@ class KeepBestConfig(SampleConfig):
 class TrainCrossEncoderConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     """Train a cross-encoder, which reads a query and a passage together and gives the pair one score.
 
-    ``batch_size`` counts queries. Each query brings one positive and ``negatives_per_query`` negatives.
-
-    Attributes:
-        query_length: tokens of the longest query, [CLS] and [SEP] included.
-        length: tokens of the longest pair; the passage is cut to the room that the query leaves.
-        loss: ``pointwise`` judges every pair by itself, as denoise and pseudo_label need. ``listwise`` tells the positive
-            among the query's passages.
+    Each query brings one positive and ``negatives_per_query`` negatives; without ``negatives`` these are drawn from the
+    collection. Validation is MRR@10 among a positive and nine passages that BM25 finds in the sample. The stages rerank,
+    denoise and pseudo_label use the cross-encoder.
     """
 
-    negatives_per_query: Annotated[int, Field(gt=0)]
-    query_length: Annotated[int, Field(ge=4)]
-    length: Annotated[int, Field(ge=8)]
-    loss: Literal["pointwise", "listwise"]
+    negatives_per_query: Count = 4
+    """negatives drawn each time a query is seen"""
+    query_length: Annotated[int, Ge(4)] = 32
+    """tokens of the longest query, [CLS] and [SEP] included"""
+    length: Annotated[int, Ge(8)] = 160
+    """tokens of the longest row, query and passage; the passage is cut to the room that the query leaves"""
+    loss: Literal["pointwise", "listwise"] = "pointwise"
+    """pointwise: every pair for itself, as denoise and pseudo_label need it; listwise: the positive among the query's
+    passages"""
+    batch_size: Count = 16
+    """queries a step"""
+    chunk_tokens: Count | Literal["auto"] = 4096
+    """padded tokens that are in memory together, whole queries; a larger batch is accumulated"""
+    validation_queries: Annotated[CountOrZero, Operational()] = 100
+    """dev queries in the sample; 0: no validation"""
+    epochs: Positive | None = 2
+    """passes over the queries"""
+    learning_rate: Positive = 2e-5
+    """the peak, of AdamW"""
 
     def work(self, read: Read) -> Work:
         """Estimate the work of steps of pairs, each a query and a passage that are read together."""
@@ -421,13 +455,13 @@ class TrainCrossEncoderConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig
 
 @stage("validate", "validate:validate", version=1, makes="validation", cost=2.0)
 class ValidateConfig(SampleConfig):
-    """Measure one retriever by MRR@10 on the sample; checkpoints are chosen by this value.
+    """Measure one retriever by MRR@10, on dev queries and on queries of passages that are held out.
 
-    Attributes:
-        retriever: the stage with the encoder.
+    Of several checkpoints one is chosen by it (``choose``).
     """
 
     retriever: Annotated[str, Input("encoder")]
+    """the stage with the encoder"""
 
 
 def training_work(

@@ -4,19 +4,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import Field, model_validator
+from annotated_types import Ge, Le
+from pydantic import model_validator
 
 from condensery.models.checkpoints.config import BackboneConfig
 from condensery.models.flops import Step
-from condensery.stages.base import Input, StageConfig
+from condensery.ranges import Count, CountOrZero, Positive, PositiveShare, Share, Weight
+from condensery.stages.base import Input, Recipe, Seed, StageConfig
 from condensery.stages.checks import check_checkpoint, check_length, check_no_retriever
 from condensery.stages.registry import stage
 from condensery.stages.training_config import (
     CollectionConfig,
-    Count,
     EncoderStageConfig,
     OptimisedStageConfig,
-    Share,
     ValidatedConfig,
 )
 from condensery.stages.workload import (
@@ -32,19 +32,13 @@ from condensery.stages.workload import (
     with_encoder,
 )
 
-Rate = Annotated[float, Field(gt=0, le=1)]
-
-Length = Annotated[int, Field(ge=8)]
+Length = Annotated[int, Ge(8)]
 
 FILLED = 0.9  # share of a span's length that whole sentences fill
 
 QUERY = 11.0  # mean tokens of a query that was made for a passage
 
-Temperature = Annotated[float, Field(gt=0)]
-
 SENTENCE = 30.0  # mean tokens of a query that is a sentence
-
-Amount = Annotated[float, Field(ge=0)]
 
 
 class Texts(NamedTuple):
@@ -62,19 +56,22 @@ class Texts(NamedTuple):
 
 
 class SpanConfig(StageConfig):
-    """Shared keys of the stages that pre-train on spans of text.
+    """Shared keys of the stages that pre-train on spans of text."""
 
-    Attributes:
-        spans: whether spans end with ``sentences`` or are plain ``windows`` of tokens.
-        length: tokens of the longest span, [CLS] and [SEP] included.
-        short_probability: share of the spans that aim at a shorter length (spans: sentences).
-        min_length: tokens of the shortest span.
-    """
-
-    spans: Literal["sentences", "windows"]
-    length: Length
-    short_probability: Share
-    min_length: Count
+    spans: Literal["sentences", "windows"] = "sentences"
+    """sentences: packed to the length, as the papers' scripts do; windows: cut anywhere"""
+    length: Length = 128
+    """tokens of the longest span, [CLS] and [SEP] included"""
+    short_probability: Share = 0.1
+    """share of the spans that aim at a shorter length (spans: sentences)"""
+    min_length: Count = 16
+    """tokens of the shortest span; a document needs twice that"""
+    epochs: Positive | None = 8
+    """passes over the collection"""
+    init: Annotated[str, Input("encoder", literal=("backbone",))] = "backbone"
+    """backbone, or a stage with an encoder to start from"""
+    learning_rate: Positive = 1e-4
+    """the peak, of AdamW"""
 
     def work(self: Any, read: Read) -> Work:  # Any: another base class of the stage has the encoder's keys
         """Estimate the work of training steps of the objective on the backbone."""
@@ -108,17 +105,14 @@ class SpanConfig(StageConfig):
 
 
 class MaskingConfig(StageConfig):
-    """Shared keys of masked language modelling (MLM).
+    """Shared keys of masked language modelling (MLM)."""
 
-    Attributes:
-        mask_rate: share of the tokens that is predicted.
-        whole_word: whether whole words are masked, or single tokens.
-        mlm_weight: weight of the MLM losses.
-    """
-
-    mask_rate: Rate
-    whole_word: bool
-    mlm_weight: Annotated[float, Field(ge=0)]
+    mask_rate: PositiveShare = 0.15
+    """share of the tokens that is masked and predicted"""
+    whole_word: bool = True
+    """mask whole words; false: single tokens"""
+    mlm_weight: Weight = 1.0
+    """weight of the MLM losses, but the decoder's; 2 is what the released code of Condenser amounts to (gradient cache)"""
 
     def identity(self: Any) -> list[str]:
         """Return the same strings as ``EncoderStageConfig.identity``.
@@ -132,17 +126,14 @@ class MaskingConfig(StageConfig):
 
 
 class HeadConfig(StageConfig):
-    """Shared keys of the Condenser head.
+    """Shared keys of the Condenser head."""
 
-    Attributes:
-        head_layers: transformer layers in the head; 0 = no head.
-        skip_from: the backbone layer whose token states the head reads; null = half of the backbone's layers.
-        late_mlm: whether the backbone's last layer is also trained to fill in the masked tokens.
-    """
-
-    head_layers: Annotated[int, Field(ge=0)]
-    skip_from: Annotated[int, Field(ge=0)] | None
-    late_mlm: bool
+    head_layers: CountOrZero = 2
+    """transformer layers in the head; 0: no head"""
+    skip_from: CountOrZero | None = None
+    """the backbone layer whose token states the head reads; null: half of the layers"""
+    late_mlm: bool = True
+    """also train the last layer of the backbone to fill in the masked tokens"""
 
     def head(self) -> dict[str, Any]:
         """Return the fields of ``Step`` that describe the head."""
@@ -150,21 +141,18 @@ class HeadConfig(StageConfig):
 
 
 class PairConfig(SpanConfig, OptimisedStageConfig):
-    """Shared keys of the stages that pre-train on pairs: two spans of a text, or a passage and one of its queries.
+    """Shared keys of the stages that pre-train on pairs: two spans of a text, or a passage and one of its queries."""
 
-    Attributes:
-        pairs_within: without ``queries``, whether the spans of a pair come from one document or from one passage.
-        queries: the stage that made queries; pairs are then a passage and one of its queries. Null takes two spans.
-        query_length: tokens of the longest query, [CLS] and [SEP] included.
-        candidates: how many of a passage's queries are drawn from, one in each step.
-        mixed_context: with ``queries``, the probability that a step pairs passages of a document instead.
-    """
-
-    pairs_within: Literal["document", "passage"]
-    queries: Annotated[str | None, Input("queries")]
-    query_length: Length
-    candidates: Count
-    mixed_context: Share
+    pairs_within: Literal["document", "passage"] = "document"
+    """without ``queries``: the two spans of a pair are of one document, or of one passage (a text of it)"""
+    queries: Annotated[str | None, Input("queries")] = None
+    """a stage that made queries: pairs are a passage and one of its queries; null: two spans of a document"""
+    query_length: Length = 64
+    """tokens of the longest query, [CLS] and [SEP] included"""
+    candidates: Count = 5
+    """how many of a passage's queries are drawn from, one a step"""
+    mixed_context: Share = 0.0
+    """with ``queries``: probability that a step pairs passages of a document instead; 0.5 in Wu et al. 2023"""
 
     @model_validator(mode="after")
     def _mixed_needs_queries(self) -> Self:
@@ -189,17 +177,20 @@ class PairConfig(SpanConfig, OptimisedStageConfig):
 
 
 class DecoderConfig(StageConfig):
-    """Shared keys of the decoder of a masked auto-encoder.
+    """Shared keys of the decoder of a masked auto-encoder."""
 
-    Attributes:
-        decoder_layers: transformer layers in the decoder.
-        decoder_init: the decoder's first weights: ``random``, or ``last`` for copies of the backbone's last layers.
-        decoder_mask_rate: share of the tokens that is masked for the decoder.
-    """
-
-    decoder_layers: Count
-    decoder_init: Literal["random", "last"]
-    decoder_mask_rate: Rate
+    decoder_layers: Count = 2
+    """transformer layers in the decoder"""
+    decoder_init: Literal["random", "last"] = "random"
+    """the decoder's first weights: random, or last: those of the backbone's last layers"""
+    decoder_mask_rate: PositiveShare
+    """share of the tokens that the decoder does not see"""
+    length: Length = 144
+    """tokens of the longest span, [CLS] and [SEP] included"""
+    short_probability: Share = 0.0
+    """share of the spans that aim at a shorter length (spans: sentences)"""
+    mask_rate: PositiveShare = 0.3
+    """share of the encoder's tokens that is masked and predicted"""
 
     def decoding(self, encoder: float, decoder: float) -> dict[str, Any]:
         """Return the fields of ``Step`` that describe the decoder.
@@ -213,6 +204,9 @@ class DecoderConfig(StageConfig):
 class PretrainMlmConfig(MaskingConfig, SpanConfig, ValidatedConfig, EncoderStageConfig):
     """Pre-train by masked language modelling on spans: the baseline."""
 
+    batch_size: Count = 1024
+    """spans a step"""
+
     def objective(self) -> dict[str, Any]:
         """Return the fields of ``Step``: a share ``mask_rate`` of the tokens is predicted."""
         return {"predicted": self.mask_rate}
@@ -222,6 +216,9 @@ class PretrainMlmConfig(MaskingConfig, SpanConfig, ValidatedConfig, EncoderStage
 class PretrainCondenserConfig(HeadConfig, MaskingConfig, SpanConfig, ValidatedConfig, EncoderStageConfig):
     """Pre-train a Condenser (Gao and Callan 2021a): MLM on spans through a head that needs the late CLS state."""
 
+    batch_size: Count = 1024
+    """spans a step"""
+
     def objective(self) -> dict[str, Any]:
         """Return the fields of ``Step``: the head predicts, and with ``late_mlm`` the backbone does too."""
         return {"predicted": self.mask_rate, **self.head()}
@@ -229,17 +226,17 @@ class PretrainCondenserConfig(HeadConfig, MaskingConfig, SpanConfig, ValidatedCo
 
 @stage("pretrain_cocondenser", "pretrain:pretrain_cocondenser", version=4, makes="encoder", cost=30.0, together=True)
 class PretrainCoCondenserConfig(PairConfig, HeadConfig, MaskingConfig, ValidatedConfig, EncoderStageConfig):
-    """Pre-train a coCondenser (Gao and Callan 2021b): Condenser and the contrast of pairs.
+    """Pre-train a coCondenser (Gao and Callan 2021b): Condenser and the contrast of two spans of each document.
 
-    With ``queries`` it is query-as-context pre-training (Wu et al. 2023).
-
-    Attributes:
-        temperature: divides the inner products of the contrast.
-        contrast_weight: weight of the contrast against MLM.
+    With ``queries`` it is query-as-context (Wu et al. 2023): the contrast of a passage and a query that was made for it.
     """
 
-    temperature: Annotated[float, Field(gt=0)]
-    contrast_weight: Annotated[float, Field(ge=0)]
+    temperature: Positive = 1.0
+    """divides the inner products of the contrast"""
+    contrast_weight: Weight = 1.0
+    """weight of the contrast against MLM"""
+    batch_size: Count = 2000
+    """documents (passages, with ``queries``) a step, two texts each"""
 
     def objective(self) -> dict[str, Any]:
         """Return the fields of ``Step``: those of the head, and the contrast."""
@@ -248,16 +245,25 @@ class PretrainCoCondenserConfig(PairConfig, HeadConfig, MaskingConfig, Validated
 
 @stage("pretrain_cotmae", "pretrain:pretrain_cotmae", version=1, makes="encoder", cost=30.0, together=True)
 class PretrainCotmaeConfig(DecoderConfig, PairConfig, MaskingConfig, ValidatedConfig, EncoderStageConfig):
-    """Pre-train by CoT-MAE (Wu et al. 2022): the decoder reads the other text of the pair.
+    """Pre-train by CoT-MAE (Wu et al. 2022): a shallow decoder fills in one text of a pair from the other's vector.
 
-    Attributes:
-        decoder: ``masked`` fills in masked tokens, as in the paper. ``causal`` predicts the next token, as in the released
-            code.
-        both_directions: whether each text is the context of the other. False: only the second is the context of the first.
+    Pairs are two spans of a document, or with ``queries`` a passage and a query that was made for it.
     """
 
-    decoder: Literal["masked", "causal"]
-    both_directions: bool
+    decoder: Literal["masked", "causal"] = "masked"
+    """masked: it fills in masked tokens (the paper); causal: it predicts the next token (the released code)"""
+    both_directions: bool = True
+    """each text is the context of the other; false: only the second (the query) is the context of the first"""
+    decoder_mask_rate: PositiveShare = 0.45
+    """share of the context's tokens that a masked decoder predicts"""
+    batch_size: Count = 8192
+    """pairs a step; 16,384 texts with both directions"""
+    steps: Count | None = 50000
+    """optimisation steps; give this, ``epochs`` or ``token_budget``, and set the other two to null"""
+    epochs: Positive | None = None
+    """passes over the collection"""
+    learning_rate: Positive = 4e-4
+    """the peak, of AdamW"""
 
     def objective(self) -> dict[str, Any]:
         """Return the fields of ``Step``; a causal decoder predicts every token."""
@@ -266,14 +272,16 @@ class PretrainCotmaeConfig(DecoderConfig, PairConfig, MaskingConfig, ValidatedCo
 
 @stage("pretrain_retromae", "pretrain:pretrain_retromae", version=1, makes="encoder", cost=25.0, together=True)
 class PretrainRetromaeConfig(DecoderConfig, MaskingConfig, SpanConfig, ValidatedConfig, EncoderStageConfig):
-    """Pre-train by RetroMAE (Xiao et al. 2022): the decoder reads the same text as the encoder.
+    """Pre-train by RetroMAE (Xiao et al. 2022): a one-layer decoder fills in the text itself from its vector."""
 
-    Attributes:
-        decoder: ``enhanced``, with one layer, predicts every token, each from another sample of tokens. ``masked`` is the
-            decoder of CoT-MAE.
-    """
-
-    decoder: Literal["enhanced", "masked"]
+    decoder: Literal["enhanced", "masked"] = "enhanced"
+    """enhanced: every token is predicted, each from another sample of tokens; masked: as CoT-MAE's"""
+    decoder_layers: Count = 1
+    """transformer layers in the decoder; an enhanced one has one"""
+    decoder_mask_rate: PositiveShare = 0.5
+    """share of the tokens that the decoder does not see"""
+    batch_size: Count = 256
+    """spans a step"""
 
     def objective(self) -> dict[str, Any]:
         """Return the fields of ``Step``; an enhanced decoder predicts every token."""
@@ -290,17 +298,16 @@ class PretrainRetromaeConfig(DecoderConfig, MaskingConfig, SpanConfig, Validated
 
 @stage("pretrain_ict", "pretrain:pretrain_ict", version=1, makes="encoder", cost=20.0, together=True)
 class PretrainIctConfig(SpanConfig, ValidatedConfig, EncoderStageConfig):
-    """Pre-train by the inverse cloze task (Lee et al. 2019): a sentence finds the passage that it was taken from.
+    """Pre-train by the inverse cloze task (Lee et al. 2019): a sentence finds the passage that it was taken from."""
 
-    Attributes:
-        query_length: tokens of the longest sentence, [CLS] and [SEP] included.
-        keep_sentence: probability that the sentence stays in its passage.
-        temperature: divides the inner products.
-    """
-
-    query_length: Length
-    keep_sentence: Share
-    temperature: Annotated[float, Field(gt=0)]
+    query_length: Length = 64
+    """tokens of the longest sentence, [CLS] and [SEP] included"""
+    keep_sentence: Share = 0.0
+    """probability that the sentence stays in its passage; 0.1 in Lee et al."""
+    temperature: Positive = 1.0
+    """divides the inner products"""
+    batch_size: Count = 4096
+    """passages a step, one sentence each"""
 
     def objective(self) -> dict[str, Any]:
         """Return the fields of ``Step``: the contrast."""
@@ -314,15 +321,25 @@ class PretrainIctConfig(SpanConfig, ValidatedConfig, EncoderStageConfig):
 
 @stage("pretrain_contrastive", "pretrain:pretrain_contrastive", version=1, makes="encoder", cost=20.0, together=True)
 class PretrainContrastiveConfig(PairConfig, ValidatedConfig, EncoderStageConfig):
-    """Pre-train a released retriever by the contrast of coCondenser's pairs, in the retriever's own vectors.
+    """Pre-train a released retriever by contrast, in the vectors that it is searched with.
 
-    Attributes:
-        temperature: divides the inner products of the contrast.
-        learn_temperature: whether training begins with this temperature and learns it.
+    These have its pooling, normalisation and prefixes. Pairs are those of coCondenser: two spans of a document, or with
+    ``queries`` a passage and one of its queries.
     """
 
-    temperature: Annotated[float, Field(gt=0)]
-    learn_temperature: bool
+    temperature: Positive = 0.05
+    """divides the inner products of the contrast; for cosines .01 to .1"""
+    learn_temperature: bool = False
+    """begin with this temperature and learn it"""
+    batch_size: Count = 64
+    """documents (passages, with ``queries``) a step, two texts each"""
+    steps: Count | None = 150
+    """optimisation steps, a few minutes on a CPU; give this, ``epochs`` or ``token_budget``, and set the other two to
+    null"""
+    epochs: Positive | None = None
+    """passes over the collection"""
+    learning_rate: Positive = 2e-5
+    """the peak, of AdamW; 1e-5 to 5e-5 leave a released retriever what it knows"""
 
     def objective(self) -> dict[str, Any]:
         """Return the fields of ``Step``: the contrast."""
@@ -337,30 +354,39 @@ class PretrainContrastiveConfig(PairConfig, ValidatedConfig, EncoderStageConfig)
     cost=10.0,
 )
 class DistilRankingConfig(CollectionConfig, OptimisedStageConfig):
-    """Train the tower of queries to rank as a better ranking does, without judgements; the passage vectors stay.
+    """Train the tower of queries to rank as a better ranking does, such as its own joined with BM25.
 
-    Attributes:
-        student: the stage with the retriever's index.
-        teacher: an index that ranks better, such as BM25 and the student joined.
-        cross_encoders: stages with cross-encoders, which score the teacher's passages in its place (GPL: Wang et al. 2022).
-            The mean of several counts.
-        queries: the stage that made queries from the text.
-        number: queries that are trained on, at most.
-        depth: passages that the teacher ranks for each query.
-        query_length: tokens of the longest query while training; the retriever's own length counts where it is shorter.
-        temperature: divides the inner products.
-        teacher_temperature: divides the teacher's scores, which are scaled to [0, 1].
+    Nothing is judged: the queries are those of a stage that made them of the text. The vectors of the passages stay.
     """
 
     student: Annotated[str, Input("index")]
+    """the retriever: a stage with its vectors, or with an encoder, which is encoded first"""
     teacher: Annotated[str, Input("index")]
-    cross_encoders: Annotated[list[str], Input("cross_encoder")]
-    queries: Annotated[str, Input("queries")]
-    number: Count
-    depth: Count
-    query_length: Annotated[int, Field(ge=8)]
-    temperature: Temperature
-    teacher_temperature: Temperature
+    """a stage with an index that ranks better, such as BM25 and the student joined"""
+    cross_encoders: Annotated[list[str], Input("cross_encoder")] = []
+    """stages with cross-encoders, which score what the teacher ranks in its place (GPL: Wang et al. 2022); the mean of
+    several counts"""
+    queries: Annotated[str, Input("queries")] = "queries"
+    """the stage that made queries of the text; about 500 passages (10 to 30 %) are held out for keep_best"""
+    number: Count = 4096
+    """queries that are trained on, at most; the teacher is asked each once"""
+    depth: Count = 100
+    """passages that the teacher ranks for each query"""
+    query_length: Annotated[int, Ge(8)] = 64
+    """tokens of the longest query while training, [CLS] and [SEP] included; at most that of the retriever"""
+    temperature: Positive = 0.05
+    """divides the inner products; for cosines .01 to .1"""
+    teacher_temperature: Positive = 0.05
+    """divides the teacher's scores, which are scaled to [0, 1]"""
+    batch_size: Count = 64
+    """queries a step"""
+    chunk_tokens: Count | Literal["auto"] = 4096
+    """padded tokens that are in memory together; a larger batch is accumulated"""
+    steps: Count | None = 100
+    """optimisation steps, a few minutes on a CPU; give this, ``epochs`` or ``token_budget``, and set the other two to
+    null"""
+    learning_rate: Positive = 5e-5
+    """the peak, of AdamW"""
 
     def lengths(self) -> dict[str, int]:
         """Return no lengths: the retriever's own length counts where it is shorter, so none can be too long."""
@@ -404,17 +430,17 @@ class DistilRankingConfig(CollectionConfig, OptimisedStageConfig):
 class TokenVectorsConfig(StageConfig):
     """Compute token vectors by truncated SVD of the positive pointwise mutual information (PMI) of tokens.
 
-    Attributes:
-        tokens: the stage with the tokens, whose documents are counted.
-        dim: dimensions that are kept.
-        window: two tokens count as neighbours within this many tokens; nearer ones count more (1 / distance).
-        smoothing: the power to which the counts of context tokens are raised in the PMI; 1 = no smoothing.
+    The stage is added by itself where a warm start needs it.
     """
 
-    tokens: Annotated[str, Input("tokens")]
-    dim: Annotated[int, Field(ge=1)]
-    window: Annotated[int, Field(ge=1, le=40)]
-    smoothing: Annotated[float, Field(gt=0, le=1)]
+    tokens: Annotated[str, Input("tokens")] = "tokens"
+    """the stage with the tokens, whose documents are counted"""
+    dim: Annotated[Count, Recipe("backbone.hidden")]
+    """dimensions that are kept; those of the backbone that shall begin with them"""
+    window: Annotated[int, Ge(1), Le(40)] = 10
+    """two tokens of a document are neighbours within so many tokens; nearer ones count more (1 / distance)"""
+    smoothing: PositiveShare = 0.75
+    """power of the counts of the context tokens; 1: no smoothing"""
 
     def work(self, read: Read) -> Work:
         """Estimate the work of counting pairs of neighbouring tokens and of the SVD of their matrix."""
@@ -426,30 +452,32 @@ class TokenVectorsConfig(StageConfig):
 class WarmStartConfig(StageConfig):
     """Make an encoder from the co-occurrences of a collection's tokens, without training.
 
-    A backbone with a name is trained already and is taken as it is.
-
-    Attributes:
-        vectors: the stage whose token vectors initialise the token embeddings; null draws noise.
-        length: tokens of the longest text, for a stage that searches with the encoder as it is.
-        unigram_bias: whether the bias of the vocabulary projection starts at the log frequencies of the tokens.
-        near_identity: multiple of the identity matrix that value and output projections of attention start with; 0 = none.
-        random_share: share of the random weights of these projections that stays beside the identity.
-        rare_tokens: how strongly the first layer prefers rare tokens; 0 = no preference.
-        position_scale: factor of the position and type embeddings.
-        seed: of the random weights.
+    Models that are pre-trained from nothing start there. A backbone with a name (backbone=bert_base) is trained already
+    and is taken as it is.
     """
 
-    tokenizer: Annotated[str, Input("tokenizer")]
-    tokens: Annotated[str, Input("tokens")]
-    vectors: Annotated[str | None, Input("token_vectors")]
-    backbone: BackboneConfig
-    length: Annotated[int, Field(ge=8)]
-    unigram_bias: bool
-    near_identity: Amount
-    random_share: Amount
-    rare_tokens: Amount
-    position_scale: Amount
-    seed: Annotated[int, Field(ge=0)]
+    tokenizer: Annotated[str, Input("tokenizer")] = "tokenizer"
+    """the stage with the tokenizer, saved beside the weights"""
+    tokens: Annotated[str, Input("tokens")] = "tokens"
+    """the stage with the tokens, which are counted"""
+    vectors: Annotated[str | None, Input("token_vectors"), Recipe(".tokens")]
+    """the stage token_vectors (or tokens: it is added), which the token embeddings begin with; null: with noise"""
+    backbone: Annotated[BackboneConfig, Recipe("backbone")]
+    """the group ``backbone``"""
+    length: Annotated[int, Ge(8)] = 128
+    """tokens of the longest text, for a stage that searches with the encoder as it is"""
+    unigram_bias: bool = True
+    """the bias of the vocabulary projection begins with the log frequencies of the tokens"""
+    near_identity: Weight = 1.0
+    """value and output projections of attention begin with so many times the identity; 0: with noise alone"""
+    random_share: Weight = 0.3
+    """share of the random weights of these projections that stays beside the identity"""
+    rare_tokens: Weight = 0.5
+    """how strongly the first layer attends to rare tokens rather than to frequent ones; 0: not at all"""
+    position_scale: Weight = 0.1
+    """factor of the position and type embeddings"""
+    seed: Seed
+    """of the random weights"""
 
     @model_validator(mode="after")
     def _fits_the_backbone(self) -> Self:

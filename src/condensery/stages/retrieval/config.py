@@ -5,19 +5,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
+from annotated_types import Ge
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from condensery.errors import UserError
 from condensery.evaluation.names import split_metric
 from condensery.models.checkpoints.metadata import longest_inputs, vector_settings
 from condensery.models.flops import Step
-from condensery.models.vectors import VectorConfig
-from condensery.ranges import no_room
+from condensery.models.vectors import Pooling, VectorConfig
+from condensery.ranges import Count, CountOrZero, Finite, Positive, PositiveShare, Share, Weight, no_room
 from condensery.retrieval.analyser import check_stemmer, check_stopwords
-from condensery.stages.base import Input, Operational, StageConfig
+from condensery.stages.base import Input, Operational, Precision, Recipe, Seed, StageConfig
 from condensery.stages.checks import Split, missing_split, not_encoded, unmeasurable
 from condensery.stages.registry import stage
-from condensery.stages.training_config import Count, Share
 from condensery.stages.workload import (
     QUESTION,
     Read,
@@ -45,23 +45,23 @@ POINTS = 2_000  # most points of a grid of weights: enough for steps of 0.1 and 
 
 RULES = ("below_share", "below_margin", "below_score")
 
-Length = Annotated[int, Field(ge=4)]
+Length = Annotated[int, Ge(4)]
 
 
 class ScoringStageConfig(StageConfig):
-    """Shared keys of the stages that score pairs of a query and a passage with cross-encoders.
-
-    Attributes:
-        cross_encoders: stages with cross-encoders. Several are an ensemble: a pair's score is the mean of their scores.
-        chunk_tokens: padded tokens that go through a cross-encoder together.
-        shard_size: queries per file of finished work; a restart keeps whole files.
-    """
+    """Shared keys of the stages that score pairs of a query and a passage with cross-encoders."""
 
     cross_encoders: Annotated[list[str], Input("cross_encoder"), Field(min_length=1)]
-    corpus: Annotated[str, Input("corpus")]
-    precision: Literal["fp32", "bf16", "fp16"]
-    chunk_tokens: Annotated[int, Field(gt=0)]
-    shard_size: Annotated[int, Field(gt=0), Operational()]
+    """stages with cross-encoders (train_cross_encoder); of several the mean of their logits counts"""
+    corpus: Annotated[str, Input("corpus")] = "corpus"
+    """the stage with the collection"""
+    precision: Precision
+    """of cross-encoders: fp32, bf16 or fp16"""
+    chunk_tokens: Count = 8192
+    """padded tokens that go through a cross-encoder together"""
+    shard_size: Annotated[Count, Operational()] = 200
+    """queries that cross-encoders have read, in a file of finished work; devices share the files, and a restart keeps whole
+    ones"""
 
     def scoring(self, read: Read, queries: float | None, depth: int) -> Work:
         """Return the work of searching the ``depth`` best passages of ``queries`` queries and scoring them.
@@ -83,15 +83,15 @@ class ScoringStageConfig(StageConfig):
 class RerankConfig(ScoringStageConfig):
     """Put the best passages of a retriever into the order that cross-encoders give them.
 
-    Attributes:
-        retriever: the stage with the index, or an encoder, which is encoded first.
-        split: the split whose queries are reranked; no other query can be searched for.
-        depth: passages reranked per query. A passage that the retriever ranks deeper is not found any more.
+    It makes an index, so it may be a row of the table.
     """
 
     retriever: Annotated[str, Input("index")]
-    split: Split
-    depth: Annotated[int, Field(gt=0)]
+    """the stage with an index, or with an encoder, which is encoded first"""
+    split: Annotated[Split, Recipe("table.split")]
+    """whose queries are reranked; no others can be searched for"""
+    depth: Count = 100
+    """passages reranked for each query; no deeper one is found, so metrics beyond it do not rise"""
 
     def work(self, read: Read) -> Work:
         """Estimate the work: the ``depth`` best passages of each query are searched and read by every cross-encoder."""
@@ -116,31 +116,31 @@ class ScorePairsConfig(ScoringStageConfig):
 
     The scored passages are the positives of each query and the best of each source of ``negatives``. A pair's score is the
     weighted mean over all ``cross_encoders`` and ``retrievers``. ``file`` replaces them: it has the pairs and their scores.
-
-    Attributes:
-        cross_encoders: stages with cross-encoders, whose logits count.
-        retrievers: stages with an index, or with an encoder, which is encoded first.
-        file: a TREC run, or .jsonl with query_id, passage_ids and scores; plain or .gz.
-        negatives: stages with negatives, which are scored besides the positives.
-        labels: stages with labels; their queries and positives are scored besides the judged ones.
-        split: the split whose queries are scored.
-        train_queries: how many queries are drawn, as finetune draws them with the same seed; null takes all.
-        depth: how many of a query's best negatives of each source are scored; null takes all.
-        weights: the share of each scorer in the mean, cross-encoders first; null weighs all alike.
-        scaling: ``none`` keeps the scores. ``min_max`` scales a scorer's scores of a query to [0, 1] before the mean.
     """
 
-    cross_encoders: Annotated[list[str], Input("cross_encoder")]
-    retrievers: Annotated[list[str], Input("index")]
-    file: Annotated[Path | None, Operational()]  # its content enters the id, its path does not
-    negatives: Annotated[list[str], Input("negatives")]
-    labels: Annotated[list[str], Input("labels")]
-    split: Split
-    train_queries: Count | None
-    depth: Count | None
-    weights: list[Annotated[float, Field(gt=0)]] | None
-    scaling: Literal["none", "min_max"]
-    seed: Annotated[int, Field(ge=0)]
+    cross_encoders: Annotated[list[str], Input("cross_encoder")] = []
+    """stages with cross-encoders (train_cross_encoder), whose logits count"""
+    retrievers: Annotated[list[str], Input("index")] = []
+    """stages with an index, or with an encoder, which is encoded first: bm25, encode, ann_index, fuse, rerank"""
+    file: Annotated[Path | None, Operational()] = None  # its content enters the id, its path does not
+    """in place of both, the pairs and their scores: a TREC run, or .jsonl with query_id, passage_ids and scores; plain
+    or .gz"""
+    negatives: Annotated[list[str], Input("negatives")] = []
+    """stages with negatives (mine, read_negatives); they are scored besides the positives"""
+    labels: Annotated[list[str], Input("labels")] = []
+    """stages with labels (pseudo_label); their queries and positives are scored besides the judged ones"""
+    split: Split = "train"
+    """whose queries are scored"""
+    train_queries: Count | None = None
+    """so many queries, as finetune draws them with the same seed; null: all"""
+    depth: Count | None = None
+    """how many of a query's best of each source of negatives; null: all"""
+    weights: list[Positive] | None = None
+    """share of each scorer in the mean, cross-encoders first; null: all alike"""
+    scaling: Literal["none", "min_max"] = "none"
+    """none: scores as they are; min_max: a scorer's scores of a query are scaled to [0, 1] before the mean"""
+    seed: Seed
+    """draws the queries where ``train_queries`` is set"""
 
     @model_validator(mode="after")
     def _somebody_scores(self) -> Self:
@@ -206,27 +206,29 @@ class ScorePairsConfig(ScoringStageConfig):
 class EncodeConfig(StageConfig):
     """Encode all passages and queries of a collection; inputs are as long as the retriever was trained with.
 
-    Attributes:
-        model: the stage with the retriever's checkpoint.
-        passages: an index whose passage vectors are taken over, where only the tower of queries has changed since. Null
-            encodes the passages.
-        dtype: type of the vectors on disk. int8 and binary apply to passage vectors alone (``retrieval.quantising``).
-        chunk_tokens: padded tokens that go through the encoder together.
-        shard_size: passages per file of finished work; a restart keeps whole files.
-        windows: how many windows of a long passage are encoded, at most. The passage is ranked by its best window
-            (``retrieval.windows``).
-        query_splits: the splits whose queries are encoded; the queries of other splits cannot be searched. Null encodes all.
+    The stage is added by itself where a retriever is named and an index is needed.
     """
 
     model: Annotated[str, Input("encoder")]
-    passages: Annotated[str | None, Input("index")]
-    tokens: Annotated[str, Input("tokens")]
-    precision: Literal["fp32", "bf16", "fp16"]
-    dtype: Literal["float32", "float16", "int8", "binary"]
-    chunk_tokens: Annotated[int, Field(gt=0)]
-    shard_size: Annotated[int, Field(gt=0), Operational()]
-    windows: Annotated[int, Field(ge=1)]
-    query_splits: Annotated[list[Split], Field(min_length=1)] | None
+    """the stage with the encoder"""
+    passages: Annotated[str | None, Input("index")] = None
+    """an index of a stage whose passage vectors are taken, where only the tower of queries differs from its encoder;
+    null: encode them"""
+    tokens: Annotated[str, Input("tokens")] = "tokens"
+    """the stage with the tokens"""
+    precision: Precision
+    """fp32, bf16 or fp16"""
+    dtype: Literal["float32", "float16", "int8", "binary"] = "float32"
+    """of the vectors on disk: float32, float16, int8 (a quarter) or binary (a 32nd); what the last two lose is measured
+    and said"""
+    chunk_tokens: Count = 4096
+    """padded tokens that go through the encoder together"""
+    shard_size: Annotated[Count, Operational()] = 20000
+    """passages of a file of finished work; devices share the files, and a restart keeps whole ones"""
+    windows: Count = 1
+    """windows of a long passage that are encoded, at most; it ranks by its best"""
+    query_splits: Annotated[list[Split], Field(min_length=1)] | None = None
+    """splits whose queries are encoded, such as [dev, test]; no others can be searched for; null: all"""
 
     def by_content(self) -> set[str]:
         """Return ``windows``, and ``passages`` and ``query_splits`` where they are null.
@@ -263,24 +265,28 @@ class EncodeConfig(StageConfig):
 
 @stage("ann_index", "ann_index:ann_index", version=1, makes="index")
 class ApproximateConfig(StageConfig):
-    """Build one of FAISS's approximate indexes over the vectors of a dense retriever.
+    """Build one of FAISS's approximate indexes over the vectors of a dense retriever, where exact search takes too long.
 
-    Attributes:
-        vectors: the stage with the dense retriever, which is encoded first.
-        factory: FAISS's index factory, by inner product, such as ``IVF1024,Flat``.
-        sample: vectors, drawn at random, that the index is trained on.
-        nprobe: lists that an IVF index looks through for each query.
-        ef_search: candidates that an HNSW index keeps for each query (efSearch).
-        compared: queries of each use that are also searched exactly, to measure the recall.
+    It makes an index, so it may be a row of the table, and be mined from. A ``factory`` that takes lengths (L2norm) or
+    the mean (PCA) off vectors says so. The recall of all that is asked for, and of the ten best, is printed and kept in
+    the manifest.
     """
 
     vectors: Annotated[str, Input("index")]
-    factory: Annotated[str, Field(min_length=1)]
-    sample: Annotated[int, Field(gt=0)]
-    nprobe: Annotated[int, Field(gt=0)]
-    ef_search: Annotated[int, Field(gt=0)]
-    compared: Annotated[int, Field(gt=0)]
-    seed: Annotated[int, Field(ge=0)]
+    """the stage with a dense retriever, which is encoded first"""
+    factory: Annotated[str, Field(min_length=1)] = "IVF1024,Flat"
+    """FAISS's index factory, by inner product: IVF1024,Flat; IVF4096,PQ64; HNSW32; IVF4096,PQ64,RFlat; ... One that
+    ranks by distance is refused"""
+    sample: Count = 200000
+    """vectors, drawn at random, that the index is trained on"""
+    nprobe: Count = 32
+    """lists that an IVF looks through for each query"""
+    ef_search: Count = 64
+    """candidates that an HNSW keeps in sight for each query (efSearch)"""
+    compared: Count = 100
+    """queries of each use that are also searched exactly, to measure the recall"""
+    seed: Seed
+    """of what is drawn"""
 
     @field_validator("factory")
     @classmethod
@@ -309,19 +315,18 @@ class AuditNegativesConfig(StageConfig):
 
     The suspects are the candidates that mining left out for their scores, if there are any. Otherwise they are the first
     negatives of each query, by the scores of ``scorer`` or of the retriever that mined them.
-
-    Attributes:
-        negatives: the stage with the negatives.
-        scorer: the stage with an index or an encoder whose scores count; null takes the default above.
-        depth: suspects of each query, at most.
-        rows: the most suspicious pairs of all queries, which are put on the sheet.
     """
 
     negatives: Annotated[str, Input("negatives")]
-    corpus: Annotated[str, Input("corpus")]
-    scorer: Annotated[str | None, Input("index")]
-    depth: Count
-    rows: Count
+    """the stage with negatives (mine, denoise, read_negatives)"""
+    corpus: Annotated[str, Input("corpus")] = "corpus"
+    """the stage with the collection"""
+    scorer: Annotated[str | None, Input("index")] = None
+    """the stage with an index or an encoder whose scores count; null: what mining left out, or the retriever that mined"""
+    depth: Count = 3
+    """suspects of each query, at most"""
+    rows: Count = 500
+    """the most suspicious pairs of all queries, which are on the sheet to be filled in"""
 
     def work(self, read: Read) -> Work:
         """Estimate the work of a few scores for each query."""
@@ -336,22 +341,21 @@ class AuditNegativesConfig(StageConfig):
 
 @stage("bm25", "bm25:bm25", version=2, makes="index")
 class Bm25Config(StageConfig):
-    """Build a BM25 index of all passages.
+    """Build a BM25 index of all passages: the baseline, and the first miner of negatives."""
 
-    Attributes:
-        k1: saturation of the term frequency (Robertson's parameter).
-        b: strength of the length normalisation, from 0 to 1 (Robertson's parameter).
-        stopwords: ``english`` or ``none``.
-        stemmer: a Snowball algorithm, or ``none``.
-        language: decides how text is split into words; ``auto`` guesses from the letters of the passages.
-    """
-
-    corpus: Annotated[str, Input("corpus")]
-    k1: Annotated[float, Field(ge=0)]
-    b: Annotated[float, Field(ge=0, le=1)]
-    stopwords: Annotated[str, AfterValidator(check_stopwords)]
-    stemmer: Annotated[str, AfterValidator(check_stemmer)]
-    language: Annotated[str, AfterValidator(check_language)]
+    corpus: Annotated[str, Input("corpus")] = "corpus"
+    """the stage with the collection"""
+    k1: Weight = 0.9
+    """saturation of term frequency (Robertson's parameter; Anserini's default)"""
+    b: Share = 0.4
+    """strength of the length normalisation, 0 to 1 (Robertson's parameter; Anserini's default)"""
+    stopwords: Annotated[str, AfterValidator(check_stopwords)] = "english"
+    """english or none"""
+    stemmer: Annotated[str, AfterValidator(check_stemmer)] = "porter"
+    """a Snowball algorithm (Lucene stems with porter), or none"""
+    language: Annotated[str, AfterValidator(check_language)] = "auto"
+    """how text is split into words. auto: guessed from the passages' letters; words: words alone; others:
+    docs/howto/other-languages.md"""
 
     def work(self, read: Read) -> Work:
         """Estimate the work of splitting all passages into words and indexing them."""
@@ -385,21 +389,21 @@ def content_of_checkpoint(named: str | Path, key: str, what: str) -> list[str]:
 class CrossEncoderConfig(StageConfig):
     """Take a cross-encoder that was trained elsewhere, as it is.
 
-    Attributes:
-        folder: folder or hub name of a checkpoint for sequence classification with one label.
-        revision: commit, tag or branch on the hub.
-        tokenizer: the stage with the checkpoint's own tokenizer.
-        tokens: the stage with the tokens of that tokenizer.
-        query_length: tokens of the longest query, [CLS] and [SEP] included.
-        length: tokens of the longest pair; the passage is cut to the room that the query leaves.
+    Stages that score pairs use it: rerank, score_pairs, distil_ranking.
     """
 
     folder: str | Path  # text as it was given: ./name is a folder, but name may be on the hub
-    revision: str | None
-    tokenizer: Annotated[str, Input("tokenizer")]
-    tokens: Annotated[str, Input("tokens")]
-    query_length: Annotated[int, Field(ge=4)]
-    length: Annotated[int, Field(ge=8)]
+    """folder or hub name, such as cross-encoder/ms-marco-MiniLM-L6-v2: of the BERT family, with one score of a pair"""
+    revision: str | None = None
+    """commit, tag or branch on the hub"""
+    tokenizer: Annotated[str, Input("tokenizer")] = "tokenizer"
+    """the stage with its tokenizer; where the retriever has another, a stage of its own with backbone.tokenizer"""
+    tokens: Annotated[str, Input("tokens")] = "tokens"
+    """the stage with the tokens of that tokenizer"""
+    query_length: Annotated[int, Ge(4)] = 64
+    """tokens of the longest query, [CLS] and [SEP] included"""
+    length: Annotated[int, Ge(8)] = 256
+    """tokens of the longest row, query and passage; the passage is cut to the room that the query leaves"""
 
     @model_validator(mode="after")
     def _room_for_a_passage(self) -> Self:
@@ -434,15 +438,12 @@ class CrossEncoderConfig(StageConfig):
     together="several_shards",
 )
 class DenoiseConfig(ScoringStageConfig):
-    """Keep the hard negatives that cross-encoders judge irrelevant; the others are likely unjudged positives.
-
-    Attributes:
-        negatives: the stage with the negatives.
-        below: a negative is kept where its probability of relevance, the sigmoid of the score, is lower than this.
-    """
+    """Keep the hard negatives that cross-encoders judge irrelevant; the others are likely unjudged positives."""
 
     negatives: Annotated[str, Input("negatives")]
-    below: Share
+    """the stage with negatives (mine, read_negatives)"""
+    below: Share = 0.1
+    """a negative is kept where its probability of relevance, the sigmoid of the score, is lower"""
 
     def work(self, read: Read) -> Work:
         """Estimate the work: every cross-encoder reads each negative with its query."""
@@ -457,29 +458,33 @@ class DenoiseConfig(ScoringStageConfig):
 class FuseConfig(StageConfig):
     """Join the rankings of several retrievers, for example of BM25 and a dense one.
 
-    Attributes:
-        retrievers: two or more stages with an index, or with an encoder, which is encoded first.
-        method: ``weighted`` sums each retriever's scores, scaled to [0, 1] per query. ``reciprocal_rank`` sums
-            1 / (``rank_constant`` + rank).
-        rank_constant: of ``reciprocal_rank``; the larger it is, the less the first ranks count.
-        weights: one for each retriever. Null, with ``weighted``, takes the best weights of the ``grid``, by ``metric`` on
-            ``split``. Null, with ``reciprocal_rank``, weighs all retrievers by 1.
-        otherwise: the weights where ``split`` has fewer than ``least_queries`` queries; null gives equal weights.
-        grid: step of the weights that are tried; the weights of all retrievers sum to 1.
-        depth: candidates of each retriever for each query.
+    It makes an index, so it may be a row of the table, be mined from, and be reranked.
     """
 
     retrievers: Annotated[list[str], Input("index"), Field(min_length=2)]
-    corpus: Annotated[str, Input("corpus")]
-    method: Literal["weighted", "reciprocal_rank"]
-    rank_constant: Annotated[float, Field(ge=0)]
-    weights: list[Annotated[float, Field(ge=0)]] | None
-    otherwise: list[Annotated[float, Field(ge=0)]] | None
-    least_queries: Annotated[int, Field(ge=1)]
-    split: Split
-    metric: str
-    grid: Annotated[float, Field(gt=0, le=1)]
-    depth: Annotated[int, Field(gt=0)]
+    """two or more stages with an index, or with an encoder, which is encoded first"""
+    corpus: Annotated[str, Input("corpus")] = "corpus"
+    """the stage with the collection"""
+    method: Literal["weighted", "reciprocal_rank"] = "weighted"
+    """weighted: sum of each one's scores, scaled to [0, 1] for a query; reciprocal_rank: sum of 1 / (``rank_constant``
+    + rank)"""
+    rank_constant: Weight = 60
+    """of reciprocal_rank: the larger, the less the first ranks count"""
+    weights: list[Weight] | None = None
+    """one for each retriever. null: the best on ``split`` by ``metric`` (weighted; equal where it has no queries), or
+    all 1 (reciprocal_rank)"""
+    otherwise: list[Weight] | None = None
+    """the weights where ``split`` has fewer than ``least_queries`` queries, and ``weights`` is null; null: equal"""
+    least_queries: Count = 1
+    """queries of ``split`` that are needed to choose weights by"""
+    split: Split = "dev"
+    """whose queries the weights are chosen by"""
+    metric: str = "MRR@10"
+    """what the weights are to raise: MRR@k, Recall@k, NDCG@k, Success@k, MAP, P@k; Hit@k where answers are known"""
+    grid: PositiveShare = 0.1
+    """step of the weights that are tried; those of all retrievers sum to 1"""
+    depth: Count = 1000
+    """candidates of each retriever for each query; scores are scaled over these"""
 
     @field_validator("weights", "otherwise")
     @classmethod
@@ -555,15 +560,13 @@ class FuseConfig(StageConfig):
 
 
 class RelabelConfig(StageConfig):
-    """Shared keys of the stages that take the judgements of filled sheets.
+    """Shared keys of the stages that take the judgements of filled sheets."""
 
-    Attributes:
-        split: the split of the queries.
-        relabel: filled sheets of ``audit_negatives``, as files or a folder. Their content enters the id, their path does not.
-    """
-
-    split: Split
-    relabel: Path | Annotated[list[Path], Field(min_length=1)] | None
+    split: Split = "train"
+    """whose queries have negatives; its judgements say what is a positive"""
+    relabel: Path | Annotated[list[Path], Field(min_length=1)] | None = None
+    """filled sheets of audit_negatives, a folder or a list of files: yes makes a positive; no, where it is mined, a
+    negative for certain"""
 
     def by_content(self) -> set[str]:
         """Return ``relabel``: its sheets count by content, and ids without sheets stay as they were."""
@@ -584,33 +587,31 @@ class RelabelConfig(StageConfig):
 
 @stage("mine", "mine:mine", version=3, makes="negatives", together="shared_search")
 class MineConfig(ScoringStageConfig, RelabelConfig):
-    """Mine hard negatives: the passages that a retriever ranks highest and that are not relevant.
+    """Mine hard negatives: the passages that a retriever ranks highest and that are not relevant, by judgement or by text.
 
-    Rules may also leave out candidates that score nearly as high as the query's positive (``retrieval.positive_aware``).
-    Of several positives the lowest counts. The scores are the retriever's own, those of the index ``scorer``, or the
+    Rules may also leave out candidates that score nearly as high as the query's positive, of several positives the lowest
+    (positive-aware mining: NV-Retriever). The scores are the retriever's own, those of the index ``scorer``, or the
     probabilities that ``cross_encoders`` give.
-
-    Attributes:
-        retriever: the stage with the index that is searched.
-        depth: negatives kept per query.
-        skip_top: how many of the best candidates are left out first, since they may be unjudged positives.
-        without_answers: whether passages that hold an answer of the query are left out too.
-        below_share: keeps candidates that score below this share of the positive's score, above 0 and at most 1.
-        below_margin: keeps candidates that score below the positive's score less this margin.
-        below_score: keeps candidates that score below this score.
-        scorer: another index or encoder whose scores the rules use.
-        cross_encoders: stages with cross-encoders whose probabilities the rules use.
     """
 
     retriever: Annotated[str, Input("index")]
-    depth: Annotated[int, Field(gt=0)]
-    skip_top: Annotated[int, Field(ge=0)]
-    without_answers: bool
-    below_share: Annotated[float, Field(gt=0, le=1)] | None
-    below_margin: Annotated[float, Field(ge=0)] | None
-    below_score: float | None
-    scorer: Annotated[str | None, Input("index")]
-    cross_encoders: Annotated[list[str], Input("cross_encoder")]
+    """the stage with an index, or with an encoder, which is encoded first"""
+    depth: Count = 200
+    """negatives kept for each query"""
+    skip_top: CountOrZero = 0
+    """so many of the best are left out, which may be unjudged positives"""
+    without_answers: bool = False
+    """also leave out passages that hold an answer of the query, where answers are known"""
+    below_share: PositiveShare | None = None
+    """keep what scores below this share of the positive's score, such as 0.95; null: whatever its share"""
+    below_margin: Weight | None = None
+    """keep what scores below the positive's score less this; null: whatever the difference"""
+    below_score: Finite | None = None
+    """keep what scores below this; null: whatever its score"""
+    scorer: Annotated[str | None, Input("index")] = None
+    """another stage with an index or an encoder, whose scores count for the rules; null: the retriever's own"""
+    cross_encoders: Annotated[list[str], Input("cross_encoder")] = []
+    """stages with cross-encoders whose probabilities count for the rules, of several that of the mean logit"""
 
     @model_validator(mode="after")
     def _judged_by_one(self) -> Self:
@@ -676,19 +677,16 @@ class MineConfig(ScoringStageConfig, RelabelConfig):
     together="several_shards",
 )
 class AugmentConfig(ScoringStageConfig):
-    """Label the queries that no split judges, by the probabilities of cross-encoders.
-
-    Attributes:
-        retriever: the stage with the index that gives the candidates.
-        depth: candidates per query, the best of the retriever.
-        positive: a candidate with a higher probability is a positive; a query without positives is left out.
-        negative: a candidate with a lower probability is a negative. Candidates between the two limits are neither.
-    """
+    """Label the queries that no split judges (data.unlabelled_queries), by the probabilities of cross-encoders."""
 
     retriever: Annotated[str, Input("index")]
-    depth: Annotated[int, Field(gt=0)]
-    positive: Share
-    negative: Share
+    """the stage with an index, or with an encoder, which is encoded first; it gives the candidates"""
+    depth: Count = 50
+    """candidates of each query, the best of the retriever"""
+    positive: Share = 0.9
+    """a candidate whose probability is higher is a positive; a query without any is left out"""
+    negative: Share = 0.1
+    """a candidate whose probability is lower is a negative; what lies between is neither"""
 
     def work(self, read: Read) -> Work:
         """Estimate the work: the candidates of each unjudged query are searched and read by every cross-encoder."""
@@ -716,19 +714,21 @@ class AugmentConfig(ScoringStageConfig):
 class TriplesConfig(RelabelConfig):
     """Read negatives that others published.
 
-    Attributes:
-        file: lines of query, positive and negative id, or .jsonl with lists of systems. Null takes the negatives of the
-            collection's own files (DPR, Tevatron, triples of texts).
-        depth: negatives kept per query, the first ones.
-        systems: the systems whose lists are taken from a .jsonl file; null takes all.
-        per_system: how many negatives of each list are taken, the first ones; null takes all.
+    These are MS MARCO's triples of ids, sentence-transformers' msmarco-hard-negatives, or those that the files of the
+    collection give (DPR, Tevatron, triples of texts).
     """
 
-    corpus: Annotated[str, Input("corpus")]
-    file: Annotated[Path | None, Operational()]  # its content enters the id, its path does not
-    depth: Annotated[int, Field(gt=0)]
-    systems: Annotated[list[str], Field(min_length=1)] | None
-    per_system: Annotated[int, Field(gt=0)] | None
+    corpus: Annotated[str, Input("corpus")] = "corpus"
+    """the stage with the collection"""
+    file: Annotated[Path | None, Operational()] = None  # its content enters the id, its path does not
+    """triples of query, positive and negative id, or .jsonl with lists of systems; plain or .gz; null: the collection's
+    own"""
+    depth: Count = 200
+    """negatives kept for each query, the first ones"""
+    systems: Annotated[list[str], Field(min_length=1)] | None = None
+    """of a .jsonl file the systems whose lists are taken ([bm25, msmarco-distilbert-base-tas-b]); null: all"""
+    per_system: Count | None = None
+    """how many of each list are taken, the first ones; null: all"""
 
     @property
     def has_lists(self) -> bool:
@@ -768,20 +768,29 @@ class TriplesConfig(RelabelConfig):
 
 @stage("retriever", "retriever:retriever", version=1, makes="encoder")
 class RetrieverConfig(VectorConfig, StageConfig):
-    """Take a retriever that was trained elsewhere, as it is.
+    """Take a retriever that was trained elsewhere, as it is."""
 
-    Attributes:
-        folder: folder or hub name of a checkpoint of this project, of sentence-transformers, or of the BERT family.
-        revision: commit, tag or branch on the hub.
-        query_length: tokens of the longest query, [CLS] and [SEP] included. Null takes the length of the training, where
-            the folder tells it.
-        passage_length: tokens of the longest passage; null as for ``query_length``.
-    """
-
-    folder: str | Path  # text as it was given: ./name is a folder, but name may be on the hub
-    revision: str | None = None
-    query_length: Length | None
-    passage_length: Length | None
+    folder: Annotated[
+        str | Path, Recipe("backbone.name")
+    ]  # text as it was given: ./name is a folder, but name may be on the hub
+    """folder or hub name of a checkpoint of this project, of sentence-transformers, or of the BERT family"""
+    revision: Annotated[str | None, Recipe("backbone.revision")] = None
+    """commit, tag or branch on the hub"""
+    query_length: Length | None = None
+    """tokens of the longest query, [CLS] and [SEP] included; null: as it was trained"""
+    passage_length: Length | None = None
+    """tokens of the longest passage; null: as it was trained"""
+    pooling: Annotated[Pooling | None, Recipe("backbone.pooling")] = None
+    """cls: the state of [CLS]; mean, max, last, weighted_mean, mean_sqrt_len: of all tokens; null: as the checkpoint
+    says"""
+    normalise: Annotated[bool | None, Recipe("backbone.normalise")] = None
+    """true: compare by cosine; null: as the checkpoint says"""
+    truncate_dim: Annotated[Count | None, Recipe("backbone.truncate_dim")] = None
+    """how many of its first numbers a vector keeps; null: as the checkpoint says"""
+    query_prefix: Annotated[str | None, Recipe("backbone.query_prefix")] = None
+    """text before a query, as "query: " for E5; null: as the checkpoint says"""
+    passage_prefix: Annotated[str | None, Recipe("backbone.passage_prefix")] = None
+    """text before a passage, as "passage: "; null: as the checkpoint says"""
 
     def work(self, read: Read) -> Work:
         """Estimate the work of reading and writing the weights."""

@@ -1,0 +1,126 @@
+"""Make conf/stage/ from the config classes in src/condensery/stages/: every key with its default and what it means.
+
+    python .ci/conf_stage.py          # what `make conf` runs
+    python .ci/conf_stage.py --check  # fails where a file is not what its class says
+
+A default is that of the field, and its explanation the docstring below the field, of the nearest class that has one.
+"""
+
+import ast
+import inspect
+import itertools
+import re
+import sys
+import textwrap
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel
+
+from condensery.stages.base import Recipe, StageConfig, references
+from condensery.stages.registry import registry
+
+PROJECT = Path(__file__).resolve().parents[1]
+FOLDER = PROJECT / "conf" / "stage"
+WIDTH = 126  # columns of a line; a longer explanation stands above its key
+
+
+def files() -> dict[Path, str]:
+    """The text of each file, by path."""
+    configs = {kind: stage.config for kind, stage in registry().items()}
+    ours = {kind: config for kind, config in configs.items() if config.__module__.startswith("condensery.")}
+    return {FOLDER / f"{kind}.yaml": file_of(kind, config) for kind, config in ours.items()}
+
+
+def file_of(kind: str, config: type[StageConfig]) -> str:
+    """The file of a kind of stage: what it does, and its keys."""
+    source = Path(inspect.getfile(config)).relative_to(PROJECT).as_posix()
+    made = f"made by `make conf` from {config.__name__} in {source}: change it there"
+    head = [f"@package stage.{kind}", made, *plain(inspect.getdoc(config) or "").splitlines()]
+    return "\n".join([*(f"# {line}".rstrip() for line in head), "", *lines_of(config), ""])
+
+
+def lines_of(config: type[BaseModel], indent: str = "") -> list[str]:
+    """The lines of the keys: what a recipe must give, the stages that are read, the stage's own, the shared."""
+    declared = dict.fromkeys(name for one in config.__mro__ for name in vars(one).get("__annotations__", {}))
+    keys = [name for name in declared if name in config.model_fields]
+    reads, texts = references(config), explanations(config)
+    lines = []
+    for key in sorted(keys, key=lambda key: (default(config, key) != "???", key not in reads)):
+        value, text = default(config, key), plain(texts[key])
+        nested = isinstance(value, BaseModel)
+        line = f"{indent}{key}:" if nested else f"{indent}{key}: {as_yaml(value)}"
+        if len(line) + len(text) + 3 <= WIDTH:
+            lines.append(f"{line} # {text}")
+        else:
+            above = f"{indent}# "
+            lines += [*textwrap.wrap(text, WIDTH, initial_indent=above, subsequent_indent=above), line]
+        if nested:
+            lines += lines_of(type(value), f"{indent}  ")
+    return lines
+
+
+def default(config: type[BaseModel], key: str) -> Any:
+    """The default of a key; ``${...}`` where it is another value of the recipe, ``???`` where there is none."""
+    field = config.model_fields[key]
+    for mark in field.metadata:
+        if isinstance(mark, Recipe):
+            return f"${{{mark.place}}}"
+    return "???" if field.is_required() else field.default
+
+
+def as_yaml(value: Any) -> str:
+    """A default on one line."""
+    if value == "???":
+        return "???"
+    text = yaml.safe_dump(value, default_flow_style=True, width=10_000).removesuffix("...\n").strip()
+    return re.sub(r"e-0(\d)$", r"e-\1", text)
+
+
+def explanations(config: type[BaseModel]) -> dict[str, str]:
+    """What each key means, on one line."""
+    found: dict[str, str] = {}
+    for one in reversed(config.__mro__):
+        if one.__module__.startswith("condensery."):
+            found |= docstrings(one)
+    return found
+
+
+@cache
+def docstrings(config: type) -> dict[str, str]:
+    """The docstrings below the fields that a class declares."""
+    (node,) = ast.parse(textwrap.dedent(inspect.getsource(config))).body
+    assert isinstance(node, ast.ClassDef)
+    return {
+        field.target.id: " ".join(str(below.value.value).split())
+        for field, below in itertools.pairwise(node.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+    }
+
+
+def plain(text: str) -> str:
+    """A docstring's text as a comment has it."""
+    return text.replace("``", "`")
+
+
+def main() -> int:
+    """Write the files, or with ``--check`` return 1 where one differs or belongs to no stage."""
+    made, there = files(), set(FOLDER.rglob("*.yaml"))
+    if "--check" in sys.argv:
+        found = {path: path.read_text(encoding="utf-8") for path in there}
+        wrong = sorted(path for path in made.keys() | there if made.get(path) != found.get(path))
+        for path in wrong:
+            print(f"{path.relative_to(PROJECT)}: not what its config class says; run `make conf`")
+        return int(bool(wrong))
+    for path, text in made.items():
+        path.write_text(text, encoding="utf-8")
+    for path in there - made.keys():
+        path.unlink()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
