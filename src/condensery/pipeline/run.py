@@ -4,7 +4,7 @@ import os
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -217,7 +217,7 @@ def run_job(cfg: DictConfig) -> None:
     try:
         finished = run_all(cfg, study.Job(Path(os.environ[FOLDER]).name, overrides))
         record["folder"] = str(finished.folder) if finished.folder else None
-        record["costs"] = asdict(finished.costs) if finished.costs else None
+        record["costs"] = finished.costs
         if finished.error:
             raise finished.error
     except Exception as error:

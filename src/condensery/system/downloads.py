@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING
 from filelock import FileLock
 
 from condensery.errors import UserError
+from condensery.system.files import existing
 from condensery.system.inputs import MEGABYTE
 from condensery.system.progress import progress
 
@@ -85,15 +86,18 @@ def fetch(download: Download, key: str) -> Path:
 
 def check_digest(path: Path, md5: str) -> None:
     """Raise ``UserError`` where the file at ``path`` has another MD5."""
-    if (actual := file_md5(path)) != md5:
+    if (actual := _md5(path)) != md5:
         raise UserError(
             f"{path}: its MD5 is {actual}, not {md5}: another file, or a broken one; remove it and start again"
         )
 
 
-def file_md5(path: Path) -> str:
-    """The MD5 of a file, 32 hexadecimal digits."""
-    digest = hashlib.md5(usedforsecurity=False)
+def _md5(path: Path) -> str:
+    return file_digest(path, hashlib.md5(usedforsecurity=False))
+
+
+def file_digest(path: Path, digest: "hashlib._Hash") -> str:
+    """Add a file's bytes to a digest, and return it in hexadecimal digits."""
     with open(path, "rb") as file, progress(f"checking {path.name}", _size(path) // MEGABYTE, "MB") as task:
         while block := file.read(MEGABYTE):
             digest.update(block)
@@ -105,7 +109,7 @@ def check_space(downloads: Iterable[Download], key: str) -> None:
     """Raise ``UserError`` where a disk has no room for the bytes that are still to be fetched."""
     wanted: dict[Path, int] = {}
     for download in downloads:
-        folder = _standing(download.path.parent)
+        folder = existing(download.path.parent)
         wanted[folder] = wanted.get(folder, 0) + download.missing
     for folder, size in wanted.items():
         check_room(folder, size, key)
@@ -113,14 +117,9 @@ def check_space(downloads: Iterable[Download], key: str) -> None:
 
 def check_room(folder: Path, size: int, key: str) -> None:
     """Raise ``UserError`` where the disk of ``folder`` has no room for ``size`` bytes."""
-    folder = _standing(folder)
+    folder = existing(folder)
     if size > (free := shutil.disk_usage(folder).free):
         raise UserError(f"{key}: {as_bytes(size)} are to be fetched, and {folder} has room for {as_bytes(free)}")
-
-
-def _standing(folder: Path) -> Path:
-    """The folder, or the nearest parent folder that exists."""
-    return next(one for one in (folder, *folder.parents) if one.exists())
 
 
 def as_bytes(size: float) -> str:
@@ -140,7 +139,7 @@ def _fetch(download: Download, key: str) -> None:
     problems = []
     for url in download.urls:
         problem = _fetch_from(url, download)
-        if not problem and download.md5 and file_md5(download.part) != download.md5:
+        if not problem and download.md5 and _md5(download.part) != download.md5:
             problem = f"what came has not the MD5 {download.md5}, and was removed"
             download.part.unlink()
         if not problem:
