@@ -26,6 +26,7 @@ from small_runs import (
     write_stsb,
 )
 from small_t5 import save_small_t5
+from table_data import data
 
 from condensery.pipeline.config import TableConfig
 from condensery.pipeline.reports import tables
@@ -158,7 +159,7 @@ def filled(config: TableConfig, rows: list[Row]) -> list[str]:
         )
         for label, column in config.columns.items()
     }
-    table = table_of(config.model_copy(update={"columns": columns}), rows, "").data()
+    table = data(table_of(config.model_copy(update={"columns": columns}), rows, ""))
     measured = [row for block in table["blocks"] if not block["published"] for row in block["rows"]]
     for row in measured:
         for (label, column), cell in zip(columns.items(), row["cells"], strict=True):
