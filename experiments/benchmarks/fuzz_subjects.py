@@ -871,7 +871,7 @@ def _listed() -> list[Subject]:
             told={"no_utf8": ("conf/**/*.yaml",), "no_file": ("conf/**/*.yaml",)},
             named=False,
             twice=False,
-            imports=(*PIPELINE, "condensery.pipeline.reports.tables"),
+            imports=(*PIPELINE, "condensery.pipeline.reports.table_of_studies"),
         ),
     ]
 

@@ -12,10 +12,10 @@ from table_data import data
 
 from condensery.errors import UserError
 from condensery.reporting.comparison import comparison
-from condensery.reporting.formats import csv_text, escape, latex, markdown, records
-from condensery.reporting.layout import TableLayout
 from condensery.reporting.results import Row
 from condensery.reporting.table import Cell, Table, mark_best
+from condensery.reporting.table_formats import csv_text, escape, latex, markdown, records
+from condensery.reporting.table_layout import TableLayout
 
 COLUMNS = {
     "MRR": {"published": "msmarco dev/MRR@10", "metric": "MRR@10"},

@@ -8,9 +8,9 @@ from shipped_tables import NAMES, cell_of, config_of, from_nothing
 from table_data import data
 
 from condensery.errors import UserError
-from condensery.reporting.formats import csv_text, markdown
-from condensery.reporting.layout import OwnRow, published_rows
 from condensery.reporting.published import find, papers, read_paper
+from condensery.reporting.table_formats import csv_text, markdown
+from condensery.reporting.table_layout import OwnRow, published_rows
 
 # Typed from the texts of the papers, in percent: table of conf/table, column, row, what its cell says[, block].
 SAMPLE = [
