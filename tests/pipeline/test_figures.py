@@ -13,8 +13,8 @@ from condensery.errors import UserError
 from condensery.evaluation.significance import Interval
 from condensery.pipeline.figure_config import FigureConfig
 from condensery.pipeline.graph import build
-from condensery.pipeline.reports.figures import FigureJob, by_setting, draw, draw_figures, read_figures
-from condensery.pipeline.reports.page import page_of_run, read_study, write_study
+from condensery.pipeline.reports.figure_data import FigureJob, by_setting, draw, draw_figures, read_figures
+from condensery.pipeline.reports.page_content import page_of_run, read_study, write_study
 from condensery.pipeline.run import run
 from condensery.reporting.table import Comparison, Table
 from condensery.system.files import read_json, write_json

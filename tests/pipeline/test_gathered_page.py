@@ -7,7 +7,7 @@ import pytest
 from toy_commands import Compose
 
 from condensery.evaluation.metrics import evaluate
-from condensery.pipeline.reports.page import page_of_run, page_of_sweep
+from condensery.pipeline.reports.page_content import page_of_run, page_of_sweep
 from condensery.pipeline.run import run
 from condensery.reporting.results import Row, read_results, write_results
 from condensery.retrieval.runs import Run, write_run

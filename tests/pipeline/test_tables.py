@@ -14,11 +14,11 @@ from toy_commands import Command, Compose
 
 from condensery.errors import UserError
 from condensery.pipeline.graph import build
-from condensery.pipeline.reports import tables
+from condensery.pipeline.reports import table_of_studies
 from condensery.pipeline.run import run
 from condensery.reporting.comparison import comparison
-from condensery.reporting.layout import TableLayout
 from condensery.reporting.results import Row
+from condensery.reporting.table_layout import TableLayout
 
 OWN = {
     "columns": {"MRR": {"published": "msmarco dev/MRR@10", "metric": "MRR@10"}},
@@ -77,7 +77,7 @@ def test_rows_of_two_studies_are_one_only_where_they_are_the_same() -> None:
     def row(name: str, artifact: str, seed: int = 1, score: float = 0.5, **more: Any) -> Row:
         return Row(name, "toys", "test", {"MRR@10": score}, seed=seed, artifact=artifact, **more)
 
-    found = tables.of_studies(
+    found = table_of_studies.of_studies(
         {
             "first": [row("BM25", "a"), row("BERT", "b"), row("BERT", "c", seed=2), row("x", "d")],
             "second": [
@@ -99,7 +99,7 @@ def test_rows_of_two_studies_are_one_only_where_they_are_the_same() -> None:
         "first": [row("x", "a"), row(hard, "b", score=0.6)],
         "second": [row("x", "c"), row(hard, "d", score=0.7)],
     }
-    assert [one.name for one in tables.of_studies(steps)] == ["x", hard, "second · x", f"second · {hard}"]
+    assert [one.name for one in table_of_studies.of_studies(steps)] == ["x", hard, "second · x", f"second · {hard}"]
     columns = {"MRR": {"metric": "MRR@10", "collection": "toys"}}
     layout = TableLayout(title=None, columns=columns, published={}, within=0, test="t", level=0.01)
     table = comparison(layout, found, "test")
@@ -115,14 +115,14 @@ def test_of_runs_the_last_is_shown_whatever_the_clock_says_and_only_those_of_the
     assert older
     assert newer
     os.utime(newer / "results.json", (1, 1))
-    rows = tables.measured(tmp_path / "out", "toy")
+    rows = table_of_studies.measured(tmp_path / "out", "toy")
     assert {row.seed for row in rows} == {2}
     assert all(len(row.query_ids) for row in rows)
     run(composed())
     os.utime(older / "results.json", (0, 0))
-    assert {row.seed for row in tables.measured(tmp_path / "out", "toy")} == {1}
-    assert tables.measured(tmp_path / "out", "to") == []
-    assert {row.seed for row in tables.measured(tmp_path / "out", newer.name)} == {2}, "a run by its folder"
+    assert {row.seed for row in table_of_studies.measured(tmp_path / "out", "toy")} == {1}
+    assert table_of_studies.measured(tmp_path / "out", "to") == []
+    assert {row.seed for row in table_of_studies.measured(tmp_path / "out", newer.name)} == {2}, "a run by its folder"
 
 
 def test_numbers_must_be_those_of_their_queries_and_stay_where_these_are_gone(
@@ -136,11 +136,11 @@ def test_numbers_must_be_those_of_their_queries_and_stay_where_these_are_gone(
     entries[2]["metrics"][metric] += 0.001
     (folder / "results.json").write_text(json.dumps(entries))
     with pytest.raises(UserError, match=f"better: its {metric} is not the mean over the queries of .*; run the study"):
-        tables.measured(tmp_path / "out", "toy")
+        table_of_studies.measured(tmp_path / "out", "toy")
     (folder / "results.json").write_text(written)
     for path in (tmp_path / "out" / "artifacts").rglob("evaluation.npz"):
         path.unlink()
-    rows = tables.measured(tmp_path / "out", "toy")
+    rows = table_of_studies.measured(tmp_path / "out", "toy")
     assert [row.name for row in rows] == ["BM25", "plain", "better", "round2"]
     assert all(not row.per_query for row in rows)
 
@@ -206,8 +206,8 @@ def test_a_fault_of_a_table_is_said_in_one_line_before_any_work(
 
 def test_a_table_cannot_be_written_elsewhere_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = SimpleNamespace(runtime=SimpleNamespace(choices={"table": "../table/msmarco"}))
-    monkeypatch.setattr(tables, "HydraConfig", SimpleNamespace(initialized=lambda: True, get=lambda: chosen))
+    monkeypatch.setattr(table_of_studies, "HydraConfig", SimpleNamespace(initialized=lambda: True, get=lambda: chosen))
     with pytest.raises(UserError, match=r"^table=\.\./table/msmarco: must be the name of an option"):
-        tables._name()
+        table_of_studies._name()
     chosen.runtime.choices["table"] = "mine/x"
-    assert tables._name() == "mine/x"
+    assert table_of_studies._name() == "mine/x"

@@ -13,12 +13,12 @@ from rich.console import Console
 
 from condensery.evaluation.significance import Interval
 from condensery.reporting.comparison import comparison
-from condensery.reporting.formats import csv_text, escape, escape_markdown, latex, markdown, records, show
-from condensery.reporting.layout import TableLayout
-from condensery.reporting.page import results_table
+from condensery.reporting.html_page import results_table
 from condensery.reporting.plain import one_line
 from condensery.reporting.results import Row
 from condensery.reporting.table import Block, Cell, Comparison, Significance, Table, build_table
+from condensery.reporting.table_formats import csv_text, escape, escape_markdown, latex, markdown, records, show
+from condensery.reporting.table_layout import TableLayout
 
 LABELS = [
     "<script>alert(1)</script>",

@@ -21,7 +21,7 @@ from condensery.reporting.drawing import Figure
 from condensery.reporting.examples import CLOSE, LOST, WON, Example, Examples, Finding, Shown
 from condensery.reporting.figures import Line, draw_differences, draw_scores
 from condensery.reporting.html import macros
-from condensery.reporting.page import SHOWN, ArtifactRow, JobSection, Page, html, results_table, write_page
+from condensery.reporting.html_page import SHOWN, ArtifactRow, JobSection, Page, html, results_table, write_page
 from condensery.reporting.panels import nice_ticks, panel
 from condensery.reporting.results import Row
 from condensery.reporting.table import Block, Cell, Comparison, Table

@@ -81,9 +81,8 @@ def chosen(graph: Graph, store: Store, rows: Sequence[Row]) -> tuple[str, Artifa
     if graph.rows:
         best = best_row(rows)
         return best, store.artifact(graph.nodes[graph.rows[best]])
-    from condensery.pipeline.reports.made import (
-        unmeasured,
-    )  # with the metrics, which an answer of a table's row need not have
+    # not at the head of the file: it imports the metrics, which an answer of a table's row need not have
+    from condensery.pipeline.reports.row_origins import unmeasured
 
     if told := unmeasured(graph, store):
         return told.row, store.artifact(graph.nodes[graph.unmeasured[told.row]])

@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 from condensery.errors import close_to
 from condensery.pipeline.figure_config import Figures
 from condensery.pipeline.gpus import GPUS
-from condensery.reporting.layout import AS_TEXT, TableLayout, Text
+from condensery.reporting.table_layout import AS_TEXT, TableLayout, Text
 from condensery.stages.base import LeaveOut, Name, Wandb, no_bool_as_number
 from condensery.stages.checks import Split
 from condensery.stages.launcher import Launcher

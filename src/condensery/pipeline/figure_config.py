@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from condensery.errors import UserError, close_to
-from condensery.reporting.layout import Text
+from condensery.reporting.table_layout import Text
 from condensery.stages.base import LeaveOut, Name, no_bool_as_number
 
 Stages = Annotated[dict[Text, Text], Field(min_length=1)]  # label in the figure -> a stage

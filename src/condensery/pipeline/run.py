@@ -97,9 +97,11 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
     graph, to_choose = starts.graph(store), starts.chosen(store) is None
     root = graph.root
     if not graph.nodes and (root.table.columns or root.table.studies):
-        from condensery.pipeline.reports import tables  # not at the head of the file: a dry run shows no table
+        from condensery.pipeline.reports import (
+            table_of_studies,  # not at the head of the file: a dry run shows no table
+        )
 
-        tables.write(root)
+        table_of_studies.write(root)
         return Finished(None, [])
     if not graph.nodes:
         raise UserError(
@@ -137,7 +139,7 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
     if root.ask is not None and not job:
         print("ask: this run is not there as a whole; what is missing is computed first", flush=True)
     from condensery.pipeline.reports import report  # not at the head: an answer needs no table
-    from condensery.pipeline.reports.page import write_study
+    from condensery.pipeline.reports.page_content import write_study
 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / asking.FINISHED).unlink(missing_ok=True)

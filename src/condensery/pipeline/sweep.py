@@ -55,6 +55,6 @@ class JoinedTable(Callback):
                 folder.rmdir()
                 folder.parent.rmdir()
             return
-        from condensery.pipeline.reports.swept import report_of_sweep  # a slow import: tables and figures
+        from condensery.pipeline.reports.sweep_report import report_of_sweep  # a slow import: tables and figures
 
         failed.extend(report_of_sweep(folder, records, config))

@@ -11,8 +11,8 @@ from condensery.evaluation.agreement import Votes, fleiss_kappa, majority, wilso
 from condensery.evaluation.pairs import PASSAGES, QUERIES
 from condensery.evaluation.proxy import CUTOFFS
 from condensery.reporting.comparison import published_cell
-from condensery.reporting.formats import markdown, show
 from condensery.reporting.table import MISSING, Cell, Table
+from condensery.reporting.table_formats import markdown, show
 from condensery.system.files import atomic, read_json
 
 # the rows of the published numbers, as printed; 56.6 is no multiple of half a percent, which 200 pairs would give

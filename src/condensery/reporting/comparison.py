@@ -4,7 +4,6 @@ import re
 from collections.abc import Sequence
 from decimal import Decimal
 
-from condensery.reporting.layout import ColumnLayout, OwnRow, TableLayout, Value, published_rows
 from condensery.reporting.published import PublishedRow, find
 from condensery.reporting.results import AVERAGE, Row, averages, wholes
 from condensery.reporting.table import (
@@ -21,6 +20,7 @@ from condensery.reporting.table import (
     mark_significant,
     warnings,
 )
+from condensery.reporting.table_layout import ColumnLayout, OwnRow, TableLayout, Value, published_rows
 
 
 def comparison(

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from condensery.reporting.examples import beginning
-from condensery.reporting.formats import show
 from condensery.reporting.table import MISSING, Cell, Table
+from condensery.reporting.table_formats import show
 from condensery.retrieval.relabelled import PASSAGE, PASSAGE_TEXT, QUERY, QUERY_TEXT, RELEVANT, named
 from condensery.retrieval.suspects import Suspects
 from condensery.system.files import read_json

@@ -4,8 +4,8 @@ Rows of one name with different seeds become one line: mean and standard deviati
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,37 +130,6 @@ class Table:
         for block in self.blocks or [Block("", size)]:
             yield block, range(start, start + block.size)
             start += block.size
-
-    def data(self) -> dict[str, Any]:
-        """The table as plain lists and dictionaries, not turned.
-
-        ``{title, columns: [label], blocks: [{heading, published, rows: [{name, source, cells: [{text, best, marked,
-        published, number, p}]}]}], notes, comparisons: [{name, column, difference, p, interval:
-        {low, high, p}, baseline}], turned, conclusion}``.
-        ``turned`` tells that the table has too many columns to be shown side by side.
-        """
-        upright = self.turn() if self.turned else self
-        sources = self.sources or [""] * len(upright.names)
-        blocks = [
-            {
-                "heading": block.heading,
-                "published": block.published,
-                "rows": [
-                    {"name": upright.names[i], "source": sources[i], "cells": [asdict(one) for one in upright.cells[i]]}
-                    for i in places
-                ],
-            }
-            for block, places in upright.by_block()
-        ]
-        return {
-            "title": self.title,
-            "columns": upright.header,
-            "blocks": blocks,
-            "notes": self.notes,
-            "comparisons": [asdict(one) for one in self.comparisons],
-            "turned": self.turned,
-            "conclusion": self.conclusion,
-        }
 
 
 def build_table(

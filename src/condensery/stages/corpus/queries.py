@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from condensery.errors import UserError, shown
-from condensery.reporting.formats import escape_markdown
 from condensery.reporting.plain import one_line
+from condensery.reporting.table_formats import escape_markdown
 from condensery.stages.base import Context
 from condensery.text.queries import Pair, QuerySorter
 from condensery.text.table import TableWriter, TextTable

@@ -13,13 +13,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from condensery.errors import shown
 from condensery.pipeline.config import TableConfig, WandbConfig
-from condensery.pipeline.reports.figures import FigureJob, draw_figures, read_figures
-from condensery.pipeline.reports.page import page_of_sweep
-from condensery.pipeline.reports.report import joined, remove_tables, track, with_values
+from condensery.pipeline.reports.figure_data import FigureJob, draw_figures, read_figures
+from condensery.pipeline.reports.page_content import page_of_sweep
+from condensery.pipeline.reports.report import joined, remove_tables, with_values
 from condensery.pipeline.reports.study import SWEPT, command
-from condensery.reporting.drawing import Figure
+from condensery.pipeline.reports.wandb_results import log_results
 from condensery.reporting.results import Row, read_results
-from condensery.reporting.table import Table
 
 CANDIDATES = "stage.evaluate.candidates"
 MEASURED_ON = frozenset({"table.split", "stage.evaluate.split", CANDIDATES, f"{CANDIDATES}_number"})
@@ -98,25 +97,17 @@ def _join(folder: Path, runs: list[SweptRun], nothing_left: list[tuple[str, str]
         tables.append(joined(rows, folder, folder.name, layout, root))
     else:
         remove_tables(folder)
-    drawn, faults = _draw(folder, runs, tables, config)
+    figures = OmegaConf.select(config, "figures")
+    wanted = read_figures(OmegaConf.to_container(figures, resolve=True)) if figures else {}
+    jobs = [FigureJob(run.folder, run.setting) for run in runs]
+    drawn, faults = draw_figures(wanted, jobs, tables, folder)
     named = [(run.label, run.folder) for run in runs]
     page_of_sweep(folder, root, command(), tables, drawn, rows, named, nothing_left)
     settings = WandbConfig.model_validate(OmegaConf.to_container(config.logger.wandb, resolve=True)).settings()
-    track(settings, root, folder, tables, drawn, rows)
+    log_results(settings, root, folder, tables, drawn, rows)
     if tables:
         print(f"\n{folder}", flush=True)
     return faults
-
-
-def _draw(
-    folder: Path, runs: list[SweptRun], tables: Sequence[Table], config: DictConfig
-) -> tuple[list[Figure], list[str]]:
-    """Draw the figures over the run folders; return the drawn figures, and the reasons why others cannot be drawn."""
-    figures = OmegaConf.select(config, "figures")
-    if not figures or not runs:
-        return [], []
-    jobs = [FigureJob(run.folder, run.setting) for run in runs]
-    return draw_figures(read_figures(OmegaConf.to_container(figures, resolve=True)), jobs, tables, folder)
 
 
 def with_settings(rows: list[Row], job_rows: list[tuple[list[str], Row]]) -> list[Row]:

@@ -21,12 +21,12 @@ from condensery.reporting import suspects
 from condensery.reporting.curves import Curve
 from condensery.reporting.drawing import Figure
 from condensery.reporting.examples import Examples, by_kind
-from condensery.reporting.formats import ABOUT_COMPARED, COMPARED, SOURCE, one_lined
 from condensery.reporting.html import TEMPLATES, macros
 from condensery.reporting.panels import panel
 from condensery.reporting.plain import one_line
 from condensery.reporting.results import Row
 from condensery.reporting.table import MARK, MISSING, Block, Table
+from condensery.reporting.table_formats import ABOUT_COMPARED, COMPARED, SOURCE, one_lined
 from condensery.system.files import atomic
 from condensery.system.progress import clock
 

@@ -13,7 +13,7 @@ from condensery.reporting.conclusion import BM25
 from condensery.reporting.curves import Curve, read_curves
 from condensery.reporting.drawing import Figure
 from condensery.reporting.examples import RUN, EvaluatedRow, Examples, examples
-from condensery.reporting.page import ArtifactRow, JobSection, Page, write_page
+from condensery.reporting.html_page import ArtifactRow, JobSection, Page, write_page
 from condensery.reporting.results import Row, read_results
 from condensery.reporting.suspects import FILE
 from condensery.reporting.table import Table

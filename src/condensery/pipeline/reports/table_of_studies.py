@@ -10,7 +10,7 @@ from hydra.core.hydra_config import HydraConfig
 from condensery.errors import UserError, close_to
 from condensery.pipeline.config import RootConfig
 from condensery.pipeline.reports import report
-from condensery.pipeline.reports.page import run_number
+from condensery.pipeline.reports.page_content import run_number
 from condensery.reporting.results import Row, read_results
 
 

@@ -19,7 +19,7 @@ from condensery.pipeline.figure_config import (
     ScoreByStepsFigure,
     TrainingFigure,
 )
-from condensery.pipeline.reports.page import read_graph
+from condensery.pipeline.reports.page_content import read_graph
 from condensery.reporting import figures as pictures
 from condensery.reporting.curves import LOSS, SCORE, read_curves
 from condensery.reporting.drawing import Figure
