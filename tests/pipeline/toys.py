@@ -263,6 +263,6 @@ def shared(config: Shared, context: Context) -> dict[str, Any]:
             lines.write(f"{rows.tolist()}\n")
         return unpack(top(pack(passages[rows] @ passages.T, np.arange(50)), 5))
 
-    rank_in_shards(rank, np.arange(config.queries), 5, context.folder, "toy", size=2, group=group)
+    rank_in_shards(rank, np.arange(config.queries), context.folder, "toy", size=2, group=group)
     group.leave_unless_rank_zero()
     return {"queries": len(open_ranking(context.folder).query_rows)}

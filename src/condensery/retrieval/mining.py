@@ -100,7 +100,7 @@ def mine(
         return (*ranking, *_left_out(rows, found), *measured_by) if below else ranking
 
     further = ARRAYS if below else ()
-    rank_in_shards(rank, query_rows, depth, folder, f"mine {split}", size, group, further)
+    rank_in_shards(rank, query_rows, folder, f"mine {split}", size, group, further)
     group.leave_unless_rank_zero()
     run = open_ranking(folder)
     about: dict[str, Any] = {"queries": len(query_rows), "depth": depth, "split": split, "made_by": made_by}

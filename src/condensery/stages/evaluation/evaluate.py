@@ -45,7 +45,7 @@ def evaluate(config: EvaluateConfig, context: Context) -> dict[str, Any]:
     def rank(rows: NDArray[np.int64], task: ProgressTask) -> Ranking:
         return retriever.search(rows, depth, task)
 
-    rank_in_shards(rank, queries, depth, scratch, context.stage_name, group=group)
+    rank_in_shards(rank, queries, scratch, context.stage_name, group=group)
     group.leave_unless_rank_zero()
     run = open_ranking(scratch)
     write_run(context.folder / "run.trec.gz", run, collection, retriever_name(context.artifact("index")))
