@@ -252,7 +252,8 @@ def shared(config: Shared, context: Context) -> dict[str, Any]:
     import numpy as np
 
     from condensery.retrieval.ranking import pack, top, unpack
-    from condensery.retrieval.shards import open_ranking, rank_in_shards
+    from condensery.retrieval.runs import Run
+    from condensery.retrieval.shards import rank_in_shards
     from condensery.stages.sharing import process_group
 
     group = process_group(context.runtime)
@@ -265,4 +266,4 @@ def shared(config: Shared, context: Context) -> dict[str, Any]:
 
     rank_in_shards(rank, np.arange(config.queries), context.folder, "toy", size=2, group=group)
     group.leave_unless_rank_zero()
-    return {"queries": len(open_ranking(context.folder).query_rows)}
+    return {"queries": len(Run.mapped(context.folder).query_rows)}

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from condensery.retrieval.finite import check_scores
 from condensery.retrieval.ranking import Ranking
-from condensery.retrieval.runs import Run
 from condensery.sharing import SINGLE_PROCESS, ProcessGroup
 from condensery.system.files import atomic, load_array, new_array, read_json, write_json
 from condensery.system.progress import ProgressTask, progress
@@ -106,7 +105,7 @@ def rank_in_shards(
     """Rank all queries (n,) into ``folder``, or continue an interrupted attempt there.
 
     It writes ``queries.npy`` (n,), ``passages.npy`` (n, depth) int32 and ``scores.npy`` (n, depth) float32, which
-    ``open_ranking`` opens, and a file for each further array.
+    ``Run.mapped`` opens, and a file for each further array.
 
     Args:
         rank: ranks some queries.
@@ -129,12 +128,6 @@ def rank_in_shards(
         return {"passages": passages.astype(np.int32), "scores": scores, **named, "queries": rows}
 
     compute_in_shards(ranked, len(query_rows), folder / "queries.npy", label, size=size, group=group)
-
-
-def open_ranking(folder: Path) -> Run:
-    """Open the ranking that ``rank_in_shards`` wrote, memory-mapped."""
-    passages, scores = (load_array(folder / f"{name}.npy", mapped=True) for name in ("passages", "scores"))
-    return Run(load_array(folder / "queries.npy"), passages, scores)
 
 
 def padded(rankings: Sequence[tuple[NDArray[np.float32], NDArray[np.int64]]], depth: int) -> Ranking:
