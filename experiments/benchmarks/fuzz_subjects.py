@@ -406,7 +406,8 @@ def _here(path: Path) -> Path:
 
 
 def read_rankings(name: str, folder: Path, scratch: Path) -> Any:
-    from condensery.retrieval.negatives import from_triples, read_negatives
+    from condensery.retrieval.negatives import read_negatives
+    from condensery.retrieval.published_negatives import from_triples
     from condensery.retrieval.runs import read_run
     from condensery.text.collection import Collection
     from condensery.text.queries import QuerySorter, format_of, read_query_files

@@ -144,7 +144,7 @@ def test_what_was_encoded_can_be_searched(tmp_path: Path, texts: list[list[int]]
     scores = asked.astype(np.float32) @ vectors.astype(np.float32).T
     _, rows = DenseIndex(folder, device="cpu").search(np.arange(4), 1)
     np.testing.assert_array_equal(rows[:, 0], scores.argmax(axis=1))
-    assert not (folder / "queries.tmp").exists()
+    assert not (folder / "queries.parts").exists()
 
 
 @pytest.mark.filterwarnings("ignore:overflow")

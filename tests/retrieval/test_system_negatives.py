@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from condensery.errors import UserError
-from condensery.retrieval.system_negatives import from_systems
+from condensery.retrieval.published_negatives import from_systems
 from condensery.text.collection import Collection
 from condensery.text.records import Passage, Query
 from condensery.text.writer import CollectionWriter

@@ -201,10 +201,10 @@ def search_array(
     queries: NDArray[np.float32], passages: NDArray[np.float32], k: int, device: str, threads: int = 1
 ) -> Ranking:
     """The k best of the passages (m, d) in memory for queries (n, d), as ``DenseIndex.search_vectors`` gives them."""
-    block = [(0, passages)]
+    blocks = ((first, passages[first : first + BLOCK]) for first in range(0, len(passages), BLOCK))
     if device == "cpu":
-        return unpack(faiss_search(np.ascontiguousarray(queries), iter(block), k, threads))
-    return unpack(torch_search(queries, iter(block), k, device))
+        return unpack(faiss_search(np.ascontiguousarray(queries), blocks, k, threads))
+    return unpack(torch_search(queries, blocks, k, device))
 
 
 def numpy_search(queries: NDArray[np.float32], blocks: Iterator[tuple[int, NDArray[np.float32]]], k: int) -> Keys:

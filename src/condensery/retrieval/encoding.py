@@ -17,15 +17,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from condensery.errors import UserError
-from condensery.retrieval.dense import QUERY_ROWS, shard_path
+from condensery.retrieval.dense import shard_path
 from condensery.retrieval.finite import check_finite
 from condensery.retrieval.quantiser import FILE as LEVELS
 from condensery.retrieval.quantiser import QUANTISED, Quantiser
 from condensery.retrieval.quantising import EXACT, RECALL, SAMPLE, Dtype, Quantising, sample_of
+from condensery.retrieval.shards import compute_in_shards
 from condensery.retrieval.windows import FILE as WINDOWS
 from condensery.retrieval.windows import Windows, cut
 from condensery.sharing import SINGLE_PROCESS, ProcessGroup
-from condensery.system.files import atomic, load_array, new_array, read_json, write_json
+from condensery.system.files import atomic, load_array, read_json, write_json
 from condensery.system.progress import ProgressTask, progress
 from condensery.tokens.batches import Chunk, chunks, text_rows
 from condensery.tokens.prefixes import NONE
@@ -186,7 +187,8 @@ def _encode_rows(
         vectors[chunk.rows.numpy()] = encoded
         if task:
             task.advance(len(encoded))
-    assert vectors is not None, "a shard holds at least one text"
+    if vectors is None:
+        return np.empty((0, 0), np.float32)
     remedy = f"its encoder {encoder}".rstrip() + " diverged in training, or needs precision fp32 or dtype float32"
     check_finite(vectors, f"{label}: in {dtype}, the vector of text", rows, remedy)
     return vectors
@@ -209,34 +211,15 @@ def encode_queries(
     The arguments are those of ``encode_store``. Queries stay float32 where passages are int8 or binary. Where ``source``
     has ``rows``, only some queries of the collection are encoded, and query_rows.npy (n,) holds their rows.
     """
-    path, parts = folder / "queries.npy", folder / "queries.tmp"
+    kept: Dtype = "float32" if dtype in QUANTISED else dtype
+    label = f"{label} queries"
 
-    def join() -> None:
-        if source.rows is not None:
-            with atomic(folder / QUERY_ROWS) as temporary, open(temporary, "wb") as stream:
-                np.save(stream, source.rows)
-        with atomic(path) as temporary:
-            join_shards(parts, shard_ranges(len(source), shard_size), temporary)
-        shutil.rmtree(parts)
+    def encoded(part: slice, task: ProgressTask) -> dict[str, NDArray[Any]]:
+        rows = np.arange(part.start, part.stop)
+        named = {} if source.rows is None else {"query_rows": source.rows[part]}
+        return {**named, "queries": _encode_rows(encode, source, rows, budget, kept, task, label, encoder)}
 
-    if not group.from_rank_zero(path.exists):
-        kept: Dtype = "float32" if dtype in QUANTISED else dtype
-        settings: dict[str, Any] = {"shard_size": shard_size, "budget": budget, "dtype": kept}
-        encode_store(encode, source, parts, group=group, label=f"{label} queries", encoder=encoder, **settings)
-        group.from_rank_zero(join)
-
-
-def join_shards(folder: Path, plan: list[tuple[int, int]], path: Path) -> None:
-    """Concatenate the shards of ``folder`` into one .npy file, with one shard at a time in memory."""
-    if not plan:
-        with open(path, "wb") as stream:
-            np.save(stream, np.empty((0, 0), np.float32))
-        return
-    first = load_array(shard_path(folder, 0), mapped=True)
-    joined = new_array(path, first.dtype, (plan[-1][1], first.shape[1]))
-    for number, (start, stop) in enumerate(plan):
-        joined[start:stop] = load_array(shard_path(folder, number), mapped=True)
-    joined.flush()
+    compute_in_shards(encoded, len(source), folder / "queries.npy", label, size=shard_size, group=group, unit="texts")
 
 
 def write_dense_index(

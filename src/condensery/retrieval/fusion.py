@@ -17,6 +17,7 @@ Shapes: n queries, k results, m retrievers, c candidates of a query (of all retr
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -222,15 +223,9 @@ def _blocks(number: int, size: int) -> Iterator[slice]:
 
 def weight_grid(members: int, steps: int) -> Weights:
     """All weights (g, m) that are multiples of 1/steps and sum to 1, in ascending order of the first weight."""
-
-    def shares(of: int, left: int) -> Iterator[tuple[int, ...]]:
-        if of == 1:
-            yield (left,)
-            return
-        for first in range(left + 1):
-            yield from ((first, *rest) for rest in shares(of - 1, left - first))
-
-    return np.array(list(shares(members, steps)), np.float64) / steps
+    places = range(steps + members - 1)  # of steps in a row with a bar between two members' shares
+    bars = np.array([*combinations(places, members - 1)], np.int64)
+    return (np.diff(bars, axis=1, prepend=-1, append=len(places)) - 1) / steps
 
 
 def measure_grid(

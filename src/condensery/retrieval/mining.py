@@ -15,7 +15,7 @@ from condensery.retrieval.negatives import Negatives, save_negatives
 from condensery.retrieval.no_negatives import NoNegatives, left_out_by_text, packed
 from condensery.retrieval.positive_aware import ARRAYS, Below, Judge, Scorer, counted
 from condensery.retrieval.relabelled import NOTHING, Relabelled
-from condensery.retrieval.shards import SHARD, open_ranking, padded, rank_in_shards
+from condensery.retrieval.shards import SHARD, padded, rank_in_shards
 from condensery.sharing import SINGLE_PROCESS, ProcessGroup
 from condensery.system.progress import ProgressTask
 from condensery.text.answers import AnswerMatcher
@@ -100,12 +100,11 @@ def mine(
         return (*ranking, *_left_out(rows, found), *measured_by) if below else ranking
 
     further = ARRAYS if below else ()
-    rank_in_shards(rank, query_rows, depth, folder, f"mine {split}", size, group, further)
+    rank_in_shards(rank, query_rows, folder, f"mine {split}", size, group, further)
     group.leave_unless_rank_zero()
-    run = open_ranking(folder)
     about: dict[str, Any] = {"queries": len(query_rows), "depth": depth, "split": split, "made_by": made_by}
     about |= left_out_by_text(known.by_text(positives), f"mine {split}")
-    negatives = Negatives(run.query_rows, run.passage_rows, run.scores)
+    negatives = Negatives.mapped(folder)
     if below:
         about |= counted(folder, below, int((negatives.counts == 0).sum()), f"mine {split}")
     about |= relabelled.saved(folder, collection, f"mine {split}")

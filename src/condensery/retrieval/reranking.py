@@ -6,8 +6,6 @@ sorted by length and cut into chunks of a token budget.
 Shapes: n queries, k candidates of each.
 """
 
-import os
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,14 +17,12 @@ from torch import Tensor
 
 from condensery.errors import UserError, shown
 from condensery.retrieval.collection_retriever import CollectionRetriever
-from condensery.retrieval.dense import shard_path
-from condensery.retrieval.encoding import join_shards, missing, shard_ranges
-from condensery.retrieval.finite import check_finite
+from condensery.retrieval.finite import check_finite, check_scores
 from condensery.retrieval.ranking import Ranking, ordered, scores_in
-from condensery.retrieval.shards import rank_in_shards
+from condensery.retrieval.shards import compute_in_shards
 from condensery.sharing import SINGLE_PROCESS, ProcessGroup
 from condensery.system.files import atomic, load_array, read_json, write_json
-from condensery.system.progress import ProgressTask, progress
+from condensery.system.progress import ProgressTask
 from condensery.text.collection import Collection
 from condensery.tokens.batches import Chunk
 from condensery.tokens.pairs import PairReader
@@ -62,18 +58,14 @@ def search_candidates(
 
     A file that exists is read, and nothing is searched.
     """
-    k, scratch = min(depth, len(retriever)), path.with_suffix(".ranking")
+    label, k = f"{label}: search", min(depth, len(retriever))
 
-    def rank(rows: NDArray[np.int64], task: ProgressTask) -> Ranking:
-        return retriever.search(rows, k, task)
+    def searched(part: slice, task: ProgressTask) -> dict[str, NDArray[Any]]:
+        scores, passages = retriever.search(query_rows[part], k, task)
+        check_scores(scores, passages, f"{label}: a score of query row", query_rows[part])
+        return {path.stem: passages.astype(np.int32)}
 
-    def keep() -> None:
-        os.replace(scratch / "passages.npy", path)
-        shutil.rmtree(scratch)
-
-    if not group.from_rank_zero(path.exists):
-        rank_in_shards(rank, query_rows.astype(np.int64), k, scratch, f"{label}: search", group=group)
-        group.from_rank_zero(keep)
+    compute_in_shards(searched, len(query_rows), path, label, group=group)
     return load_array(path, mapped=True)
 
 
@@ -135,21 +127,15 @@ def score_in_shards(
         group: the processes that share the shards.
         each: how often ``score`` reads a pair, for the progress.
     """
-    parts, plan = path.with_suffix(".parts"), shard_ranges(len(query_rows), shard_size)
-    layout = {"queries": len(query_rows), "candidates": candidates.shape[1], "shard_size": shard_size}
-    with group.shards(lambda: [] if path.exists() else missing(parts, layout, len(plan))) as mine:
-        rows = {number: slice(*plan[number]) for number in mine}
-        pairs = sum(int((candidates[those] >= 0).sum()) for those in rows.values())
-        with progress(label, pairs * each, "pairs") as task:
-            for number, those in rows.items():
-                scores = score(query_rows[those], np.asarray(candidates[those]), task)
-                with atomic(shard_path(parts, number)) as temporary, open(temporary, "wb") as stream:
-                    np.save(stream, scores)
+
+    def scored(part: slice, task: ProgressTask) -> dict[str, NDArray[Any]]:
+        return {path.stem: score(query_rows[part], np.asarray(candidates[part]), task)}
+
+    def pairs(part: slice) -> int:
+        return each * int((candidates[part] >= 0).sum())
+
+    compute_in_shards(scored, len(query_rows), path, label, size=shard_size, group=group, unit="pairs", amount=pairs)
     group.leave_unless_rank_zero()
-    if not path.exists():
-        with atomic(path) as temporary:
-            join_shards(parts, plan, temporary)
-    shutil.rmtree(parts, ignore_errors=True)
     return load_array(path, mapped=True)
 
 

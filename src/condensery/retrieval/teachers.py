@@ -15,7 +15,7 @@ from condensery.errors import UserError, shown
 from condensery.retrieval.collection_retriever import CollectionRetriever
 from condensery.retrieval.fusion import min_max
 from condensery.retrieval.negatives import Negatives
-from condensery.retrieval.pair_scores import PairScores, open_pair_scores, read_pair_scores, save_pair_scores
+from condensery.retrieval.pair_scores import PairScores, read_pair_scores, save_pair_scores
 from condensery.retrieval.pool import NegativePool
 from condensery.retrieval.ranking import without_repeats
 from condensery.retrieval.reranking import Score
@@ -170,7 +170,7 @@ def taught_by(
         return PairScores.of(teacher, collection)
     if isinstance(teacher, str | Path):
         path = Path(teacher)
-        return open_pair_scores(path) if path.is_dir() else read_pair_scores(path, collection)
+        return PairScores.mapped(path) if path.is_dir() else read_pair_scores(path, collection)
     queries, candidates = pool_to_score(positives, negatives)
     teacher = teacher() if isinstance(teacher, type) else teacher
     if isinstance(teacher, Searcher):
@@ -195,7 +195,7 @@ def _by_searcher(searcher: Searcher, collection: Collection, queries: Ids, candi
             scores = together([by_retriever(index)])(queries, candidates, task)
         save_pair_scores(folder, PairScores(queries, candidates, scores), collection)
 
-    return open_pair_scores(cached("pair_scores", f"{collection.content_hash} {searcher.identity()} {asked}", make))
+    return PairScores.mapped(cached("pair_scores", f"{collection.content_hash} {searcher.identity()} {asked}", make))
 
 
 def counts(pairs: PairScores, positives: Mapping[int, Rows]) -> dict[str, int]:

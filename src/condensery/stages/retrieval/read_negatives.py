@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from condensery.retrieval.negatives import from_collection, from_triples, save_negatives
+from condensery.retrieval.negatives import save_negatives
 from condensery.retrieval.no_negatives import left_out_by_text
-from condensery.retrieval.system_negatives import from_systems
+from condensery.retrieval.published_negatives import from_collection, from_systems, from_triples
 from condensery.stages.base import Context
 from condensery.stages.retrieval.config import TriplesConfig
 from condensery.stages.retrieval.relabel import relabelled_by
