@@ -1,4 +1,4 @@
-"""The queries that are trained on: judged ones with positives, hard negatives and a teacher's scores; some made of passages."""
+"""The queries that are trained on, with their positives, hard negatives and a teacher's scores; queries made of passages."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -24,7 +24,7 @@ from condensery.system.spawning import spawning
 from condensery.text.collection import Collection
 from condensery.text.to_collection import Given, collection_of
 from condensery.tokens.artifacts import Tokens, tokenise_collection
-from condensery.tokens.prefixes import NO_PREFIXES, Prefixes
+from condensery.tokens.prefixes import Prefixes
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
 from condensery.training.batches.steps import Batch, Batches, Share, StepDataset, StepSampler, begin_worker
@@ -182,7 +182,14 @@ class TokenDataModule(StepDataModule):
 
     Raises:
         UserError: there is no tokenizer, or, from ``prepare_data``, the texts cannot be read.
+
+    Attributes:
+        query_prefix, passage_prefix: the texts put before queries and passages, which must be those of the encoder; None = no
+            text is put before them, and the encoder may have any.
     """
+
+    query_prefix: str | None = None
+    passage_prefix: str | None = None
 
     def __init__(self, data: Given | Tokens, tokenizer: str | Path | None, titles: bool, workers: int) -> None:
         super().__init__(workers=workers)
@@ -231,8 +238,8 @@ class TokenDataModule(StepDataModule):
 
     @property
     def prefixes(self) -> Prefixes:
-        """The ids put before queries and passages."""
-        return NO_PREFIXES
+        """The ids put before queries and passages. Raises ``UserError`` where the tokenizer joins a prefix with the text."""
+        return Prefixes.of(self.tokenizer_folder, self.query_prefix or "", self.passage_prefix or "", self.lengths)
 
     def _open(self) -> None:
         if isinstance(self.data, Tokens):

@@ -31,7 +31,6 @@ from condensery.text.collection import Collection
 from condensery.text.sheets import filled_sheets
 from condensery.text.to_collection import Given, collection_of
 from condensery.tokens.artifacts import Tokens, pair_reader
-from condensery.tokens.prefixes import Prefixes
 from condensery.training.batches.lists import ListBatches
 from condensery.training.batches.steps import Order
 from condensery.training.batches.teaching import coverage
@@ -163,11 +162,6 @@ class TripleDataModule(TokenDataModule):
         self.training, self.order, self.teacher = training, order, teacher
         self._taught: PairScores | None = None
         self.query_prefix, self.passage_prefix = query_prefix, passage_prefix
-
-    @property
-    def prefixes(self) -> Prefixes:
-        """The ids put before queries and passages. Raises ``UserError`` where the tokenizer joins a prefix with the text."""
-        return Prefixes.of(self.tokenizer_folder, self.query_prefix, self.passage_prefix, self.lengths)
 
     @property
     def lengths(self) -> tuple[int, int]:

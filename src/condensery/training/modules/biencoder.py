@@ -72,11 +72,6 @@ class BiEncoderModule(TowersModule):
             train_passages=train_passages,
         )
 
-    def on_fit_start(self) -> None:
-        """Check the data as ``TowersModule`` does, and the data module's student as ``check_student`` does."""
-        super().on_fit_start()
-        self.check_student()
-
     def objective(self, batch: TripleBatch) -> tuple[ChunkEncoder, Contrast | None]:
         """Return the encoder, and the loss over the passages in the batch of all processes."""
         number = len(batch.positive)

@@ -79,7 +79,7 @@ class ContrastiveModule(TowersModule):
     def on_fit_start(self) -> None:
         """Check the data as ``TowersModule`` does. Raise ``UserError``, too, where the data module masks tokens."""
         super().on_fit_start()
-        masking = getattr(getattr(self.trainer, "datamodule", None), "masking", None)
+        masking = getattr(self._data, "masking", None)
         if isinstance(masking, Masking) and masking.rate is not None:
             raise UserError("ContrastiveModule reads whole texts: give the data module mask_rate=None")
 

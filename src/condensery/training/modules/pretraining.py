@@ -216,7 +216,7 @@ class MaskedAutoEncoderModule(BackboneModule):
     def on_fit_start(self) -> None:
         """Check the data as ``EncoderModule`` does. Raise ``UserError``, too, where the data give the decoder no text."""
         super().on_fit_start()
-        masking = getattr(getattr(self.trainer, "datamodule", None), "masking", None)
+        masking = getattr(self._data, "masking", None)
         if isinstance(masking, Masking) and masking.decoder is None:
             raise UserError(
                 "MaskedAutoEncoderModule has a decoder: give the data module what it reads, such as"

@@ -56,12 +56,11 @@ class QueryTowerModule(TowersModule):
         self._remember(temperature=temperature, teacher_temperature=teacher_temperature)
 
     def on_fit_start(self) -> None:
-        """Check the data as ``TowersModule`` does, and the student as ``check_student`` does.
+        """Check the data as ``TowersModule`` does.
 
         Raise ``UserError``, too, where several processes train: each process would have only its own passages.
         """
         super().on_fit_start()
-        self.check_student()
         if processes() > 1:
             raise UserError(f"{type(self).__name__} trains in one process; give the Trainer devices=1")
 
