@@ -172,7 +172,7 @@ class TowersModule(EncoderModule):
         self.model.passage.requires_grad_(False)
 
     def _check_student(self, student: Any) -> None:
-        """Raise ``UserError`` where the passages' tower would give other vectors than the data module's ``student``, a ``Retriever``.
+        """Raise ``UserError`` where the passages' tower would give other vectors than ``student``, a ``Retriever`` or None.
 
         The batches hold the student's vectors of passages. So the tower of the passages must encode as the student does, and
         it must be frozen: a tower that is trained would move away from the student's vectors.
