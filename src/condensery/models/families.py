@@ -12,14 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import (
-    BertForMaskedLM,
-    DistilBertForMaskedLM,
-    ModernBertForMaskedLM,
-    PreTrainedModel,
-    RobertaForMaskedLM,
-    XLMRobertaForMaskedLM,
-)
 from transformers.models.distilbert.modeling_distilbert import TransformerBlock
 from transformers.models.modernbert.modeling_modernbert import ModernBertEncoderLayer
 
@@ -30,7 +22,6 @@ class Bert:
     """BERT, and RoBERTa, whose parts have the same names. The base class of the other families.
 
     Attributes:
-        language_model: the library's class with an MLM head.
         lm_head: prefixes of the names of the MLM head's tensors.
         options: arguments of the library's ``AutoModel`` for a backbone without further parts.
         dropouts: the config entries that are dropout probabilities.
@@ -41,8 +32,8 @@ class Bert:
     options: dict[str, Any] = {"add_pooling_layer": False}  # noqa: RUF012
     dropouts: tuple[str, ...] = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 
-    def __init__(self, language_model: type[PreTrainedModel], counts_from_padding: bool = False) -> None:
-        self.language_model, self.counts_from_padding = language_model, counts_from_padding
+    def __init__(self, counts_from_padding: bool = False) -> None:
+        self.counts_from_padding = counts_from_padding
 
     def offset(self, config: Any) -> int:
         """The row of the first position in the table of position embeddings."""
@@ -230,15 +221,11 @@ class ModernBert(Bert):
         return turned.flatten(1).to(states.dtype)
 
 
-_BERT, _DISTILBERT, _MODERNBERT = (
-    Bert(BertForMaskedLM),
-    DistilBert(DistilBertForMaskedLM),
-    ModernBert(ModernBertForMaskedLM),
-)
+_BERT, _DISTILBERT, _MODERNBERT = Bert(), DistilBert(), ModernBert()
 FAMILIES: dict[str, Bert] = {  # by the library's model_type
     "bert": _BERT,
-    "roberta": Bert(RobertaForMaskedLM, counts_from_padding=True),
-    "xlm-roberta": Bert(XLMRobertaForMaskedLM, counts_from_padding=True),
+    "roberta": Bert(counts_from_padding=True),
+    "xlm-roberta": Bert(counts_from_padding=True),
     "distilbert": _DISTILBERT,
     "modernbert": _MODERNBERT,
 }
