@@ -118,8 +118,7 @@ def compiled(backend: str = "inductor") -> Iterator[None]:
     def rest(layer: Any, context: Tensor, states: Tensor) -> Tensor:
         # torch would compile anew for each kind of view among the inputs; ``_unsafe_view`` hides that they are views
         own = (torch.ops.aten._unsafe_view(part, part.shape) for part in (context, states))
-        output: Tensor = compiled_rest(layer, *own)
-        return output
+        return compiled_rest(layer, *own)
 
     token = _REST.set(rest)
     try:

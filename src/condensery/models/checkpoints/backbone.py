@@ -139,5 +139,4 @@ def _from_scratch(config: BackboneConfig, vocabulary: Vocabulary, seed: int) -> 
         **dropouts(config.family, 0.1 if config.dropout is None else config.dropout),
     )
     torch.manual_seed(seed)
-    model: PreTrainedModel = AutoModelForMaskedLM.from_config(model_config)
-    return model
+    return AutoModelForMaskedLM.from_config(model_config)

@@ -90,8 +90,7 @@ class BiEncoderModule(TowersModule):
                 queries = gathered(queries)
                 passages, positive, known = joined_passages(passages, batch.passages, positive, batch.judged)
             masked = known if self.mask_known_positives else None
-            loss: Tensor = self.loss(queries, passages, positive, masked, **teacher)
-            return loss
+            return self.loss(queries, passages, positive, masked, **teacher)
 
         return Featured(self.model, self.loss), contrast
 
@@ -120,8 +119,7 @@ class Featured:
         vectors = self.model.vectors(chunk)
         if not torch.is_autocast_enabled(vectors.device.type):
             vectors = wide(vectors)
-        features: Tensor = self.loss.features(vectors, chunk.tower)
-        return features
+        return self.loss.features(vectors, chunk.tower)
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the same features (b, f), and no losses of the chunk's own."""

@@ -105,8 +105,7 @@ class GeneratorBatches:
         return PairBatch(chunks=parts, tokens=tokens, targets=targets, replicated=replicated)
 
     def _ids(self, texts: list[str], limit: int) -> list[list[int]]:
-        ids: list[list[int]] = self.tokenizer(texts, truncation=True, max_length=limit)["input_ids"]
-        return ids
+        return self.tokenizer(texts, truncation=True, max_length=limit)["input_ids"]
 
     def _chunk(self, rows: NDArray[np.int64], read: list[list[int]], written: list[list[int]]) -> PairChunk:
         names = rows.tolist()

@@ -70,5 +70,4 @@ class QueryTowerModule(TowersModule):
 
     def _divergence(self, batch: RankingBatch, queries: Tensor) -> Tensor:
         passages, teacher = batch.passages.to(queries), batch.teacher.to(queries)  # (c, d), (q, c)
-        loss: Tensor = self.loss(queries, passages, teacher.argmax(dim=1), teacher=teacher)
-        return loss
+        return self.loss(queries, passages, teacher.argmax(dim=1), teacher=teacher)
