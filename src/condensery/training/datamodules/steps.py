@@ -89,7 +89,7 @@ class StepDataModule(pl.LightningDataModule):
             num_workers=self.workers,
             multiprocessing_context=spawning(f"workers={self.workers}") if self.workers else None,
             worker_init_fn=partial(begin_worker, Parent.here()),
-            pin_memory=self._device().type == "cuda",
+            pin_memory=self.trainer is not None and self.trainer.strategy.root_device.type == "cuda",
             persistent_workers=False,
         )
         loader.waited = self._wait
@@ -97,10 +97,6 @@ class StepDataModule(pl.LightningDataModule):
 
     def _wait(self, seconds: float) -> None:
         self.waited += seconds
-
-    def _device(self) -> torch.device:
-        """Return the device of the training, to which the batches are moved."""
-        return self.trainer.strategy.root_device if self.trainer else torch.device("cpu")
 
     def val_dataloader(self) -> Any:
         """Return a loader of the validation sample; an empty list where there is none."""

@@ -88,12 +88,8 @@ class ContrastiveModule(TowersModule):
         return self.model, across_processes(self._contrast)
 
     def _contrast(self, vectors: Tensor) -> Tensor:
-        return span_contrast(vectors, self._temperature())
-
-    def _temperature(self) -> Any:
-        if not self.learn_temperature:
-            return self.temperature
-        return self.log_temperature.clamp(min=math.log(COLDEST)).exp()
+        learned = self.log_temperature.clamp(min=math.log(COLDEST)).exp() if self.learn_temperature else None
+        return span_contrast(vectors, self.temperature if learned is None else learned)
 
     def rate_shares(self) -> dict[nn.Parameter, float]:
         """Return the shares of the learning rate as ``TrainingModule`` does, and the larger one of the temperature."""
