@@ -20,7 +20,7 @@ from condensery.losses.captured import Captured
 from condensery.losses.gradient_cache import backpropagate, wide
 from condensery.randomness import hash64
 from condensery.tokens.batches import Chunk
-from condensery.training.batches.steps import ALL, Batch, Share
+from condensery.training.data.steps import ALL, Batch, Share
 from condensery.training.modules.optimisation import TrainingModule
 
 EVERY_PART = "every part"

@@ -37,11 +37,11 @@ from condensery.stages.training import (
 )
 from condensery.tokens.artifacts import Passages, Queries, Tokens
 from condensery.tokens.vocabulary import Vocabulary
-from condensery.training.batches.sources import PassagesAndQueries
-from condensery.training.batches.spans import ContextMasking, SpanBatches
-from condensery.training.datamodules.passage_queries import PassageQueryDataModule
-from condensery.training.datamodules.spans import SpanPairDataModule
-from condensery.training.datamodules.steps import TokenDataModule
+from condensery.training.data.data_module import TokenDataModule
+from condensery.training.data.passage_queries import PassageQueryDataModule
+from condensery.training.data.sources import PassagesAndQueries
+from condensery.training.data.span_batches import ContextMasking, SpanBatches
+from condensery.training.data.spans import SpanPairDataModule
 from condensery.training.modules.contrastive import ContrastiveModule
 from condensery.training.modules.encoders import EncoderModule
 from condensery.training.modules.pretraining import (

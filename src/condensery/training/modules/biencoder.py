@@ -17,7 +17,7 @@ from condensery.losses.registry import make_loss, takes_teacher
 from condensery.losses.retrieval_loss import RetrievalLoss
 from condensery.models.biencoder import PASSAGE, BiEncoder
 from condensery.tokens.batches import Chunk
-from condensery.training.batches.triples import TripleBatch
+from condensery.training.data.triple_batches import TripleBatch
 from condensery.training.modules.encoders import TowersModule
 from condensery.training.modules.optimisation import PathOrName
 

@@ -13,8 +13,8 @@ from condensery.losses.contrast import Contrast, span_contrast
 from condensery.losses.cross_batch import across_processes
 from condensery.losses.gradient_cache import ChunkEncoder
 from condensery.models.biencoder import BiEncoder
-from condensery.training.batches.spans import SpanBatch
-from condensery.training.datamodules.spans import Masking
+from condensery.training.data.span_batches import SpanBatch
+from condensery.training.data.spans import Masking
 from condensery.training.modules.encoders import TowersModule
 from condensery.training.modules.optimisation import PathOrName
 from condensery.training.modules.pretraining import PAIRS

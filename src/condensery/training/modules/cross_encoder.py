@@ -17,7 +17,7 @@ from condensery.models.cross_encoder import (
     pair_separators,
     save_cross_encoder,
 )
-from condensery.training.batches.lists import ListBatch
+from condensery.training.data.list_batches import ListBatch
 from condensery.training.modules.optimisation import TrainingModule
 from condensery.training.settings import Optimiser
 from condensery.training.validation import PairSample, mean_reciprocal_rank_of_pairs

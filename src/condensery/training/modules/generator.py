@@ -15,7 +15,7 @@ from condensery.losses.gradient_cache import ChunkEncoder, wide
 from condensery.models.generator import check_room
 from condensery.text.table import TextTable
 from condensery.tokens.batches import Chunk
-from condensery.training.batches.steps import ALL, Batch, Share, items_of_step
+from condensery.training.data.steps import ALL, Batch, Share, items_of_step
 from condensery.training.modules.optimisation import TrainingModule
 
 IGNORED = -100  # the label of padding

@@ -28,7 +28,7 @@ from condensery.models.encoder import Encoder
 from condensery.randomness import hash64
 from condensery.system import signals
 from condensery.tokens.batches import Chunk
-from condensery.training.batches.steps import Batch
+from condensery.training.data.steps import Batch
 from condensery.training.resumption import Resumption, Schedule, keep_own_settings
 from condensery.training.settings import check_trainer_precision
 from condensery.training.validation import ValidationSample, mean_reciprocal_rank

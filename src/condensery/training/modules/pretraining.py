@@ -30,8 +30,8 @@ from condensery.models.masked_autoencoder import Init, Kind, MaskedAutoEncoder, 
 from condensery.system.files import expanded
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
-from condensery.training.batches.spans import SpanBatch
-from condensery.training.datamodules.spans import Masking
+from condensery.training.data.span_batches import SpanBatch
+from condensery.training.data.spans import Masking
 from condensery.training.modules.encoders import EncoderModule, TowersModule, tokenizer_of
 from condensery.training.modules.optimisation import PathOrName
 from condensery.training.settings import Optimiser

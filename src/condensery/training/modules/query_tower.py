@@ -13,7 +13,7 @@ from condensery.losses.contrast import Contrast
 from condensery.losses.distillation import KLDivergence
 from condensery.losses.gradient_cache import ChunkEncoder
 from condensery.models.biencoder import BiEncoder
-from condensery.training.batches.rankings import RankingBatch
+from condensery.training.data.ranking_batches import RankingBatch
 from condensery.training.modules.encoders import TowersModule
 from condensery.training.modules.optimisation import PathOrName
 

@@ -14,7 +14,7 @@ from condensery.retrieval.pair_scores import Teacher
 from condensery.text.collection import Collection
 from condensery.tokens.ranges import ranges
 from condensery.tokens.store import TokenStore
-from condensery.training.batches.steps import Ids, Share, items_of_step
+from condensery.training.data.steps import Ids, Share, items_of_step
 
 NOTHING: Ids = np.empty(0, np.int64)
 Value = TypeVar("Value", bound=np.generic, covariant=True)

@@ -10,16 +10,16 @@ from condensery.arguments import check_numbers
 from condensery.errors import UserError
 from condensery.text.blank import is_blank
 from condensery.tokens.artifacts import Tokens
-from condensery.training.batches.sources import (
+from condensery.training.data.data_module import TokenDataModule
+from condensery.training.data.sources import (
     MixedPairs,
     PassageQueries,
     PassagesAndQueries,
     RowSource,
     prefixed,
 )
-from condensery.training.batches.spans import ContextMasking
-from condensery.training.datamodules.spans import MaskedDataModule, Masking
-from condensery.training.datamodules.steps import TokenDataModule
+from condensery.training.data.span_batches import ContextMasking
+from condensery.training.data.spans import MaskedDataModule, Masking
 
 
 class PassageQueryDataModule(MaskedDataModule):

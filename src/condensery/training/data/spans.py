@@ -9,15 +9,15 @@ from condensery.text.to_collection import Given
 from condensery.tokens.artifacts import Tokens
 from condensery.tokens.spans import SPECIAL_TOKENS, RandomWindows, SentencePacked, SpanSet
 from condensery.tokens.store import TokenStore
-from condensery.training.batches.sources import (
+from condensery.training.data.data_module import TokenDataModule
+from condensery.training.data.sources import (
     RowSource,
     SentencePairs,
     SingleSpans,
     SpanPairs,
     prefixed,
 )
-from condensery.training.batches.spans import ContextMasking, SpanBatches
-from condensery.training.datamodules.steps import TokenDataModule
+from condensery.training.data.span_batches import ContextMasking, SpanBatches
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from condensery.tokens.pairs import PairReader
-from condensery.training.batches.steps import ALL, Batch, Share
-from condensery.training.batches.triples import TripleBatches
+from condensery.training.data.steps import ALL, Batch, Share
+from condensery.training.data.triple_batches import TripleBatches
 
 
 @dataclass(frozen=True, kw_only=True)
