@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from condensery.retrieval.pair_scores import PairScores
     from condensery.retrieval.reranked import Reranked
     from condensery.retrieval.searcher import Hit
-    from condensery.training.batches.spans import ContextMasking
-    from condensery.training.datamodules.passage_queries import PassageQueryDataModule
-    from condensery.training.datamodules.rankings import RankingDataModule
-    from condensery.training.datamodules.spans import SpanPairDataModule
-    from condensery.training.datamodules.triples import TripleDataModule
+    from condensery.training.data.passage_queries import PassageQueryDataModule
+    from condensery.training.data.rankings import RankingDataModule
+    from condensery.training.data.span_batches import ContextMasking
+    from condensery.training.data.spans import SpanPairDataModule
+    from condensery.training.data.triples import TripleDataModule
     from condensery.training.gradient_check import check_gradients
     from condensery.training.modules.biencoder import BiEncoderModule
     from condensery.training.modules.contrastive import ContrastiveModule
@@ -74,7 +74,7 @@ _MODULES = {
     "BiEncoderModule": "training.modules.biencoder",
     "CoCondenserModule": "training.modules.pretraining",
     "CondenserModule": "training.modules.pretraining",
-    "ContextMasking": "training.batches.spans",
+    "ContextMasking": "training.data.span_batches",
     "ContrastiveModule": "training.modules.contrastive",
     "CrossEncoderModule": "training.modules.cross_encoder",
     "Fused": "retrieval.fused",
@@ -82,15 +82,15 @@ _MODULES = {
     "InverseClozeModule": "training.modules.pretraining",
     "MaskedAutoEncoderModule": "training.modules.pretraining",
     "PairScores": "retrieval.pair_scores",
-    "PassageQueryDataModule": "training.datamodules.passage_queries",
+    "PassageQueryDataModule": "training.data.passage_queries",
     "QueryAsContextModule": "training.modules.pretraining",
     "QueryTowerModule": "training.modules.query_tower",
-    "RankingDataModule": "training.datamodules.rankings",
+    "RankingDataModule": "training.data.rankings",
     "Reranked": "retrieval.reranked",
     "RetrievalLoss": "losses.retrieval_loss",
     "Retriever": "retrieval.dense_searcher",
-    "SpanPairDataModule": "training.datamodules.spans",
-    "TripleDataModule": "training.datamodules.triples",
+    "SpanPairDataModule": "training.data.spans",
+    "TripleDataModule": "training.data.triples",
     "UserError": "errors",
     "cached_backward": "losses.cached_backward",
     "check_gradients": "training.gradient_check",

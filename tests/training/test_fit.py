@@ -15,8 +15,8 @@ from torch import nn
 
 from condensery.errors import UserError
 from condensery.training import loop
-from condensery.training.batches.spans import SpanBatch
-from condensery.training.batches.steps import Share
+from condensery.training.data.span_batches import SpanBatch
+from condensery.training.data.steps import Share
 from condensery.training.loop import fit
 from condensery.training.modules.optimisation import linear_schedule
 

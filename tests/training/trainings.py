@@ -21,8 +21,9 @@ from condensery.system.files import write_json
 from condensery.tokens.batches import chunks, text_rows
 from condensery.tokens.spans import RandomWindows
 from condensery.tokens.store import TokenStore
-from condensery.training.batches.rankings import RankingBatches
-from condensery.training.batches.sources import (
+from condensery.training.data.data_module import StepDataModule
+from condensery.training.data.ranking_batches import RankingBatches
+from condensery.training.data.sources import (
     MixedPairs,
     PassageQueries,
     PassagesAndQueries,
@@ -31,10 +32,9 @@ from condensery.training.batches.sources import (
     SingleSpans,
     SpanPairs,
 )
-from condensery.training.batches.spans import ContextMasking, SpanBatches
-from condensery.training.batches.training_queries import TextQueries, TrainingQueries
-from condensery.training.batches.triples import TripleBatches
-from condensery.training.datamodules.steps import StepDataModule
+from condensery.training.data.span_batches import ContextMasking, SpanBatches
+from condensery.training.data.training_queries import TextQueries, TrainingQueries
+from condensery.training.data.triple_batches import TripleBatches
 from condensery.training.modules.biencoder import BiEncoderModule
 from condensery.training.modules.contrastive import ContrastiveModule
 from condensery.training.modules.optimisation import TrainingModule

@@ -25,8 +25,8 @@ from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Tokens
 from condensery.tokens.prefixes import Prefixes
 from condensery.tokens.vocabulary import Vocabulary
-from condensery.training.batches.steps import Batches, steps_of_epochs, steps_of_tokens
-from condensery.training.datamodules.steps import StepDataModule
+from condensery.training.data.data_module import StepDataModule
+from condensery.training.data.steps import Batches, steps_of_epochs, steps_of_tokens
 from condensery.training.equipment import check_precision, equipment
 from condensery.training.fitting import chunk_that_fits
 from condensery.training.logs import wandb_logger

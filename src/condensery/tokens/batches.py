@@ -62,10 +62,12 @@ class Chunk:
     def __len__(self) -> int:
         return self.input_ids.shape[0]
 
-    def to(self, device: torch.device | str) -> Self:
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
         """The same chunk on ``device``."""
         parts: dict[str, Any] = {
-            name: value.to(device) for name, value in vars(self).items() if isinstance(value, torch.Tensor | Chunk)
+            name: value.to(device, non_blocking=non_blocking)
+            for name, value in vars(self).items()
+            if isinstance(value, torch.Tensor | Chunk)
         }
         return replace(self, **parts)
 

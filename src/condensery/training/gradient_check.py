@@ -14,7 +14,7 @@ from condensery.losses.cached_backward import cached_backward
 from condensery.losses.captured import copies, evaluated
 from condensery.losses.gradient_cache import leaves
 from condensery.losses.gradient_report import LOSS, GradientReport, Outcome, causes_of, compare
-from condensery.training.batches.steps import ALL, Share
+from condensery.training.data.steps import ALL, Share
 from condensery.training.gradient_processes import ProcessError, in_processes, one_line
 from condensery.training.gradient_trials import EVERY_PART, Cut, Replayed, TrialOfModule, TrialOfParts
 from condensery.training.modules.optimisation import TrainingModule

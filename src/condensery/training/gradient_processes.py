@@ -12,7 +12,7 @@ import torch
 from torch import distributed, multiprocessing
 
 from condensery.errors import UserError
-from condensery.training.batches.steps import Share
+from condensery.training.data.steps import Share
 
 _PATIENCE = timedelta(minutes=10)
 

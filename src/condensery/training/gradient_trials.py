@@ -20,7 +20,7 @@ from condensery.losses.captured import Captured
 from condensery.losses.gradient_cache import backpropagate, wide
 from condensery.randomness import hash64
 from condensery.tokens.batches import Chunk
-from condensery.training.batches.steps import ALL, Batch, Share
+from condensery.training.data.steps import ALL, Batch, Share
 from condensery.training.modules.optimisation import TrainingModule
 
 EVERY_PART = "every part"
@@ -122,8 +122,7 @@ class TrialOfParts:
             shared = self.way is cached_backward  # another function gathers the vectors by itself
             return random.call("loss", self.loss, *(map(gathered, vectors) if shared else vectors))
 
-        found: Tensor | None = self.way(loss, *parts)
-        return found
+        return self.way(loss, *parts)
 
     def _encoder(self, tower: int, chunks: Sequence[PieceChunk], random: Replayed) -> Callable[[Any], Tensor]:
         """Return the encoder of a part, with random numbers that depend on the rows of the chunk."""
@@ -223,14 +222,10 @@ class _Repeated:
         self.encoder, self.random = encoder, random
 
     def vectors(self, chunk: Chunk) -> Tensor:
-        found: Tensor = self.random.call(("rows", chunk.rows.tolist()), self.encoder.vectors, chunk)
-        return found
+        return self.random.call(("rows", chunk.rows.tolist()), self.encoder.vectors, chunk)
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
-        found: tuple[Tensor, dict[str, Tensor]] = self.random.call(
-            ("rows", chunk.rows.tolist()), self.encoder.encode, chunk
-        )
-        return found
+        return self.random.call(("rows", chunk.rows.tolist()), self.encoder.encode, chunk)
 
 
 def borders(cut: Cut, rows: int, first: int = 0) -> list[int]:

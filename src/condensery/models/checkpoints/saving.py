@@ -148,9 +148,11 @@ def save_retriever(retriever: SavedRetriever, folder: Path, tokenizer: Path | st
     """Save a retriever. Separate towers are saved as the passage encoder in ``folder`` and ``query_encoder/`` below it."""
     model = retriever.model
     settings = model.settings
-    _save_encoder(model.passage, folder, tokenizer, retriever.passage_length)
+    passage, query = model.passage, model.query
+    _save_model(passage.model, folder, tokenizer, retriever.passage_length, settings, passage.head)
     if not model.shared:
-        _save_encoder(model.query, folder / QUERY_ENCODER, tokenizer, retriever.query_length)
+        place = folder / QUERY_ENCODER
+        _save_model(query.model, place, tokenizer, retriever.query_length, query.settings, query.head)
         write_router(folder, QUERY_ENCODER)
     about = {
         "towers": "shared" if model.shared else "separate",
@@ -222,12 +224,12 @@ def _check_tokenizers(passages: Path, queries: Path) -> None:
 
 
 def load_any_retriever(
-    source: Path | str, options: VectorOptions | None = None, revision: str | None = None
+    source: Path | str, options: VectorOptions | None = None
 ) -> tuple[BiEncoder, tuple[int | None, int | None]]:
     """Load a retriever that was trained here or elsewhere, with the longest query and passage that its folder names.
 
     Args:
-        source, options, revision: as in ``load_biencoder``.
+        source, options: as in ``load_biencoder``.
 
     Returns:
         the retriever, and the longest query and passage in tokens; None, None if the folder does not name them.
@@ -236,7 +238,7 @@ def load_any_retriever(
         UserError: no checkpoint can be loaded, or sentence-transformers would make its vectors in a way that this project
             does not support.
     """
-    folder = checkpoint_folder(source, revision)
+    folder = checkpoint_folder(source)
     return load_biencoder(folder, options=options), longest_inputs(folder) or (None, None)
 
 
@@ -261,7 +263,6 @@ def backbone_towers(config: BackboneConfig, vocabulary: Vocabulary, seed: int, s
 def load_encoder(
     source: Path | str,
     dropout: float | None = None,
-    revision: str | None = None,
     settings: VectorSettings | None = None,
 ) -> Encoder:
     """Load the backbone of a checkpoint in fp32, without a pooling layer or the layers after it.
@@ -269,13 +270,12 @@ def load_encoder(
     Args:
         source: folder or hub name.
         dropout: of hidden states and attention; None = as the checkpoint says.
-        revision: commit, tag or branch on the hub.
         settings: by which the encoder makes vectors; None = the defaults.
 
     Raises:
         UserError: no checkpoint can be loaded, or its tensors are not those of its config.
     """
-    folder = checkpoint_folder(source, revision)
+    folder = checkpoint_folder(source)
     with readable(folder):
         config = checkpoint_config(folder, dropout)
         family = FAMILIES[config.model_type]
@@ -372,10 +372,6 @@ def _released_layers(file: Path) -> dict[str, Tensor]:
 def _depth(weights: Mapping[str, Tensor]) -> int:
     """The number of layers that these tensors belong to, by their names."""
     return len({name.partition(".")[0] for name in weights})
-
-
-def _save_encoder(encoder: Encoder, folder: Path, tokenizer: Path | str, max_length: int) -> None:
-    _save_model(encoder.model, folder, tokenizer, max_length, encoder.settings, encoder.head)
 
 
 def _save_model(

@@ -15,8 +15,8 @@ from condensery.retrieval.pool import NegativePool, NegativeWeights
 from condensery.stages.base import Context
 from condensery.stages.finetuning.config import QueriesConfig
 from condensery.text.collection import Collection
-from condensery.training.batches.teaching import coverage
-from condensery.training.batches.training_queries import TrainingQueries, judged_queries
+from condensery.training.data.teaching import coverage
+from condensery.training.data.training_queries import TrainingQueries, judged_queries
 from condensery.training.dev_passages import apart_from_dev
 
 

@@ -24,8 +24,8 @@ from condensery.system.files import atomic, load_array
 from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Queries, Tokens
 from condensery.tokens.prefixes import Prefixes
-from condensery.training.batches.rankings import RankingBatches
-from condensery.training.datamodules.steps import StepDataModule
+from condensery.training.data.data_module import StepDataModule
+from condensery.training.data.ranking_batches import RankingBatches
 from condensery.training.held_out import chosen_queries
 from condensery.training.modules.query_tower import QueryTowerModule
 

@@ -17,9 +17,9 @@ from condensery.system.signals import deaf_to_ctrl_c
 from condensery.system.spawning import spawning
 from condensery.tokens.batches import chunks
 from condensery.training.adaptive.order import AdaptiveOrder, Vectors, make_all
-from condensery.training.batches.steps import Ids
-from condensery.training.batches.triples import TripleBatches
 from condensery.training.callbacks import evaluating
+from condensery.training.data.steps import Ids
+from condensery.training.data.triple_batches import TripleBatches
 from condensery.training.modules.optimisation import TrainingModule
 from condensery.training.validation import DIVERGING
 

@@ -17,7 +17,7 @@ from condensery.losses.retrieval_loss import RetrievalLoss
 from condensery.models.biencoder import PASSAGE, BiEncoder
 from condensery.ranges import Positive, check_numbers
 from condensery.tokens.batches import Chunk
-from condensery.training.batches.triples import TripleBatch
+from condensery.training.data.triple_batches import TripleBatch
 from condensery.training.modules.encoders import TowersModule
 from condensery.training.modules.optimisation import PathOrName
 
@@ -72,11 +72,6 @@ class BiEncoderModule(TowersModule):
             train_passages=train_passages,
         )
 
-    def on_fit_start(self) -> None:
-        """Check the data as ``TowersModule`` does, and the data module's student as ``check_student`` does."""
-        super().on_fit_start()
-        self.check_student()
-
     def objective(self, batch: TripleBatch) -> tuple[ChunkEncoder, Contrast | None]:
         """Return the encoder, and the loss over the passages in the batch of all processes."""
         number = len(batch.positive)
@@ -95,8 +90,7 @@ class BiEncoderModule(TowersModule):
                 queries = gathered(queries)
                 passages, positive, known = joined_passages(passages, batch.passages, positive, batch.judged)
             masked = known if self.mask_known_positives else None
-            loss: Tensor = self.loss(queries, passages, positive, masked, **teacher)
-            return loss
+            return self.loss(queries, passages, positive, masked, **teacher)
 
         return Featured(self.model, self.loss), contrast
 
@@ -125,8 +119,7 @@ class Featured:
         vectors = self.model.vectors(chunk)
         if not torch.is_autocast_enabled(vectors.device.type):
             vectors = wide(vectors)
-        features: Tensor = self.loss.features(vectors, chunk.tower)
-        return features
+        return self.loss.features(vectors, chunk.tower)
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the same features (b, f), and no losses of the chunk's own."""

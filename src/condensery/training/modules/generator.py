@@ -15,7 +15,7 @@ from condensery.losses.gradient_cache import ChunkEncoder, wide
 from condensery.models.generator import check_room
 from condensery.text.table import TextTable
 from condensery.tokens.batches import Chunk
-from condensery.training.batches.steps import ALL, Batch, Share, items_of_step
+from condensery.training.data.steps import ALL, Batch, Share, items_of_step
 from condensery.training.modules.optimisation import TrainingModule
 
 IGNORED = -100  # the label of padding
@@ -105,8 +105,7 @@ class GeneratorBatches:
         return PairBatch(chunks=parts, tokens=tokens, targets=targets, replicated=replicated)
 
     def _ids(self, texts: list[str], limit: int) -> list[list[int]]:
-        ids: list[list[int]] = self.tokenizer(texts, truncation=True, max_length=limit)["input_ids"]
-        return ids
+        return self.tokenizer(texts, truncation=True, max_length=limit)["input_ids"]
 
     def _chunk(self, rows: NDArray[np.int64], read: list[list[int]], written: list[list[int]]) -> PairChunk:
         names = rows.tolist()

@@ -28,7 +28,7 @@ from condensery.randomness import hash64
 from condensery.ranges import Positive, PositiveShare, Share, Weight, check_numbers
 from condensery.system import signals
 from condensery.tokens.batches import Chunk
-from condensery.training.batches.steps import Batch
+from condensery.training.data.steps import Batch
 from condensery.training.resumption import Resumption, Schedule, keep_own_settings
 from condensery.training.settings import check_trainer_precision
 from condensery.training.validation import ValidationSample, mean_reciprocal_rank
@@ -133,10 +133,9 @@ class TrainingModule(pl.LightningModule):
 
     def _batches_an_epoch(self) -> int | None:
         """Return the number of batches that Lightning counts as an epoch; None for a data module that is not ours."""
-        data: Any = getattr(self.trainer, "datamodule", None)
-        if not hasattr(data, "batches_an_epoch"):
+        if not hasattr(self._data, "batches_an_epoch"):
             return None
-        each, limit = int(data.batches_an_epoch()), self.trainer.limit_train_batches
+        each, limit = int(self._data.batches_an_epoch()), self.trainer.limit_train_batches
         return min(each, limit) if isinstance(limit, int) else int(each * limit)
 
     def on_fit_start(self) -> None:
@@ -144,7 +143,7 @@ class TrainingModule(pl.LightningModule):
 
         The gradient cache does not know of shards.
         """
-        data: Any = getattr(self.trainer, "datamodule", None)
+        data = self._data
         if self.trained_on and hasattr(data, "pairs") and data.pairs not in self.trained_on:
             fitting = ", ".join(dict.fromkeys(self.trained_on.values()))
             raise UserError(
@@ -231,6 +230,11 @@ class TrainingModule(pl.LightningModule):
         """Switch off DDP's exchange of gradients in each chunk's backward pass; ``average`` exchanges them once a step."""
         model = self.trainer.strategy.model
         return model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext()
+
+    @property
+    def _data(self) -> Any:
+        """The trainer's data module; None where there is none, or no trainer yet."""
+        return getattr(self._trainer, "datamodule", None)
 
     def _record(self, values: dict[str, Any]) -> None:
         for name, value in values.items():

@@ -30,8 +30,8 @@ from condensery.ranges import Count, CountOrZero, Positive, Share, Weight, check
 from condensery.system.files import expanded
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
-from condensery.training.batches.spans import SpanBatch
-from condensery.training.datamodules.spans import Masking
+from condensery.training.data.span_batches import SpanBatch
+from condensery.training.data.spans import Masking
 from condensery.training.modules.encoders import EncoderModule, TowersModule, tokenizer_of
 from condensery.training.modules.optimisation import PathOrName
 from condensery.training.settings import Optimiser
@@ -216,7 +216,7 @@ class MaskedAutoEncoderModule(BackboneModule):
     def on_fit_start(self) -> None:
         """Check the data as ``EncoderModule`` does. Raise ``UserError``, too, where the data give the decoder no text."""
         super().on_fit_start()
-        masking = getattr(getattr(self.trainer, "datamodule", None), "masking", None)
+        masking = getattr(self._data, "masking", None)
         if isinstance(masking, Masking) and masking.decoder is None:
             raise UserError(
                 "MaskedAutoEncoderModule has a decoder: give the data module what it reads, such as"

@@ -13,7 +13,7 @@ from condensery.losses.distillation import KLDivergence
 from condensery.losses.gradient_cache import ChunkEncoder
 from condensery.models.biencoder import BiEncoder
 from condensery.ranges import Positive, check_numbers
-from condensery.training.batches.rankings import RankingBatch
+from condensery.training.data.ranking_batches import RankingBatch
 from condensery.training.modules.encoders import TowersModule
 from condensery.training.modules.optimisation import PathOrName
 
@@ -56,12 +56,11 @@ class QueryTowerModule(TowersModule):
         self._remember(temperature=temperature, teacher_temperature=teacher_temperature)
 
     def on_fit_start(self) -> None:
-        """Check the data as ``TowersModule`` does, and the student as ``check_student`` does.
+        """Check the data as ``TowersModule`` does.
 
         Raise ``UserError``, too, where several processes train: each process would have only its own passages.
         """
         super().on_fit_start()
-        self.check_student()
         if processes() > 1:
             raise UserError(f"{type(self).__name__} trains in one process; give the Trainer devices=1")
 
@@ -71,5 +70,4 @@ class QueryTowerModule(TowersModule):
 
     def _divergence(self, batch: RankingBatch, queries: Tensor) -> Tensor:
         passages, teacher = batch.passages.to(queries), batch.teacher.to(queries)  # (c, d), (q, c)
-        loss: Tensor = self.loss(queries, passages, teacher.argmax(dim=1), teacher=teacher)
-        return loss
+        return self.loss(queries, passages, teacher.argmax(dim=1), teacher=teacher)

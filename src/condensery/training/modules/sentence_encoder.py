@@ -17,7 +17,7 @@ from condensery.models.biencoder import BiEncoder
 from condensery.tokens.batches import chunks, text_rows
 from condensery.tokens.store import TokenStore
 from condensery.tokens.vocabulary import Vocabulary
-from condensery.training.batches.steps import ALL, Batch, Share, items_of_step
+from condensery.training.data.steps import ALL, Batch, Share, items_of_step
 from condensery.training.modules.encoders import TowersModule
 
 

@@ -1,4 +1,4 @@
-"""The queries that are trained on: judged ones with positives, negatives and teacher scores; queries made of passages."""
+"""The queries that are trained on, with their positives, hard negatives and a teacher's scores; queries made of passages."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from condensery.retrieval.pair_scores import Teacher
 from condensery.text.collection import Collection
 from condensery.tokens.ranges import ranges
 from condensery.tokens.store import TokenStore
-from condensery.training.batches.steps import Ids, Share, items_of_step
+from condensery.training.data.steps import Ids, Share, items_of_step
 
 NOTHING: Ids = np.empty(0, np.int64)
 Value = TypeVar("Value", bound=np.generic, covariant=True)

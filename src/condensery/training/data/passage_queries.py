@@ -10,20 +10,19 @@ from condensery.errors import UserError
 from condensery.ranges import Count, CountOrZero, Length, PositiveShare, Share, check_numbers
 from condensery.text.words import is_blank
 from condensery.tokens.artifacts import Tokens
-from condensery.tokens.prefixes import Prefixes
-from condensery.training.batches.sources import (
+from condensery.training.data.data_module import TokenDataModule
+from condensery.training.data.sources import (
     MixedPairs,
     PassageQueries,
     PassagesAndQueries,
     RowSource,
     prefixed,
 )
-from condensery.training.batches.spans import ContextMasking, SpanBatches
-from condensery.training.datamodules.spans import Masking, masked_batches
-from condensery.training.datamodules.steps import TokenDataModule
+from condensery.training.data.span_batches import ContextMasking
+from condensery.training.data.spans import MaskedDataModule, Masking
 
 
-class PassageQueryDataModule(TokenDataModule):
+class PassageQueryDataModule(MaskedDataModule):
     """Pairs of a passage and one of its queries, for query-as-context pre-training (Wu et al. 2023, §3.1).
 
     Args:
@@ -91,18 +90,9 @@ class PassageQueryDataModule(TokenDataModule):
         self.query_prefix, self.passage_prefix = query_prefix, passage_prefix
 
     @property
-    def prefixes(self) -> Prefixes:
-        """The ids put before queries and passages. Raises ``UserError`` where the tokenizer joins a prefix with the text."""
-        return Prefixes.of(self.tokenizer_folder, self.query_prefix, self.passage_prefix, self.lengths)
-
-    @property
     def lengths(self) -> tuple[int, int]:
         """Longest query and passage in tokens, [CLS] and [SEP] included."""
         return self.query_length, self.length
-
-    def make_batches(self) -> SpanBatches:
-        """Return the object that makes the batches of passages and queries."""
-        return masked_batches(self.source(), self.vocabulary, self.masking, self)
 
     def source(self) -> RowSource:
         """Return the source that gives the rows of a batch."""

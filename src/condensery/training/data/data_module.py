@@ -24,10 +24,10 @@ from condensery.system.spawning import spawning
 from condensery.text.collection import Collection
 from condensery.text.to_collection import Given, collection_of
 from condensery.tokens.artifacts import Tokens, tokenise_collection
-from condensery.tokens.prefixes import NO_PREFIXES, Prefixes
+from condensery.tokens.prefixes import Prefixes
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
-from condensery.training.batches.steps import Batch, Batches, Share, StepDataset, StepSampler, begin_worker
+from condensery.training.data.steps import Batch, Batches, Share, StepDataset, StepSampler, begin_worker
 from condensery.training.fingerprint import Fingerprint, described, settings_of
 from condensery.training.resumption import check_same
 from condensery.training.validation import PairSample, ValidationSample, sample_of
@@ -89,7 +89,7 @@ class StepDataModule(pl.LightningDataModule):
             num_workers=self.workers,
             multiprocessing_context=spawning(f"workers={self.workers}") if self.workers else None,
             worker_init_fn=partial(begin_worker, Parent.here()),
-            pin_memory=self._device().type == "cuda",
+            pin_memory=self.trainer is not None and self.trainer.strategy.root_device.type == "cuda",
             persistent_workers=False,
         )
         loader.waited = self._wait
@@ -97,10 +97,6 @@ class StepDataModule(pl.LightningDataModule):
 
     def _wait(self, seconds: float) -> None:
         self.waited += seconds
-
-    def _device(self) -> torch.device:
-        """Return the device of the training, to which the batches are moved."""
-        return self.trainer.strategy.root_device if self.trainer else torch.device("cpu")
 
     def val_dataloader(self) -> Any:
         """Return a loader of the validation sample; an empty list where there is none."""
@@ -182,7 +178,14 @@ class TokenDataModule(StepDataModule):
 
     Raises:
         UserError: there is no tokenizer, or, from ``prepare_data``, the texts cannot be read.
+
+    Attributes:
+        query_prefix, passage_prefix: the texts put before queries and passages, which must be those of the encoder; None = no
+            text is put before them, and the encoder may have any.
     """
+
+    query_prefix: str | None = None
+    passage_prefix: str | None = None
 
     def __init__(self, data: Given | Tokens, tokenizer: str | Path | None, titles: bool, workers: int) -> None:
         super().__init__(workers=workers)
@@ -231,8 +234,8 @@ class TokenDataModule(StepDataModule):
 
     @property
     def prefixes(self) -> Prefixes:
-        """The ids put before queries and passages."""
-        return NO_PREFIXES
+        """The ids put before queries and passages. Raises ``UserError`` where the tokenizer joins a prefix with the text."""
+        return Prefixes.of(self.tokenizer_folder, self.query_prefix or "", self.passage_prefix or "", self.lengths)
 
     def _open(self) -> None:
         if isinstance(self.data, Tokens):

@@ -8,8 +8,8 @@ import numpy as np
 from condensery.tokens.batches import DecoderInput, chunks
 from condensery.tokens.masking import mask_spans
 from condensery.tokens.vocabulary import Vocabulary
-from condensery.training.batches.sources import Rows, RowSource
-from condensery.training.batches.steps import ALL, Batch, Ids, Share, items_of_step
+from condensery.training.data.sources import Rows, RowSource
+from condensery.training.data.steps import ALL, Batch, Ids, Share, items_of_step
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from condensery.tokens.batches import chunks, text_rows
 from condensery.tokens.prefixes import NONE
 from condensery.tokens.store import TokenStore
 from condensery.tokens.vocabulary import Vocabulary
-from condensery.training.batches.steps import ALL, Batch, Ids, PassageVectors, Share, items_of_step
+from condensery.training.data.steps import ALL, Batch, Ids, PassageVectors, Share, items_of_step
 
 
 @dataclass(frozen=True, kw_only=True)

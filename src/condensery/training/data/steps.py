@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, DistributedSampler
 from condensery.randomness import generator
 from condensery.system.children import Parent
 from condensery.tokens.batches import Chunk
-from condensery.training.batches.transport import packed, unpacked
+from condensery.training.data.transport import packed, unpacked
 
 Ids = NDArray[np.int64]
 Order = Callable[[int], tuple[int, Ids]]  # step -> its epoch and the items of its batch

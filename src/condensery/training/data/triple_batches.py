@@ -17,9 +17,9 @@ from condensery.tokens.batches import chunks, text_rows
 from condensery.tokens.prefixes import NO_PREFIXES, Prefixes
 from condensery.tokens.store import TokenStore
 from condensery.tokens.vocabulary import Vocabulary
-from condensery.training.batches.steps import ALL, Batch, Ids, Order, PassageVectors, Share, items_of_step
-from condensery.training.batches.teaching import taught
-from condensery.training.batches.training_queries import NOTHING, TextQueries, TrainingQueries, drawn_positives
+from condensery.training.data.steps import ALL, Batch, Ids, Order, PassageVectors, Share, items_of_step
+from condensery.training.data.teaching import taught
+from condensery.training.data.training_queries import NOTHING, TextQueries, TrainingQueries, drawn_positives
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from condensery.retrieval.no_negatives import packed
 from condensery.tokens.ranges import ranges
-from condensery.training.batches.training_queries import TrainingQueries
+from condensery.training.data.training_queries import TrainingQueries
 
 Ids = NDArray[np.int64]
 BLOCK = 4096  # queries that ``coverage`` reads at once

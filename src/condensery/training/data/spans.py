@@ -2,24 +2,22 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from condensery.ranges import Count, CountOrZero, Length, PositiveShare, Share, check_numbers
 from condensery.text.to_collection import Given
 from condensery.tokens.artifacts import Tokens
-from condensery.tokens.prefixes import Prefixes
 from condensery.tokens.spans import SPECIAL_TOKENS, RandomWindows, SentencePacked, SpanSet
 from condensery.tokens.store import TokenStore
-from condensery.tokens.vocabulary import Vocabulary
-from condensery.training.batches.sources import (
+from condensery.training.data.data_module import TokenDataModule
+from condensery.training.data.sources import (
     RowSource,
     SentencePairs,
     SingleSpans,
     SpanPairs,
     prefixed,
 )
-from condensery.training.batches.spans import ContextMasking, SpanBatches
-from condensery.training.datamodules.steps import TokenDataModule
+from condensery.training.data.span_batches import ContextMasking, SpanBatches
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,40 @@ class Masking:
     decoder: ContextMasking | None = None
 
 
-class SpanPairDataModule(TokenDataModule):
+class MaskedDataModule(TokenDataModule):
+    """A data module of masked texts for pre-training.
+
+    Attributes:
+        masking: the tokens that are masked.
+        batch_size: items of the source a step.
+        chunk_tokens: padded tokens that are in memory together.
+        seed: of order and masks.
+    """
+
+    masking: Masking
+    batch_size: int
+    chunk_tokens: int
+    seed: int
+
+    def source(self) -> RowSource:
+        """Return the source that gives the rows of a batch."""
+        raise NotImplementedError
+
+    def make_batches(self) -> SpanBatches:
+        """Return the object that makes the batches of masked texts."""
+        return SpanBatches(
+            self.source(),
+            self.vocabulary,
+            batch_size=self.batch_size,
+            mask_rate=self.masking.rate,
+            whole_word=self.masking.whole_word,
+            budget=self.chunk_tokens,
+            seed=self.seed,
+            context=self.masking.decoder,
+        )
+
+
+class SpanPairDataModule(MaskedDataModule):
     """Masked spans for Condenser and MLM, pairs of spans for coCondenser and CoT-MAE, sentences and passages for ICT.
 
     Args:
@@ -103,18 +134,9 @@ class SpanPairDataModule(TokenDataModule):
         self.query_prefix, self.passage_prefix = query_prefix, passage_prefix
 
     @property
-    def prefixes(self) -> Prefixes:
-        """The ids put before queries and passages. Raises ``UserError`` where the tokenizer joins a prefix with the text."""
-        return Prefixes.of(self.tokenizer_folder, self.query_prefix, self.passage_prefix, self.lengths)
-
-    @property
     def lengths(self) -> tuple[int, int]:
         """Longest query (for ``pairs="sentence"`` the sentence) and longest span in tokens, [CLS] and [SEP] included."""
         return (self.query_length if self.pairs == "sentence" else self.length), self.length
-
-    def make_batches(self) -> SpanBatches:
-        """Return the object that makes the batches of masked spans."""
-        return masked_batches(self.source(), self.vocabulary, self.masking, self)
 
     def source(self) -> RowSource:
         """Return the source that gives the rows of a batch."""
@@ -136,16 +158,3 @@ class SpanPairDataModule(TokenDataModule):
         if self.spans == "windows":
             return RandomWindows(store, length, self.seed, self.min_length)
         return SentencePacked(store, length, self.short_probability, self.seed, self.min_length)
-
-
-def masked_batches(source: RowSource, vocabulary: Vocabulary, masking: Masking, of: Any) -> SpanBatches:
-    return SpanBatches(
-        source,
-        vocabulary,
-        batch_size=of.batch_size,
-        mask_rate=masking.rate,
-        whole_word=masking.whole_word,
-        budget=of.chunk_tokens,
-        seed=of.seed,
-        context=masking.decoder,
-    )

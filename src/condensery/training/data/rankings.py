@@ -13,8 +13,8 @@ from condensery.retrieval.free_texts import ranked
 from condensery.retrieval.searcher import Searcher
 from condensery.text.words import is_blank
 from condensery.tokens.prefixes import Prefixes
-from condensery.training.batches.rankings import RankingBatches
-from condensery.training.datamodules.steps import TokenDataModule
+from condensery.training.data.data_module import TokenDataModule
+from condensery.training.data.ranking_batches import RankingBatches
 from condensery.training.fingerprint import hashed
 
 

@@ -31,13 +31,12 @@ from condensery.text.sheets import filled_sheets
 from condensery.text.to_collection import Given, collection_of
 from condensery.text.words import is_blank
 from condensery.tokens.artifacts import Tokens, pair_reader
-from condensery.tokens.prefixes import Prefixes
-from condensery.training.batches.lists import ListBatches
-from condensery.training.batches.steps import Order
-from condensery.training.batches.teaching import coverage
-from condensery.training.batches.training_queries import TextQueries, TrainingQueries, judged_queries
-from condensery.training.batches.triples import TripleBatches
-from condensery.training.datamodules.steps import TokenDataModule
+from condensery.training.data.data_module import TokenDataModule
+from condensery.training.data.list_batches import ListBatches
+from condensery.training.data.steps import Order
+from condensery.training.data.teaching import coverage
+from condensery.training.data.training_queries import TextQueries, TrainingQueries, judged_queries
+from condensery.training.data.triple_batches import TripleBatches
 from condensery.training.dev_passages import apart_from_dev
 from condensery.training.validation import PairSample, ValidationSample, pair_sample
 
@@ -163,11 +162,6 @@ class TripleDataModule(TokenDataModule):
         self.training, self.order, self.teacher = training, order, teacher
         self._taught: PairScores | None = None
         self.query_prefix, self.passage_prefix = query_prefix, passage_prefix
-
-    @property
-    def prefixes(self) -> Prefixes:
-        """The ids put before queries and passages. Raises ``UserError`` where the tokenizer joins a prefix with the text."""
-        return Prefixes.of(self.tokenizer_folder, self.query_prefix, self.passage_prefix, self.lengths)
 
     @property
     def lengths(self) -> tuple[int, int]:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from condensery.tokens.pairs import PairReader
-from condensery.training.batches.steps import ALL, Batch, Share
-from condensery.training.batches.triples import TripleBatches
+from condensery.training.data.steps import ALL, Batch, Share
+from condensery.training.data.triple_batches import TripleBatches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,16 +33,7 @@ class ListBatches:
     """
 
     def __init__(self, triples: TripleBatches, reader: PairReader) -> None:
-        self.triples, self.reader = triples, reader
-
-    @property
-    def budget(self) -> int:
-        """Padded tokens that a chunk may hold."""
-        return self.triples.budget
-
-    @budget.setter
-    def budget(self, tokens: int) -> None:
-        self.triples.budget = tokens
+        self.triples, self.reader, self.budget = triples, reader, triples.budget
 
     def steps_an_epoch(self) -> int:
         """Return the number of batches until every training query was seen once; the last batch may be short."""
@@ -55,7 +46,7 @@ class ListBatches:
         positive, hard = self.triples.draw(epoch, chosen)  # (lists,), (lists, size - 1)
         passages = np.column_stack([positive, hard])  # (lists, size)
         queries = np.repeat(self.triples.training.rows[chosen], passages.shape[1])  # (lists * size,)
-        parts = self.reader.chunks(queries, passages.reshape(-1), self.triples.budget, together=passages.shape[1])
+        parts = self.reader.chunks(queries, passages.reshape(-1), self.budget, together=passages.shape[1])
         lists, size = passages.shape
         tokens = sum(int(chunk.lengths.sum()) for chunk in parts)
         return ListBatch(chunks=parts, lists=lists, size=size, tokens=tokens, replicated=replicated)
