@@ -12,8 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import yaml
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
@@ -82,7 +80,6 @@ def run_program(program: Callable[[], Any], home: Path) -> int:
         return 0
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and this function makes its message one line
     recipe_guard.install()
-    _compose_quickly()
     signals.leave_upon((signal.SIGINT, signal.SIGTERM, signal.SIGUSR1), lambda number: KeyboardInterrupt())
     try:
         sys.argv[1:] = prepared(sys.argv[1:])
@@ -100,27 +97,6 @@ def run_program(program: Callable[[], Any], home: Path) -> int:
         print(line, file=sys.stderr)
         return 1
     return 1 if sweep.failed else 0
-
-
-def _compose_quickly() -> None:
-    """Let Hydra read YAML with libyaml, and list the options of a group without copying the config of all other groups.
-
-    Hydra composes twice, and lists options a hundred times for ``--help``: together half a second of a run's start.
-    """
-
-    def once(self: ConfigLoaderImpl, name: str | None, overrides: list[str]) -> Any:
-        if name or overrides:
-            return prepare(self, name, overrides)
-        if self not in known:
-            known[self] = prepare(self, name, overrides)
-        return known[self]
-
-    known: dict[ConfigLoaderImpl, Any] = {}
-    prepare = ConfigLoaderImpl._parse_overrides_and_create_caching_repo
-    if prepare.__name__ != once.__name__:  # once, also for two commands
-        ConfigLoaderImpl._parse_overrides_and_create_caching_repo = once  # type: ignore[method-assign,assignment]
-    if yaml.__with_libyaml__:
-        yaml.SafeLoader = yaml.CSafeLoader
 
 
 def prepared(arguments: list[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Limits on the settings of a recipe, which may come from somebody else.
+"""Composes a recipe, and limits what its files may set, since they may come from somebody else.
 
 A recipe must not run anything, nor write anywhere unless the user asked for it. The limits hold for every YAML file: recipes,
 options of groups, a folder of ``--config-dir``. Two exceptions belong to the user: ``conf/config.yaml``, and
@@ -12,16 +12,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import hydra.core.plugins
-import hydra.utils
-from hydra._internal import config_loader_impl
+import hydra._internal.hydra
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import ConfigRepository
-from hydra.core.object_type import ObjectType
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.default_element import GroupDefault, InputDefault
 from hydra.core.plugins import Plugins
 from hydra.errors import ConfigCompositionException
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
+from hydra.types import RunMode
 from omegaconf import Container, DictConfig, Node, OmegaConf
 
 from condensery.errors import UserError
@@ -41,11 +41,6 @@ LAUNCHER = ("kind", "cluster", "nodes", "hours", "cpus_per_process", "memory")
 
 CALLED = {f"{one.__module__}.{one.__qualname__}": one for one in (JoinedTable,)}  # classes that a config may name
 
-_load_file = ConfigRepository.load_config
-_load_part = ConfigLoaderImpl._load_single_config
-_list_parts = config_loader_impl.create_defaults_list
-_compose = ConfigLoaderImpl._compose_config_from_defaults_list
-_call = hydra.utils.instantiate
 _follow = Container.resolve_parse_tree
 
 NAME = 255  # most characters of a file's name in `defaults`
@@ -55,79 +50,107 @@ _followed = [0]  # number of references that were followed since the config was 
 
 
 def install() -> None:
-    """Let Hydra check each file, each part of the config and each call before it uses it; a second call changes nothing."""
-    ConfigRepository.load_config = _checked_file  # type: ignore[method-assign]
-    ConfigLoaderImpl._load_single_config = _checked_part  # type: ignore[method-assign]
-    config_loader_impl.create_defaults_list = _checked_list
-    hydra.utils.instantiate = hydra.core.plugins.instantiate = _checked_call
-    ConfigLoaderImpl._compose_config_from_defaults_list = _checked_composition  # type: ignore[method-assign]
+    """Let Hydra compose with ``RecipeLoader``, and count the references that are followed; a second call changes nothing."""
+    hydra._internal.hydra.ConfigLoaderImpl = RecipeLoader  # type: ignore[misc]
     OmegaConf.register_new_resolver("oc.env", environment, replace=True)
     Container.resolve_parse_tree = _counted_reference  # type: ignore[method-assign]
+
+
+class RecipeLoader(ConfigLoaderImpl):
+    """Hydra's composition of a config, with a check of each file, of what it sets, and of what Hydra would call."""
+
+    def __init__(self, config_search_path: ConfigSearchPath) -> None:
+        super().__init__(config_search_path)
+        self.repository = _Files(config_search_path)
+
+    def load_configuration(
+        self,
+        config_name: str | None,
+        overrides: list[str],
+        run_mode: RunMode,
+        from_shell: bool = True,
+        validate_sweep_overrides: bool = True,
+    ) -> DictConfig:
+        """Compose the config of a command.
+
+        Raises:
+            UserError: the files include each other in a circle, or name a class that may not be called.
+        """
+        try:
+            config = super().load_configuration(config_name, overrides, run_mode, from_shell, validate_sweep_overrides)
+        except RecursionError:
+            raise UserError(
+                "experiment: the files that it is made of name each other in a circle in `defaults`"
+            ) from None
+        for called in ("callbacks", "launcher", "sweeper") if run_mode == RunMode.MULTIRUN else ("callbacks",):
+            refuse_foreign_targets(config.hydra.get(called))
+        return config
+
+    def _load_single_config(self, default: Any, repo: Any) -> Any:
+        part = super()._load_single_config(default, repo)
+        if part.path.startswith("file://"):
+            folder = part.path.removeprefix("file://")
+            if not (_own(folder) and default.config_path == ROOT):
+                path = Path(folder, f"{default.config_path.removesuffix('.yaml')}.yaml")
+                check_content(path, part.config, _own(folder) and default.config_path.startswith("launcher/"))
+                if default.config_path.startswith("experiment/") and part.header.get("package") != "_global_":
+                    raise UserError(f"{path}: the first line of a recipe must be `# @package _global_`")
+        return part
+
+    def _compose_config_from_defaults_list(self, defaults: Any, repo: Any) -> DictConfig:
+        _followed[0] = 0
+        try:
+            return super()._compose_config_from_defaults_list(defaults, repo)
+        except ConfigCompositionException:
+            kinds: dict[str, bool] = {}  # key -> whether it is a list
+            for default in defaults:
+                for key, is_list in _collections(self._load_single_config(default, repo).config):
+                    if kinds.setdefault(key, is_list) != is_list:
+                        kind, other = ("a list", "a mapping") if is_list else ("a mapping", "a list")
+                        raise UserError(
+                            f"{default.config_path}.yaml: {key}: is {kind} where {other} is needed"
+                        ) from None
+            raise
+
+
+class _Files(ConfigRepository):
+    """The files of a composition; each is checked before Hydra reads it."""
+
+    def load_config(self, config_path: str) -> Any:
+        """Return the content of a file.
+
+        Raises:
+            UserError: the file is not valid, or chooses an option of Hydra's own groups, which only the user may choose.
+        """
+        if "\0" in config_path or len(config_path) > NAME:
+            raise UserError(f"defaults: {config_path[:40]!r}: no file can be called so")
+        source = next((one for one in self.get_sources() if one.is_config(config_path)), None)
+        if source is None or source.scheme() != "file":
+            return super().load_config(config_path)
+        name = source._normalize_file_name(config_path)
+        path, own = Path(source.path, name), _own(source.path) and name == f"{ROOT}.yaml"
+        check_file(path, own)
+        try:
+            loaded = super().load_config(config_path)
+        except (ValueError, AssertionError, AttributeError) as error:  # Hydra's, about a heading or list of defaults
+            raise UserError(f"{path}: {' '.join(str(error).split())}") from None
+        if loaded is not None and not own:
+            _check_choices(path, loaded.defaults_list or [])
+        return loaded
+
+
+def _check_choices(path: Path, defaults: list[InputDefault]) -> None:
+    """Refuse options of Hydra's own groups in the list ``defaults`` of a file."""
+    for default in defaults:
+        group = str(default.group if isinstance(default, GroupDefault) else default.get_name()).removeprefix("/")
+        if group.startswith("hydra/"):
+            raise UserError(f"{path}: {group}: not for a recipe to choose; write {group}=... on the command line")
 
 
 def _own(folder: str) -> bool:
     """Whether a folder is ``conf`` beside ``run.py``, or the folder of recipes in the installed package."""
     own = (Path(os.environ.get("CONDENSERY_HOME", ".")) / "conf", RECIPES)
     return os.path.realpath(folder) in map(os.path.realpath, own)
-
-
-def _checked_file(self: ConfigRepository, config_path: str) -> Any:
-    if "\0" in config_path or len(config_path) > NAME:
-        raise UserError(f"defaults: {config_path[:40]!r}: no file can be called so")
-    source = self._find_object_source(config_path, ObjectType.CONFIG)
-    if source is None or source.scheme() != "file":
-        return _load_file(self, config_path)
-    name = source._normalize_file_name(config_path)
-    path = Path(source.path, name)
-    check_file(path, own=_own(source.path) and name == f"{ROOT}.yaml")
-    try:
-        return _load_file(self, config_path)
-    except (ValueError, AssertionError, AttributeError) as error:  # Hydra's, about a heading or list of defaults
-        raise UserError(f"{path}: {' '.join(str(error).split())}") from None
-
-
-def _checked_part(self: ConfigLoaderImpl, default: Any, repo: Any) -> Any:
-    part = _load_part(self, default, repo)
-    if part.path.startswith("file://"):
-        folder = part.path.removeprefix("file://")
-        if not (_own(folder) and default.config_path == ROOT):
-            path = Path(folder, f"{default.config_path.removesuffix('.yaml')}.yaml")
-            check_content(path, part.config, _own(folder) and default.config_path.startswith("launcher/"))
-            if default.config_path.startswith("experiment/") and part.header.get("package") != "_global_":
-                raise UserError(f"{path}: the first line of a recipe must be `# @package _global_`")
-    return part
-
-
-def _checked_list(*args: Any, **kwargs: Any) -> Any:
-    """Refuse options of Hydra's own groups that a recipe has chosen; only the user may choose them."""
-    try:
-        defaults_list = _list_parts(*args, **kwargs)
-    except RecursionError:
-        raise UserError("experiment: the files that it is made of name each other in a circle in `defaults`") from None
-    for group, about in defaults_list.overrides.override_metadata.items():
-        by = about.containing_config_path
-        if group.startswith("hydra") and not about.external_override and by != ROOT:
-            raise UserError(f"{by}: {group}: not for a recipe to choose; write {group}=... on the command line")
-    for default in defaults_list.defaults:
-        by = default.parent or ROOT
-        if str(default.config_path).startswith("hydra/") and by not in (ROOT, "<root>") and not by.startswith("hydra/"):
-            raise UserError(f"{by}: {default.config_path}: not for a recipe to choose")
-    return defaults_list
-
-
-def _checked_composition(self: ConfigLoaderImpl, defaults: Any, repo: Any) -> Any:
-    _followed[0] = 0
-    try:
-        return _compose(self, defaults, repo)
-    except ConfigCompositionException:
-        kinds: dict[str, bool] = {}  # key -> whether it is a list
-        for default in defaults:
-            part = _load_part(self, default, repo).config
-            for key, is_list in _collections(part):
-                if kinds.setdefault(key, is_list) != is_list:
-                    kind, other = ("a list", "a mapping") if is_list else ("a mapping", "a list")
-                    raise UserError(f"{default.config_path}.yaml: {key}: is {kind} where {other} is needed") from None
-        raise
 
 
 def _counted_reference(self: Container, *args: Any, **kwargs: Any) -> Any:
@@ -214,17 +237,12 @@ def _is_mapping(value: Any) -> bool:
     return value is None or OmegaConf.is_dict(value) or (isinstance(value, str) and (value == "???" or "${" in value))
 
 
-def _checked_call(config: Any, *args: Any, **kwargs: Any) -> Any:
-    refuse_foreign_targets(config)
-    return _call(config, *args, **kwargs)
-
-
 def refuse_foreign_targets(config: Any) -> None:
     """Raise ``UserError`` for a ``_target_`` anywhere in ``config`` that may not be called."""
     if OmegaConf.is_dict(config) and "_target_" in config and not may_be_called(str(config["_target_"])):
         key = config._get_full_key("_target_")
         raise UserError(
-            f"{key}: {config['_target_']} is not called: only {', '.join(CALLED)} and launchers and sweepers that are"
+            f"{key}: {config['_target_']!r} is not called: only {', '.join(CALLED)} and launchers and sweepers that are"
             " installed as plugins of Hydra are"
         )
     if OmegaConf.is_config(config):
