@@ -431,7 +431,7 @@ def no_file(draw: random.Random, path: Path) -> str:
 def broken_gzip(draw: random.Random, path: Path) -> str:
     """A packed file that is not as it was packed; what is told or the sound content may come of it."""
     raw = bytearray(gzip.compress(path.read_bytes(), mtime=0))
-    at = draw.randrange(len(raw))
+    at = draw.randrange(1, len(raw))  # an empty file is one
     if draw.random() < 0.3:
         raw = raw[:at]
     else:
