@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from condensery.stages.base import Recipe, StageConfig, references
+from condensery.stages.base import FromRecipe, StageConfig, marks, references
 from condensery.stages.registry import registry
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -64,10 +64,9 @@ def lines_of(config: type[BaseModel], indent: str = "") -> list[str]:
 
 def default(config: type[BaseModel], key: str) -> Any:
     """The default of a key; ``${...}`` where it is another value of the recipe, ``???`` where there is none."""
-    field = config.model_fields[key]
-    for mark in field.metadata:
-        if isinstance(mark, Recipe):
-            return f"${{{mark.place}}}"
+    field, elsewhere = config.model_fields[key], marks(config, FromRecipe)
+    if key in elsewhere:
+        return f"${{{elsewhere[key].place}}}"
     return "???" if field.is_required() else field.default
 
 

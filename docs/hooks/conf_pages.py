@@ -245,7 +245,7 @@ def _about_group(group: str) -> str:
     if group == "stage":
         return (
             "The kinds of stages. `stage.KIND.KEY=VALUE` sets a default for all stages of a kind, `stages.NAME.KEY=VALUE` "
-            "a key of one stage of the recipe. A stage without a default (`???`) must be given one by the recipe."
+            "a key of one stage of the recipe. A key without a default (`???`) must be given by the recipe."
         )
     if group == "table":
         return (

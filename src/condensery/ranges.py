@@ -24,7 +24,7 @@ Share = Annotated[float, Ge(0), Le(1)]
 PositiveShare = Annotated[float, Gt(0), Le(1)]
 Weight = Annotated[float, Ge(0)]
 Positive = Annotated[float, Gt(0)]
-Finite = Annotated[float, Gt(-math.inf)]
+Finite = Annotated[float, Gt(-math.inf)]  # neither infinite nor NaN
 
 BOUNDS = {Gt: (">", operator.gt), Ge: (">=", operator.ge), Lt: ("<", operator.lt), Le: ("<=", operator.le)}
 

@@ -41,7 +41,8 @@ STRICTER = {
     "decoder_mask_rate",
 }  # ranges of a recipe within those of a class
 TRIED = (-1, 0, 0.5, 1, 1.5, 2, 3, 8)
-MADE = runpy.run_path(str(PROJECT / ".ci" / "conf_stage.py"))["files"]()
+SCRIPT = runpy.run_path(str(PROJECT / ".ci" / "conf_stage.py"))
+MADE: dict[Path, str] = SCRIPT["files"]()
 
 
 def defaults_of_class(name: str) -> dict[str, Any]:
@@ -90,6 +91,12 @@ def test_a_class_and_its_stage_have_the_same_ranges(name: str, kind: str) -> Non
 @pytest.mark.parametrize("path", sorted(MADE), ids=lambda path: path.stem)
 def test_the_file_of_a_stage_is_what_its_class_says(path: Path) -> None:
     assert path.read_text(encoding="utf-8") == MADE[path], "run `make conf`"
+
+
+@pytest.mark.parametrize("kind", sorted(path.stem for path in MADE))
+def test_an_explanation_is_short(kind: str) -> None:
+    texts = SCRIPT["explanations"](registry()[kind].config)
+    assert not {key: text for key, text in texts.items() if not 1 <= len(text.split()) <= 27}
 
 
 def test_no_file_belongs_to_no_stage() -> None:

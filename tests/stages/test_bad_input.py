@@ -473,7 +473,7 @@ BAD_CONFIGS: dict[str, tuple[list[str], list[str]]] = {
         ["stages.round1.negative_depths", "3 numbers", "one for each", "null"],
     ),
     "a weight of nothing": (["stages.round1.negative_weights=[0]"], ["stages.round1.negative_weights", "> 0"]),
-    "no queries": (["stage.finetune.train_queries=0"], ["stage.finetune.train_queries", "> 0", "0"]),
+    "no queries": (["stage.finetune.train_queries=0"], ["stage.finetune.train_queries", ">= 1", "0"]),
     "split of mining": (["stages.mined.split=valid"], ["stages.mined.split", "valid"]),
     "triples: no file": (
         ["stages.x={stage: read_negatives, file: /nix/triples.tsv}"],

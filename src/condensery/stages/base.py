@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from annotated_types import Ge
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
@@ -17,6 +17,7 @@ from condensery.system.files import inside, read_json
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"  # of stages, figures and callbacks: a dot is kept for stages added automatically
 Name = Annotated[str, Field(pattern=NAME, max_length=100)]
+Mark = TypeVar("Mark")
 
 
 def _without_null(value: Any) -> Any:
@@ -48,7 +49,15 @@ class Operational:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Later:
+    """Marks a field that was added to a kind that had artifacts: it enters the id where it differs from its default.
+
+    The stages that such a field names enter the id with it. So the ids of stages that do not use it stay as they were.
+    """
+
+
+@dataclass(frozen=True)
+class FromRecipe:
     """Marks a field whose default is another value of the recipe, as ``${place}`` reads it.
 
     Attributes:
@@ -58,8 +67,10 @@ class Recipe:
     place: str
 
 
-Seed = Annotated[int, Ge(0), Recipe("seed")]
-Precision = Annotated[Literal["fp32", "bf16", "fp16"], Recipe("trainer.precision")]
+Seed = Annotated[int, Ge(0), FromRecipe("seed")]
+TextLength = Annotated[int, Ge(4)]  # tokens of a query or passage, [CLS] and [SEP] included
+RowLength = Annotated[int, Ge(8)]  # of a text of pre-training, or of a query and a passage in one row
+Precision = Annotated[Literal["fp32", "bf16", "fp16"], FromRecipe("trainer.precision")]
 
 
 class StageConfig(BaseModel):
@@ -82,11 +93,12 @@ class StageConfig(BaseModel):
         return no_bool_as_number(cls, value, info)
 
     def by_content(self) -> set[str]:
-        """Return the fields that enter the id through ``identity`` instead of their values, such as a path by its content.
+        """Return the fields whose values do not enter the id: here those marked ``Later`` that have their defaults.
 
-        A field that was added later, and the stages that it names, are also left out as long as the field changes nothing.
+        A subclass adds those that enter it through ``identity``, such as a path by its content.
         """
-        return set()
+        fields = type(self).model_fields
+        return {name for name in marks(type(self), Later) if getattr(self, name) == fields[name].default}
 
     def input_error(self, inputs: Mapping[str, Sequence["StageConfig"]]) -> tuple[str, str] | None:
         """Check the config against the configs of the stages that it reads.
@@ -131,17 +143,20 @@ def _leaves(annotation: Any) -> list[Any]:
     return [annotation]
 
 
+def marks(config: type[BaseModel], kind: type[Mark]) -> dict[str, Mark]:
+    """Return the fields of a config that have a mark of this kind, with the mark, in the order of their definition."""
+    fields = config.model_fields.items()
+    return {name: mark for name, field in fields for mark in field.metadata if isinstance(mark, kind)}
+
+
 def references(config: type[BaseModel]) -> dict[str, Input]:
     """Return the fields of a stage config that name other stages, in the order of their definition."""
-    marks = {name: [m for m in field.metadata if isinstance(m, Input)] for name, field in config.model_fields.items()}
-    return {name: marked[0] for name, marked in marks.items() if marked}
+    return marks(config, Input)
 
 
 def operational(config: type[BaseModel]) -> set[str]:
     """Return the fields of a config that do not enter the artifact id."""
-    return {
-        name for name, field in config.model_fields.items() if any(isinstance(m, Operational) for m in field.metadata)
-    }
+    return set(marks(config, Operational))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pydantic import model_validator
 from condensery.models.checkpoints.config import BackboneConfig
 from condensery.models.flops import Step
 from condensery.ranges import Count, CountOrZero, Positive, PositiveShare, Share, Weight
-from condensery.stages.base import Input, Operational, Precision, Recipe, Seed, StageConfig
+from condensery.stages.base import FromRecipe, Input, Operational, Precision, Seed, StageConfig
 from condensery.stages.checks import check_checkpoint, check_length
 from condensery.stages.trainer_options import Callbacks, identity
 from condensery.stages.workload import Sizes, Work, checkpoint_bytes, product
@@ -55,7 +55,7 @@ class OptimisedStageConfig(StageConfig):
     """after so many minutes without a checkpoint there is one as well, for steps that are slow; 0: never"""
     log_every: Annotated[Count, Operational()] = 20
     """steps between two logged points"""
-    callbacks: Annotated[Callbacks, Recipe("trainer.callbacks")]
+    callbacks: Annotated[Callbacks, FromRecipe("trainer.callbacks")]
     """of Lightning, by a label: EarlyStopping, EMAWeightAveraging and others; see conf/trainer/auto.yaml"""
 
     @model_validator(mode="after")
@@ -71,7 +71,7 @@ class OptimisedStageConfig(StageConfig):
 
         Callbacks that only watch do not count. A decay of 1 leaves the id as it was before the key was added.
         """
-        return {"callbacks", "layer_decay"}
+        return super().by_content() | {"callbacks", "layer_decay"}
 
     def identity(self) -> list[str]:
         """Return the callbacks that can change the result, and the layer decay where it is below 1."""
@@ -131,7 +131,7 @@ class EncoderStageConfig(OptimisedStageConfig):
     """the stage with the tokenizer, saved beside the weights"""
     init: Annotated[str, Input("encoder", literal=("backbone",))]
     """the stage with an encoder to start from, or backbone"""
-    backbone: Annotated[BackboneConfig, Recipe("backbone")]
+    backbone: Annotated[BackboneConfig, FromRecipe("backbone")]
     """the group ``backbone``, for init: backbone"""
 
     @model_validator(mode="after")

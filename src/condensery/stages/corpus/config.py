@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from condensery.models.flops import T5_BASE, Step
 from condensery.ranges import Count, CountOrZero, PositiveShare
-from condensery.stages.base import Input, Operational, Precision, Recipe, Seed, StageConfig
+from condensery.stages.base import FromRecipe, Input, Operational, Precision, Seed, StageConfig
 from condensery.stages.checks import check_checkpoint, check_folder
 from condensery.stages.registry import stage
 from condensery.stages.workload import Read, Sizes, Work, known, over, product, total
@@ -36,7 +36,7 @@ Part = Annotated[float, Gt(0), Lt(1)]
 class CorpusConfig(StageConfig):
     """Read the user's files, in any format, into a collection on disk."""
 
-    data: Annotated[DataConfig, Recipe("data")]
+    data: Annotated[DataConfig, FromRecipe("data")]
     """what is read: the group ``data``"""
 
     def work(self, read: Read) -> Work:
@@ -311,10 +311,10 @@ class SentenceFilesConfig(SentenceStageConfig):
 
 @stage("read_sts", "read_sts:read_sts", version=1, makes="sentences")
 class ReadStsConfig(SentenceFilesConfig):
-    """Read the pairs and scores of the STS benchmark."""
+    """Read the pairs and scores of the STS benchmark.
 
-    root: Annotated[str, Field(min_length=1), Operational()]
-    """the folder with train.csv, dev.csv and test.csv, with the columns sentence1,sentence2,score"""
+    The files are train.csv, dev.csv and test.csv, with the columns sentence1,sentence2,score.
+    """
 
     each: ClassVar[int] = 2
 
@@ -325,10 +325,10 @@ class ReadStsConfig(SentenceFilesConfig):
 
 @stage("read_triplets", "read_triplets:read_triplets", version=1, makes="sentences")
 class ReadTripletsConfig(SentenceFilesConfig):
-    """Read triplets of sentences as Ein Dor et al. (2018) published them, in place of the stage section_triplets."""
+    """Read triplets of sentences as Ein Dor et al. (2018) published them, in place of the stage section_triplets.
 
-    root: Annotated[str, Field(min_length=1), Operational()]
-    """the folder with train.csv, validation.csv and test.csv (wikipedia-sections-triplets.zip), plain or .gz"""
+    The files are train.csv, validation.csv and test.csv (wikipedia-sections-triplets.zip), plain or .gz.
+    """
 
     each: ClassVar[int] = 3
 
@@ -395,9 +395,9 @@ class TokenizerConfig(StageConfig):
 
     corpus: Annotated[str, Input("corpus")] = "corpus"
     """the stage whose text trains the WordPiece"""
-    name: Annotated[str | None, Recipe("backbone.tokenizer")]
+    name: Annotated[str | None, FromRecipe("backbone.tokenizer")]
     """hub name or folder; null: train one"""
-    vocab_size: Annotated[int, Ge(100), Recipe("backbone.vocab_size")]
+    vocab_size: Annotated[int, Ge(100), FromRecipe("backbone.vocab_size")]
     """entries of the trained WordPiece"""
     lowercase: bool = True
     """the trained WordPiece ignores case; a named tokenizer stays as it is"""

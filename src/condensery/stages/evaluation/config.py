@@ -12,7 +12,7 @@ from condensery.evaluation.names import split_metric
 from condensery.models.checkpoints.config import BackboneConfig
 from condensery.models.flops import Step
 from condensery.ranges import Count, CountOrZero, Share, Weight
-from condensery.stages.base import Input, Precision, Recipe, Seed, StageConfig
+from condensery.stages.base import FromRecipe, Input, Precision, RowLength, Seed, StageConfig
 from condensery.stages.checks import Split, not_encoded, unmeasurable
 from condensery.stages.registry import stage
 from condensery.stages.workload import Read, Work, known, product, search, total, with_encoder
@@ -38,7 +38,7 @@ class AttentionEntropyConfig(StageConfig):
 
     encoders: Annotated[list[str], Input("encoder", literal=(BACKBONE,)), Field(min_length=1)]
     """stages with an encoder, tuned or not; the word backbone stands for the model that training begins with"""
-    backbone: Annotated[BackboneConfig, Recipe("backbone")]
+    backbone: Annotated[BackboneConfig, FromRecipe("backbone")]
     """the group ``backbone``"""
     tokens: Annotated[str, Input("tokens")] = "tokens"
     """the stage with the tokens"""
@@ -46,7 +46,7 @@ class AttentionEntropyConfig(StageConfig):
     """what is drawn at random: passages (where documents are separate, theirs) or whole documents"""
     number: Count = 1000
     """texts that are drawn; fewer where there are not so many"""
-    length: Annotated[int, Ge(8)] = 128
+    length: RowLength = 128
     """tokens that a text is cut to, [CLS] and [SEP] included"""
     min_length: Annotated[int, Ge(2)] = 16
     """tokens of the shortest text: the entropy is at most the logarithm of the length"""
@@ -152,9 +152,9 @@ class EvaluateConfig(StageConfig):
     """the stage with an index, or with an encoder, which is encoded first"""
     corpus: Annotated[str, Input("corpus")] = "corpus"
     """the stage with the collection"""
-    split: Annotated[Split, Recipe("table.split")]
+    split: Annotated[Split, FromRecipe("table.split")]
     """whose queries are ranked: train, dev, test, dl19 or dl20"""
-    metrics: Annotated[list[str], Field(min_length=1), Recipe("table.metrics")]
+    metrics: Annotated[list[str], Field(min_length=1), FromRecipe("table.metrics")]
     """MRR@k, Recall@k, NDCG@k, Success@k, MAP, P@k; Hit@k where answers are known"""
     depth: Count = 1000
     """passages ranked for each query; at least the largest k of ``metrics``"""
@@ -216,7 +216,7 @@ class EvaluateSentencesConfig(StageConfig):
     """the stage with an encoder, tuned or not"""
     sentences: Annotated[str, Input("sentences")] = "sentences"
     """the stage with the examples"""
-    split: Annotated[Split, Recipe("table.split")]
+    split: Annotated[Split, FromRecipe("table.split")]
     """train, dev or test"""
     precision: Precision
     """fp32, bf16 or fp16"""

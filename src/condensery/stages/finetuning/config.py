@@ -11,7 +11,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from condensery.losses.registry import check_loss, check_name, teaching
 from condensery.models.flops import T5_BASE, EncoderSize, Step
 from condensery.ranges import Count, CountOrZero, Positive, PositiveShare, Share, Weight, no_room
-from condensery.stages.base import Input, Operational, Precision, Seed, StageConfig
+from condensery.stages.base import Input, Later, Operational, Precision, RowLength, Seed, StageConfig, TextLength
 from condensery.stages.checks import Split, check_checkpoint, missing_split
 from condensery.stages.pretraining.config import other_dimensions
 from condensery.stages.registry import stage
@@ -58,7 +58,7 @@ class QueriesConfig(StageConfig):
     """whose queries are trained on"""
     train_queries: Count | None = None
     """so many queries, drawn with the seed, a smaller set inside every larger one; null: all"""
-    leave_out_dev_passages: bool = False
+    leave_out_dev_passages: Annotated[bool, Later()] = False
     """leave out each training query that shares a relevant passage with a dev query; dev then measures passages without
     training queries"""
     negatives_per_query: CountOrZero = 7
@@ -76,10 +76,6 @@ class QueriesConfig(StageConfig):
             )
         return values
 
-    def by_content(self) -> set[str]:
-        """Return ``leave_out_dev_passages`` where it is false: the key was added later, and older ids stay valid."""
-        return super().by_content() | (set() if self.leave_out_dev_passages else {"leave_out_dev_passages"})
-
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
         """Report a split that the collection does not have."""
         return missing_split(self.split, inputs["corpus"])
@@ -94,23 +90,23 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     trained before. Without ``text_queries`` most passages are positives of no query, and are learned to rank low.
     """
 
-    teacher: Annotated[list[str], Input("pair_scores")] = []
+    teacher: Annotated[list[str], Input("pair_scores"), Later()] = []
     """stages with a teacher's scores (score_pairs), for losses that learn from one; of a pair's scores the first counts"""
-    passages: Annotated[str | None, Input("index")] = None
+    passages: Annotated[str | None, Input("index"), Later()] = None
     """a stage with an index, or an encoder, whose passage vectors are frozen: only a tower of queries is trained
     (ADORE). null: both are trained"""
-    text_queries: Annotated[str | None, Input("queries")] = None
+    text_queries: Annotated[str | None, Input("queries"), Later()] = None
     """a stage that made queries of the passages; they are trained on too, each with its passage as positive. null:
     judged queries alone"""
     text_batch_size: Count = 48
     """queries of ``text_queries`` in a step, besides ``batch_size``"""
-    shared_negatives: CountOrZero = 0
+    shared_negatives: Annotated[CountOrZero, Later()] = 0
     """with ``passages``: passages of the whole collection, drawn anew each step, that are negatives of all queries"""
     towers: Literal["shared", "separate"] = "shared"
     """one encoder for queries and passages, or separate"""
-    query_length: Annotated[int, Ge(4)] = 32
+    query_length: TextLength = 32
     """tokens of the longest query, [CLS] and [SEP] included"""
-    passage_length: Annotated[int, Ge(4)] = 128
+    passage_length: TextLength = 128
     """tokens of the longest passage; with ``passages`` that index's own length counts"""
     mask_known_positives: bool = True
     """another relevant passage in the batch, by judgement or by its text, is no negative; false: it is, as in the
@@ -145,10 +141,8 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
         return training_work(self, sizes, each, self.passage_length, contrast=True, texts=texts)
 
     def by_content(self) -> set[str]:
-        """Return the keys that were added later and are not used, so that older ids stay valid."""
-        later = {key for key in ("teacher", "passages", "text_queries") if not getattr(self, key)}
-        later |= {"text_batch_size"} if not self.text_queries else set()
-        return super().by_content() | later | ({"shared_negatives"} if not self.shared_negatives else set())
+        """Return, besides, ``text_batch_size`` where there are no ``text_queries``."""
+        return super().by_content() | (set() if self.text_queries else {"text_batch_size"})
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
         """Report a loss that lacks the teacher it needs, or has a teacher it cannot use.
@@ -296,7 +290,7 @@ class FinetuneSentencesConfig(EncoderStageConfig):
     """the stage with the examples (read_sts, read_triplets, section_triplets)"""
     examples: Count | None = None
     """so many examples, drawn with the seed, a smaller set inside every larger one; null: all"""
-    length: Annotated[int, Ge(4)] = 128
+    length: TextLength = 128
     """tokens of the longest sentence, [CLS] and [SEP] included"""
     margin: Positive = 1.0
     """how much nearer than the negative the positive of a triplet shall be"""
@@ -373,7 +367,7 @@ class KeepBestConfig(SampleConfig):
     level: PositiveShare = 0.05
     """p of the best against the start (paired randomisation test) below which it is kept, if it is not lower on dev; 1:
     no test"""
-    add_left_out_queries: bool = False
+    add_left_out_queries: Annotated[bool, Later()] = False
     """with fewer dev queries than ``number``, add the training queries that leave_out_dev_passages has left out of
     training"""
 
@@ -383,10 +377,6 @@ class KeepBestConfig(SampleConfig):
         if 0 in shares or len(set(shares)) < len(shares):
             raise ValueError("each share is above 0 and stands once; the start itself is always tried")
         return sorted(shares)
-
-    def by_content(self) -> set[str]:
-        """Return ``add_left_out_queries`` where it is false: the key was added later, and older ids stay valid."""
-        return super().by_content() | (set() if self.add_left_out_queries else {"add_left_out_queries"})
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
         """Report ``add_left_out_queries`` where a stage of ``trained`` has read these queries: they cannot choose then."""
@@ -423,9 +413,9 @@ class TrainCrossEncoderConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig
 
     negatives_per_query: Count = 4
     """negatives drawn each time a query is seen"""
-    query_length: Annotated[int, Ge(4)] = 32
+    query_length: TextLength = 32
     """tokens of the longest query, [CLS] and [SEP] included"""
-    length: Annotated[int, Ge(8)] = 160
+    length: RowLength = 160
     """tokens of the longest row, query and passage; the passage is cut to the room that the query leaves"""
     loss: Literal["pointwise", "listwise"] = "pointwise"
     """pointwise: every pair for itself, as denoise and pseudo_label need it; listwise: the positive among the query's

@@ -10,7 +10,7 @@ from pydantic import model_validator
 from condensery.models.checkpoints.config import BackboneConfig
 from condensery.models.flops import Step
 from condensery.ranges import Count, CountOrZero, Positive, PositiveShare, Share, Weight
-from condensery.stages.base import Input, Recipe, Seed, StageConfig
+from condensery.stages.base import FromRecipe, Input, Later, RowLength, Seed, StageConfig
 from condensery.stages.checks import check_checkpoint, check_length, check_no_retriever
 from condensery.stages.registry import stage
 from condensery.stages.training_config import (
@@ -31,8 +31,6 @@ from condensery.stages.workload import (
     total,
     with_encoder,
 )
-
-Length = Annotated[int, Ge(8)]
 
 FILLED = 0.9  # share of a span's length that whole sentences fill
 
@@ -60,7 +58,7 @@ class SpanConfig(StageConfig):
 
     spans: Literal["sentences", "windows"] = "sentences"
     """sentences: packed to the length, as the papers' scripts do; windows: cut anywhere"""
-    length: Length = 128
+    length: RowLength = 128
     """tokens of the longest span, [CLS] and [SEP] included"""
     short_probability: Share = 0.1
     """share of the spans that aim at a shorter length (spans: sentences)"""
@@ -112,7 +110,7 @@ class MaskingConfig(StageConfig):
     whole_word: bool = True
     """mask whole words; false: single tokens"""
     mlm_weight: Weight = 1.0
-    """weight of the MLM losses, but the decoder's; 2 is what the released code of Condenser amounts to (gradient cache)"""
+    """weight of the MLM losses, of an auto-encoder the encoder's; 2 is what Condenser's released gradient cache amounts to"""
 
     def identity(self: Any) -> list[str]:
         """Return the same strings as ``EncoderStageConfig.identity``.
@@ -147,7 +145,7 @@ class PairConfig(SpanConfig, OptimisedStageConfig):
     """without ``queries``: the two spans of a pair are of one document, or of one passage (a text of it)"""
     queries: Annotated[str | None, Input("queries")] = None
     """a stage that made queries: pairs are a passage and one of its queries; null: two spans of a document"""
-    query_length: Length = 64
+    query_length: RowLength = 64
     """tokens of the longest query, [CLS] and [SEP] included"""
     candidates: Count = 5
     """how many of a passage's queries are drawn from, one a step"""
@@ -185,7 +183,7 @@ class DecoderConfig(StageConfig):
     """the decoder's first weights: random, or last: those of the backbone's last layers"""
     decoder_mask_rate: PositiveShare
     """share of the tokens that the decoder does not see"""
-    length: Length = 144
+    length: RowLength = 144
     """tokens of the longest span, [CLS] and [SEP] included"""
     short_probability: Share = 0.0
     """share of the spans that aim at a shorter length (spans: sentences)"""
@@ -300,7 +298,7 @@ class PretrainRetromaeConfig(DecoderConfig, MaskingConfig, SpanConfig, Validated
 class PretrainIctConfig(SpanConfig, ValidatedConfig, EncoderStageConfig):
     """Pre-train by the inverse cloze task (Lee et al. 2019): a sentence finds the passage that it was taken from."""
 
-    query_length: Length = 64
+    query_length: RowLength = 64
     """tokens of the longest sentence, [CLS] and [SEP] included"""
     keep_sentence: Share = 0.0
     """probability that the sentence stays in its passage; 0.1 in Lee et al."""
@@ -363,7 +361,7 @@ class DistilRankingConfig(CollectionConfig, OptimisedStageConfig):
     """the retriever: a stage with its vectors, or with an encoder, which is encoded first"""
     teacher: Annotated[str, Input("index")]
     """a stage with an index that ranks better, such as BM25 and the student joined"""
-    cross_encoders: Annotated[list[str], Input("cross_encoder")] = []
+    cross_encoders: Annotated[list[str], Input("cross_encoder"), Later()] = []
     """stages with cross-encoders, which score what the teacher ranks in its place (GPL: Wang et al. 2022); the mean of
     several counts"""
     queries: Annotated[str, Input("queries")] = "queries"
@@ -372,7 +370,7 @@ class DistilRankingConfig(CollectionConfig, OptimisedStageConfig):
     """queries that are trained on, at most; the teacher is asked each once"""
     depth: Count = 100
     """passages that the teacher ranks for each query"""
-    query_length: Annotated[int, Ge(8)] = 64
+    query_length: RowLength = 64
     """tokens of the longest query while training, [CLS] and [SEP] included; at most that of the retriever"""
     temperature: Positive = 0.05
     """divides the inner products; for cosines .01 to .1"""
@@ -391,10 +389,6 @@ class DistilRankingConfig(CollectionConfig, OptimisedStageConfig):
     def lengths(self) -> dict[str, int]:
         """Return no lengths: the retriever's own length counts where it is shorter, so none can be too long."""
         return {}
-
-    def by_content(self) -> set[str]:
-        """Return ``cross_encoders`` where there are none: the key was added later, and older ids stay valid."""
-        return super().by_content() | (set() if self.cross_encoders else {"cross_encoders"})
 
     def work(self, read: Read) -> Work:
         """Estimate the work: the teacher ranks, cross-encoders read its passages, and steps of queries alone are made."""
@@ -435,7 +429,7 @@ class TokenVectorsConfig(StageConfig):
 
     tokens: Annotated[str, Input("tokens")] = "tokens"
     """the stage with the tokens, whose documents are counted"""
-    dim: Annotated[Count, Recipe("backbone.hidden")]
+    dim: Annotated[Count, FromRecipe("backbone.hidden")]
     """dimensions that are kept; those of the backbone that shall begin with them"""
     window: Annotated[int, Ge(1), Le(40)] = 10
     """two tokens of a document are neighbours within so many tokens; nearer ones count more (1 / distance)"""
@@ -460,11 +454,11 @@ class WarmStartConfig(StageConfig):
     """the stage with the tokenizer, saved beside the weights"""
     tokens: Annotated[str, Input("tokens")] = "tokens"
     """the stage with the tokens, which are counted"""
-    vectors: Annotated[str | None, Input("token_vectors"), Recipe(".tokens")]
+    vectors: Annotated[str | None, Input("token_vectors"), FromRecipe(".tokens")]
     """the stage token_vectors (or tokens: it is added), which the token embeddings begin with; null: with noise"""
-    backbone: Annotated[BackboneConfig, Recipe("backbone")]
+    backbone: Annotated[BackboneConfig, FromRecipe("backbone")]
     """the group ``backbone``"""
-    length: Annotated[int, Ge(8)] = 128
+    length: RowLength = 128
     """tokens of the longest text, for a stage that searches with the encoder as it is"""
     unigram_bias: bool = True
     """the bias of the vocabulary projection begins with the log frequencies of the tokens"""

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from annotated_types import Ge
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from condensery.errors import UserError
@@ -15,7 +14,17 @@ from condensery.models.flops import Step
 from condensery.models.vectors import Pooling, VectorConfig
 from condensery.ranges import Count, CountOrZero, Finite, Positive, PositiveShare, Share, Weight, no_room
 from condensery.retrieval.analyser import check_stemmer, check_stopwords
-from condensery.stages.base import Input, Operational, Precision, Recipe, Seed, StageConfig
+from condensery.stages.base import (
+    FromRecipe,
+    Input,
+    Later,
+    Operational,
+    Precision,
+    RowLength,
+    Seed,
+    StageConfig,
+    TextLength,
+)
 from condensery.stages.checks import Split, missing_split, not_encoded, unmeasurable
 from condensery.stages.registry import stage
 from condensery.stages.workload import (
@@ -45,8 +54,6 @@ POINTS = 2_000  # most points of a grid of weights: enough for steps of 0.1 and 
 
 RULES = ("below_share", "below_margin", "below_score")
 
-Length = Annotated[int, Ge(4)]
-
 
 class ScoringStageConfig(StageConfig):
     """Shared keys of the stages that score pairs of a query and a passage with cross-encoders."""
@@ -60,8 +67,7 @@ class ScoringStageConfig(StageConfig):
     chunk_tokens: Count = 8192
     """padded tokens that go through a cross-encoder together"""
     shard_size: Annotated[Count, Operational()] = 200
-    """queries that cross-encoders have read, in a file of finished work; devices share the files, and a restart keeps whole
-    ones"""
+    """queries of a file of what cross-encoders have scored; devices share the files, and a restart keeps whole ones"""
 
     def scoring(self, read: Read, queries: float | None, depth: int) -> Work:
         """Return the work of searching the ``depth`` best passages of ``queries`` queries and scoring them.
@@ -88,7 +94,7 @@ class RerankConfig(ScoringStageConfig):
 
     retriever: Annotated[str, Input("index")]
     """the stage with an index, or with an encoder, which is encoded first"""
-    split: Annotated[Split, Recipe("table.split")]
+    split: Annotated[Split, FromRecipe("table.split")]
     """whose queries are reranked; no others can be searched for"""
     depth: Count = 100
     """passages reranked for each query; no deeper one is found, so metrics beyond it do not rise"""
@@ -211,7 +217,7 @@ class EncodeConfig(StageConfig):
 
     model: Annotated[str, Input("encoder")]
     """the stage with the encoder"""
-    passages: Annotated[str | None, Input("index")] = None
+    passages: Annotated[str | None, Input("index"), Later()] = None
     """an index of a stage whose passage vectors are taken, where only the tower of queries differs from its encoder;
     null: encode them"""
     tokens: Annotated[str, Input("tokens")] = "tokens"
@@ -227,15 +233,12 @@ class EncodeConfig(StageConfig):
     """passages of a file of finished work; devices share the files, and a restart keeps whole ones"""
     windows: Count = 1
     """windows of a long passage that are encoded, at most; it ranks by its best"""
-    query_splits: Annotated[list[Split], Field(min_length=1)] | None = None
+    query_splits: Annotated[Annotated[list[Split], Field(min_length=1)] | None, Later()] = None
     """splits whose queries are encoded, such as [dev, test]; no others can be searched for; null: all"""
 
     def by_content(self) -> set[str]:
-        """Return ``windows``, and ``passages`` and ``query_splits`` where they are null.
-
-        These keys were added later; ids of stages that do not use them stay valid.
-        """
-        return {"windows", *(name for name in ("passages", "query_splits") if getattr(self, name) is None)}
+        """Return, besides, ``windows``, which counts where there are several."""
+        return super().by_content() | {"windows"}
 
     def identity(self) -> list[str]:
         """Return the number of windows, where there is more than one."""
@@ -394,15 +397,15 @@ class CrossEncoderConfig(StageConfig):
 
     folder: str | Path  # text as it was given: ./name is a folder, but name may be on the hub
     """folder or hub name, such as cross-encoder/ms-marco-MiniLM-L6-v2: of the BERT family, with one score of a pair"""
-    revision: str | None = None
+    revision: Annotated[str | None, Later()] = None
     """commit, tag or branch on the hub"""
     tokenizer: Annotated[str, Input("tokenizer")] = "tokenizer"
     """the stage with its tokenizer; where the retriever has another, a stage of its own with backbone.tokenizer"""
     tokens: Annotated[str, Input("tokens")] = "tokens"
     """the stage with the tokens of that tokenizer"""
-    query_length: Annotated[int, Ge(4)] = 64
+    query_length: TextLength = 64
     """tokens of the longest query, [CLS] and [SEP] included"""
-    length: Annotated[int, Ge(8)] = 256
+    length: RowLength = 256
     """tokens of the longest row, query and passage; the passage is cut to the room that the query leaves"""
 
     @model_validator(mode="after")
@@ -417,8 +420,8 @@ class CrossEncoderConfig(StageConfig):
         return Work(sizes, seconds=None if sizes.encoder is None else 3.0, disk=checkpoint_bytes(sizes))
 
     def by_content(self) -> set[str]:
-        """Return ``folder``, and ``revision`` where it is null."""
-        return {"folder", *([] if self.revision else ["revision"])}
+        """Return, besides, ``folder``, which counts by content."""
+        return super().by_content() | {"folder"}
 
     def identity(self) -> list[str]:
         """Return the hashes of the weights and of the files that describe them; of a checkpoint on the hub its name.
@@ -565,12 +568,12 @@ class RelabelConfig(StageConfig):
     split: Split = "train"
     """whose queries have negatives; its judgements say what is a positive"""
     relabel: Path | Annotated[list[Path], Field(min_length=1)] | None = None
-    """filled sheets of audit_negatives, a folder or a list of files: yes makes a positive; no, where it is mined, a
+    """filled sheets of audit_negatives, a folder or a list of files: yes makes a positive; in mine, no makes a
     negative for certain"""
 
     def by_content(self) -> set[str]:
         """Return ``relabel``: its sheets count by content, and ids without sheets stay as they were."""
-        return {"relabel"}
+        return super().by_content() | {"relabel"}
 
     def identity(self) -> list[str]:
         """Return the content hashes of the sheets, sorted, so that their order does not matter.
@@ -608,9 +611,9 @@ class MineConfig(ScoringStageConfig, RelabelConfig):
     """keep what scores below the positive's score less this; null: whatever the difference"""
     below_score: Finite | None = None
     """keep what scores below this; null: whatever its score"""
-    scorer: Annotated[str | None, Input("index")] = None
+    scorer: Annotated[str | None, Input("index"), Later()] = None
     """another stage with an index or an encoder, whose scores count for the rules; null: the retriever's own"""
-    cross_encoders: Annotated[list[str], Input("cross_encoder")] = []
+    cross_encoders: Annotated[list[str], Input("cross_encoder"), Later()] = []
     """stages with cross-encoders whose probabilities count for the rules, of several that of the mean logit"""
 
     @model_validator(mode="after")
@@ -627,9 +630,8 @@ class MineConfig(ScoringStageConfig, RelabelConfig):
         return [f"{key}={value}" for key in RULES if (value := getattr(self, key)) is not None]
 
     def by_content(self) -> set[str]:
-        """Return the keys that were added later and are not used, so that older ids stay valid."""
-        scorers = {field for field in ("scorer", "cross_encoders") if not getattr(self, field)}
-        return {*super().by_content(), *RULES, *scorers, "precision", "chunk_tokens"}
+        """Return, besides, the rules and how cross-encoders compute, which count where they are used."""
+        return super().by_content() | {*RULES, "precision", "chunk_tokens"}
 
     def identity(self) -> list[str]:
         """Return the sheets' hashes, the rules that are set, and how cross-encoders compute.
@@ -744,7 +746,7 @@ class TriplesConfig(RelabelConfig):
 
     def by_content(self) -> set[str]:
         """Return ``relabel``, ``systems`` and ``per_system``: where these are null, older ids stay valid."""
-        return {*super().by_content(), "systems", "per_system"}
+        return super().by_content() | {"systems", "per_system"}
 
     def identity(self) -> list[str]:
         """Return the content hashes of the file and of the sheets, and the chosen systems.
@@ -771,25 +773,25 @@ class RetrieverConfig(VectorConfig, StageConfig):
     """Take a retriever that was trained elsewhere, as it is."""
 
     folder: Annotated[
-        str | Path, Recipe("backbone.name")
+        str | Path, FromRecipe("backbone.name")
     ]  # text as it was given: ./name is a folder, but name may be on the hub
     """folder or hub name of a checkpoint of this project, of sentence-transformers, or of the BERT family"""
-    revision: Annotated[str | None, Recipe("backbone.revision")] = None
+    revision: Annotated[str | None, FromRecipe("backbone.revision"), Later()] = None
     """commit, tag or branch on the hub"""
-    query_length: Length | None = None
+    query_length: TextLength | None = None
     """tokens of the longest query, [CLS] and [SEP] included; null: as it was trained"""
-    passage_length: Length | None = None
+    passage_length: TextLength | None = None
     """tokens of the longest passage; null: as it was trained"""
-    pooling: Annotated[Pooling | None, Recipe("backbone.pooling")] = None
+    pooling: Annotated[Pooling | None, FromRecipe("backbone.pooling")] = None
     """cls: the state of [CLS]; mean, max, last, weighted_mean, mean_sqrt_len: of all tokens; null: as the checkpoint
     says"""
-    normalise: Annotated[bool | None, Recipe("backbone.normalise")] = None
+    normalise: Annotated[bool | None, FromRecipe("backbone.normalise")] = None
     """true: compare by cosine; null: as the checkpoint says"""
-    truncate_dim: Annotated[Count | None, Recipe("backbone.truncate_dim")] = None
+    truncate_dim: Annotated[Count | None, FromRecipe("backbone.truncate_dim")] = None
     """how many of its first numbers a vector keeps; null: as the checkpoint says"""
-    query_prefix: Annotated[str | None, Recipe("backbone.query_prefix")] = None
+    query_prefix: Annotated[str | None, FromRecipe("backbone.query_prefix")] = None
     """text before a query, as "query: " for E5; null: as the checkpoint says"""
-    passage_prefix: Annotated[str | None, Recipe("backbone.passage_prefix")] = None
+    passage_prefix: Annotated[str | None, FromRecipe("backbone.passage_prefix")] = None
     """text before a passage, as "passage: "; null: as the checkpoint says"""
 
     def work(self, read: Read) -> Work:
@@ -802,7 +804,7 @@ class RetrieverConfig(VectorConfig, StageConfig):
 
     def by_content(self) -> set[str]:
         """Return ``folder``, and the keys that leave their value to the checkpoint."""
-        return {"folder", *self.not_given(), *([] if self.revision else ["revision"])}
+        return super().by_content() | {"folder", *self.not_given()}
 
     def identity(self) -> list[str]:
         """Return the hashes of the weights and of the files that describe them; of a checkpoint on the hub its name.
