@@ -22,13 +22,7 @@ BACKBONE = "backbone"
 Count = Annotated[int, Field(gt=0)]
 
 
-@stage(
-    "attention_entropy",
-    "attention_entropy:attention_entropy",
-    version=1,
-    makes="entropy",
-    cost=2.0,
-)
+@stage("attention_entropy", "attention_entropy:attention_entropy", version=1, makes="entropy")
 class AttentionEntropyConfig(StageConfig):
     """Measure how broadly the CLS token attends: the entropy of its attention, by layer.
 

@@ -89,7 +89,7 @@ class QueriesConfig(StageConfig):
         return missing_split(self.split, inputs["corpus"])
 
 
-@stage("finetune", "finetune:finetune", version=4, makes="encoder", cost=10.0, together=True)
+@stage("finetune", "finetune:finetune", version=4, makes="encoder", together=True)
 class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     """Train a bi-encoder on judged queries.
 
@@ -169,14 +169,7 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
         return loss
 
 
-@stage(
-    "finetune_generator",
-    "finetune_generator:finetune_generator",
-    version=1,
-    makes="generator",
-    cost=20.0,
-    together=True,
-)
+@stage("finetune_generator", "finetune_generator:finetune_generator", version=1, makes="generator", together=True)
 class FinetuneGeneratorConfig(OptimisedStageConfig):
     """Train a model that writes queries for passages, on the collection's own judged pairs.
 
@@ -260,14 +253,7 @@ class FinetuneGeneratorConfig(OptimisedStageConfig):
         )
 
 
-@stage(
-    "finetune_sentences",
-    "finetune_sentences:finetune_sentences",
-    version=1,
-    makes="encoder",
-    cost=5.0,
-    together=True,
-)
+@stage("finetune_sentences", "finetune_sentences:finetune_sentences", version=1, makes="encoder", together=True)
 class FinetuneSentencesConfig(EncoderStageConfig):
     """Train a bi-encoder on a sentence task: pairs by regression on the cosine, triplets by a margin between distances.
 
@@ -332,7 +318,7 @@ class SampleConfig(CollectionConfig):
         return Work(sizes, times, step, seconds=AROUND, disk=checkpoint_bytes(sizes))
 
 
-@stage("keep_best", "keep_best:keep_best", version=3, makes="encoder", cost=2.0)
+@stage("keep_best", "keep_best:keep_best", version=3, makes="encoder")
 class KeepBestConfig(SampleConfig):
     """Keep the better of a start and the encoders trained from it, blended in several shares (WiSE-FT), by MRR@10.
 
@@ -387,7 +373,6 @@ class KeepBestConfig(SampleConfig):
     "train_cross_encoder:train_cross_encoder",
     version=2,
     makes="cross_encoder",
-    cost=10.0,
     together=True,
 )
 class TrainCrossEncoderConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
@@ -419,7 +404,7 @@ class TrainCrossEncoderConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig
         return self
 
 
-@stage("validate", "validate:validate", version=1, makes="validation", cost=2.0)
+@stage("validate", "validate:validate", version=1, makes="validation")
 class ValidateConfig(SampleConfig):
     """Measure one retriever by MRR@10 on the sample; checkpoints are chosen by this value.
 

@@ -209,7 +209,7 @@ class DecoderConfig(StageConfig):
         return {"head_layers": self.decoder_layers, "predicted": (encoder + decoder) / 2, "losses": 2}
 
 
-@stage("pretrain_mlm", "pretrain:pretrain_mlm", version=3, makes="encoder", cost=20.0, together=True)
+@stage("pretrain_mlm", "pretrain:pretrain_mlm", version=3, makes="encoder", together=True)
 class PretrainMlmConfig(MaskingConfig, SpanConfig, ValidatedConfig, EncoderStageConfig):
     """Pre-train by masked language modelling on spans: the baseline."""
 
@@ -218,7 +218,7 @@ class PretrainMlmConfig(MaskingConfig, SpanConfig, ValidatedConfig, EncoderStage
         return {"predicted": self.mask_rate}
 
 
-@stage("pretrain_condenser", "pretrain:pretrain_condenser", version=3, makes="encoder", cost=30.0, together=True)
+@stage("pretrain_condenser", "pretrain:pretrain_condenser", version=3, makes="encoder", together=True)
 class PretrainCondenserConfig(HeadConfig, MaskingConfig, SpanConfig, ValidatedConfig, EncoderStageConfig):
     """Pre-train a Condenser (Gao and Callan 2021a): MLM on spans through a head that needs the late CLS state."""
 
@@ -227,7 +227,7 @@ class PretrainCondenserConfig(HeadConfig, MaskingConfig, SpanConfig, ValidatedCo
         return {"predicted": self.mask_rate, **self.head()}
 
 
-@stage("pretrain_cocondenser", "pretrain:pretrain_cocondenser", version=4, makes="encoder", cost=30.0, together=True)
+@stage("pretrain_cocondenser", "pretrain:pretrain_cocondenser", version=4, makes="encoder", together=True)
 class PretrainCoCondenserConfig(PairConfig, HeadConfig, MaskingConfig, ValidatedConfig, EncoderStageConfig):
     """Pre-train a coCondenser (Gao and Callan 2021b): Condenser and the contrast of pairs.
 
@@ -246,7 +246,7 @@ class PretrainCoCondenserConfig(PairConfig, HeadConfig, MaskingConfig, Validated
         return {"predicted": self.mask_rate, **self.head(), "contrast": True}
 
 
-@stage("pretrain_cotmae", "pretrain:pretrain_cotmae", version=1, makes="encoder", cost=30.0, together=True)
+@stage("pretrain_cotmae", "pretrain:pretrain_cotmae", version=1, makes="encoder", together=True)
 class PretrainCotmaeConfig(DecoderConfig, PairConfig, MaskingConfig, ValidatedConfig, EncoderStageConfig):
     """Pre-train by CoT-MAE (Wu et al. 2022): the decoder reads the other text of the pair.
 
@@ -264,7 +264,7 @@ class PretrainCotmaeConfig(DecoderConfig, PairConfig, MaskingConfig, ValidatedCo
         return self.decoding(self.mask_rate, self.decoder_mask_rate if self.decoder == "masked" else 1.0)
 
 
-@stage("pretrain_retromae", "pretrain:pretrain_retromae", version=1, makes="encoder", cost=25.0, together=True)
+@stage("pretrain_retromae", "pretrain:pretrain_retromae", version=1, makes="encoder", together=True)
 class PretrainRetromaeConfig(DecoderConfig, MaskingConfig, SpanConfig, ValidatedConfig, EncoderStageConfig):
     """Pre-train by RetroMAE (Xiao et al. 2022): the decoder reads the same text as the encoder.
 
@@ -288,7 +288,7 @@ class PretrainRetromaeConfig(DecoderConfig, MaskingConfig, SpanConfig, Validated
         return self
 
 
-@stage("pretrain_ict", "pretrain:pretrain_ict", version=1, makes="encoder", cost=20.0, together=True)
+@stage("pretrain_ict", "pretrain:pretrain_ict", version=1, makes="encoder", together=True)
 class PretrainIctConfig(SpanConfig, ValidatedConfig, EncoderStageConfig):
     """Pre-train by the inverse cloze task (Lee et al. 2019): a sentence finds the passage that it was taken from.
 
@@ -312,7 +312,7 @@ class PretrainIctConfig(SpanConfig, ValidatedConfig, EncoderStageConfig):
         return Texts(items, 2, product(0.6, tokens))
 
 
-@stage("pretrain_contrastive", "pretrain:pretrain_contrastive", version=1, makes="encoder", cost=20.0, together=True)
+@stage("pretrain_contrastive", "pretrain:pretrain_contrastive", version=1, makes="encoder", together=True)
 class PretrainContrastiveConfig(PairConfig, ValidatedConfig, EncoderStageConfig):
     """Pre-train a released retriever by the contrast of coCondenser's pairs, in the retriever's own vectors.
 
@@ -329,13 +329,7 @@ class PretrainContrastiveConfig(PairConfig, ValidatedConfig, EncoderStageConfig)
         return {"contrast": True}
 
 
-@stage(
-    "distil_ranking",
-    "distil_ranking:distil_ranking",
-    version=2,
-    makes="encoder",
-    cost=10.0,
-)
+@stage("distil_ranking", "distil_ranking:distil_ranking", version=2, makes="encoder")
 class DistilRankingConfig(CollectionConfig, OptimisedStageConfig):
     """Train the tower of queries to rank as a better ranking does, without judgements; the passage vectors stay.
 
@@ -393,14 +387,7 @@ class DistilRankingConfig(CollectionConfig, OptimisedStageConfig):
         return found
 
 
-@stage(
-    "token_vectors",
-    "token_vectors:token_vectors",
-    version=1,
-    makes="token_vectors",
-    cost=2.0,
-    adapts="tokens",
-)
+@stage("token_vectors", "token_vectors:token_vectors", version=1, makes="token_vectors", adapts="tokens")
 class TokenVectorsConfig(StageConfig):
     """Compute token vectors by truncated SVD of the positive pointwise mutual information (PMI) of tokens.
 
@@ -422,7 +409,7 @@ class TokenVectorsConfig(StageConfig):
         return Work(sizes, seconds=product(6.6e-6, sizes.tokens), disk=product(4.0 * self.dim, sizes.vocabulary))
 
 
-@stage("warm_start", "warm_start:warm_start", version=1, makes="encoder", cost=2.0)
+@stage("warm_start", "warm_start:warm_start", version=1, makes="encoder")
 class WarmStartConfig(StageConfig):
     """Make an encoder from the co-occurrences of a collection's tokens, without training.
 
