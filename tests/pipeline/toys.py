@@ -88,7 +88,7 @@ class Train(StageConfig):
     pause: Annotated[float, Operational()]
 
 
-@stage("toy_train", version=1, makes="encoder", cost=lambda config: config.steps)
+@stage("toy_train", version=1, makes="encoder")
 def train(config: Train, context: Context) -> dict[str, Any]:
     """A chain of hashes, a checkpoint each step; goes on from the last one."""
     ran(context)

@@ -14,7 +14,6 @@ from condensery.pipeline.store import Store
 from condensery.pipeline.workers import Failure, Worker, attempt
 from condensery.reporting.plain import one_line
 from condensery.stages.base import Runtime
-from condensery.stages.registry import registry
 from condensery.system.progress import clock
 from condensery.system.signals import deaf_to_ctrl_c, leave_if_asked
 
@@ -57,16 +56,13 @@ def causes(graph: Graph, failed: Collection[str]) -> dict[str, str]:
     return cause_of
 
 
-def priorities(graph: Graph) -> dict[str, float]:
-    """Return, for each node, the cost of the longest chain that starts with it; the largest is begun first."""
-    longest: dict[str, float] = dict.fromkeys(graph.nodes, 0.0)  # cost of the longest chain after the node
-    total: dict[str, float] = {}
-    for name, node in reversed(list(graph.nodes.items())):
-        cost = registry()[node.kind].cost
-        total[name] = longest[name] + (cost(node.config) if callable(cost) else cost)
+def chain_lengths(graph: Graph) -> dict[str, int]:
+    """Return, for each node, the number of stages in the longest chain that begins with it; the longest is begun first."""
+    lengths = dict.fromkeys(graph.nodes, 1)
+    for node in reversed(list(graph.nodes.values())):
         for parent in node.parents:
-            longest[parent] = max(longest[parent], total[name])
-    return total
+            lengths[parent] = max(lengths[parent], 1 + lengths[node.name])
+    return lengths
 
 
 class _Run:
@@ -135,7 +131,7 @@ class _Run:
         if os.environ.get("CONDENSERY_PROGRESS") != "off":
             environment["CONDENSERY_PROGRESS"] = "lines"  # several bars on one terminal would overwrite each other
         size = min(self.graph.root.jobs, len(self.left()))
-        priority = priorities(self.graph)
+        chains = chain_lengths(self.graph)
         workers: list[Worker] = []
         try:
             while self.left():
@@ -144,7 +140,7 @@ class _Run:
                     with deaf_to_ctrl_c():
                         workers.append(Worker(self.store.folder.parent, self.runtime, environment))
                 idle = [worker for worker in workers if worker.node is None]
-                first = sorted(self.ready(), key=lambda node: -priority[node.name])
+                first = sorted(self.ready(), key=lambda node: -chains[node.name])
                 for worker, node in zip(idle, first, strict=False):
                     self.start(node)
                     worker.begin(node, self.forced(node))

@@ -4,6 +4,7 @@
 sizes. A number that cannot be known beforehand is None and is shown as unknown.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -82,22 +83,14 @@ def known(read: Read, *names: str) -> Sizes:
 
 def product(*numbers: float | None) -> float | None:
     """Return the product of the numbers; None where a number is not known."""
-    result = 1.0
-    for number in numbers:
-        if number is None:
-            return None
-        result *= number
-    return result
+    given = [number for number in numbers if number is not None]
+    return math.prod(given, start=1.0) if len(given) == len(numbers) else None
 
 
-def total(numbers: Iterable[float | None]) -> float | None:
+def total(numbers: Sequence[float | None]) -> float | None:
     """Return the sum of the numbers; None where a number is not known."""
-    result = 0.0
-    for number in numbers:
-        if number is None:
-            return None
-        result += number
-    return result
+    given = [number for number in numbers if number is not None]
+    return sum(given, 0.0) if len(given) == len(numbers) else None
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from filelock import FileLock
 
@@ -86,18 +86,19 @@ def fetch(download: Download, key: str) -> Path:
 
 def check_digest(path: Path, md5: str) -> None:
     """Raise ``UserError`` where the file at ``path`` has another MD5."""
-    if (actual := _md5(path)) != md5:
+    if (actual := file_md5(path)) != md5:
         raise UserError(
             f"{path}: its MD5 is {actual}, not {md5}: another file, or a broken one; remove it and start again"
         )
 
 
-def _md5(path: Path) -> str:
+def file_md5(path: Path) -> str:
+    """The MD5 of a file, 32 hexadecimal digits."""
     return file_digest(path, hashlib.md5(usedforsecurity=False))
 
 
-def file_digest(path: Path, digest: "hashlib._Hash") -> str:
-    """Add a file's bytes to a digest, and return it in hexadecimal digits."""
+def file_digest(path: Path, digest: Any) -> str:
+    """The digest of a file in hexadecimal digits; ``digest`` is a hash object of ``hashlib``, which takes the bytes."""
     with open(path, "rb") as file, progress(f"checking {path.name}", _size(path) // MEGABYTE, "MB") as task:
         while block := file.read(MEGABYTE):
             digest.update(block)
@@ -139,7 +140,7 @@ def _fetch(download: Download, key: str) -> None:
     problems = []
     for url in download.urls:
         problem = _fetch_from(url, download)
-        if not problem and download.md5 and _md5(download.part) != download.md5:
+        if not problem and download.md5 and file_md5(download.part) != download.md5:
             problem = f"what came has not the MD5 {download.md5}, and was removed"
             download.part.unlink()
         if not problem:

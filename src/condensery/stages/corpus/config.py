@@ -115,14 +115,7 @@ class ExtractQueriesConfig(QueryStageConfig):
         return self
 
 
-@stage(
-    "generate_queries",
-    "generate_queries:generate_queries",
-    version=1,
-    makes="queries",
-    cost=lambda config: 10.0 * config.number,
-    together="several_shards",
-)
+@stage("generate_queries", "generate_queries:generate_queries", version=1, makes="queries", together="several_shards")
 class GenerateQueriesConfig(QueryStageConfig):
     """Generate queries for each passage with a sequence-to-sequence model, by top-k and nucleus sampling (doc2query)."""
 

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from condensery.errors import UserError, close_to, of_the_disk
-from condensery.system.downloads import check_room, file_digest
+from condensery.system.downloads import check_room
 from condensery.system.files import expanded, read_json
+from condensery.system.inputs import MEGABYTE
 from condensery.system.progress import progress, style
 from condensery.text.hashes import content_hashes
 from condensery.text.source import WantedFile
@@ -60,10 +61,13 @@ class HubFile:
         """Raise ``UserError`` where the file at ``path`` has another size or digest."""
         size = path.stat().st_size
         digest = hashlib.sha256() if self.sha256 else hashlib.sha1(f"blob {size}\0".encode(), usedforsecurity=False)
-        actual = file_digest(path, digest)
-        if size != self.size or actual != self.digest:
+        with open(path, "rb") as file, progress(f"checking {path.name}", size // MEGABYTE, "MB") as task:
+            while block := file.read(MEGABYTE):
+                digest.update(block)
+                task.advance()
+        if size != self.size or digest.hexdigest() != self.digest:
             raise UserError(
-                f"{path}: {size:,} bytes with the digest {actual}, not {self.size:,} with {self.digest};"
+                f"{path}: {size:,} bytes with the digest {digest.hexdigest()}, not {self.size:,} with {self.digest};"
                 f" remove {path.resolve()} and start again"
             )
 
