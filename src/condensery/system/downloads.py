@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from filelock import FileLock
 
@@ -93,7 +93,11 @@ def check_digest(path: Path, md5: str) -> None:
 
 def file_md5(path: Path) -> str:
     """The MD5 of a file, 32 hexadecimal digits."""
-    digest = hashlib.md5(usedforsecurity=False)
+    return file_digest(path, hashlib.md5(usedforsecurity=False))
+
+
+def file_digest(path: Path, digest: Any) -> str:
+    """The digest of a file in hexadecimal digits; ``digest`` is a hash object of ``hashlib``, which takes the bytes."""
     with open(path, "rb") as file, progress(f"checking {path.name}", _size(path) // MEGABYTE, "MB") as task:
         while block := file.read(MEGABYTE):
             digest.update(block)
