@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Union
 from pydantic import Field
 
 from condensery.text.formats import (
+    ADDED,
+    Format,
     beir,
     documents,
     dpr,
@@ -15,7 +17,6 @@ from condensery.text.formats import (
     pydocs,
     tevatron,
 )
-from condensery.text.formats.registry import ADDED, Format
 from condensery.text.source import DataConfig
 
 FORMATS: dict[str, Format] = {

@@ -66,13 +66,7 @@ def check_distinct(ids: Iterable[object], where: str) -> None:
 
 
 def _called(identifier: object) -> str:
-    what = (
-        "a text"
-        if isinstance(identifier, str)
-        else "a number"
-        if isinstance(identifier, int | float)
-        else type(identifier).__name__
-    )
+    what = {str: "a text", int: "a number", float: "a number"}.get(type(identifier), type(identifier).__name__)
     return f"{shown(repr(identifier))} ({what})"
 
 

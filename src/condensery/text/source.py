@@ -2,10 +2,10 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -16,7 +16,6 @@ from condensery.text.hashes import content_hashes
 from condensery.text.input_file import InputFile
 from condensery.text.sizes import PARAGRAPH, CollectionSizes, counted
 
-Item = TypeVar("Item")
 AUTO = "auto"  # value of a split: its file where there is one
 
 
@@ -48,24 +47,14 @@ def missing_files(files: Iterable[InputFile]) -> list[str]:
     ]
 
 
-def at_least_one(
-    items: Iterable[Item], file: InputFile, what: str = "passages", hint: str | None = None
-) -> Iterator[Item]:
-    """Pass on the items that are read from ``file``. Raises ``UserError`` that names the file where there are none.
-
-    ``what`` names the items in the message, and ``hint`` replaces the hint of the file.
-    """
-    number = 0
-    for number, item in enumerate(items, start=1):  # noqa: B007  (it counts)
-        yield item
-    if not number:
-        raise UserError(f"{file.open_path()}: holds no {what}{file.hint if hint is None else hint}")
-
-
-class Splits(BaseModel):
-    """For each split the file stem of its judgements in ``qrels/``; ``None`` when the split is not wanted."""
+class Keys(BaseModel):
+    """The base of all keys below ``data``: unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Splits(Keys):
+    """For each split the file stem of its judgements in ``qrels/``; ``None`` when the split is not wanted."""
 
     train: str | None
     dev: str | None
@@ -76,10 +65,9 @@ class Splits(BaseModel):
         return {split: stem for split, stem in self.model_dump().items() if stem}
 
 
-class DataConfig(BaseModel):
+class DataConfig(Keys):
     """The keys that all formats share. The files of ``conf/data/`` explain each key."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     # keys that do not enter the fingerprint: they say where the input lies or how it is read
     outside_identity: ClassVar[set[str]] = {"root"}
 

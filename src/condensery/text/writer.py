@@ -5,7 +5,6 @@ import re
 from array import array
 from collections import Counter
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,7 @@ from condensery.text.collection import DESCRIPTION, SPLITS
 from condensery.text.hashes import id_hash
 from condensery.text.ids import SUFFIX, IdIndex, KeptIds, look_alike
 from condensery.text.judgements import GivenNegatives, Judgements
-from condensery.text.line_numbers import Places
-from condensery.text.lines import check_whole
+from condensery.text.lines import Places, check_whole
 from condensery.text.records import Document, Passage, Query
 from condensery.text.sizes import HELD_OUT_SHARE
 from condensery.text.table import TableWriter, TextTable
@@ -123,9 +121,7 @@ class CollectionWriter:
     def __enter__(self) -> "CollectionWriter":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
 
@@ -240,12 +236,18 @@ class CollectionWriter:
         qrels = self._resolve(queries, passages)
         self._hold_out(qrels)
         self._set_aside(qrels)
-        self._write_qrels(qrels)
-        self._write_questions(qrels)
+        for split in SPLITS:
+            if split in qrels:
+                self._save(f"qrels-{split}", qrels[split], split)
+        for split, row_numbers in sorted(self._questions.items()):
+            if split in qrels:
+                raise ValueError(f"the split {split} has judged queries and queries with answers alone")
+            self._save(f"questions-{split}", np.array(row_numbers, np.int64), split)
+        for split, grade in sorted(self.relevant_from.items()):
+            self._hash.update(f"{split} is relevant from {grade}".encode())
         negatives = self._negatives.resolve(queries, passages, self._dropped_passages, self._passages.unlike)
         if len(negatives):
-            np.save(self.folder / "negatives.npy", negatives)
-            self._hash.update(b"negatives" + np.ascontiguousarray(negatives, "<i4").tobytes())
+            self._save("negatives", negatives, "negatives")
         self._describe(qrels, len(negatives))
 
     def _check_documents(self) -> None:
@@ -305,21 +307,10 @@ class CollectionWriter:
         order = sorted(range(len(queries)), key=lambda at: hash64(what, int(hashes[at])))
         return np.isin(train[:, 0], queries[order[: min(number, len(queries) // share)]])
 
-    def _write_qrels(self, qrels: dict[str, NDArray[np.int32]]) -> None:
-        for split in SPLITS:
-            if split in qrels:
-                np.save(self.folder / f"qrels-{split}.npy", qrels[split])
-                self._hash.update(split.encode() + np.ascontiguousarray(qrels[split], "<i4").tobytes())
-
-    def _write_questions(self, qrels: dict[str, NDArray[np.int32]]) -> None:
-        for split, row_numbers in sorted(self._questions.items()):
-            if split in qrels:
-                raise ValueError(f"the split {split} has judged queries and queries with answers alone")
-            rows = np.array(row_numbers, np.int64)
-            np.save(self.folder / f"questions-{split}.npy", rows)
-            self._hash.update(split.encode() + np.ascontiguousarray(rows, "<i8").tobytes())
-        for split, grade in sorted(self.relevant_from.items()):
-            self._hash.update(f"{split} is relevant from {grade}".encode())
+    def _save(self, name: str, rows: NDArray[np.signedinteger], label: str) -> None:
+        """Write an array of rows. Its numbers enter the content hash behind ``label``."""
+        np.save(self.folder / f"{name}.npy", rows)
+        self._hash.update(label.encode() + rows.astype(rows.dtype.newbyteorder("<")).tobytes())
 
     def _describe(self, qrels: dict[str, NDArray[np.int32]], negatives: int) -> None:
         if self.broken_answers:

@@ -16,17 +16,17 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from condensery.errors import UserError, shown
 from condensery.system.files import expanded
 from condensery.text.formats.hub import Repository
-from condensery.text.formats.plain_text import joined
+from condensery.text.formats.plain_text import add_paragraphs
 from condensery.text.hashes import id_hash
 from condensery.text.input_file import InputFile
 from condensery.text.lines import fields_of
 from condensery.text.records import Passage, Query
-from condensery.text.source import DataConfig, Splits, WantedFile
+from condensery.text.source import DataConfig, Keys, Splits, WantedFile
 from condensery.text.words import is_blank
 
 if TYPE_CHECKING:
@@ -93,10 +93,8 @@ class _OnTheHub(DataConfig):
         return data.rows(paths, total)
 
 
-class Configs(BaseModel):
+class Configs(Keys):
     """The configurations (subsets) of a retrieval data set."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     corpus: str
     queries: str
@@ -140,10 +138,8 @@ class HuggingfaceSource(_OnTheHub):
         return {"passages": self.repository.count(self.configs.corpus)}
 
 
-class Columns(BaseModel):
+class Columns(Keys):
     """The columns of triples. ``auto`` is the first existing name of ``COLUMNS``. ``negative``: None = no negatives."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     query: str
     positive: str
@@ -316,12 +312,7 @@ def read_documents(config: HuggingfaceDocumentsSource, writer: "CollectionWriter
     """Fetch rows of text and read them into ``writer``. Passages have the ids ``<document>#<number>``, from 0."""
     config.fetch()
     for place, name, title, text in _documents(config):
-        blocks = ((place, "\n".join(lines)) for lines in _blocks(text))
-        number = -1
-        for number, (_, paragraph) in enumerate(joined(blocks, config.minimum_words)):
-            writer.add_passage(Passage(f"{name}#{number}", title, paragraph, name), place)
-        if number < 0:
-            writer.dropped["empty_documents"] += 1
+        add_paragraphs(name, title, ((place, line) for line in text.splitlines()), config.minimum_words, writer)
 
 
 def _documents(config: HuggingfaceDocumentsSource) -> Iterator[tuple[str, str, str, str]]:
@@ -337,17 +328,6 @@ def _documents(config: HuggingfaceDocumentsSource) -> Iterator[tuple[str, str, s
             number, texts = number + 1, []
     if texts:
         yield first, str(number), "", "\n".join(texts)
-
-
-def _blocks(text: str) -> Iterator[list[str]]:
-    """Yield the lines of each paragraph; a paragraph ends at a blank line."""
-    lines = list[str]()
-    for line in [*text.splitlines(), ""]:
-        if not is_blank(line):
-            lines.append(line.strip())
-        elif lines:
-            yield lines
-            lines = []
 
 
 def _column(role: str, given: str) -> tuple[str, ...]:

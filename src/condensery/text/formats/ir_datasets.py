@@ -19,7 +19,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from tqdm import tqdm
 
 from condensery.errors import UserError, of_the_disk, shown
@@ -29,7 +29,7 @@ from condensery.text.hashes import content_hashes, id_hash
 from condensery.text.input_file import InputFile
 from condensery.text.records import Document, Passage, Query
 from condensery.text.sizes import CHARACTERS, READ, UNPACKED, CollectionSizes
-from condensery.text.source import DataConfig, WantedFile
+from condensery.text.source import DataConfig, Keys, WantedFile
 
 if TYPE_CHECKING:
     from condensery.text.writer import CollectionWriter
@@ -63,13 +63,11 @@ NOT_IN_BEIR = {  # the four of BEIR's eighteen data sets whose texts are not fre
 }
 
 
-class IrSplits(BaseModel):
+class IrSplits(Keys):
     """For each split an id of ir_datasets, with or without the id of the collection before it; None: no such split.
 
     ``auto`` is the first of ``CANDIDATES`` that the library has.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     train: str | None
     dev: str | None
