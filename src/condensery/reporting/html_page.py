@@ -151,26 +151,18 @@ def results_table(table: Table, places: Mapping[str, str] | None = None) -> Mark
     table = one_lined(table)
     if table.blocks and table.turned:
         table = table.turn()
-    blocks = [(Block("", len(table.names)), range(len(table.names)))] if table.turned else table.by_block()
+    whole = [(Block("", len(table.names)), range(len(table.names)))]
     sources = [] if table.turned else table.sources
-    bodies = [
-        {
-            "heading": block.heading,
-            "published": block.published,
-            "lines": [
-                {
-                    "name": table.names[i],
-                    "cells": [
-                        (cell, "" if cell.published or cell.text == MISSING else systems[j if table.turned else i])
-                        for j, cell in enumerate(table.cells[i])
-                    ],
-                    "sources": sources[i : i + 1],
-                }
-                for i in lines
-            ],
-        }
-        for block, lines in blocks
-    ]
+    bodies = []
+    for block, those in whole if table.turned else table.by_block():
+        lines = []
+        for i in those:
+            cells = []
+            for j, cell in enumerate(table.cells[i]):
+                linked = not cell.published and cell.text != MISSING
+                cells.append((cell, systems[j if table.turned else i] if linked else ""))
+            lines.append({"name": table.names[i], "cells": cells, "sources": sources[i : i + 1]})
+        bodies.append((block, lines))
     header = ["", *table.header, *([SOURCE] if table.sources else [])]
     differences = [[one.name, one.column, *one.shown()] for one in table.comparisons]
     compared = (["", *COMPARED], differences, ABOUT_COMPARED)
@@ -199,17 +191,11 @@ def _numbers(figure: Figure) -> tuple[list[str], list[list[str]], str]:
     by_line: dict[str, list[dict[str, str]]] = {}
     for point in points:
         by_line.setdefault(", ".join(filter(None, (point["panel"], point["line"]))), []).append(point)
-    lines = [
-        [
-            name,
-            given[at]["x"],
-            f"{float(given[at]['mean']):.4g}",
-            f"{float(given[at]['deviation']):.2g}",
-            given[at]["runs"],
-        ]
-        for name, given in by_line.items()
-        for at in _evenly(len(given))
-    ]
+    lines = []
+    for name, given in by_line.items():
+        for point in (given[at] for at in _evenly(len(given))):
+            mean, deviation = float(point["mean"]), float(point["deviation"])
+            lines.append([name, point["x"], f"{mean:.4g}", f"{deviation:.2g}", point["runs"]])
     left_out = (
         f"{len(lines):,} of {len(points):,} points; all are in {figure.name}.csv." if len(lines) < len(points) else ""
     )
@@ -222,17 +208,19 @@ def _evenly(number: int) -> list[int]:
 
 
 def _curves(jobs: Sequence[JobSection]) -> list[tuple[str, list[Markup]]]:
-    """(label, panels) of each job that has training curves."""
+    """(label, panels) of each job that has training curves; what jobs share is shown at the first of them."""
     shown: set[str] = set()
     by_job = []
     for job in jobs:
         panels = []
         for stage, curves in job.curves.items():
             place = _place_of_curves(job, stage)
-            panels.append(panel(stage, curves, "" if place in shown else place))
-            shown.add(place)
-        by_job.append((job.label, panels))
-    return [(label, panels) for label, panels in by_job if panels]
+            if not place or place not in shown:
+                panels.append(panel(stage, curves, place))
+                shown.add(place)
+        if panels:
+            by_job.append((job.label, panels))
+    return by_job
 
 
 def _place_of_curves(job: JobSection, stage: str) -> str:

@@ -126,8 +126,7 @@ def _write(
 ) -> None:
 
     manifests: dict[str, dict[str, Any]] = {}
-    drawn: set[str] = set()
-    jobs = [_job(label, run, root, manifests, drawn) for label, run in runs]
+    jobs = [_job(label, run, root, manifests) for label, run in runs]
     tables = [replace(table, notes=[tidied(note, root) for note in table.notes]) for table in page.tables]
     failures = [(what, tidied(why, root)) for what, why in failed]
     examples = next(filter(None, (_examples(label, run, root) for label, run in runs)), None)
@@ -196,7 +195,7 @@ def _suspects(runs: Sequence[tuple[str, Path]], root: Path) -> dict[str, Any]:
     return found
 
 
-def _job(label: str, run: Path, root: Path, manifests: dict[str, dict[str, Any]], drawn: set[str]) -> JobSection:
+def _job(label: str, run: Path, root: Path, manifests: dict[str, dict[str, Any]]) -> JobSection:
     """Return the section of one run.
 
     Args:
@@ -204,7 +203,6 @@ def _job(label: str, run: Path, root: Path, manifests: dict[str, dict[str, Any]]
         run: folder of the run.
         root: the output root.
         manifests: gets the manifests of the run's artifacts, by reference.
-        drawn: artifacts whose curves were shown before; gets those of this run.
     """
     study, graph = read_study(run), read_graph(run)
     artifacts: list[ArtifactRow] = []
@@ -231,8 +229,7 @@ def _job(label: str, run: Path, root: Path, manifests: dict[str, dict[str, Any]]
             )
         )
         log = artifact / "logs" / "metrics.csv"
-        if log.exists() and reference not in drawn:
-            drawn.add(reference)
+        if log.exists():
             curves[stage] = read_curves(log)
     config = tidied((run / "config.yaml").read_text(encoding="utf-8"), root)
     return JobSection(label, study["command"], config, artifacts, curves)
