@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from condensery.evaluation.metrics import Evaluation
-from condensery.evaluation.significance import PERMUTATIONS, Test, compare, holm
+from condensery.evaluation.significance import Test, compare, holm
 from condensery.reporting.results import Row
 from condensery.reporting.table import Comparison, Measured, over_seeds
 from condensery.retrieval.collection_retriever import UNMATCHED
@@ -49,7 +49,6 @@ def conclusion(
     tested: Sequence[Comparison] = (),
     test: Test = "randomisation",
     level: float = 0.01,
-    permutations: int = PERMUTATIONS,
 ) -> str:
     """A sentence on the best row by the first metric, and a sentence on the best dense row where it is another row.
 
@@ -67,7 +66,6 @@ def conclusion(
         tested: the table's comparisons with its baseline.
         test: the significance test over queries.
         level: the level of significance.
-        permutations: of the randomisation test.
 
     Returns:
         The sentences; empty where there is nothing to compare. That is the case for fewer than two rows, for rows of
@@ -85,7 +83,7 @@ def conclusion(
     if baseline is not None and measured.baseline_of(against, baseline) == reference:
         p = next((one.p for one in tested if (one.name, one.column) == (systems[against].name, metric)), None)
     if p is None:
-        p = p_values(systems, reference, metric, test, permutations)[against]
+        p = p_values(systems, reference, metric, test)[against]
     queries = len(systems[best].evaluation.query_ids)
     return (
         _on_the_best(systems[best], systems[other], reference == best, metric, p, level, queries)
@@ -151,13 +149,11 @@ def _reference(systems: Sequence[SummaryRow], best: int, measured: Measured, bas
     return 0 if known is None else known
 
 
-def p_values(
-    systems: Sequence[SummaryRow], reference: int, metric: str, test: Test, permutations: int
-) -> dict[int, float]:
+def p_values(systems: Sequence[SummaryRow], reference: int, metric: str, test: Test) -> dict[int, float]:
     """Place of each other system -> p against the reference, after Holm's correction over these tests."""
     others = [i for i in range(len(systems)) if i != reference]
     against = systems[reference].evaluation
-    found = [compare(systems[i].evaluation, against, metric, test, permutations)[1] for i in others]
+    found = [compare(systems[i].evaluation, against, metric, test)[1] for i in others]
     return dict(zip(others, holm(found), strict=True))
 
 

@@ -31,9 +31,7 @@ class Significance:
 
     baseline: str
     test: Test = "randomisation"
-    permutations: int = PERMUTATIONS
     level: float = 0.01
-    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -291,7 +289,7 @@ def mark_significant(
                 pair = seeds[at], measured.seeds[against][at]
                 system, baseline = (over_seeds(rows, metric) for rows in pair)
                 if system and baseline:
-                    difference, p = compare(system, baseline, metric, how.test, how.permutations, how.seed)
+                    difference, p = compare(system, baseline, metric, how.test)
                     reach = interval(*(of_each_seed(rows, metric, system.query_ids) for rows in pair))
                     full = f"{name} ({measured.where})" if measured.where else name
                     one = Comparison(full, table.header[at], difference, p, reach, measured.names[against])
@@ -300,7 +298,7 @@ def mark_significant(
         cell.marked, cell.p = p < how.level, p
         table.comparisons.append(replace(one, p=p))
     if tested:
-        times = f", {how.permutations:,} permutations" if how.test == "randomisation" else ""
+        times = f", {PERMUTATIONS:,} permutations" if how.test == "randomisation" else ""
         table.notes.append(
             f"{MARK} differs from {how.baseline}{' of the same settings' * swept}: "
             f"{TESTS[how.test]} over queries, two-sided{times}, "

@@ -18,10 +18,10 @@ from condensery.pipeline.reports.row_origins import made_of, unmeasured
 from condensery.pipeline.reports.wandb_results import log_results
 from condensery.pipeline.store import Store
 from condensery.pipeline.workers import Failure
-from condensery.reporting.audit import show_audit
 from condensery.reporting.comparison import comparison
 from condensery.reporting.conclusion import conclusion
 from condensery.reporting.curves import draw_curves
+from condensery.reporting.pair_audit import show_audit
 from condensery.reporting.recommendation import recommendation
 from condensery.reporting.results import Row, write_results
 from condensery.reporting.suspects import show_suspects
