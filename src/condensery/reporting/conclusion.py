@@ -93,15 +93,28 @@ def conclusion(
 
 
 def lines_of(rows: Sequence[Row], kinds: Mapping[str, str]) -> Lines:
-    """The measured rows that can be compared, by name. ``kinds`` as in ``conclusion``."""
+    """The measured rows that can be compared, as the table arranges them: rows of one name with different seeds are one line.
+
+    ``kinds`` as in ``conclusion``.
+    """
     rows = [row for row in rows if not row.failed]
     metric = next((name for row in rows for name in row.metrics), "")
     if not _comparable(rows, kinds, metric):
         return Lines(metric, Measured([], [metric], []), [])
     unmatched = dict.fromkeys(row.name for row in rows if _is_unmatched(row, kinds))
     left_out = "".join(f" {name} is held against nothing: most queries {UNMATCHED}." for name in unmatched)
-    measured = _measured([row for row in rows if row.name not in unmatched], metric)
-    return Lines(metric, measured, _systems(measured, metric, kinds), left_out)
+    named: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.name not in unmatched:
+            named.setdefault(row.name, []).append(row)
+    measured = Measured(list(named), [metric], [[seeds] for seeds in named.values()])
+    systems = []
+    for name, seeds in named.items():
+        evaluation = over_seeds(seeds, metric)
+        assert evaluation is not None, "`_comparable` saw to it"
+        mean = float(np.mean([row.metrics[metric] for row in seeds]))
+        systems.append(SummaryRow(name, kinds[seeds[0].artifact], mean, evaluation))
+    return Lines(metric, measured, systems, left_out)
 
 
 def _comparable(rows: Sequence[Row], kinds: Mapping[str, str], metric: str) -> bool:
@@ -115,24 +128,6 @@ def _comparable(rows: Sequence[Row], kinds: Mapping[str, str], metric: str) -> b
 def _is_unmatched(row: Row, kinds: Mapping[str, str]) -> bool:
     """Whether the row is BM25's and found nothing for most queries. A lead over such a row means nothing."""
     return kinds[row.artifact] == BM25 and any(UNMATCHED in text for text in row.warnings)
-
-
-def _measured(rows: Sequence[Row], metric: str) -> Measured:
-    """The rows as the table arranges them: rows of one name with different seeds are one line."""
-    named: dict[str, list[Row]] = {}
-    for row in rows:
-        named.setdefault(row.name, []).append(row)
-    return Measured(list(named), [metric], [[seeds] for seeds in named.values()])
-
-
-def _systems(measured: Measured, metric: str, kinds: Mapping[str, str]) -> list[SummaryRow]:
-    systems = []
-    for name, (seeds,) in zip(measured.names, measured.seeds, strict=True):
-        evaluation = over_seeds(seeds, metric)
-        assert evaluation is not None, "`_comparable` saw to it"
-        mean = float(np.mean([row.metrics[metric] for row in seeds]))
-        systems.append(SummaryRow(name, kinds[seeds[0].artifact], mean, evaluation))
-    return systems
 
 
 def _best(systems: Sequence[SummaryRow], among: Sequence[int] | None = None, but: Sequence[int] = ()) -> int:

@@ -124,15 +124,16 @@ def rows_of(graph: Graph, store: Store, failures: Mapping[str, Failure]) -> list
 
 def _show_audits(graph: Graph, store: Store) -> None:
     """Print the tables of each audit, computed or reused, and the place of its sheets."""
+    audits = {  # what a stage makes -> how it is shown, and what lies in its folder
+        "audit": (show_audit, "audit.md, pairs.jsonl and sheets in"),
+        "suspects": (show_suspects, "sheet.csv, to be filled in, is in"),
+    }
     for name, node in graph.nodes.items():
-        if registry()[node.kind].makes == "audit" and store.sound(node):
+        print_tables, files = audits.get(registry()[node.kind].makes, (None, ""))
+        if print_tables and store.sound(node):
             print(flush=True)
-            show_audit(store.path(node))
-            print(f"[{name}] audit.md, pairs.jsonl and sheets in {store.path(node)}", flush=True)
-        if registry()[node.kind].makes == "suspects" and store.sound(node):
-            print(flush=True)
-            show_suspects(store.path(node))
-            print(f"[{name}] sheet.csv, to be filled in, is in {store.path(node)}", flush=True)
+            print_tables(store.path(node))
+            print(f"[{name}] {files} {store.path(node)}", flush=True)
 
 
 def row_of(graph: Graph, label: str, evaluation: Artifact) -> Row:
