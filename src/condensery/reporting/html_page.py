@@ -112,8 +112,8 @@ def html(page: Page) -> str:
     rows = sorted(page.rows, key=lambda row: order[row.name])  # puts the seeds of a system together
     places = {row.name: f"from-{at}" for at, row in reversed(list(enumerate(rows)))}  # the first row of each name
     sections = {
-        "Failed": _faults(_failed(page)),
-        "Warnings": _faults(_warnings(page)),
+        "Failed": page_macros.faults(_failed(page)),
+        "Warnings": page_macros.faults(_warnings(page)),
         "Results": Markup().join(results_table(table, places) for table in page.tables)
         + page_macros.conclusion(one_line(page.words)),
         "Examples": page_macros.examples(page.examples, by_kind(page.examples.items)) if page.examples else "",
@@ -233,11 +233,6 @@ def _suspects(page: Page) -> list[tuple[str, str, list[list[Cell]]]]:
     return [(stage, suspects.about(found), suspects.lines(found)) for stage, found in page.suspects.items()]
 
 
-def _faults(items: list[tuple[str, str]]) -> str:
-    markup: str = macros("page.html").faults(items) if items else ""
-    return markup
-
-
 def _failed(page: Page) -> list[tuple[str, str]]:
     """(stages that failed, reason), each reason once. A stage tells how many stages after it were not made."""
     lines: dict[str, list[str]] = {}
@@ -274,32 +269,34 @@ def _each_command(page: Page) -> str:
 
 def _sources(rows: Sequence[Row], jobs: Sequence[JobSection]) -> list[list[Cell]]:
     shown = {_place_of_curves(job, stage) for job in jobs for stage in job.curves}
+    made: dict[
+        str, tuple[int, ArtifactRow]
+    ] = {}  # artifact -> the place of the first job that has it, and its row there
+    for at, job in enumerate(jobs):
+        for one in job.artifacts:
+            made.setdefault(f"{one.kind}/{one.id}", (at, one))
     lines: list[list[Cell]] = []
     for row in rows:
         run: Cell = ""
         curves: Cell = ""
-        for at, job in enumerate(jobs):
-            stages = {one.stage: one for one in job.artifacts}
-            measured = next((one for one in job.artifacts if f"{one.kind}/{one.id}" == row.artifact), None)
-            if measured:
-                run = (f"#config-{at}", job.label or "this one") if job.config else job.label
-                trained = next(
-                    (one for one in _ancestors(measured, stages) if _place_of_curves(job, one) in shown), None
-                )
-                curves = (f"#{_place_of_curves(job, trained)}", trained) if trained else ""
-                break
-        lines.append(
-            [row.name, MISSING if row.seed is None else str(row.seed), f"{row.collection or MISSING}, {row.split}",
-             ("code", row.artifact), run, curves, "failed" if row.failed else ""]
-        )  # fmt: skip
+        if row.artifact in made:
+            at, measured = made[row.artifact]
+            job = jobs[at]
+            run = (f"#config-{at}", job.label or "this one") if job.config else job.label
+            behind = {stage: _place_of_curves(job, stage) for stage in _ancestors(measured, job.artifacts)}
+            curves = next(((f"#{place}", stage) for stage, place in behind.items() if place in shown), "")
+        seed = MISSING if row.seed is None else str(row.seed)
+        place = f"{row.collection or MISSING}, {row.split}"
+        lines.append([row.name, seed, place, ("code", row.artifact), run, curves, "failed" if row.failed else ""])
     return lines
 
 
-def _ancestors(artifact: ArtifactRow, stages: Mapping[str, ArtifactRow]) -> list[str]:
+def _ancestors(artifact: ArtifactRow, artifacts: Sequence[ArtifactRow]) -> list[str]:
     """The stages that an artifact was made from, the nearest first."""
+    reads = {one.stage: one.reads for one in artifacts}
     names = list(dict.fromkeys(artifact.reads))
     for name in names:  # the list grows during the loop
-        names += [further for further in (stages[name].reads if name in stages else ()) if further not in names]
+        names += [further for further in reads.get(name, ()) if further not in names]
     return names
 
 
