@@ -243,7 +243,7 @@ def write_rankings(root: Path) -> None:
 
 
 def write_sheet(root: Path) -> None:
-    from condensery.evaluation.sheets import write_sheets
+    from condensery.evaluation.pair_audit.sheets import write_sheets
 
     (path,) = write_sheets(_items(), root, annotators=1, groups=1)
     heading, *rows = csv.reader(path.read_text(encoding="utf-8-sig").splitlines())
@@ -255,10 +255,10 @@ def write_sheet(root: Path) -> None:
 
 
 def _items() -> Any:
-    from condensery.evaluation.pairs import NO_ROW, Pair
-    from condensery.evaluation.pairs import PASSAGES as OF_PASSAGES
-    from condensery.evaluation.pairs import QUERIES as OF_QUERIES
-    from condensery.evaluation.sheets import items_of
+    from condensery.evaluation.pair_audit.pairs import NO_ROW, Pair
+    from condensery.evaluation.pair_audit.pairs import PASSAGES as OF_PASSAGES
+    from condensery.evaluation.pair_audit.pairs import QUERIES as OF_QUERIES
+    from condensery.evaluation.pair_audit.sheets import items_of
 
     passages = [
         Pair(OF_PASSAGES, at, at + 1, name, "", text, PASSAGES[at + 1][2])
@@ -425,7 +425,7 @@ def read_rankings(name: str, folder: Path, scratch: Path) -> Any:
 
 
 def read_sheet(folder: Path, scratch: Path) -> Any:
-    from condensery.evaluation.sheets import read_sheets
+    from condensery.evaluation.pair_audit.sheets import read_sheets
     from condensery.text.sheets import filled_sheets
 
     return read_sheets(filled_sheets(folder), _items(), 1, 1).tolist()

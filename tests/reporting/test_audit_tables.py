@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from condensery.reporting.audit import judged, tables
+from condensery.evaluation.pair_audit.votes import judged
+from condensery.reporting.pair_audit import tables
 from condensery.reporting.table_formats import markdown
 
 VOTES = np.array([[1, 1, 0], [1, 0, 0], [1, 1, 1], [0, 0, 0]], bool)

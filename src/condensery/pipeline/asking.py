@@ -126,10 +126,9 @@ def searched(artifact: Artifact, name: str) -> tuple[Artifact, Artifact]:
 
 def _indexes(index: Artifact) -> list[Artifact]:
     """Return an index and the indexes that it is made from, all of which a search reads."""
-    made_from = (parent for field in index.manifest["inputs"] for parent in index.inputs(field))
     return [
         index,
-        *(other for parent in made_from if parent.manifest["makes"] == "index" for other in _indexes(parent)),
+        *(other for parent in index.parents() if parent.manifest["makes"] == "index" for other in _indexes(parent)),
     ]
 
 

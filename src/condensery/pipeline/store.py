@@ -116,7 +116,7 @@ class Store:
             if not parents:
                 continue
             self._sound.add(artifact.path)
-            left += [parent for field in artifact.manifest["inputs"] for parent in artifact.inputs(field)]
+            left += artifact.parents()
 
     def states(self, graph: Graph) -> dict[str, State]:
         """Return the state of each node: whether a run would reuse it, compute it, or compute it after an input.

@@ -112,8 +112,8 @@ def html(page: Page) -> str:
     rows = sorted(page.rows, key=lambda row: order[row.name])  # puts the seeds of a system together
     places = {row.name: f"from-{at}" for at, row in reversed(list(enumerate(rows)))}  # the first row of each name
     sections = {
-        "Failed": _faults(_failed(page)),
-        "Warnings": _faults(_warnings(page)),
+        "Failed": page_macros.faults(_failed(page)),
+        "Warnings": page_macros.faults(_warnings(page)),
         "Results": Markup().join(results_table(table, places) for table in page.tables)
         + page_macros.conclusion(one_line(page.words)),
         "Examples": page_macros.examples(page.examples, by_kind(page.examples.items)) if page.examples else "",
@@ -151,26 +151,18 @@ def results_table(table: Table, places: Mapping[str, str] | None = None) -> Mark
     table = one_lined(table)
     if table.blocks and table.turned:
         table = table.turn()
-    blocks = [(Block("", len(table.names)), range(len(table.names)))] if table.turned else table.by_block()
+    whole = [(Block("", len(table.names)), range(len(table.names)))]
     sources = [] if table.turned else table.sources
-    bodies = [
-        {
-            "heading": block.heading,
-            "published": block.published,
-            "lines": [
-                {
-                    "name": table.names[i],
-                    "cells": [
-                        (cell, "" if cell.published or cell.text == MISSING else systems[j if table.turned else i])
-                        for j, cell in enumerate(table.cells[i])
-                    ],
-                    "sources": sources[i : i + 1],
-                }
-                for i in lines
-            ],
-        }
-        for block, lines in blocks
-    ]
+    bodies = []
+    for block, those in whole if table.turned else table.by_block():
+        lines = []
+        for i in those:
+            cells = []
+            for j, cell in enumerate(table.cells[i]):
+                linked = not cell.published and cell.text != MISSING
+                cells.append((cell, systems[j if table.turned else i] if linked else ""))
+            lines.append({"name": table.names[i], "cells": cells, "sources": sources[i : i + 1]})
+        bodies.append((block, lines))
     header = ["", *table.header, *([SOURCE] if table.sources else [])]
     differences = [[one.name, one.column, *one.shown()] for one in table.comparisons]
     compared = (["", *COMPARED], differences, ABOUT_COMPARED)
@@ -199,17 +191,11 @@ def _numbers(figure: Figure) -> tuple[list[str], list[list[str]], str]:
     by_line: dict[str, list[dict[str, str]]] = {}
     for point in points:
         by_line.setdefault(", ".join(filter(None, (point["panel"], point["line"]))), []).append(point)
-    lines = [
-        [
-            name,
-            given[at]["x"],
-            f"{float(given[at]['mean']):.4g}",
-            f"{float(given[at]['deviation']):.2g}",
-            given[at]["runs"],
-        ]
-        for name, given in by_line.items()
-        for at in _evenly(len(given))
-    ]
+    lines = []
+    for name, given in by_line.items():
+        for point in (given[at] for at in _evenly(len(given))):
+            mean, deviation = float(point["mean"]), float(point["deviation"])
+            lines.append([name, point["x"], f"{mean:.4g}", f"{deviation:.2g}", point["runs"]])
     left_out = (
         f"{len(lines):,} of {len(points):,} points; all are in {figure.name}.csv." if len(lines) < len(points) else ""
     )
@@ -222,17 +208,19 @@ def _evenly(number: int) -> list[int]:
 
 
 def _curves(jobs: Sequence[JobSection]) -> list[tuple[str, list[Markup]]]:
-    """(label, panels) of each job that has training curves."""
+    """(label, panels) of each job that has training curves; what jobs share is shown at the first of them."""
     shown: set[str] = set()
     by_job = []
     for job in jobs:
         panels = []
         for stage, curves in job.curves.items():
             place = _place_of_curves(job, stage)
-            panels.append(panel(stage, curves, "" if place in shown else place))
-            shown.add(place)
-        by_job.append((job.label, panels))
-    return [(label, panels) for label, panels in by_job if panels]
+            if not place or place not in shown:
+                panels.append(panel(stage, curves, place))
+                shown.add(place)
+        if panels:
+            by_job.append((job.label, panels))
+    return by_job
 
 
 def _place_of_curves(job: JobSection, stage: str) -> str:
@@ -243,11 +231,6 @@ def _place_of_curves(job: JobSection, stage: str) -> str:
 def _suspects(page: Page) -> list[tuple[str, str, list[list[Cell]]]]:
     """For each stage that found suspects its name, the explanation, and the lines of its table."""
     return [(stage, suspects.about(found), suspects.lines(found)) for stage, found in page.suspects.items()]
-
-
-def _faults(items: list[tuple[str, str]]) -> str:
-    markup: str = macros("page.html").faults(items) if items else ""
-    return markup
 
 
 def _failed(page: Page) -> list[tuple[str, str]]:
@@ -286,32 +269,34 @@ def _each_command(page: Page) -> str:
 
 def _sources(rows: Sequence[Row], jobs: Sequence[JobSection]) -> list[list[Cell]]:
     shown = {_place_of_curves(job, stage) for job in jobs for stage in job.curves}
+    made: dict[
+        str, tuple[int, ArtifactRow]
+    ] = {}  # artifact -> the place of the first job that has it, and its row there
+    for at, job in enumerate(jobs):
+        for one in job.artifacts:
+            made.setdefault(f"{one.kind}/{one.id}", (at, one))
     lines: list[list[Cell]] = []
     for row in rows:
         run: Cell = ""
         curves: Cell = ""
-        for at, job in enumerate(jobs):
-            stages = {one.stage: one for one in job.artifacts}
-            measured = next((one for one in job.artifacts if f"{one.kind}/{one.id}" == row.artifact), None)
-            if measured:
-                run = (f"#config-{at}", job.label or "this one") if job.config else job.label
-                trained = next(
-                    (one for one in _ancestors(measured, stages) if _place_of_curves(job, one) in shown), None
-                )
-                curves = (f"#{_place_of_curves(job, trained)}", trained) if trained else ""
-                break
-        lines.append(
-            [row.name, MISSING if row.seed is None else str(row.seed), f"{row.collection or MISSING}, {row.split}",
-             ("code", row.artifact), run, curves, "failed" if row.failed else ""]
-        )  # fmt: skip
+        if row.artifact in made:
+            at, measured = made[row.artifact]
+            job = jobs[at]
+            run = (f"#config-{at}", job.label or "this one") if job.config else job.label
+            behind = {stage: _place_of_curves(job, stage) for stage in _ancestors(measured, job.artifacts)}
+            curves = next(((f"#{place}", stage) for stage, place in behind.items() if place in shown), "")
+        seed = MISSING if row.seed is None else str(row.seed)
+        place = f"{row.collection or MISSING}, {row.split}"
+        lines.append([row.name, seed, place, ("code", row.artifact), run, curves, "failed" if row.failed else ""])
     return lines
 
 
-def _ancestors(artifact: ArtifactRow, stages: Mapping[str, ArtifactRow]) -> list[str]:
+def _ancestors(artifact: ArtifactRow, artifacts: Sequence[ArtifactRow]) -> list[str]:
     """The stages that an artifact was made from, the nearest first."""
+    reads = {one.stage: one.reads for one in artifacts}
     names = list(dict.fromkeys(artifact.reads))
     for name in names:  # the list grows during the loop
-        names += [further for further in (stages[name].reads if name in stages else ()) if further not in names]
+        names += [further for further in reads.get(name, ()) if further not in names]
     return names
 
 

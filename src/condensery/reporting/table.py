@@ -31,9 +31,7 @@ class Significance:
 
     baseline: str
     test: Test = "randomisation"
-    permutations: int = PERMUTATIONS
     level: float = 0.01
-    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -279,7 +277,7 @@ def mark_significant(
     Raises:
         UserError: the queries of two seeds or of two systems differ.
     """
-    tested: list[tuple[Cell, str, str, Interval, str, float, float]] = []
+    tested: list[tuple[Cell, Comparison]] = []
     swept = False
     for cells, measured in blocks:
         for place, (name, line, seeds) in enumerate(zip(measured.names, cells, measured.seeds, strict=True)):
@@ -289,19 +287,18 @@ def mark_significant(
             swept |= measured.names[against] != how.baseline
             for at, (metric, cell) in enumerate(zip(measured.metrics, line, strict=True)):
                 pair = seeds[at], measured.seeds[against][at]
-                sides = [over_seeds(rows, metric) for rows in pair]
-                if sides[0] and sides[1]:
-                    result = compare(sides[0], sides[1], metric, how.test, how.permutations, how.seed)
-                    reach = interval(*(of_each_seed(rows, metric, sides[0].query_ids) for rows in pair))
+                system, baseline = (over_seeds(rows, metric) for rows in pair)
+                if system and baseline:
+                    difference, p = compare(system, baseline, metric, how.test)
+                    reach = interval(*(of_each_seed(rows, metric, system.query_ids) for rows in pair))
                     full = f"{name} ({measured.where})" if measured.where else name
-                    tested.append((cell, full, table.header[at], reach, measured.names[against], *result))
-    for (cell, name, label, reach, against_name, difference, _), p in zip(
-        tested, holm([one[-1] for one in tested]), strict=True
-    ):
+                    one = Comparison(full, table.header[at], difference, p, reach, measured.names[against])
+                    tested.append((cell, one))
+    for (cell, one), p in zip(tested, holm([one.p for _, one in tested]), strict=True):
         cell.marked, cell.p = p < how.level, p
-        table.comparisons.append(Comparison(name, label, difference, p, reach, against_name))
+        table.comparisons.append(replace(one, p=p))
     if tested:
-        times = f", {how.permutations:,} permutations" if how.test == "randomisation" else ""
+        times = f", {PERMUTATIONS:,} permutations" if how.test == "randomisation" else ""
         table.notes.append(
             f"{MARK} differs from {how.baseline}{' of the same settings' * swept}: "
             f"{TESTS[how.test]} over queries, two-sided{times}, "

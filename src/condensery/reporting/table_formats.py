@@ -86,12 +86,12 @@ def markdown(table: Table) -> str:
         if block.heading:
             lines.append([_heading(block), *[Cell("")] * (len(header) - 1)])
         lines += own
-    grid = _grid([[_markdown(cell) for cell in line] for line in lines], left={0} | _place_of_sources(table))
+    shown = grid([[_markdown(cell) for cell in line] for line in lines], left={0} | _place_of_sources(table))
     below = [*([table.conclusion] if table.conclusion else []), *table.notes]
-    text = [f"## {title}", "", *grid, "", *(line for text in below for line in (_paragraph(text), ""))]
+    text = [f"## {title}", "", *shown, "", *(line for text in below for line in (_paragraph(text), ""))]
     if table.comparisons:
         compared = [[escape_markdown(one.name), escape_markdown(one.column), *one.shown()] for one in table.comparisons]
-        text += [*_grid([["", *COMPARED], *compared]), "", escape_markdown(ABOUT_COMPARED)]
+        text += [*grid([["", *COMPARED], *compared]), "", escape_markdown(ABOUT_COMPARED)]
     return "\n".join(text).rstrip() + "\n"
 
 
@@ -142,7 +142,7 @@ def _markdown(cell: Cell) -> str:
     return stars + escape_markdown(cell.text) + stars + (MARK if cell.marked else "")
 
 
-def _grid(lines: Sequence[Sequence[str]], left: Container[int] = (0,)) -> list[str]:
+def grid(lines: Sequence[Sequence[str]], left: Container[int] = (0,)) -> list[str]:
     """A Markdown table, padded so that it also reads well as plain text.
 
     Args:

@@ -14,6 +14,11 @@ Text = Annotated[str, AS_TEXT]  # a name or label, which YAML may read as a numb
 Value = str | int | float | bool | None
 
 
+def as_typed(value: Value) -> str:
+    """A value as it is typed on the command line."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
 class _Closed(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 

@@ -1,10 +1,10 @@
 """The figures of a run or a sweep, whose data are read from the folders of the finished runs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import TypeAdapter
 
@@ -19,7 +19,7 @@ from condensery.pipeline.figure_config import (
     ScoreByStepsFigure,
     TrainingFigure,
 )
-from condensery.pipeline.reports.page_content import read_graph
+from condensery.pipeline.reports.page_content import artifacts_of
 from condensery.reporting import figures as pictures
 from condensery.reporting.curves import LOSS, SCORE, read_curves
 from condensery.reporting.drawing import Figure
@@ -27,7 +27,7 @@ from condensery.reporting.figures import Line, draw_differences, draw_scores, dr
 from condensery.reporting.results import Row, read_results
 from condensery.reporting.table import Table
 from condensery.stages.base import Artifact
-from condensery.system.files import inside, read_json
+from condensery.system.files import read_json
 
 Value = TypeVar("Value")
 Observations = list[tuple[str, str, Value]]  # (setting, artifact, value)
@@ -51,11 +51,7 @@ class FigureJob:
     @cached_property
     def stages(self) -> dict[str, Artifact]:
         """The artifacts of the run's stages, by name."""
-        store = self.folder.parents[1] / "artifacts"
-        path = self.folder / "graph.json"
-        return {
-            name: Artifact(inside(store, f"{n['kind']}/{n['id']}", path)) for name, n in read_graph(self.folder).items()
-        }
+        return artifacts_of(self.folder)
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -148,7 +144,6 @@ def by_setting(observations: Observations[Value]) -> dict[str, list[Value]]:
 
 
 def _draw_differences(figure: DifferencesFigure, tables: Sequence[Table], stem: Path) -> Figure:
-
     found = [one for table in tables for one in table.comparisons]
     metric = figure.metric or next((one.column for one in found), "")
     # a table of several collections has "docstrings MRR@10" for a column
@@ -172,94 +167,86 @@ def _baseline(names: Sequence[str]) -> str:
 
 
 def _draw_scores(figure: ScoreBySizeFigure | ScoreByStepsFigure, jobs: Sequence[FigureJob], stem: Path) -> Figure:
-
-    by_size = isinstance(figure, ScoreBySizeFigure)
-    units: set[str] = set()
-    amount = _amount(figure, units)
     rows = [(job, row) for job in jobs for row in job.rows]
     metric = figure.metric or next((name for _, row in rows for name in row.metrics), "")
     names = figure.rows or list(dict.fromkeys(row.name for _, row in rows))
     places = {(row.collection, row.split) for _, row in rows}
+    measured = [(job, row) for job, row in rows if metric in row.metrics]
+    amounts = {row.artifact: _amount(figure, job.measured(row)) for job, row in measured if row.name in names}
     lines, missing = [], []
     for name in names:
-        own = [(job, row) for job, row in rows if row.name == name and metric in row.metrics]
+        own = [(job, row) for job, row in measured if row.name == name]
         for place in dict.fromkeys((row.collection, row.split) for _, row in own):
             label = f"{name}, {place[0]} {place[1]}" if len(places) > 1 else name
             here = [(job, row) for job, row in own if (row.collection, row.split) == place]
-            lines.append(_score_line(label, here, metric, amount))
+            lines.append(_score_line(label, here, metric, amounts))
         missing += [] if own else [name]
     if not lines:
-        measured = sorted({one for _, row in rows for one in row.metrics})
-        raise UserError(f"no row has {metric or 'a metric'} (measured: {', '.join(measured) or 'nothing'})")
-    unit = " and ".join(sorted(units)) or ("queries" if by_size else figure.kind)
-    if by_size:
-        x_label = f"training {unit} (log scale)"
-    elif unit == "batch_size":
-        x_label = "texts a batch, of the last pre-training behind the row (log scale)"
+        known = sorted({one for _, row in rows for one in row.metrics})
+        raise UserError(f"no row has {metric or 'a metric'} (measured: {', '.join(known) or 'nothing'})")
+    if isinstance(figure, ScoreBySizeFigure):
+        unit = " and ".join(sorted({one.unit for one in amounts.values() if one})) or "queries"
+        x_label, by = f"training {unit} (log scale)", "size of the training set"
+    elif figure.amount == "batch_size":
+        x_label, by = "texts a batch, of the last pre-training behind the row (log scale)", "pre-training"
     else:
-        x_label = f"{unit} of pre-training, of all stages behind the row (log scale)"
-    title = figure.title or (f"{metric} by size of the training set" if by_size else f"{metric} by pre-training")
+        x_label, by = f"{figure.amount} of pre-training, of all stages behind the row (log scale)", "pre-training"
+    title = figure.title or f"{metric} by {by}"
     where = f" on {', '.join(map(' '.join, sorted(places)))}" if places else ""
     levels = " Lines across: no such amount." if any(not line.x for line in lines) else ""
     about = f"{metric}{where} against {x_label}{_over(lines)}.{levels}{_without(missing)}"
     return draw_scores(stem, title, about, lines, x_label, f"{metric} ({'× 100' if metric == 'Spearman' else '%'})")
 
 
+class Amount(NamedTuple):
+    """The place of an evaluation on the x axis, and its unit."""
+
+    value: float
+    unit: str
+
+
+def _amount(figure: ScoreBySizeFigure | ScoreByStepsFigure, evaluation: Artifact) -> Amount | None:
+    """Return the amount of training data or of pre-training behind an evaluation; None where there is none."""
+    encoder = evaluation.ancestor("encoder")
+    if isinstance(figure, ScoreBySizeFigure):
+        known = encoder.manifest["metrics"] if encoder else {}
+        return next((Amount(float(known[unit]), unit) for unit in ("queries", "examples") if unit in known), None)
+    pretraining = _pretraining(encoder)
+    if not pretraining:
+        return None
+    if figure.amount == "batch_size":
+        return Amount(float(pretraining[0].manifest["config"]["batch_size"]), figure.amount)
+    key = "steps" if figure.amount == "steps" else "train/tokens"
+    return Amount(float(sum(one.manifest["metrics"][key] for one in pretraining)), figure.amount)
+
+
+def _pretraining(encoder: Artifact | None) -> list[Artifact]:
+    """Return the stages of pre-training behind an encoder, the last first."""
+    behind = [encoder] if encoder else []
+    for artifact in behind:  # the list grows during the loop
+        behind += artifact.inputs("init")
+    return [artifact for artifact in behind if artifact.kind.startswith("pretrain_")]
+
+
 def _score_line(
-    label: str, rows: Sequence[tuple[FigureJob, Row]], metric: str, amount: Callable[[Artifact], float | None]
+    label: str, rows: Sequence[tuple[FigureJob, Row]], metric: str, amounts: Mapping[str, Amount | None]
 ) -> Line:
     """Return the line of one system: a point per setting, at the mean amount of its seeds.
 
     A system without an amount gives a level line.
     """
     observations = [
-        (job.setting, row.artifact, (amount(job.measured(row)), 100 * row.metrics[metric])) for job, row in rows
+        (job.setting, row.artifact, (amounts[row.artifact], 100 * row.metrics[metric])) for job, row in rows
     ]
     points: list[tuple[float, list[float]]] = []
     for values in by_setting(observations).values():
         scores = [score for _, score in values]
-        amounts = [one for one, _ in values if one]
-        if not amounts:
+        found = [amount.value for amount, _ in values if amount and amount.value]
+        if not found:
             return Line(label, (), [scores])
-        points.append((sum(amounts) / len(amounts), scores))
+        points.append((sum(found) / len(found), scores))
     points.sort()
     return Line(label, [x for x, _ in points], [scores for _, scores in points])
-
-
-def _amount(figure: ScoreBySizeFigure | ScoreByStepsFigure, units: set[str]) -> Callable[[Artifact], float | None]:
-    """Return the function from an evaluation to its place on the x axis, or None; it adds the unit to ``units``."""
-
-    def size(evaluation: Artifact) -> float | None:
-        encoder = evaluation.ancestor("encoder")
-        known = encoder.manifest["metrics"] if encoder else {}
-        unit = next((key for key in ("queries", "examples") if key in known), None)
-        if unit is None:
-            return None
-        units.add(unit)
-        return float(known[unit])
-
-    def pretraining(evaluation: Artifact) -> float | None:
-        wanted = figure.amount if isinstance(figure, ScoreByStepsFigure) else ""
-        units.add(wanted)
-        if wanted == "batch_size":
-            return _batch_size(evaluation)
-        total, level = 0.0, [encoder for encoder in [evaluation.ancestor("encoder")] if encoder]
-        while level:
-            artifact = level.pop()
-            if artifact.kind.startswith("pretrain_"):
-                total += artifact.manifest["metrics"]["steps" if wanted == "steps" else "train/tokens"]
-            level += artifact.inputs("init")
-        return total or None
-
-    return size if isinstance(figure, ScoreBySizeFigure) else pretraining
-
-
-def _batch_size(evaluation: Artifact) -> float | None:
-    """Return the batch size of the last pre-training behind an evaluation; None where there is none."""
-    artifact = evaluation.ancestor("encoder")
-    while artifact and not artifact.kind.startswith("pretrain_"):
-        artifact = next(iter(artifact.inputs("init")), None)
-    return float(artifact.manifest["config"]["batch_size"]) if artifact else None
 
 
 # Curves
@@ -310,7 +297,6 @@ def _steps_an_epoch(artifact: Artifact) -> float:
 
 
 def _draw_training(figure: TrainingFigure, jobs: Sequence[FigureJob], stem: Path) -> Figure:
-
     panels = {}
     columns = ((LOSS, "training loss (nats)", 1.0), (SCORE, "validation MRR@10 (%)", 100.0))
     for column, y_label, scale in columns:

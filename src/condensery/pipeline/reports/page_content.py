@@ -54,21 +54,28 @@ def run_number(folder: Path) -> int:
 
 def read_study(run: Path) -> dict[str, Any]:
     """Read the file of ``write_study``. Raises ``UserError`` where its content is of another form."""
-    study = read_json(run / STUDY)
-    wanted = {"command": str, "about": list, "lost": dict}
-    if not isinstance(study, dict) or not all(isinstance(study.get(key), kind) for key, kind in wanted.items()):
-        raise UserError(f"{run / STUDY}: not what a run writes; run the study again")
-    return study
+    return _checked(read_json(run / STUDY), {"command": str, "about": list, "lost": dict}, f"{run / STUDY}")
 
 
 def read_graph(run: Path) -> dict[str, dict[str, Any]]:
     """Return the stages of a run: name -> kind, id and inputs. Raises ``UserError`` where a field is missing."""
-    graph = read_json(run / "graph.json")
-    wanted = {"kind": str, "id": str, "reads": dict}
-    for name, node in graph.items() if isinstance(graph, dict) else [("?", None)]:
-        if not isinstance(node, dict) or not all(isinstance(node.get(key), kind) for key, kind in wanted.items()):
-            raise UserError(f"{run / 'graph.json'}: {name}: not what a run writes; run the study again")
-    return dict(graph)
+    path = run / "graph.json"
+    graph = _checked(read_json(path), {}, f"{path}: ?")
+    return {
+        name: _checked(node, {"kind": str, "id": str, "reads": dict}, f"{path}: {name}") for name, node in graph.items()
+    }
+
+
+def _checked(content: Any, fields: Mapping[str, type], where: str) -> dict[str, Any]:
+    if not isinstance(content, dict) or not all(isinstance(content.get(key), kind) for key, kind in fields.items()):
+        raise UserError(f"{where}: not what a run writes; run the study again")
+    return content
+
+
+def artifacts_of(run: Path) -> dict[str, Artifact]:
+    """Return the artifacts of a run's stages, by name."""
+    store, path = run.parents[1] / "artifacts", run / "graph.json"
+    return {stage: Artifact(inside(store, f"{n['kind']}/{n['id']}", path)) for stage, n in read_graph(run).items()}
 
 
 def page_of_run(folder: Path, root: Path, tables: Sequence[Table], figures: Sequence[Figure], words: str = "") -> None:
@@ -81,17 +88,11 @@ def page_of_run(folder: Path, root: Path, tables: Sequence[Table], figures: Sequ
         figures: the drawn figures.
         words: text in the place of the table where there is none.
     """
-    study = read_study(folder)
+    study, rows = read_study(folder), read_results(folder / "results.json")
     page = Page(
-        name=folder.name.rpartition("-")[0],
-        about=study["about"],
-        command=study["command"],
-        tables=tables,
-        figures=figures,
-        rows=read_results(folder / "results.json"),
-        words=words,
+        folder.name.rpartition("-")[0], study["about"], study["command"], tables, figures, rows=rows, words=words
     )
-    _write(page, folder, root, [("", folder)], [])
+    _write(page, folder, root, [("", folder)])
 
 
 def page_of_sweep(
@@ -117,34 +118,31 @@ def page_of_sweep(
         failed: the jobs without a run, each with its label and the reason.
     """
     about = read_study(runs[0][1])["about"] if runs else []
-    page = Page(folder.name, about, command, tables, figures, rows=rows)
-    _write(page, folder, root, runs, failed)
-
-
-def _write(
-    page: Page, folder: Path, root: Path, runs: Sequence[tuple[str, Path]], failed: Sequence[tuple[str, str]]
-) -> None:
-
-    manifests: dict[str, dict[str, Any]] = {}
-    drawn: set[str] = set()
-    jobs = [_job(label, run, root, manifests, drawn) for label, run in runs]
-    tables = [replace(table, notes=[tidied(note, root) for note in table.notes]) for table in page.tables]
     failures = [(what, tidied(why, root)) for what, why in failed]
+    _write(Page(folder.name, about, command, tables, figures, rows=rows, failed=failures), folder, root, runs)
+
+
+def _write(page: Page, folder: Path, root: Path, runs: Sequence[tuple[str, Path]]) -> None:
+    """Write the page with what the runs' folders and artifacts add to it, and the examples beside it."""
     examples = next(filter(None, (_examples(label, run, root) for label, run in runs)), None)
     if examples:
         write_json(folder / EXAMPLES, examples.data())
     else:
         (folder / EXAMPLES).unlink(missing_ok=True)
+    made = {artifact.path: artifact for _, run in runs for artifact in artifacts_of(run).values()}
     whole = replace(
         page,
-        tables=tables,
-        jobs=jobs,
-        failed=failures,
-        machine=_machine(manifests),
+        tables=[replace(table, notes=[tidied(note, root) for note in table.notes]) for table in page.tables],
+        jobs=[_job(label, run, root) for label, run in runs],
+        machine=_machine([one.manifest for one in made.values() if _is_made(one)]),
         examples=examples,
-        suspects=_suspects(runs, root),
+        suspects=_suspects(runs),
     )
     write_page(whole, folder / PAGE)
+
+
+def _is_made(artifact: Artifact) -> bool:
+    return (artifact.path / "manifest.json").is_file()
 
 
 def kinds_of_indexes(rows: Sequence[Row], root: Path) -> dict[str, str]:
@@ -159,7 +157,7 @@ def kinds_of_indexes(rows: Sequence[Row], root: Path) -> dict[str, str]:
     kinds = {}
     for row in (row for row in rows if not row.failed):
         evaluation = Artifact(root / "artifacts" / row.artifact)
-        if (evaluation.path / "manifest.json").is_file() and evaluation.inputs("index"):
+        if _is_made(evaluation) and evaluation.inputs("index"):
             kinds[row.artifact] = evaluation.input("index").kind
     return kinds
 
@@ -183,65 +181,50 @@ def _examples(label: str, run: Path, root: Path) -> Examples | None:
     return None
 
 
-def _suspects(runs: Sequence[tuple[str, Path]], root: Path) -> dict[str, Any]:
+def _suspects(runs: Sequence[tuple[str, Path]]) -> dict[str, Any]:
     """Return the findings of each stage that looks for false negatives: name -> ``suspects.json``, each artifact once."""
     found: dict[str, Any] = {}
-    seen = set[Path]()
+    seen = set[Artifact]()
     for label, run in runs:
-        for stage, node in read_graph(run).items():
-            path = inside(root / "artifacts", f"{node['kind']}/{node['id']}", run / "graph.json") / FILE
-            if path.is_file() and path not in seen:
-                seen.add(path)
-                found[" · ".join(filter(None, (stage, label)))] = read_json(path)
+        for stage, artifact in artifacts_of(run).items():
+            if artifact not in seen and (artifact.path / FILE).is_file():
+                seen.add(artifact)
+                found[" · ".join(filter(None, (stage, label)))] = read_json(artifact.path / FILE)
     return found
 
 
-def _job(label: str, run: Path, root: Path, manifests: dict[str, dict[str, Any]], drawn: set[str]) -> JobSection:
-    """Return the section of one run.
-
-    Args:
-        label: of the job.
-        run: folder of the run.
-        root: the output root.
-        manifests: gets the manifests of the run's artifacts, by reference.
-        drawn: artifacts whose curves were shown before; gets those of this run.
-    """
+def _job(label: str, run: Path, root: Path) -> JobSection:
+    """Return the section of one run, which has the label ``label`` among the runs of its sweep."""
     study, graph = read_study(run), read_graph(run)
-    artifacts: list[ArtifactRow] = []
+    rows: list[ArtifactRow] = []
     curves: dict[str, dict[str, Curve]] = {}
-    for stage, node in graph.items():
+    for stage, artifact in artifacts_of(run).items():
         lost = study["lost"].get(stage, {})
-        reference = f"{node['kind']}/{node['id']}"
-        artifact = inside(root / "artifacts", reference, run / "graph.json")
-        manifest = read_json(artifact / "manifest.json") if (artifact / "manifest.json").exists() else {}
-        if manifest:
-            manifests[reference] = manifest
-        artifacts.append(
-            ArtifactRow(
-                stage,
-                node["kind"],
-                node["id"],
-                reads=list(dict.fromkeys(name for names in node["reads"].values() for name in names)),
-                seconds=manifest.get("wall_seconds"),
-                created=manifest.get("created", "").replace("T", " ").removesuffix("+00:00"),
-                version=manifest.get("version"),
-                cause=lost.get("stage", ""),
-                failed=tidied(lost.get("reason", ""), root),
-                warnings=[tidied(text, root) for text in Artifact(artifact).warnings] if manifest else [],
-            )
+        manifest = artifact.manifest if _is_made(artifact) else {}
+        row = ArtifactRow(
+            stage,
+            artifact.kind,
+            artifact.id,
+            reads=list(dict.fromkeys(name for names in graph[stage]["reads"].values() for name in names)),
+            seconds=manifest.get("wall_seconds"),
+            created=manifest.get("created", "").replace("T", " ").removesuffix("+00:00"),
+            version=manifest.get("version"),
+            cause=lost.get("stage", ""),
+            failed=tidied(lost.get("reason", ""), root),
+            warnings=[tidied(text, root) for text in artifact.warnings] if manifest else [],
         )
-        log = artifact / "logs" / "metrics.csv"
-        if log.exists() and reference not in drawn:
-            drawn.add(reference)
+        rows.append(row)
+        log = artifact.path / "logs" / "metrics.csv"
+        if log.exists():
             curves[stage] = read_curves(log)
     config = tidied((run / "config.yaml").read_text(encoding="utf-8"), root)
-    return JobSection(label, study["command"], config, artifacts, curves)
+    return JobSection(label, study["command"], config, rows, curves)
 
 
-def _machine(manifests: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+def _machine(manifests: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Return the hardware and libraries of all artifacts; where values differ, each value that occurs."""
     values: dict[str, dict[str, None]] = {}
-    for manifest in manifests.values():
+    for manifest in manifests:
         machine = {"precision": manifest["config"].get("precision"), **manifest.get("machine", {})}
         for name, value in {**machine, **manifest["versions"], "git revision": manifest["git"]}.items():
             if value not in (None, ""):
@@ -250,6 +233,6 @@ def _machine(manifests: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     hardware = [
         name for name in ("processor", "cores", "memory", "gpu", "system", "threads", "precision") if name in shown
     ]
-    seconds = sum(manifest["wall_seconds"] for manifest in manifests.values())
+    seconds = sum(manifest["wall_seconds"] for manifest in manifests)
     order = {name: shown.pop(name) for name in hardware} | shown
     return {"all stages together": f"{clock(seconds)}, one after the other", **order} if manifests else {}

@@ -18,10 +18,10 @@ from condensery.pipeline.reports.row_origins import made_of, unmeasured
 from condensery.pipeline.reports.wandb_results import log_results
 from condensery.pipeline.store import Store
 from condensery.pipeline.workers import Failure
-from condensery.reporting.audit import show_audit
 from condensery.reporting.comparison import comparison
 from condensery.reporting.conclusion import conclusion
 from condensery.reporting.curves import draw_curves
+from condensery.reporting.pair_audit import show_audit
 from condensery.reporting.recommendation import recommendation
 from condensery.reporting.results import Row, write_results
 from condensery.reporting.suspects import show_suspects
@@ -124,15 +124,16 @@ def rows_of(graph: Graph, store: Store, failures: Mapping[str, Failure]) -> list
 
 def _show_audits(graph: Graph, store: Store) -> None:
     """Print the tables of each audit, computed or reused, and the place of its sheets."""
+    audits = {  # what a stage makes -> how it is shown, and what lies in its folder
+        "audit": (show_audit, "audit.md, pairs.jsonl and sheets in"),
+        "suspects": (show_suspects, "sheet.csv, to be filled in, is in"),
+    }
     for name, node in graph.nodes.items():
-        if registry()[node.kind].makes == "audit" and store.sound(node):
+        print_tables, files = audits.get(registry()[node.kind].makes, (None, ""))
+        if print_tables and store.sound(node):
             print(flush=True)
-            show_audit(store.path(node))
-            print(f"[{name}] audit.md, pairs.jsonl and sheets in {store.path(node)}", flush=True)
-        if registry()[node.kind].makes == "suspects" and store.sound(node):
-            print(flush=True)
-            show_suspects(store.path(node))
-            print(f"[{name}] sheet.csv, to be filled in, is in {store.path(node)}", flush=True)
+            print_tables(store.path(node))
+            print(f"[{name}] {files} {store.path(node)}", flush=True)
 
 
 def row_of(graph: Graph, label: str, evaluation: Artifact) -> Row:

@@ -1,8 +1,7 @@
 """Finds how the rows of a table were made, from the manifests of their artifacts, to tell the row to use and its cost."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from condensery.pipeline.graph import Graph
@@ -25,16 +24,14 @@ def unmeasured(graph: Graph, store: Store) -> Recommendation | None:
 def made_of(indexes: Mapping[str, Artifact]) -> dict[str, Made]:
     """Return how each index was made, by the keys of ``indexes``."""
     rows = {key: _made(index) for key, index in indexes.items()}
-    behind = {key: _behind(index) for key, index in indexes.items()}
-    free = {path for key, made in rows.items() if not made.trained for path in behind[key]}
-    return {
-        key: replace(made, seconds=_seconds(one for path, one in behind[key].items() if path not in free))
-        for key, made in rows.items()
-    }
+    free = {one.path for key, made in rows.items() if not made.trained for one in indexes[key].behind()}
+    for key, made in rows.items():
+        seconds = [float(one.manifest["wall_seconds"]) for one in indexes[key].behind() if one.path not in free]
+        rows[key] = replace(made, seconds=sum(seconds))
+    return rows
 
 
 def _made(index: Artifact) -> Made:
-
     parts = _parts(index)
     found = [_kept(part) for part in parts]
     names = frozenset(f"{encoder.kind}/{encoder.id}" for encoder, _ in found)
@@ -44,7 +41,7 @@ def _made(index: Artifact) -> Made:
 
 def _parts(index: Artifact) -> list[Artifact]:
     """Return the encoders of an index, or of the indexes that it joins; an index without encoders is its own part."""
-    parents = [parent for field in index.manifest["inputs"] for parent in index.inputs(field)]
+    parents = index.parents()
     encoders = [parent for parent in parents if parent.manifest["makes"] == "encoder"]
     indexes = [parent for parent in parents if parent.manifest["makes"] == "index"]
     return encoders or [part for one in indexes for part in _parts(one)] or [index]
@@ -59,19 +56,3 @@ def _kept(part: Artifact) -> tuple[Artifact, dict[str, Any] | None]:
         return part, None
     kept = dict(read_json(part.path / KEPT))
     return (part if kept["share"] else _kept(part.input("start"))[0]), kept
-
-
-def _behind(artifact: Artifact) -> dict[Path, Artifact]:
-    """Return an artifact and all artifacts that it was made from, by path."""
-    found = {artifact.path: artifact}
-    left = [artifact]
-    while left:
-        one = left.pop()
-        parents = [parent for field in one.manifest["inputs"] for parent in one.inputs(field)]
-        left += [parent for parent in parents if parent.path not in found]
-        found |= {parent.path: parent for parent in parents}
-    return found
-
-
-def _seconds(artifacts: Iterable[Artifact]) -> float:
-    return sum(float(one.manifest["wall_seconds"]) for one in artifacts)

@@ -19,6 +19,7 @@ from condensery.pipeline.reports.report import joined, remove_tables, with_value
 from condensery.pipeline.reports.study import SWEPT, command
 from condensery.pipeline.reports.wandb_results import log_results
 from condensery.reporting.results import Row, read_results
+from condensery.reporting.table_layout import as_typed
 
 CANDIDATES = "stage.evaluate.candidates"
 MEASURED_ON = frozenset({"table.split", "stage.evaluate.split", CANDIDATES, f"{CANDIDATES}_number"})
@@ -145,7 +146,7 @@ def _entries(key: str, value: Any) -> Iterator[tuple[str, str]]:
         for name, one in value.items():
             yield from _entries(f"{key}.{name}", one)
     else:
-        yield key, "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+        yield key, as_typed(value)
 
 
 def of_systems(jobs: list[list[str]]) -> list[list[str]]:

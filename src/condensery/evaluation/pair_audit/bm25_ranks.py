@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from condensery.evaluation.pairs import Pair
+from condensery.evaluation.pair_audit.pairs import Pair
 from condensery.retrieval.bm25 import BM25Index, index_texts
 from condensery.system.progress import ProgressTask
 from condensery.text.languages import guess

@@ -4,11 +4,10 @@ Shapes: N items, n annotators of each item, k categories.
 """
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-NORMAL_95 = 1.959963984540054  # a standard normal lies between -NORMAL_95 and NORMAL_95 with probability 0.95
 
 Votes = NDArray[np.bool_]  # (N, n): item by annotator, True for the category that is counted
 
@@ -19,17 +18,16 @@ def majority(votes: Votes) -> NDArray[np.bool_]:
 
 
 def wilson(successes: int, trials: int) -> tuple[float, float]:
-    """The 95 % interval of a share p of N trials (Wilson 1927). It stays between 0 and 1, and holds for few trials too.
+    """The 95 % interval of a share (Wilson 1927). It stays between 0 and 1, and holds for few trials too.
 
-    Its ends are (p + z^2 / 2N -+ z sqrt(p (1 - p) / N + z^2 / 4N^2)) / (1 + z^2 / N), z = ``NORMAL_95``. Without trials
-    the interval is (0, 1).
+    Without trials the interval is (0, 1).
     """
+    from scipy import stats  # seconds to import
+
     if not trials:
         return 0.0, 1.0
-    share, square = successes / trials, NORMAL_95**2 / trials
-    half = NORMAL_95 * math.sqrt(share * (1 - share) / trials + square / (4 * trials))
-    low, high = ((share + square / 2 + sign * half) / (1 + square) for sign in (-1, 1))
-    return max(0.0, low), min(1.0, high)
+    interval = stats.binomtest(successes, trials).proportion_ci(method="wilson")
+    return float(interval.low), float(interval.high)
 
 
 def fleiss_kappa(counts: NDArray[np.integer]) -> float:
@@ -59,3 +57,18 @@ def fleiss_kappa(counts: NDArray[np.integer]) -> float:
     agreeing = ((counts.astype(np.int64) ** 2).sum(axis=1) - annotators) / (annotators * (annotators - 1))
     by_chance = float((shares**2).sum())
     return (float(agreeing.mean()) - by_chance) / (1 - by_chance)
+
+
+def judged(votes: Votes) -> dict[str, Any]:
+    """Sum up the votes (pairs, annotators) on pairs of one kind. ``kappa`` is ``None`` where it is not defined."""
+    high, pairs = int(majority(votes).sum()), len(votes)
+    says_high = votes.sum(axis=1)
+    kappa = fleiss_kappa(np.stack([says_high, votes.shape[1] - says_high], axis=1))
+    return {
+        "pairs": pairs,
+        "annotators": votes.shape[1],
+        "high": high,
+        "share": high / pairs,
+        "interval": list(wilson(high, pairs)),
+        "kappa": None if math.isnan(kappa) else kappa,
+    }

@@ -5,15 +5,15 @@ pairs, as in appendix A of query-as-context pre-training (Wu et al. 2023: two gr
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from condensery.errors import UserError, shown
-from condensery.evaluation.agreement import Votes
-from condensery.evaluation.pairs import Pair
+from condensery.evaluation.pair_audit.pairs import Pair
+from condensery.evaluation.pair_audit.votes import Votes
 from condensery.randomness import generator
 from condensery.text.sheets import bare, cell, sheet_rows, write_sheet
 
@@ -82,7 +82,8 @@ def _read_sheet(path: Path, items: dict[int, Item]) -> tuple[int, dict[int, bool
     group = -1
     judged: dict[int, bool] = {}
     places: dict[int, str] = {}
-    for place, number, first, second, judgement in _rows(path):
+    for place, cells in sheet_rows(path, COLUMNS):
+        number, first, second, judgement = (" ".join(one.split()) for one in cells)
         item = items.get(_number(number, place))
         if item is None:
             raise UserError(f"{place}: there is no pair {number} in this audit (its numbers are 1 to {len(items)})")
@@ -117,10 +118,3 @@ def _number(text: str, place: str) -> int:
     if not re.fullmatch(r"\d{1,9}([.,]0+)?", text, re.ASCII):
         raise UserError(f"{place}: the number must be that of a pair, not {text[:40]!r}")
     return int(re.split("[.,]", text)[0])
-
-
-def _rows(path: Path) -> Iterator[tuple[str, str, str, str, str]]:
-    """(place, number, first text, second text, judgement) of every line that is not blank."""
-    for place, cells in sheet_rows(path, COLUMNS):
-        number, first, second, judgement = (" ".join(one.split()) for one in cells)
-        yield place, number, first, second, judgement

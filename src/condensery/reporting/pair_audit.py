@@ -1,15 +1,11 @@
 """The tables of a pair audit: the judgements of annotators beside the published numbers, and the ranks of BM25."""
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from condensery.evaluation.agreement import Votes, fleiss_kappa, majority, wilson
-from condensery.evaluation.pairs import PASSAGES, QUERIES
-from condensery.evaluation.proxy import CUTOFFS
+from condensery.evaluation.pair_audit.bm25_ranks import CUTOFFS
+from condensery.evaluation.pair_audit.pairs import PASSAGES, QUERIES
 from condensery.reporting.comparison import published_cell
 from condensery.reporting.table import MISSING, Cell, Table
 from condensery.reporting.table_formats import markdown, show
@@ -17,21 +13,6 @@ from condensery.system.files import atomic, read_json
 
 # the rows of the published numbers, as printed; 56.6 is no multiple of half a percent, which 200 pairs would give
 PUBLISHED = {PASSAGES: "Q/5/passage-passage", QUERIES: "Q/5/passage-query"}
-
-
-def judged(votes: Votes) -> dict[str, Any]:
-    """Sum up the votes (pairs, annotators) on pairs of one kind. ``kappa`` is ``None`` where it is not defined."""
-    high, pairs = int(majority(votes).sum()), len(votes)
-    says_high = votes.sum(axis=1)
-    kappa = fleiss_kappa(np.stack([says_high, votes.shape[1] - says_high], axis=1))
-    return {
-        "pairs": pairs,
-        "annotators": votes.shape[1],
-        "high": high,
-        "share": high / pairs,
-        "interval": list(wilson(high, pairs)),
-        "kappa": None if math.isnan(kappa) else kappa,
-    }
 
 
 def tables(audit: dict[str, Any]) -> list[Table]:

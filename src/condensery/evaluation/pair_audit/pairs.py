@@ -7,6 +7,7 @@ No document comes twice before all have come once, and no pair comes twice.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,9 @@ class Pairs:
         """The row of each passage and its distinct queries; empty queries are left out."""
         ids: Column[str] = self.passages.column("id")
         row = -1
-        for row, ((place, record), expected) in enumerate(zip(read_objects(path), _and_end(ids), strict=False)):
+        for row, ((place, record), expected) in enumerate(
+            zip(read_objects(path), chain(ids, repeat(None)), strict=False)
+        ):
             if field(record, "id", place, str) != expected:
                 known = (
                     f"the passage of this row is {shown(expected)!r}" if expected else "there is no passage left for it"
@@ -149,9 +152,3 @@ class Pairs:
         assert self.queries is not None
         queries = {row: of_passage for row, of_passage in self._read_queries(self.queries) if row in wanted}
         return [Pair(kind, row, NO_ROW, ids[row], "", texts[row], queries[row][which]) for row, which in chosen]
-
-
-def _and_end(ids: Column[str]) -> Iterator[str | None]:
-    yield from ids
-    while True:
-        yield None

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from condensery.evaluation.agreement import fleiss_kappa, majority, wilson
+from condensery.evaluation.pair_audit.votes import fleiss_kappa, majority, wilson
 
 # the example of Fleiss (1971) as textbooks give it: 10 items, 14 annotators, 5 categories; kappa = 0.210
 EXAMPLE = np.array(

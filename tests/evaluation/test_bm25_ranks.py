@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from condensery.evaluation.pairs import Pair
-from condensery.evaluation.proxy import NOT_FOUND, index_passages, ranks, summary
+from condensery.evaluation.pair_audit.bm25_ranks import NOT_FOUND, index_passages, ranks, summary
+from condensery.evaluation.pair_audit.pairs import Pair
 from condensery.retrieval.bm25 import BM25Index
 from condensery.text.table import TableWriter, TextTable
 
