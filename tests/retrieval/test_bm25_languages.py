@@ -11,8 +11,8 @@ from condensery.errors import UserError
 from condensery.retrieval.bm25 import BM25Index, build_bm25
 from condensery.retrieval.collection_retriever import unmatched_queries
 from condensery.retrieval.fusion import FusedIndex
+from condensery.retrieval.mining import mined
 from condensery.retrieval.sampling import SampledCandidates
-from condensery.retrieval.searcher_index import mined
 from condensery.text.collection import Collection
 from condensery.text.records import Passage, Query
 from condensery.text.writer import CollectionWriter

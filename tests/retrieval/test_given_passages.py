@@ -15,7 +15,7 @@ from condensery.retrieval.dense import DenseIndex
 from condensery.retrieval.fusion import FusedIndex
 from condensery.retrieval.own_passages import WithoutOwn
 from condensery.retrieval.reranking import RerankedIndex, write_reranked
-from condensery.retrieval.searcher_index import SearcherIndex
+from condensery.retrieval.searcher import SearcherIndex
 from condensery.system.progress import progress
 from condensery.text.collection import Collection
 
@@ -60,7 +60,7 @@ def test_bm25_and_dense_score_exactly(bm25: BM25Index, dense: DenseIndex, collec
     check(bm25, unfound=0.0)
     check(dense)
     check(WithoutOwn(bm25, collection), unfound=0.0)
-    check(SearcherIndex(BM25(stemmer="none"), collection), unfound=0.0)
+    check(SearcherIndex.of(BM25(stemmer="none"), collection), unfound=0.0)
 
 
 def test_approximate_search_scores_exactly(dense: DenseIndex, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from condensery.errors import UserError
 from condensery.retrieval import reranking
 from condensery.retrieval.bm25 import BM25Index, build_bm25
 from condensery.retrieval.index import open_index
-from condensery.retrieval.reranking import PairScorer, score_candidates, search_candidates, write_reranked
+from condensery.retrieval.reranking import PairScorer, logits, score_in_shards, search_candidates, write_reranked
 from condensery.retrieval.shards import compute_in_shards
 from condensery.sharing import ProcessGroup
 from condensery.text.collection import Collection
@@ -59,6 +60,13 @@ class Model:
 
     def score(self, query: torch.Tensor, passage: torch.Tensor) -> torch.Tensor:
         return self.scale * torch.sin(query * 31.0 + passage * 7.0 * self.scale)
+
+
+def score_candidates(
+    scorers: list[PairScorer], queries: np.ndarray, candidates: np.ndarray, path: Path, *, budget: int, **how: Any
+) -> np.ndarray:
+    """The candidates' mean scores, kept in shards as the stages keep them."""
+    return score_in_shards(logits(scorers, budget, "x"), queries, candidates, path, **how)
 
 
 def naive(*models: Model) -> np.ndarray:

@@ -39,6 +39,11 @@ def dense(write_dense: Any, collection: Collection) -> Any:
     return open_index(write_dense(random.normal(size=(60, 6)), random.normal(size=(12, 6)), 25), collection)
 
 
+def texts_of(collection: Collection) -> tuple[Any, Any]:
+    """The functions that give the texts of queries and of passages."""
+    return collection.queries.column("text").take, collection.passages.full_texts
+
+
 def scored(score: Any, queries: np.ndarray, candidates: np.ndarray) -> np.ndarray:
     with progress("x", 1, "pairs") as task:
         found: np.ndarray = score(queries, candidates, task)
@@ -98,7 +103,7 @@ def test_a_function_reads_queries_and_titled_passages(collection: Collection) ->
         read.extend(pairs)
         return [float(len(passage)) for _, passage in pairs]
 
-    found = scored(by_texts(predict, collection, "teacher"), QUERIES[:1], np.array([[1, -1, 2]]))
+    found = scored(by_texts(predict, *texts_of(collection), "teacher"), QUERIES[:1], np.array([[1, -1, 2]]))
     texts = collection.passages.column("text")
     assert read == [(collection.queries.column("text")[0], passage) for passage in (f"Title {texts[1]}", texts[2])]
     np.testing.assert_array_equal(found, np.array([[len(texts[1]) + 6, np.nan, len(texts[2])]], np.float32))
@@ -114,7 +119,7 @@ def test_a_function_reads_queries_and_titled_passages(collection: Collection) ->
 )
 def test_what_a_function_gives_is_checked(gives: Any, said: str, collection: Collection) -> None:
     with pytest.raises(UserError) as failed:
-        scored(by_texts(gives, collection, "teacher"), QUERIES[:1], np.array([[1, 2]]))
+        scored(by_texts(gives, *texts_of(collection), "teacher"), QUERIES[:1], np.array([[1, 2]]))
     assert said in str(failed.value)
 
 

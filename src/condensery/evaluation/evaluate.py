@@ -7,8 +7,7 @@ from condensery.evaluation.metrics import evaluate as evaluate_run
 from condensery.evaluation.names import split_metric
 from condensery.retrieval.own_passages import WithoutOwn, own_passages_left_out
 from condensery.retrieval.runs import Run
-from condensery.retrieval.searcher import Searcher
-from condensery.retrieval.searcher_index import SearcherIndex
+from condensery.retrieval.searcher import Searcher, SearcherIndex
 from condensery.text.collection import Collection
 from condensery.text.to_collection import collection_of
 
@@ -46,7 +45,7 @@ def evaluate(
 
 def _measured(retriever: Searcher, collection: Collection, metrics: list[str], split: str) -> dict[str, float]:
 
-    index, queries = WithoutOwn(SearcherIndex(retriever, collection), collection), collection.questions(split)
+    index, queries = WithoutOwn(SearcherIndex.of(retriever, collection), collection), collection.questions(split)
     index.warn(queries)
     scores, rows = index.search(queries, min(len(index), max(split_metric(name)[1] or DEPTH for name in metrics)))
     own_passages_left_out(collection, queries, "evaluate")

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from condensery.arguments import check_numbers
 from condensery.errors import UserError
 from condensery.retrieval.ranking import Ranking, ordered
-from condensery.retrieval.searcher import Searcher
-from condensery.retrieval.teachers import Predict, Predicting, by_read_texts, predicting
+from condensery.retrieval.searcher import Searcher, numbered
+from condensery.retrieval.teachers import Predict, Predicting, by_texts, predicting
 from condensery.system.progress import progress
 
 
@@ -50,16 +50,14 @@ class Reranked(Searcher):
         return f"reranked {self.depth} {self._reads} {self.searcher.identity()}"
 
     def _prepare(self, titles: list[str], texts: list[str]) -> None:
-        both = enumerate(zip(titles, texts, strict=True))
-        passages = {str(number): {"title": title, "text": text} for number, (title, text) in both}
-        self.searcher = copy(self.searcher).index(passages)
+        self.searcher = copy(self.searcher).index(numbered(titles, texts))
 
     def _rank(self, queries: list[str], k: int) -> Ranking:
         _, rows = self.searcher.rank(queries, self.depth)
         return ordered(self._score(queries, rows), rows, k)
 
     def _score(self, queries: list[str], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        score = by_read_texts(self._predict, lambda rows: [queries[row] for row in rows], self._read, "Reranked")
+        score = by_texts(self._predict, lambda rows: [queries[row] for row in rows], self._read, "Reranked")
         with progress("cross-encoder", int((passage_rows >= 0).sum()), "pairs") as task:
             return score(np.arange(len(queries)), passage_rows, task)
 

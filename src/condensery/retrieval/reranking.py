@@ -69,38 +69,6 @@ def search_candidates(
     return load_array(path, mapped=True)
 
 
-def score_candidates(
-    scorers: Sequence[PairScorer],
-    query_rows: Rows,
-    candidates: Rows,
-    path: Path,
-    *,
-    shard_size: int,
-    budget: int,
-    label: str,
-    group: ProcessGroup = SINGLE_PROCESS,
-) -> Scores:
-    """The scores (n, k) of candidates (n, k): the mean of the logits of all ``scorers``; -inf for candidate -1.
-
-    Args:
-        scorers: the cross-encoders.
-        query_rows: (n,).
-        candidates: (n, k) passages, padded with -1.
-        path: file that keeps the scores.
-        shard_size: queries of a shard.
-        budget: padded tokens of a chunk.
-        label: shown with the progress and in errors.
-        group: the processes that share the shards. Only the first gets the scores; the others leave the stage here.
-
-    Raises:
-        UserError: a score is not finite.
-    """
-    score = logits(scorers, budget, label)
-    return score_in_shards(
-        score, query_rows, candidates, path, shard_size=shard_size, label=label, group=group, each=len(scorers)
-    )
-
-
 def score_in_shards(
     score: Score,
     query_rows: Rows,
@@ -139,40 +107,36 @@ def score_in_shards(
     return load_array(path, mapped=True)
 
 
-def logits(scorers: Sequence[PairScorer], budget: int, label: str) -> Score:
-    """The function that gives the mean logits of cross-encoders, -inf where there is no candidate.
+def logits(
+    scorers: Sequence[PairScorer], budget: int, label: str
+) -> Callable[[Rows, Rows, ProgressTask | None], Scores]:
+    """The ``Score`` that gives the mean logits (n, k) of cross-encoders, -inf where there is no candidate.
 
-    ``budget``: padded tokens of a chunk. ``label`` begins the error about scores that are not finite.
+    Scoring raises ``UserError`` where a score is not finite.
+
+    Args:
+        scorers: the cross-encoders.
+        budget: padded tokens of a chunk.
+        label: beginning of the error.
     """
-    return lambda query_rows, candidates, task: mean_scores(scorers, query_rows, candidates, budget, label, task)
 
+    def score(query_rows: Rows, candidates: Rows, task: ProgressTask | None) -> Scores:
+        filled = candidates >= 0
+        queries, passages = np.repeat(query_rows, filled.sum(axis=1)), candidates[filled]
+        total = np.zeros(len(passages), np.float32)
+        for scorer in scorers:
+            for chunk in scorer.reader.chunks(queries, passages, budget) if len(passages) else ():
+                total[chunk.rows.numpy()] += scorer.score(chunk).detach().float().cpu().numpy()
+                if task:
+                    task.advance(len(chunk))
+        remedy = "the cross-encoder diverged in training, or needs precision fp32"
+        pairs = np.stack([queries, passages], axis=1)
+        check_finite(total, f"{label}: the score of the rows of query and passage", pairs, remedy)
+        scores = np.full(candidates.shape, -np.inf, np.float32)
+        scores[filled] = total / np.float32(len(scorers))
+        return scores
 
-def mean_scores(
-    scorers: Sequence[PairScorer],
-    query_rows: Rows,
-    candidates: Rows,
-    budget: int,
-    label: str,
-    task: ProgressTask | None = None,
-) -> Scores:
-    """The mean of the logits of all ``scorers``, (n, k), computed in memory; -inf for candidate -1.
-
-    The task advances by pairs. Raises ``UserError`` where a score is not finite.
-    """
-    filled = candidates >= 0
-    queries, passages = np.repeat(query_rows, filled.sum(axis=1)), candidates[filled]
-    total = np.zeros(len(passages), np.float32)
-    for scorer in scorers:
-        for chunk in scorer.reader.chunks(queries, passages, budget) if len(passages) else ():
-            total[chunk.rows.numpy()] += scorer.score(chunk).detach().float().cpu().numpy()
-            if task:
-                task.advance(len(chunk))
-    remedy = "the cross-encoder diverged in training, or needs precision fp32"
-    pairs = np.stack([queries, passages], axis=1)
-    check_finite(total, f"{label}: the score of the rows of query and passage", pairs, remedy)
-    scores = np.full(candidates.shape, -np.inf, np.float32)
-    scores[filled] = total / np.float32(len(scorers))
-    return scores
+    return score
 
 
 class RerankedIndex:

@@ -19,8 +19,7 @@ from condensery.retrieval.pair_scores import PairScores, read_pair_scores, save_
 from condensery.retrieval.pool import NegativePool
 from condensery.retrieval.ranking import without_repeats
 from condensery.retrieval.reranking import Score
-from condensery.retrieval.searcher import Searcher
-from condensery.retrieval.searcher_index import SearcherIndex
+from condensery.retrieval.searcher import Searcher, SearcherIndex
 from condensery.system.cache import cached
 from condensery.system.progress import ProgressTask, progress
 from condensery.text.collection import Collection
@@ -69,16 +68,7 @@ def by_retriever(retriever: CollectionRetriever) -> Score:
     return score
 
 
-def by_texts(predict: Predict, collection: Collection, label: str) -> Score:
-    """The function that scores passages with ``predict``, such as ``CrossEncoder.predict`` of sentence-transformers.
-
-    ``predict`` reads a passage as its title and its text, as BM25 does. Scoring raises ``UserError`` where ``predict`` does
-    not give a finite number for each pair.
-    """
-    return by_read_texts(predict, collection.queries.column("text").take, collection.passages.full_texts, label)
-
-
-def by_read_texts(
+def by_texts(
     predict: Predict, queries: Callable[[Rows], Sequence[str]], passages: Callable[[Rows], Sequence[str]], label: str
 ) -> Score:
     """The function that scores passages with ``predict``; ``queries`` and ``passages`` give the texts of rows (n,)."""
@@ -181,8 +171,9 @@ def taught_by(
             "teacher: BM25 or a Retriever, an object with predict(pairs of texts), a function of these, a file, scores by"
             f" id, or PairScores is expected, not a {type(teacher).__name__}"
         )
+    texts = collection.queries.column("text").take, collection.passages.full_texts
     with progress("teacher", int((candidates >= 0).sum()), "pairs") as task:
-        scores = together([by_texts(predict, collection, "teacher")])(queries, candidates, task)
+        scores = together([by_texts(predict, *texts, "teacher")])(queries, candidates, task)
     return PairScores(queries, candidates, scores)
 
 
@@ -190,7 +181,7 @@ def _by_searcher(searcher: Searcher, collection: Collection, queries: Ids, candi
     asked = blake2b(queries.tobytes() + candidates.tobytes(), digest_size=16).hexdigest()
 
     def make(folder: Path) -> None:
-        index = SearcherIndex(searcher, collection)
+        index = SearcherIndex.of(searcher, collection)
         with progress("teacher", int((candidates >= 0).sum()), "pairs") as task:
             scores = together([by_retriever(index)])(queries, candidates, task)
         save_pair_scores(folder, PairScores(queries, candidates, scores), collection)

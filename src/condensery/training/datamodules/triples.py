@@ -15,6 +15,7 @@ from condensery.errors import UserError, shown
 from condensery.models.cross_encoder import pair_separators
 from condensery.retrieval.bm25_searcher import BM25
 from condensery.retrieval.dense_searcher import Retriever
+from condensery.retrieval.mining import mined
 from condensery.retrieval.negatives import Negatives, open_negatives, read_negatives
 from condensery.retrieval.no_negatives import NoNegatives
 from condensery.retrieval.pair_scores import PairScores, TeacherScores
@@ -22,7 +23,6 @@ from condensery.retrieval.pool import NegativePool
 from condensery.retrieval.positive_aware import Below
 from condensery.retrieval.relabelled import NOTHING, Relabelled, read_relabelled
 from condensery.retrieval.searcher import Searcher, hash_of_passages
-from condensery.retrieval.searcher_index import mined
 from condensery.retrieval.teachers import Predict, Predicting, taught_by
 from condensery.system.cache import cached
 from condensery.system.files import load_array
