@@ -21,7 +21,7 @@ from condensery.retrieval.no_negatives import NoNegatives
 from condensery.retrieval.pair_scores import PairScores, TeacherScores
 from condensery.retrieval.pool import NegativePool
 from condensery.retrieval.positive_aware import Below
-from condensery.retrieval.relabelled import NOTHING, Relabelled, read_relabelled
+from condensery.retrieval.relabelled import Relabelled, read_relabelled
 from condensery.retrieval.searcher import Searcher, hash_of_passages
 from condensery.retrieval.teachers import Predict, Predicting, taught_by
 from condensery.system.cache import cached
@@ -283,7 +283,7 @@ class TripleDataModule(TokenDataModule):
         return sources
 
     def _relabelled(self, collection: Collection) -> Relabelled:
-        return read_relabelled(self.relabel, collection, self.split) if self.relabel else NOTHING
+        return read_relabelled(self.relabel, collection, self.split)
 
 
 def _checked(text_queries: Sequence[tuple[str, str]] | None, pairs: bool) -> list[tuple[str, str]]:
