@@ -346,11 +346,11 @@ def read_search(folder: Path, scratch: Path) -> Any:
     positive, is a negative.
     """
     from condensery.evaluation.metrics import evaluate
-    from condensery.retrieval.bm25_searcher import BM25
     from condensery.retrieval.mining import mine
     from condensery.retrieval.negatives import open_negatives
     from condensery.retrieval.runs import Run, write_run
-    from condensery.retrieval.searcher import SearcherIndex
+    from condensery.retrieval.searchers.base import SearcherIndex
+    from condensery.retrieval.searchers.bm25 import BM25
 
     found = collection("beir", folder, scratch / "made", {})
     index, queries = SearcherIndex.of(BM25(), found), found.questions("test")
@@ -746,7 +746,12 @@ GROUND = (
 )
 GROUND += ("condensery.text.known_texts", "condensery.text.formats.sts")
 GROUND += ("condensery.text.sections", "condensery.text.queries")
-RANKED = (*GROUND, "condensery.retrieval.negatives", "condensery.retrieval.runs")
+RANKED = (
+    *GROUND,
+    "condensery.retrieval.negatives",
+    "condensery.retrieval.published_negatives",
+    "condensery.retrieval.runs",
+)
 HEAVY = (
     *GROUND,
     "torch",
@@ -820,7 +825,7 @@ def _listed() -> list[Subject]:
             neutral=(*LINES, *JSON, "another_form", "invisible", "capitals"),
             told={**OF_TEXT, "judged_in_another_form": ("qrels/*",), "doubled_line": by_id},
             weight=6,
-            imports=(*RANKED, "condensery.retrieval.bm25_searcher", "condensery.evaluation.metrics", "pytrec_eval"),
+            imports=(*RANKED, "condensery.retrieval.searchers.bm25", "condensery.evaluation.metrics", "pytrec_eval"),
         ),
         Subject(
             *("words", write_scripts, read_words),

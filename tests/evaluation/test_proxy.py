@@ -7,7 +7,7 @@ import pytest
 
 from condensery.evaluation.pairs import Pair
 from condensery.evaluation.proxy import NOT_FOUND, index_passages, ranks, summary
-from condensery.retrieval.bm25 import BM25Index
+from condensery.retrieval.indexes.bm25 import BM25Index
 from condensery.text.table import TableWriter, TextTable
 
 

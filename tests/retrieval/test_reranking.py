@@ -10,10 +10,11 @@ import torch
 from simulated_processes import in_parts
 
 from condensery.errors import UserError
-from condensery.retrieval import reranking
-from condensery.retrieval.bm25 import BM25Index, build_bm25
-from condensery.retrieval.index import open_index
-from condensery.retrieval.reranking import PairScorer, logits, score_in_shards, search_candidates, write_reranked
+from condensery.retrieval import cross_encoders
+from condensery.retrieval.cross_encoders import PairScorer, logits, score_in_shards, search_candidates
+from condensery.retrieval.indexes.bm25 import BM25Index, build_bm25
+from condensery.retrieval.indexes.opening import open_index
+from condensery.retrieval.indexes.reranked import write_reranked
 from condensery.retrieval.shards import compute_in_shards
 from condensery.sharing import ProcessGroup
 from condensery.text.collection import Collection
@@ -195,7 +196,7 @@ def test_candidates_are_the_same_whoever_searches_them(
 ) -> None:
     build_bm25(collection, tmp_path / "bm25", 0.9, 0.4)
     search_candidates(BM25Index(tmp_path / "bm25", collection), np.arange(12), 10, tmp_path / "one.npy", "x")
-    monkeypatch.setattr(reranking, "compute_in_shards", partial(compute_in_shards, size=5))
+    monkeypatch.setattr(cross_encoders, "compute_in_shards", partial(compute_in_shards, size=5))
 
     def search(part: ProcessGroup) -> np.ndarray:
         index = BM25Index(tmp_path / "bm25", collection)

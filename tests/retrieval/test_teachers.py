@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from condensery import BM25, UserError
-from condensery.retrieval.bm25 import BM25Index, build_bm25
-from condensery.retrieval.fusion import RECIPROCAL_RANK, FusedIndex
-from condensery.retrieval.index import open_index
+from condensery.retrieval.indexes.bm25 import BM25Index, build_bm25
+from condensery.retrieval.indexes.fused import RECIPROCAL_RANK, FusedIndex
+from condensery.retrieval.indexes.opening import open_index
+from condensery.retrieval.indexes.reranked import RerankedIndex, write_reranked
 from condensery.retrieval.negatives import Negatives
 from condensery.retrieval.pair_scores import PairScores
-from condensery.retrieval.reranking import RerankedIndex, write_reranked
-from condensery.retrieval.teachers import by_retriever, by_texts, counts, pool_to_score, taught_by, together
+from condensery.retrieval.searchers.reranked import by_texts
+from condensery.retrieval.teachers import by_retriever, counts, pool_to_score, taught_by, together
 from condensery.system.progress import progress
 from condensery.text.collection import Collection
 

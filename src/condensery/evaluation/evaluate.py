@@ -5,9 +5,9 @@ from pathlib import Path
 
 from condensery.evaluation.metrics import evaluate as evaluate_run
 from condensery.evaluation.names import split_metric
-from condensery.retrieval.own_passages import WithoutOwn, own_passages_left_out
+from condensery.retrieval.indexes.own_passages import WithoutOwn, own_passages_left_out
 from condensery.retrieval.runs import Run
-from condensery.retrieval.searcher import Searcher, SearcherIndex
+from condensery.retrieval.searchers.base import Searcher, SearcherIndex
 from condensery.text.collection import Collection
 from condensery.text.to_collection import collection_of
 

@@ -7,8 +7,8 @@ from rich.panel import Panel
 from rich.text import Text
 
 from condensery.errors import UserError
-from condensery.retrieval.free_texts import Search
-from condensery.retrieval.searcher import Hit
+from condensery.retrieval.indexes.opening import Search
+from condensery.retrieval.searchers.base import Hit
 from condensery.text.collection import Collection
 from condensery.text.words import between_letters
 

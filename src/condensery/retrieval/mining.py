@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError
-from condensery.retrieval.collection_retriever import CollectionRetriever
+from condensery.retrieval.indexes.interface import CollectionRetriever
 from condensery.retrieval.negatives import Negatives, open_negatives, save_negatives
 from condensery.retrieval.no_negatives import NoNegatives, left_out_by_text, packed
 from condensery.retrieval.positive_aware import ARRAYS, Below, Judge, Scorer, counted
 from condensery.retrieval.relabelled import NOTHING, Relabelled
-from condensery.retrieval.searcher import Searcher, SearcherIndex
+from condensery.retrieval.searchers.base import Searcher, SearcherIndex
 from condensery.retrieval.shards import SHARD, padded, rank_in_shards
 from condensery.sharing import SINGLE_PROCESS, ProcessGroup
 from condensery.system.cache import cached

@@ -14,7 +14,7 @@ from condensery.evaluation.pairs import Pair, Pairs
 from condensery.evaluation.proxy import NOT_FOUND, index_passages, ranks, summary
 from condensery.evaluation.sheets import Item, items_of, read_sheets, write_sheets
 from condensery.reporting.audit import judged, write_tables
-from condensery.retrieval.bm25 import BM25Index
+from condensery.retrieval.indexes.bm25 import BM25Index
 from condensery.stages.base import Context
 from condensery.stages.evaluation.config import AuditPairsConfig
 from condensery.system.files import atomic, write_json

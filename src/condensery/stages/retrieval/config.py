@@ -13,7 +13,7 @@ from condensery.evaluation.names import split_metric
 from condensery.models.checkpoints.metadata import longest_inputs, vector_settings
 from condensery.models.flops import Step
 from condensery.models.vectors import VectorConfig
-from condensery.retrieval.analyser import check_stemmer, check_stopwords
+from condensery.retrieval.indexes.terms import check_stemmer, check_stopwords
 from condensery.stages.base import Input, Operational, StageConfig
 from condensery.stages.checks import Split, missing_split, not_encoded, unmeasurable
 from condensery.stages.registry import stage
@@ -210,11 +210,12 @@ class EncodeConfig(StageConfig):
         model: the stage with the retriever's checkpoint.
         passages: an index whose passage vectors are taken over, where only the tower of queries has changed since. Null
             encodes the passages.
-        dtype: type of the vectors on disk. int8 and binary apply to passage vectors alone (``retrieval.quantising``).
+        dtype: type of the vectors on disk. int8 and binary apply to passage vectors alone
+            (``retrieval.indexes.quantisation_loss``).
         chunk_tokens: padded tokens that go through the encoder together.
         shard_size: passages per file of finished work; a restart keeps whole files.
         windows: how many windows of a long passage are encoded, at most. The passage is ranked by its best window
-            (``retrieval.windows``).
+            (``retrieval.indexes.windows``).
         query_splits: the splits whose queries are encoded; the queries of other splits cannot be searched. Null encodes all.
     """
 
@@ -285,7 +286,7 @@ class ApproximateConfig(StageConfig):
     @field_validator("factory")
     @classmethod
     def _known_to_faiss(cls, value: str) -> str:
-        from condensery.retrieval.factory import check_factory  # with FAISS, which takes .3 s
+        from condensery.retrieval.indexes.faiss_descriptions import check_factory  # with FAISS, which takes .3 s
 
         try:
             check_factory(value)

@@ -6,8 +6,8 @@ leave out passages that score nearly as high as the relevant ones.
 
 from typing import Any
 
-from condensery.retrieval.collection_retriever import recall_of, unmatched_queries
-from condensery.retrieval.index import open_index
+from condensery.retrieval.indexes.interface import recall_of, unmatched_queries
+from condensery.retrieval.indexes.opening import open_index
 from condensery.retrieval.mining import mine as mine_negatives
 from condensery.retrieval.positive_aware import Below, Scorer
 from condensery.retrieval.relabelled import read_relabelled

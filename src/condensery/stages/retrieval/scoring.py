@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 
-from condensery.retrieval.collection_retriever import recall_of, unmatched_queries
-from condensery.retrieval.index import open_index
+from condensery.retrieval.cross_encoders import PairScorer, logits, score_in_shards, search_candidates
+from condensery.retrieval.indexes.interface import recall_of, unmatched_queries
+from condensery.retrieval.indexes.opening import open_index
+from condensery.retrieval.indexes.own_passages import own_passages_left_out
 from condensery.retrieval.labelling import probabilities
-from condensery.retrieval.own_passages import own_passages_left_out
-from condensery.retrieval.reranking import PairScorer, logits, score_in_shards, search_candidates
 from condensery.sharing import SINGLE_PROCESS, ProcessGroup
 from condensery.stages.base import Context
 from condensery.stages.pair_scorers import cross_encoder

@@ -8,9 +8,9 @@ import numpy as np
 
 from condensery.arguments import check_numbers
 from condensery.errors import UserError
-from condensery.retrieval.dense_searcher import Retriever
-from condensery.retrieval.free_texts import ranked
-from condensery.retrieval.searcher import Searcher
+from condensery.retrieval.indexes.opening import ranked
+from condensery.retrieval.searchers.base import Searcher
+from condensery.retrieval.searchers.retriever import Retriever
 from condensery.text.blank import is_blank
 from condensery.tokens.prefixes import Prefixes
 from condensery.training.batches.rankings import RankingBatches

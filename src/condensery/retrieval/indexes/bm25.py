@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError
-from condensery.retrieval.analyser import Analyser, chosen_language
+from condensery.retrieval.indexes.terms import Analyser, chosen_language
 from condensery.retrieval.ranking import EMPTY, Keys, Ranking, pack, top, unpack
 from condensery.system.files import load_array, read_json, write_json
 from condensery.system.progress import ProgressTask, progress

@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError, shown
-from condensery.retrieval.collection_retriever import CollectionRetriever, without_terms
 from condensery.retrieval.finite import check_scores
+from condensery.retrieval.indexes.interface import CollectionRetriever, without_terms
 from condensery.retrieval.ranking import Ranking, ordered, scores_in
 from condensery.system.files import RECOMPUTE, inside, read_json, write_json
 from condensery.system.progress import ProgressTask

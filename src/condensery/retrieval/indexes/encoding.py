@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from condensery.errors import UserError
-from condensery.retrieval.dense import shard_path
 from condensery.retrieval.finite import check_finite
-from condensery.retrieval.quantiser import FILE as LEVELS
-from condensery.retrieval.quantiser import QUANTISED, Quantiser
-from condensery.retrieval.quantising import EXACT, RECALL, SAMPLE, Dtype, Quantising, sample_of
+from condensery.retrieval.indexes.dense import shard_path
+from condensery.retrieval.indexes.quantisation_loss import EXACT, RECALL, SAMPLE, Dtype, Quantising, sample_of
+from condensery.retrieval.indexes.quantiser import FILE as LEVELS
+from condensery.retrieval.indexes.quantiser import QUANTISED, Quantiser
+from condensery.retrieval.indexes.windows import FILE as WINDOWS
+from condensery.retrieval.indexes.windows import Windows, cut
 from condensery.retrieval.shards import compute_in_shards
-from condensery.retrieval.windows import FILE as WINDOWS
-from condensery.retrieval.windows import Windows, cut
 from condensery.sharing import SINGLE_PROCESS, ProcessGroup
 from condensery.system.files import atomic, load_array, read_json, write_json
 from condensery.system.progress import ProgressTask, progress

@@ -9,16 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.arguments import check_numbers
-from condensery.retrieval.analyser import chosen_language
-from condensery.retrieval.bm25 import BM25Index, full_texts, index_texts
+from condensery.retrieval.indexes.bm25 import BM25Index, full_texts, index_texts
+from condensery.retrieval.indexes.terms import chosen_language
 from condensery.retrieval.ranking import Ranking, unpack
-from condensery.retrieval.searcher import Searcher
-from condensery.retrieval.sparse import SparseVector, passage_vector, query_vector
+from condensery.retrieval.searchers.base import Searcher
+from condensery.retrieval.searchers.sparse_vectors import SparseVector, passage_vector, query_vector
 from condensery.text.lines import check_whole
 
 
 class BM25(Searcher):
-    """BM25 (Robertson and Zaragoza 2009) over titles and texts. ``condensery.retrieval.bm25`` gives Lucene's formula.
+    """BM25 (Robertson and Zaragoza 2009) over titles and texts. ``condensery.retrieval.indexes.bm25`` gives Lucene's formula.
 
     Args:
         k1: saturation of term frequency; the default is Anserini's, with which dense retrievers are usually compared.
@@ -57,7 +57,7 @@ class BM25(Searcher):
 
         A store gets the scores of this class where it multiplies these vectors with the vectors of ``encode_passages`` and
         with the idf of its own passages, ln(1 + (N - n + 0.5) / (n + 0.5)). Qdrant does so with the modifier ``idf``. The
-        module ``condensery.retrieval.sparse`` explains the factors and the numbers of terms.
+        module ``condensery.retrieval.searchers.sparse_vectors`` explains the factors and the numbers of terms.
 
         Raises:
             UserError: nothing is indexed.

@@ -8,17 +8,18 @@ from numpy.typing import NDArray
 
 from condensery.arguments import Range, check_numbers
 from condensery.errors import UserError
-from condensery.retrieval.collection_retriever import without_terms
-from condensery.retrieval.fusion import FusedIndex
+from condensery.retrieval.indexes.fused import FusedIndex
+from condensery.retrieval.indexes.interface import without_terms
 from condensery.retrieval.ranking import Ranking
-from condensery.retrieval.searcher import Searcher, SearcherIndex, numbered
+from condensery.retrieval.searchers.base import Searcher, SearcherIndex, numbered
 
 
 class Fused(Searcher):
     """Several searchers, such as BM25 and a retriever, that are searched as one. ``index`` does not change the originals.
 
     The score of a passage is the weighted sum of its scores from the searchers. Each searcher's scores are first brought to
-    [0, 1] for each query (Lee 1997; ``condensery.retrieval.fusion``). A searcher that did not find the passage adds nothing.
+    [0, 1] for each query (Lee 1997; ``condensery.retrieval.indexes.fused``). A searcher that did not find the passage adds
+    nothing.
 
     Args:
         searchers: ``BM25``, a ``Retriever``, ... Where all have indexed the same passages, nothing need be indexed again.

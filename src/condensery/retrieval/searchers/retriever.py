@@ -21,12 +21,12 @@ from condensery.models.biencoder import PASSAGE, QUERY, BiEncoder
 from condensery.models.checkpoints.hub import checkpoint_folder
 from condensery.models.checkpoints.saving import load_any_retriever
 from condensery.models.vectors import VectorOptions
-from condensery.retrieval.dense import device_of_search, multiply, search_array
-from condensery.retrieval.encoding import encode_chunks
 from condensery.retrieval.finite import check_finite
+from condensery.retrieval.indexes.dense import device_of_search, multiply, search_array
+from condensery.retrieval.indexes.encoding import encode_chunks
+from condensery.retrieval.indexes.windows import best_of_windows, cut, scores_of_best_window
 from condensery.retrieval.ranking import Ranking, pack, unpack
-from condensery.retrieval.searcher import Searcher
-from condensery.retrieval.windows import best_of_windows, cut, scores_of_best_window
+from condensery.retrieval.searchers.base import Searcher
 from condensery.text.lines import check_whole
 from condensery.tokens.batches import chunks, flatten
 from condensery.tokens.prefixes import check_prefix

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.randomness import uniforms
-from condensery.retrieval.collection_retriever import CollectionRetriever, without_terms
+from condensery.retrieval.indexes.interface import CollectionRetriever, without_terms
 from condensery.retrieval.ranking import Ranking, ordered
 from condensery.system.progress import ProgressTask
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from condensery.arguments import check_numbers
 from condensery.errors import UserError, shown
-from condensery.retrieval.collection_retriever import unmatched_queries, without_terms
 from condensery.retrieval.finite import check_scores
+from condensery.retrieval.indexes.interface import unmatched_queries, without_terms
 from condensery.retrieval.ranking import Ranking
 from condensery.system.progress import ProgressTask
 from condensery.text.collection import Collection
