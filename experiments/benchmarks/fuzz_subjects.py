@@ -318,14 +318,14 @@ def read_search(folder: Path, scratch: Path) -> Any:
     positive, is a negative.
     """
     from condensery.evaluation.metrics import evaluate
-    from condensery.retrieval.bm25_searcher import BM25
     from condensery.retrieval.mining import mine
     from condensery.retrieval.negatives import open_negatives
     from condensery.retrieval.runs import Run, write_run
-    from condensery.retrieval.searcher_index import SearcherIndex
+    from condensery.retrieval.searchers.base import SearcherIndex
+    from condensery.retrieval.searchers.bm25 import BM25
 
     found = collection("beir", folder, scratch / "made", {})
-    index, queries = SearcherIndex(BM25(), found), found.questions("test")
+    index, queries = SearcherIndex.of(BM25(), found), found.questions("test")
     scores, rows = index.search(queries, min(len(index), 10))
     run = Run(queries, rows, scores)
     ours = evaluate(run, found, "test", ["NDCG@10", "MRR@10", "Recall@10"])

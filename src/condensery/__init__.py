@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from condensery.losses.registry import register
     from condensery.losses.retrieval_loss import RetrievalLoss
     from condensery.results import run
-    from condensery.retrieval.bm25_searcher import BM25
-    from condensery.retrieval.dense_searcher import Retriever
-    from condensery.retrieval.fused import Fused
     from condensery.retrieval.pair_scores import PairScores
-    from condensery.retrieval.reranked import Reranked
-    from condensery.retrieval.searcher import Hit
+    from condensery.retrieval.searchers.base import Hit
+    from condensery.retrieval.searchers.bm25 import BM25
+    from condensery.retrieval.searchers.fused import Fused
+    from condensery.retrieval.searchers.reranked import Reranked
+    from condensery.retrieval.searchers.retriever import Retriever
     from condensery.training.data.passage_queries import PassageQueryDataModule
     from condensery.training.data.rankings import RankingDataModule
     from condensery.training.data.span_batches import ContextMasking
@@ -70,15 +70,15 @@ __all__ = [
 ]
 
 _MODULES = {
-    "BM25": "retrieval.bm25_searcher",
+    "BM25": "retrieval.searchers.bm25",
     "BiEncoderModule": "training.modules.biencoder",
     "CoCondenserModule": "training.modules.pretraining",
     "CondenserModule": "training.modules.pretraining",
     "ContextMasking": "training.data.span_batches",
     "ContrastiveModule": "training.modules.contrastive",
     "CrossEncoderModule": "training.modules.cross_encoder",
-    "Fused": "retrieval.fused",
-    "Hit": "retrieval.searcher",
+    "Fused": "retrieval.searchers.fused",
+    "Hit": "retrieval.searchers.base",
     "InverseClozeModule": "training.modules.pretraining",
     "MaskedAutoEncoderModule": "training.modules.pretraining",
     "PairScores": "retrieval.pair_scores",
@@ -86,9 +86,9 @@ _MODULES = {
     "QueryAsContextModule": "training.modules.pretraining",
     "QueryTowerModule": "training.modules.query_tower",
     "RankingDataModule": "training.data.rankings",
-    "Reranked": "retrieval.reranked",
+    "Reranked": "retrieval.searchers.reranked",
     "RetrievalLoss": "losses.retrieval_loss",
-    "Retriever": "retrieval.dense_searcher",
+    "Retriever": "retrieval.searchers.retriever",
     "SpanPairDataModule": "training.data.spans",
     "TripleDataModule": "training.data.triples",
     "UserError": "errors",

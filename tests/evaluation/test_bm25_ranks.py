@@ -7,7 +7,7 @@ import pytest
 
 from condensery.evaluation.pair_audit.bm25_ranks import NOT_FOUND, index_passages, ranks, summary
 from condensery.evaluation.pair_audit.pairs import Pair
-from condensery.retrieval.bm25 import BM25Index
+from condensery.retrieval.indexes.bm25 import BM25Index
 from condensery.text.table import TableWriter, TextTable
 
 

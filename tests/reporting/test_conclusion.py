@@ -13,7 +13,7 @@ from condensery.reporting.conclusion import conclusion
 from condensery.reporting.results import Row
 from condensery.reporting.table import Comparison, Significance, build_table
 from condensery.reporting.table_formats import csv_text, markdown, show
-from condensery.retrieval.collection_retriever import UNMATCHED
+from condensery.retrieval.indexes.interface import UNMATCHED
 
 SOME = Interval(0.0, 0.2, 0.05)
 

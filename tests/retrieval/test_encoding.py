@@ -8,8 +8,8 @@ import torch
 from simulated_processes import in_parts
 
 from condensery.errors import UserError
-from condensery.retrieval.dense import DenseIndex
-from condensery.retrieval.encoding import EncoderInput, encode_queries, encode_store, write_dense_index
+from condensery.retrieval.indexes.dense import DenseIndex
+from condensery.retrieval.indexes.encoding import EncoderInput, encode_queries, encode_store, write_dense_index
 from condensery.sharing import SINGLE_PROCESS, ProcessGroup
 from condensery.tokens.batches import Chunk
 from condensery.tokens.store import TokenStore

@@ -11,9 +11,9 @@ from forked import peak_memory
 from simulated_processes import in_parts
 
 from condensery.retrieval import negatives
-from condensery.retrieval.bm25 import build_bm25
-from condensery.retrieval.collection_retriever import CollectionRetriever
-from condensery.retrieval.index import open_index
+from condensery.retrieval.indexes.bm25 import build_bm25
+from condensery.retrieval.indexes.interface import CollectionRetriever
+from condensery.retrieval.indexes.opening import open_index
 from condensery.retrieval.mining import mine
 from condensery.retrieval.negatives import open_negatives, read_negatives
 from condensery.retrieval.ranking import Ranking

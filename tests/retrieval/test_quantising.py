@@ -11,10 +11,10 @@ from simulated_processes import in_parts
 from test_encoding import VOCABULARY, Store, contents
 
 from condensery.errors import UserError
-from condensery.retrieval.dense import DenseIndex, search_array
-from condensery.retrieval.encoding import EncoderInput, encode_queries, encode_store, write_dense_index
-from condensery.retrieval.quantiser import Quantiser
-from condensery.retrieval.quantising import share_found
+from condensery.retrieval.indexes.dense import DenseIndex, search_array
+from condensery.retrieval.indexes.encoding import EncoderInput, encode_queries, encode_store, write_dense_index
+from condensery.retrieval.indexes.quantisation_loss import share_found
+from condensery.retrieval.indexes.quantiser import Quantiser
 from condensery.sharing import SINGLE_PROCESS, ProcessGroup
 from condensery.tokens.batches import Chunk
 

@@ -2,6 +2,7 @@
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,10 +10,11 @@ import torch
 from simulated_processes import in_parts
 
 from condensery.errors import UserError
-from condensery.retrieval import reranking
-from condensery.retrieval.bm25 import BM25Index, build_bm25
-from condensery.retrieval.index import open_index
-from condensery.retrieval.reranking import PairScorer, score_candidates, search_candidates, write_reranked
+from condensery.retrieval import cross_encoders
+from condensery.retrieval.cross_encoders import PairScorer, logits, score_in_shards, search_candidates
+from condensery.retrieval.indexes.bm25 import BM25Index, build_bm25
+from condensery.retrieval.indexes.opening import open_index
+from condensery.retrieval.indexes.reranked import write_reranked
 from condensery.retrieval.shards import compute_in_shards
 from condensery.sharing import ProcessGroup
 from condensery.text.collection import Collection
@@ -59,6 +61,13 @@ class Model:
 
     def score(self, query: torch.Tensor, passage: torch.Tensor) -> torch.Tensor:
         return self.scale * torch.sin(query * 31.0 + passage * 7.0 * self.scale)
+
+
+def score_candidates(
+    scorers: list[PairScorer], queries: np.ndarray, candidates: np.ndarray, path: Path, *, budget: int, **how: Any
+) -> np.ndarray:
+    """The candidates' mean scores, kept in shards as the stages keep them."""
+    return score_in_shards(logits(scorers, budget, "x"), queries, candidates, path, **how)
 
 
 def naive(*models: Model) -> np.ndarray:
@@ -187,7 +196,7 @@ def test_candidates_are_the_same_whoever_searches_them(
 ) -> None:
     build_bm25(collection, tmp_path / "bm25", 0.9, 0.4)
     search_candidates(BM25Index(tmp_path / "bm25", collection), np.arange(12), 10, tmp_path / "one.npy", "x")
-    monkeypatch.setattr(reranking, "compute_in_shards", partial(compute_in_shards, size=5))
+    monkeypatch.setattr(cross_encoders, "compute_in_shards", partial(compute_in_shards, size=5))
 
     def search(part: ProcessGroup) -> np.ndarray:
         index = BM25Index(tmp_path / "bm25", collection)

@@ -12,7 +12,7 @@ from stage_defaults import defaults_of
 
 from condensery.errors import UserError
 from condensery.pipeline import graph
-from condensery.retrieval.bm25 import BM25Index
+from condensery.retrieval.indexes.bm25 import BM25Index
 from condensery.retrieval.mining import mine
 from condensery.retrieval.negatives import open_negatives
 from condensery.retrieval.pair_scores import PairScores

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from condensery.errors import UserError
-from condensery.retrieval.bm25_searcher import BM25
+from condensery.retrieval.searchers.bm25 import BM25
 from condensery.text import read_collection
 from condensery.text.formats.huggingface import OneKind
 from condensery.text.ids import check_distinct, look_alike

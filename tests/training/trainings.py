@@ -15,8 +15,8 @@ from condensery.models.condenser import Condenser, CondenserShape
 from condensery.models.encoder import Encoder
 from condensery.models.masked_autoencoder import MaskedAutoEncoder, decoder_shape
 from condensery.models.vectors import VectorSettings
+from condensery.retrieval.negative_pool import NegativePool
 from condensery.retrieval.negatives import Negatives
-from condensery.retrieval.pool import NegativePool
 from condensery.system.files import write_json
 from condensery.tokens.batches import chunks, text_rows
 from condensery.tokens.spans import RandomWindows

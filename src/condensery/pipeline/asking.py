@@ -23,8 +23,7 @@ from condensery.pipeline.graph import Graph
 from condensery.pipeline.store import Store
 from condensery.reporting.ask import ask, show
 from condensery.reporting.results import Row, read_results
-from condensery.retrieval.free_texts import Encode, Search, searcher
-from condensery.retrieval.index import open_index
+from condensery.retrieval.indexes.opening import Encode, Search, open_index, search_of_texts
 from condensery.stages.base import Artifact
 from condensery.system.files import content_hash, read_json, write_json
 from condensery.text.collection import Collection
@@ -73,7 +72,7 @@ def _search(index: Artifact, collection: Collection, store: Store) -> Search:
         encode = query_encoder(encoder.path)
         return lambda texts: np.stack([encode(text) for text in texts])
 
-    return searcher(open_index(index.path, collection, device="cpu"), encoder_of)
+    return search_of_texts(open_index(index.path, collection, device="cpu"), encoder_of)
 
 
 def chosen(graph: Graph, store: Store, rows: Sequence[Row]) -> tuple[str, Artifact]:

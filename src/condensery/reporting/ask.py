@@ -6,8 +6,8 @@ from rich.text import Text
 
 from condensery.errors import UserError
 from condensery.reporting.plain import DROPPED, SPACES
-from condensery.retrieval.free_texts import Search
-from condensery.retrieval.searcher import Hit
+from condensery.retrieval.indexes.opening import Search
+from condensery.retrieval.searchers.base import Hit
 from condensery.text.collection import Collection
 from condensery.text.words import between_letters
 

@@ -10,7 +10,7 @@ from condensery.evaluation.metrics import Evaluation
 from condensery.evaluation.significance import Test, compare, holm
 from condensery.reporting.results import Row
 from condensery.reporting.table import Comparison, Measured, over_seeds
-from condensery.retrieval.collection_retriever import UNMATCHED
+from condensery.retrieval.indexes.interface import UNMATCHED
 
 BM25, NOT_DENSE = "bm25", ("bm25", "fuse", "rerank")  # kinds of stages that make an index
 

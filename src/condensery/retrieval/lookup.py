@@ -50,8 +50,8 @@ def first_repeated(values: NDArray[np.int64]) -> int | None:
 
 def query_and_ids(record: dict[str, Any], name: str, place: str) -> tuple[str, list[str]]:
     """The ``query_id`` of a JSON object, and the ids in its field ``name``. Raises ``UserError`` for other than strings."""
-    query, ids = field(record, "query_id", place, str), field(record, name, place, list)
-    if not all(isinstance(one, str) for one in ids):
+    query, ids = field(record, "query_id", place, str), field(record, name, place, object)
+    if not isinstance(ids, list) or not all(isinstance(one, str) for one in ids):
         raise UserError(f"{place}: {name} must be a list of strings")
     for identifier in (query, *ids):
         check_whole(identifier, "id", place)

@@ -15,8 +15,8 @@ import numpy as np
 import scipy.sparse as sparse
 from numpy.typing import NDArray
 
-from condensery.retrieval.bm25 import BM25Index, index_texts
-from condensery.retrieval.dense import device_of_search, search_array
+from condensery.retrieval.indexes.bm25 import BM25Index, index_texts
+from condensery.retrieval.indexes.dense import device_of_search, search_array
 from condensery.retrieval.ranking import Ranking
 from condensery.text.languages import guess
 

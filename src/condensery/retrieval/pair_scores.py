@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from condensery.errors import UserError, shown
 from condensery.retrieval.lookup import first_repeated, known_rows, query_and_ids
+from condensery.retrieval.negative_pool import places_of
 from condensery.retrieval.passage_lists import WRITTEN, PassageLists, write_lists
-from condensery.retrieval.pool import places_of
 from condensery.retrieval.runs import HIGHEST, read_run
 from condensery.text.collection import Collection
 from condensery.text.lines import field, read_objects

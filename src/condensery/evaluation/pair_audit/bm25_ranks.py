@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.evaluation.pair_audit.pairs import Pair
-from condensery.retrieval.bm25 import BM25Index, index_texts
+from condensery.retrieval.indexes.bm25 import BM25Index, index_texts
 from condensery.system.progress import ProgressTask
 from condensery.text.languages import guess
 from condensery.text.table import TextTable

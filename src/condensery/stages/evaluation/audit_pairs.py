@@ -14,7 +14,7 @@ from condensery.evaluation.pair_audit.pairs import Pair, Pairs
 from condensery.evaluation.pair_audit.sheets import Item, items_of, read_sheets, write_sheets
 from condensery.evaluation.pair_audit.votes import Votes, judged
 from condensery.reporting.pair_audit import write_tables
-from condensery.retrieval.bm25 import BM25Index
+from condensery.retrieval.indexes.bm25 import BM25Index
 from condensery.stages.base import Context
 from condensery.stages.evaluation.config import AuditPairsConfig
 from condensery.system.files import atomic, write_json

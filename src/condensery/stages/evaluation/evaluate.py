@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 
 from condensery.errors import UserError
 from condensery.evaluation.metrics import evaluate as evaluate_run
-from condensery.retrieval.collection_retriever import CollectionRetriever, recall_of, unmatched_queries
-from condensery.retrieval.index import open_index
-from condensery.retrieval.own_passages import own_passages_left_out
+from condensery.retrieval.indexes.interface import CollectionRetriever, recall_of, unmatched_queries
+from condensery.retrieval.indexes.opening import open_index
+from condensery.retrieval.indexes.own_passages import own_passages_left_out
+from condensery.retrieval.indexes.sampled import SampledCandidates
 from condensery.retrieval.ranking import Ranking
 from condensery.retrieval.runs import Run, write_run
-from condensery.retrieval.sampling import SampledCandidates
 from condensery.retrieval.shards import rank_in_shards
 from condensery.stages.base import Context, retriever_name
 from condensery.stages.evaluation.config import EvaluateConfig

@@ -8,10 +8,10 @@ from typing import Protocol
 import numpy as np
 
 from condensery.errors import UserError
+from condensery.retrieval.negative_pool import NegativePool, NegativeWeights
 from condensery.retrieval.negatives import open_negatives, open_relabelled, read_negatives
 from condensery.retrieval.no_negatives import NoNegatives
 from condensery.retrieval.pair_scores import PairScores, TeacherScores
-from condensery.retrieval.pool import NegativePool, NegativeWeights
 from condensery.stages.base import Context
 from condensery.stages.finetuning.config import QueriesConfig
 from condensery.text.collection import Collection

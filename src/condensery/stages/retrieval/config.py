@@ -13,7 +13,7 @@ from condensery.models.checkpoints.metadata import longest_inputs, vector_settin
 from condensery.models.flops import Step
 from condensery.models.vectors import Pooling, VectorConfig
 from condensery.ranges import Count, CountOrZero, Finite, Positive, PositiveShare, Share, Weight, no_room
-from condensery.retrieval.analyser import check_stemmer, check_stopwords
+from condensery.retrieval.indexes.terms import check_stemmer, check_stopwords
 from condensery.stages.base import (
     FromRecipe,
     Input,
@@ -287,7 +287,7 @@ class ApproximateConfig(StageConfig):
     @field_validator("factory")
     @classmethod
     def _known_to_faiss(cls, value: str) -> str:
-        from condensery.retrieval.factory import check_factory  # with FAISS, which takes .3 s
+        from condensery.retrieval.indexes.faiss_descriptions import check_factory  # with FAISS, which takes .3 s
 
         try:
             check_factory(value)

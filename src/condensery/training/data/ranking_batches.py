@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from condensery.models.biencoder import QUERY
-from condensery.retrieval.fusion import min_max
+from condensery.retrieval.indexes.fused import min_max
 from condensery.retrieval.ranking import Ranking
 from condensery.tokens.batches import chunks, text_rows
 from condensery.tokens.prefixes import NONE

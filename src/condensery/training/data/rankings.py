@@ -8,9 +8,9 @@ import numpy as np
 
 from condensery.errors import UserError
 from condensery.ranges import Count, CountOrZero, Length, check_numbers
-from condensery.retrieval.dense_searcher import Retriever
-from condensery.retrieval.free_texts import ranked
-from condensery.retrieval.searcher import Searcher
+from condensery.retrieval.indexes.opening import ranked
+from condensery.retrieval.searchers.base import Searcher
+from condensery.retrieval.searchers.retriever import Retriever
 from condensery.text.words import is_blank
 from condensery.tokens.prefixes import Prefixes
 from condensery.training.data.data_module import TokenDataModule

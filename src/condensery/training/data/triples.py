@@ -13,17 +13,18 @@ from numpy.typing import NDArray
 from condensery.errors import UserError, shown
 from condensery.models.cross_encoder import pair_separators
 from condensery.ranges import Count, CountOrZero, Finite, Length, PositiveShare, Weight, check_numbers, no_room
-from condensery.retrieval.bm25_searcher import BM25
-from condensery.retrieval.dense_searcher import Retriever
+from condensery.retrieval.mining import mined
+from condensery.retrieval.negative_pool import NegativePool
 from condensery.retrieval.negatives import Negatives, open_negatives, read_negatives
 from condensery.retrieval.no_negatives import NoNegatives
 from condensery.retrieval.pair_scores import PairScores, TeacherScores
-from condensery.retrieval.pool import NegativePool
 from condensery.retrieval.positive_aware import Below
-from condensery.retrieval.relabelled import NOTHING, Relabelled, read_relabelled
-from condensery.retrieval.searcher import Searcher, hash_of_passages
-from condensery.retrieval.searcher_index import mined
-from condensery.retrieval.teachers import Predict, Predicting, taught_by
+from condensery.retrieval.relabelled import Relabelled, read_relabelled
+from condensery.retrieval.searchers.base import Searcher, hash_of_passages
+from condensery.retrieval.searchers.bm25 import BM25
+from condensery.retrieval.searchers.reranked import Predict, Predicting
+from condensery.retrieval.searchers.retriever import Retriever
+from condensery.retrieval.teachers import taught_by
 from condensery.system.cache import cached
 from condensery.system.files import load_array
 from condensery.text.collection import Collection
@@ -276,7 +277,7 @@ class TripleDataModule(TokenDataModule):
         return sources
 
     def _relabelled(self, collection: Collection) -> Relabelled:
-        return read_relabelled(self.relabel, collection, self.split) if self.relabel else NOTHING
+        return read_relabelled(self.relabel, collection, self.split)
 
 
 def _checked(text_queries: Sequence[tuple[str, str]] | None, pairs: bool) -> list[tuple[str, str]]:

@@ -6,6 +6,7 @@ Shapes: n queries, m passages, k results.
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Self, overload
 
@@ -15,7 +16,10 @@ from numpy.typing import NDArray
 from condensery.errors import UserError, shown
 from condensery.ranges import Count, check_numbers
 from condensery.retrieval.finite import check_scores
+from condensery.retrieval.indexes.interface import unmatched_queries, without_terms
 from condensery.retrieval.ranking import Ranking
+from condensery.system.progress import ProgressTask
+from condensery.text.collection import Collection
 from condensery.text.ids import check_distinct
 from condensery.text.lines import check_whole
 
@@ -153,6 +157,49 @@ class Searcher(ABC):
 
     @abstractmethod
     def _score(self, queries: list[str], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]: ...
+
+
+class SearcherIndex:
+    """A searcher as a ``CollectionRetriever``: it is asked rows of the texts ``queries``."""
+
+    def __init__(self, searcher: Searcher, queries: Sequence[str]) -> None:
+        self.searcher, self.queries = searcher, queries
+
+    @classmethod
+    def of(cls, searcher: Searcher, collection: Collection) -> Self:
+        """A copy of a searcher that indexes the passages of a collection, and is asked the collection's queries."""
+        columns = (collection.passages.column(name) for name in ("id", "title", "text"))
+        passages = {name: {"title": title, "text": text} for name, title, text in zip(*columns, strict=True)}
+        return cls(copy(searcher).index(passages), collection.queries.column("text"))
+
+    def __len__(self) -> int:
+        return len(self.searcher)
+
+    def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
+        """The k best passages of queries (n,), as ``CollectionRetriever.search``."""
+        return self.searcher.rank(self._texts(query_rows), k)
+
+    def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
+        """The scores (n, k) that queries (n,) give passages (n, k), found by ``search`` or not."""
+        return self.searcher.score(self._texts(query_rows), passage_rows)
+
+    def without_terms(self, query_rows: NDArray[np.integer]) -> int:
+        """The number of queries (n,) that share no term with any passage; 0 for a searcher without BM25."""
+        return without_terms(self.searcher, self._texts(query_rows))
+
+    def warn(self, query_rows: NDArray[np.integer]) -> None:
+        """Print a warning where BM25 finds nothing for most of the queries (n,)."""
+        for text in unmatched_queries(self, query_rows).get("warnings", []):
+            print(f"warning: {text}", flush=True)
+
+    def _texts(self, query_rows: NDArray[np.integer]) -> list[str]:
+        return [self.queries[row] for row in query_rows.tolist()]
+
+
+def numbered(titles: Sequence[str], texts: Sequence[str]) -> Passages:
+    """Passages for a searcher inside a searcher, which knows them by their places."""
+    both = enumerate(zip(titles, texts, strict=True))
+    return {str(number): {"title": title, "text": text} for number, (title, text) in both}
 
 
 def hash_of_passages(ids: Iterable[str], titles: Iterable[str], texts: Iterable[str]) -> str:

@@ -1,6 +1,6 @@
 """BM25 as sparse vectors, for a vector store that knows how rare a term is among its passages, such as Qdrant.
 
-A score of BM25 (``retrieval.bm25``) is a sum over terms of products of three factors: how often the term is in the query,
+A score of BM25 (``indexes.bm25``) is a sum over terms of products of three factors: how often the term is in the query,
 its idf, and tf / (tf + k1 * (1 - b + b * |p| / average |p|)). The first factor is the query's vector, the last the passage's.
 The store adds the idf: a new passage changes the idf, but no stored vector.
 

@@ -21,11 +21,12 @@ from condensery.models.checkpoints.hub import checkpoint_folder
 from condensery.models.checkpoints.saving import load_any_retriever
 from condensery.models.vectors import VectorOptions
 from condensery.ranges import Count, Length, check_numbers
-from condensery.retrieval.dense import device_of_search, multiply, search_array
 from condensery.retrieval.finite import check_finite
+from condensery.retrieval.indexes.dense import device_of_search, multiply, search_array
+from condensery.retrieval.indexes.encoding import encode_chunks
+from condensery.retrieval.indexes.windows import best_of_windows, cut, scores_of_best_window
 from condensery.retrieval.ranking import Ranking, pack, unpack
-from condensery.retrieval.searcher import Searcher
-from condensery.retrieval.windows import best_of_windows, cut, scores_of_best_window
+from condensery.retrieval.searchers.base import Searcher
 from condensery.text.lines import check_whole
 from condensery.tokens.batches import chunks, flatten
 from condensery.tokens.prefixes import check_prefix
@@ -203,15 +204,9 @@ class Retriever(Searcher):
         encoder = self.model.to(self.device)
         training = encoder.training
         encoder.eval()
-        encoded: NDArray[np.float32] | None = None
+        parts = chunks(*flatten(rows), CHUNK_TOKENS, self._vocabulary.pad, tower=tower)
         with torch.inference_mode():
-            for chunk in chunks(*flatten(rows), CHUNK_TOKENS, self._vocabulary.pad, tower=tower):
-                vectors = encoder.vectors(chunk.to(torch.device(self.device))).float().cpu().numpy()
-                if encoded is None:
-                    encoded = np.empty((len(rows), vectors.shape[1]), np.float32)
-                encoded[chunk.rows.numpy()] = vectors
+            encoded = encode_chunks(lambda chunk: encoder.vectors(chunk.to(self.device)), parts, len(rows))
         encoder.train(training)
-        if encoded is None:
-            return np.empty((0, 0), np.float32)
         check_finite(encoded, f"{self._name}: the vector of", texts)
         return encoded

@@ -1,6 +1,6 @@
 """Approximate search over the vectors of an ``encode`` artifact, with a FAISS index that is trained on a sample.
 
-The index may be of any kind that ranks by inner product (``retrieval.factory``). The share of results that it misses is
+The index may be of any kind that ranks by inner product (``faiss_descriptions``). The share of results that it misses is
 not known beforehand, so some queries of each use are also searched exactly.
 
 Shapes: n queries, k results, d dimensions.
@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from condensery.errors import UserError
 from condensery.randomness import generator
-from condensery.retrieval.collection_retriever import TOP
-from condensery.retrieval.dense import DenseIndex, Vectors
-from condensery.retrieval.factory import check_numbers, measure, said_by_faiss
 from condensery.retrieval.finite import check_finite
+from condensery.retrieval.indexes.dense import DenseIndex, Vectors
+from condensery.retrieval.indexes.faiss_descriptions import check_numbers, measure, said_by_faiss
+from condensery.retrieval.indexes.interface import TOP
 from condensery.retrieval.ranking import Ranking, ordered
 from condensery.system.files import atomic, read_json, write_json
 from condensery.system.progress import ProgressTask

@@ -9,16 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.ranges import Share, Weight, check_numbers
-from condensery.retrieval.analyser import chosen_language
-from condensery.retrieval.bm25 import BM25Index, index_texts
+from condensery.retrieval.indexes.bm25 import BM25Index, full_texts, index_texts
+from condensery.retrieval.indexes.terms import chosen_language
 from condensery.retrieval.ranking import Ranking, unpack
-from condensery.retrieval.searcher import Searcher
-from condensery.retrieval.sparse import SparseVector, passage_vector, query_vector
+from condensery.retrieval.searchers.base import Searcher
+from condensery.retrieval.searchers.sparse_vectors import SparseVector, passage_vector, query_vector
 from condensery.text.lines import check_whole
 
 
 class BM25(Searcher):
-    """BM25 (Robertson and Zaragoza 2009) over titles and texts. ``condensery.retrieval.bm25`` gives Lucene's formula.
+    """BM25 (Robertson and Zaragoza 2009) over titles and texts. ``condensery.retrieval.indexes.bm25`` gives Lucene's formula.
 
     Args:
         k1: saturation of term frequency; the default is Anserini's, with which dense retrievers are usually compared.
@@ -57,7 +57,7 @@ class BM25(Searcher):
 
         A store gets the scores of this class where it multiplies these vectors with the vectors of ``encode_passages`` and
         with the idf of its own passages, ln(1 + (N - n + 0.5) / (n + 0.5)). Qdrant does so with the modifier ``idf``. The
-        module ``condensery.retrieval.sparse`` explains the factors and the numbers of terms.
+        module ``condensery.retrieval.searchers.sparse_vectors`` explains the factors and the numbers of terms.
 
         Raises:
             UserError: nothing is indexed.
@@ -82,7 +82,7 @@ class BM25(Searcher):
         return [passage_vector(terms, k1, b, self._average) for terms in given]
 
     def _terms(self, titles: Sequence[str], texts: Sequence[str]) -> Iterator[list[str]]:
-        for text in _joined(titles, texts):
+        for text in full_texts(titles, texts):
             check_whole(text, "text", "encode")
             yield self._index.analyser.terms(text)
 
@@ -90,7 +90,7 @@ class BM25(Searcher):
 
         language = chosen_language(self._language, texts, ("BM25:", "BM25(language=...)"))
         folder = TemporaryDirectory(prefix="bm25-")
-        joined = _joined(titles, texts)
+        joined = full_texts(titles, texts)
         index_texts(joined, len(texts), Path(folder.name), *self._settings, what="index", language=language)
         self._folder, self._index = folder, BM25Index(Path(folder.name))  # the folder lives as long as this object
         self._average = None
@@ -104,8 +104,3 @@ class BM25(Searcher):
     def without_terms(self, queries: Sequence[str]) -> int:
         """The number of queries that share no term with any passage, so that nothing is found for them."""
         return self._index.texts_without_terms(queries)
-
-
-def _joined(titles: Sequence[str], texts: Sequence[str]) -> Iterator[str]:
-    """The texts of passages that BM25 reads: the title, if there is one, a blank and the text."""
-    return (f"{title} {text}" if title else text for title, text in zip(titles, texts, strict=True))

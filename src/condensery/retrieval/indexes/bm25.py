@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError
-from condensery.retrieval.analyser import Analyser, chosen_language
+from condensery.retrieval.indexes.terms import Analyser, chosen_language
 from condensery.retrieval.ranking import EMPTY, Keys, Ranking, pack, top, unpack
 from condensery.system.files import load_array, read_json, write_json
 from condensery.system.progress import ProgressTask, progress
@@ -82,9 +82,14 @@ def build_bm25(
     """
     titles, texts = (collection.passages.column(name) for name in ("title", "text"))
     language = chosen_language(language, texts, (f"[{label}]", f"stages.{label}.language"))
-    joined = (f"{title} {text}" if title else text for title, text in zip(titles, texts, strict=True))
+    joined = full_texts(titles, texts)
     what = f"collection '{collection.name}'"
     return index_texts(joined, len(collection.passages), folder, k1, b, stopwords, stemmer, what, language)
+
+
+def full_texts(titles: Sequence[str], texts: Sequence[str]) -> Iterator[str]:
+    """The texts of passages that BM25 reads: the title, if there is one, a blank and the text."""
+    return (f"{title} {text}" if title else text for title, text in zip(titles, texts, strict=True))
 
 
 def index_texts(

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.randomness import generator
-from condensery.retrieval.dense import BLOCK, DenseIndex, torch_search
-from condensery.retrieval.quantiser import FILE as LEVELS
-from condensery.retrieval.quantiser import QUANTISED, Quantiser
+from condensery.retrieval.indexes.dense import BLOCK, DenseIndex, torch_search
+from condensery.retrieval.indexes.quantiser import FILE as LEVELS
+from condensery.retrieval.indexes.quantiser import QUANTISED, Quantiser
 from condensery.retrieval.ranking import top, unpack
 from condensery.system.files import atomic, load_array, read_json, write_json
 

@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError, shown
-from condensery.retrieval.collection_retriever import CollectionRetriever
 from condensery.retrieval.finite import check_scores
+from condensery.retrieval.indexes.interface import CollectionRetriever, without_terms
 from condensery.retrieval.ranking import Ranking, ordered, scores_in
 from condensery.system.files import RECOMPUTE, inside, read_json, write_json
 from condensery.system.progress import ProgressTask
@@ -157,8 +157,7 @@ class FusedIndex:
 
     def without_terms(self, query_rows: Rows) -> int:
         """The number of queries that share no term with any passage; the largest number that a member counts."""
-        counts = [getattr(member, "without_terms", None) for member in self.members]
-        return max((count(query_rows) for count in counts if count is not None), default=0)
+        return max(without_terms(member, query_rows) for member in self.members)
 
     def search(self, query_rows: Rows, k: int, progress: ProgressTask | None = None) -> Ranking:
         """The k best passages of queries of the collection, as ``CollectionRetriever.search``.

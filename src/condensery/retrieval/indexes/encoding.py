@@ -6,7 +6,7 @@ Shapes: b rows of a chunk, d dimensions.
 """
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from condensery.errors import UserError
-from condensery.retrieval.dense import shard_path
 from condensery.retrieval.finite import check_finite
-from condensery.retrieval.quantiser import FILE as LEVELS
-from condensery.retrieval.quantiser import QUANTISED, Quantiser
-from condensery.retrieval.quantising import EXACT, RECALL, SAMPLE, Dtype, Quantising, sample_of
+from condensery.retrieval.indexes.dense import shard_path
+from condensery.retrieval.indexes.quantisation_loss import EXACT, RECALL, SAMPLE, Dtype, Quantising, sample_of
+from condensery.retrieval.indexes.quantiser import FILE as LEVELS
+from condensery.retrieval.indexes.quantiser import QUANTISED, Quantiser
+from condensery.retrieval.indexes.windows import FILE as WINDOWS
+from condensery.retrieval.indexes.windows import Windows, cut
 from condensery.retrieval.shards import compute_in_shards
-from condensery.retrieval.windows import FILE as WINDOWS
-from condensery.retrieval.windows import Windows, cut
 from condensery.sharing import SINGLE_PROCESS, ProcessGroup
 from condensery.system.files import atomic, load_array, read_json, write_json
 from condensery.system.progress import ProgressTask, progress
@@ -155,6 +155,21 @@ def encode_store(
     return quantising
 
 
+def encode_chunks(
+    encode: Encode, parts: Sequence[Chunk], rows: int, dtype: Dtype = "float32", task: ProgressTask | None = None
+) -> NDArray[Any]:
+    """The vectors (rows, d) of the chunks of so many rows; (0, 0) where there are none. The task advances by rows."""
+    vectors: NDArray[Any] = np.empty((0, 0), dtype)
+    for chunk in parts:
+        encoded = encode(chunk).detach().float().cpu().numpy()
+        if not len(vectors):
+            vectors = np.empty((rows, encoded.shape[1]), dtype)
+        vectors[chunk.rows.numpy()] = encoded
+        if task:
+            task.advance(len(encoded))
+    return vectors
+
+
 def missing(folder: Path, layout: dict[str, Any], shards: int) -> list[int]:
     """The shards that ``folder`` does not hold yet. Shards of another layout are removed from the folder."""
     path = folder / "layout.json"
@@ -179,16 +194,7 @@ def _encode_rows(
     encoder: str,
 ) -> NDArray[np.floating]:
     """The vectors (n, d) of the rows ``rows`` (n,) of ``source``."""
-    vectors: NDArray[np.floating] | None = None
-    for chunk in source.chunks_of(rows, budget):
-        encoded = encode(chunk).detach().float().cpu().numpy()
-        if vectors is None:
-            vectors = np.empty((len(rows), encoded.shape[1]), dtype)
-        vectors[chunk.rows.numpy()] = encoded
-        if task:
-            task.advance(len(encoded))
-    if vectors is None:
-        return np.empty((0, 0), np.float32)
+    vectors = encode_chunks(encode, source.chunks_of(rows, budget), len(rows), dtype, task)
     remedy = f"its encoder {encoder}".rstrip() + " diverged in training, or needs precision fp32 or dtype float32"
     check_finite(vectors, f"{label}: in {dtype}, the vector of text", rows, remedy)
     return vectors

@@ -2,24 +2,24 @@
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError
 from condensery.ranges import Count, Weight, check_numbers, fault
-from condensery.retrieval.fusion import FusedIndex
+from condensery.retrieval.indexes.fused import FusedIndex
+from condensery.retrieval.indexes.interface import without_terms
 from condensery.retrieval.ranking import Ranking
-from condensery.retrieval.searcher import Searcher
-from condensery.system.progress import ProgressTask
+from condensery.retrieval.searchers.base import Searcher, SearcherIndex, numbered
 
 
 class Fused(Searcher):
     """Several searchers, such as BM25 and a retriever, that are searched as one. ``index`` does not change the originals.
 
     The score of a passage is the weighted sum of its scores from the searchers. Each searcher's scores are first brought to
-    [0, 1] for each query (Lee 1997; ``condensery.retrieval.fusion``). A searcher that did not find the passage adds nothing.
+    [0, 1] for each query (Lee 1997; ``condensery.retrieval.indexes.fused``). A searcher that did not find the passage adds
+    nothing.
 
     Args:
         searchers: ``BM25``, a ``Retriever``, ... Where all have indexed the same passages, nothing need be indexed again.
@@ -55,8 +55,7 @@ class Fused(Searcher):
 
     def without_terms(self, queries: Sequence[str]) -> int:
         """The number of queries that share no term with any passage; the largest number that a searcher counts."""
-        counts = [getattr(one, "without_terms", None) for one in self.searchers]
-        return max((count(queries) for count in counts if count), default=0)
+        return max(without_terms(one, queries) for one in self.searchers)
 
     def _check(self, queries: Sequence[str]) -> None:
         if not self._ids:
@@ -66,8 +65,7 @@ class Fused(Searcher):
         super()._check(queries)
 
     def _prepare(self, titles: list[str], texts: list[str]) -> None:
-        both = enumerate(zip(titles, texts, strict=True))
-        passages = {str(number): {"title": title, "text": text} for number, (title, text) in both}
+        passages = numbered(titles, texts)
         self.searchers = [copy(one).index(passages) for one in self.searchers]
 
     def _rank(self, queries: list[str], k: int) -> Ranking:
@@ -77,21 +75,4 @@ class Fused(Searcher):
         return self._joined(queries).score(np.arange(len(queries)), passage_rows)
 
     def _joined(self, queries: list[str]) -> FusedIndex:
-        return FusedIndex([_Asked(one, queries) for one in self.searchers], self.weights, self.depth)
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """A searcher as a ``CollectionRetriever`` of the queries ``queries``."""
-
-    searcher: Searcher
-    queries: list[str]
-
-    def __len__(self) -> int:
-        return len(self.searcher)
-
-    def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
-        return self.searcher.rank([self.queries[row] for row in query_rows], k)
-
-    def score(self, query_rows: NDArray[np.integer], passage_rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        return self.searcher.score([self.queries[row] for row in query_rows], passage_rows)
+        return FusedIndex([SearcherIndex(one, queries) for one in self.searchers], self.weights, self.depth)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
+from condensery.retrieval.negative_pool import NegativePool
 from condensery.retrieval.negatives import Negatives, open_negatives, save_negatives
-from condensery.retrieval.pool import NegativePool
 from condensery.text.collection import Collection
 
 

@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import UserError
-from condensery.retrieval.collection_retriever import MEMORY
 from condensery.retrieval.finite import check_finite
-from condensery.retrieval.quantiser import FILE as QUANTISER
-from condensery.retrieval.quantiser import QUANTISED, Decoded, Quantiser
+from condensery.retrieval.indexes.interface import MEMORY
+from condensery.retrieval.indexes.quantiser import FILE as QUANTISER
+from condensery.retrieval.indexes.quantiser import QUANTISED, Decoded, Quantiser
+from condensery.retrieval.indexes.windows import FILE as WINDOWS
+from condensery.retrieval.indexes.windows import best_of_windows, scores_of_best_window
 from condensery.retrieval.ranking import EMPTY, LAST_ROW, SIGN_FLIP, Keys, Ranking, pack, top, unpack
-from condensery.retrieval.windows import FILE as WINDOWS
-from condensery.retrieval.windows import best_of_windows, scores_of_best_window
 from condensery.system.files import RECOMPUTE, load_array, read_json
 from condensery.system.progress import ProgressTask
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.randomness import uniforms
-from condensery.retrieval.collection_retriever import CollectionRetriever
+from condensery.retrieval.indexes.interface import CollectionRetriever, without_terms
 from condensery.retrieval.ranking import Ranking, ordered
 from condensery.system.progress import ProgressTask
 
@@ -46,8 +46,7 @@ class SampledCandidates:
 
     def without_terms(self, query_rows: NDArray[np.integer]) -> int:
         """The number of queries (n,) that share no term with any passage by the ranker; 0 for a ranker without BM25."""
-        count = getattr(self.ranker, "without_terms", None)
-        return count(query_rows) if count else 0
+        return without_terms(self.ranker, query_rows)
 
     def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask | None = None) -> Ranking:
         """The k best of the candidates of each query, in the form of ``CollectionRetriever.search``."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from condensery.retrieval.collection_retriever import CollectionRetriever
+from condensery.retrieval.indexes.interface import CollectionRetriever
 from condensery.retrieval.ranking import Ranking, ordered
 from condensery.system.progress import ProgressTask
 from condensery.text.collection import Collection

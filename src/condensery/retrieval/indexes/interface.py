@@ -1,6 +1,6 @@
 """The interface of every retriever of a collection, and what it reports about its searches."""
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,13 +60,18 @@ def recall_of(retriever: CollectionRetriever, label: str) -> dict[str, float]:
     return {"recall_of_exact": recall, **({} if top is None else {f"recall_of_exact@{TOP}": top})}
 
 
-def unmatched_queries(retriever: CollectionRetriever, query_rows: NDArray[np.integer]) -> dict[str, list[str]]:
-    """The ``warnings`` of a manifest where BM25 finds nothing for most of the queries (n,); {} otherwise.
+def without_terms(retriever: object, queries: Any) -> int:
+    """The number of queries that share no term with any passage; 0 for a retriever that contains no BM25.
 
-    A retriever that contains BM25 counts these queries with its method ``without_terms``.
+    ``queries`` are what the retriever is asked: rows of queries or texts.
     """
     count = getattr(retriever, "without_terms", None)
-    number = count(query_rows) if count else 0
+    return count(queries) if count else 0
+
+
+def unmatched_queries(retriever: CollectionRetriever, query_rows: NDArray[np.integer]) -> dict[str, list[str]]:
+    """The ``warnings`` of a manifest where BM25 finds nothing for most of the queries (n,); {} otherwise."""
+    number = without_terms(retriever, query_rows)
     if 2 * number <= len(query_rows):
         return {}
     said = f"{number:,} of {len(query_rows):,} queries {UNMATCHED}, so BM25 finds nothing for them"
