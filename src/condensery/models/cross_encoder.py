@@ -42,8 +42,7 @@ class CrossEncoder(nn.Module):
 
     def __init__(self, classifier: PreTrainedModel) -> None:
         super().__init__()
-        backbone: Any = classifier.base_model
-        self.encoder = Encoder(backbone)
+        self.encoder = Encoder(classifier.base_model)
         self.classifier = classifier
 
     def scores(self, chunk: Chunk) -> Tensor:

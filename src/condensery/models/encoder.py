@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,9 +26,6 @@ from condensery.models.pooling import dimensions, pool
 from condensery.models.varlen import kernel_of
 from condensery.models.vectors import VectorSettings
 from condensery.tokens.batches import Chunk
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 _LONG = 1024  # keys of a row; with more keys the attention weights of plain matrix products take too much memory
 
@@ -207,7 +204,7 @@ class Encoder(nn.Module):
     model: Any  # its parts are reached by name
 
     def __init__(
-        self, model: "PreTrainedModel", settings: VectorSettings | None = None, head: nn.Sequential | None = None
+        self, model: nn.Module, settings: VectorSettings | None = None, head: nn.Sequential | None = None
     ) -> None:
         super().__init__()
         self.model = model

@@ -19,7 +19,7 @@ from condensery.training.gradient_processes import ProcessError, in_processes, o
 from condensery.training.gradient_trials import EVERY_PART, Cut, Replayed, TrialOfModule, TrialOfParts
 from condensery.training.modules.optimisation import TrainingModule
 
-Gradients = dict[str, Tensor | None]
+Gradients = dict[str, Tensor]  # of each weight by name, and the loss if it is known
 
 CUTS: dict[Cut, str] = {
     "whole": "in one chunk",
@@ -206,12 +206,11 @@ class _Check:
             except Exception as error:
                 return replace(outcome, failure=one_line(error))
         for name in sorted(expected, key=lambda name: name != LOSS):
-            value = expected[name]
-            if value is not None and not value.isfinite().all():
+            if not expected[name].isfinite().all():
                 what = name if name == LOSS else f"the gradient of {name}"
                 raise UserError(f"check_gradients: {what} is not finite, computed plainly {outcome.setting}")
-        if found[LOSS] is None:  # the checked function may return no loss
-            expected[LOSS] = None
+        if LOSS not in found:  # the checked function may return no loss
+            del expected[LOSS]
         return replace(outcome, differences=compare(expected, found, tolerance), replayed=replayed)
 
     def _chunks(self, setting: _Setting, share: Share) -> list[Any]:
@@ -226,11 +225,13 @@ class _Check:
         for weight in self.weights.values():
             weight.grad = None
         loss = run()
-        gradients: Gradients = {name: weight.grad for name, weight in self.weights.items()}
-        for weight in self.weights.values():
+        gradients: Gradients = {}
+        for name, weight in self.weights.items():
+            gradients[name] = torch.zeros_like(weight) if weight.grad is None else weight.grad
             weight.grad = None
-        is_number = isinstance(loss, float | Tensor)
-        return gradients | {LOSS: torch.as_tensor(loss).detach().reshape(1) if is_number else None}
+        if isinstance(loss, float | Tensor):
+            gradients[LOSS] = torch.as_tensor(loss).detach().reshape(1)
+        return gradients
 
     def _plain(self, cut: Cut, random: Replayed) -> Tensor:
         return self.trial.plain(self.trial.chunks(cut, ALL), random)
@@ -260,10 +261,8 @@ class _Check:
         if any(weight.device.type != "cpu" for weight in self.weights.values()):
             raise UserError("check_gradients: processes=2 computes on the CPU; move the model there")
         found = in_processes(setting.processes, partial(self.share, setting))
-        means: Gradients = {}
-        for name in [*self.weights, LOSS]:
-            given = [gradients[name] for gradients, _ in found if gradients[name] is not None]
-            means[name] = torch.stack(given).sum(dim=0) / len(found) if given else None
+        names = found[0][0].keys()
+        means = {name: torch.stack([gradients[name] for gradients, _ in found]).mean(dim=0) for name in names}
         return means, all(replayed for _, replayed in found)
 
     def share(self, setting: _Setting, share: Share) -> tuple[Gradients, bool]:

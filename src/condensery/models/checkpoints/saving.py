@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
@@ -35,7 +34,7 @@ from condensery.models.checkpoints.backbone import (
 from condensery.models.checkpoints.config import BackboneConfig
 from condensery.models.checkpoints.head import check_cut, load_head, save_head
 from condensery.models.checkpoints.hub import checkpoint_folder
-from condensery.models.checkpoints.loading import Allowed, load_weights, quiet, readable
+from condensery.models.checkpoints.loading import Allowed, load_weights, quiet, read_tensors, readable
 from condensery.models.checkpoints.metadata import (
     ABOUT,
     QUERY_ENCODER,
@@ -52,7 +51,7 @@ from condensery.models.families import FAMILIES
 from condensery.models.masked_autoencoder import DecoderShape, Init, MaskedAutoEncoder
 from condensery.models.pooling import shapes_of
 from condensery.models.vectors import VectorOptions, VectorSettings
-from condensery.system.files import check_file, write_json
+from condensery.system.files import write_json
 from condensery.system.inputs import standing
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
@@ -335,17 +334,16 @@ def _load_layers(
     if not standing(file):
         if shape.get(layers):
             raise UserError(f"{file}: no such file, but {ABOUT} beside it tells of a {what} ({shape})")
-        held = {file.parent / name: _released_layers(file.parent / name) for name in released}
-        file, weights = next(((file, stored) for file, stored in held.items() if stored), (file, {}))
+        there = [file.parent / name for name in released if standing(file.parent / name)]
+        held = [(one, read_tensors(one, _C_HEAD)) for one in there]
+        file, weights = next(((one, stored) for one, stored in held if stored), (file, {}))
         if not weights:
             print(f"{source}: new, with random weights: a {what} of {len(new)} layers", flush=True)
             return
         print(f"{source}: goes on with the {what} of {_depth(weights)} layers in {file.name}", flush=True)
         shape = needed
     else:
-        check_file(file)
-        with readable(file):
-            weights = load_file(file)
+        weights = read_tensors(file)
     try:
         if not needed.items() <= shape.items():
             raise RuntimeError
@@ -353,20 +351,6 @@ def _load_layers(
     except RuntimeError:
         where = f"in the stage that made it ({shape})" if shape != needed else f"there ({_depth(weights)} layers)"
         raise UserError(f"{file}: a {what} of another shape; {advice} as {where}") from None
-
-
-def _released_layers(file: Path) -> dict[str, Tensor]:
-    """The tensors of such layers in a file of the papers' code; empty if the file does not exist or holds none."""
-    if not standing(file):
-        return {}
-    check_file(file)
-    with readable(file):
-        if file.suffix == ".safetensors":
-            with safe_open(file, "pt") as tensors:
-                held = {name: tensors.get_tensor(name) for name in tensors.keys() if name.startswith(_C_HEAD)}  # noqa: SIM118
-        else:
-            held = dict(torch.load(file, map_location="cpu", weights_only=True))
-    return {name.removeprefix(_C_HEAD): value for name, value in held.items() if name.startswith(_C_HEAD)}
 
 
 def _depth(weights: Mapping[str, Tensor]) -> int:

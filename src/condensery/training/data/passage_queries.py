@@ -104,7 +104,6 @@ class PassageQueryDataModule(MaskedDataModule):
 
     def _tokenised(self) -> PassagesAndQueries:
         """Tokenise the queries of ``data`` as a separate collection; return them with the passages."""
-        assert self.tokenizer_folder is not None
         flat = [query for queries in self._queries for query in queries]
         own = TokenDataModule(flat, self.tokenizer_folder, titles=False, workers=self.workers)
         own.prepare_data()

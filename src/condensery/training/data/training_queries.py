@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,20 +10,13 @@ from condensery.errors import UserError
 from condensery.randomness import check_subset, nested_subset, uniforms
 from condensery.retrieval.no_negatives import NoNegatives
 from condensery.retrieval.pair_scores import Teacher
+from condensery.retrieval.pool import NegativePool, NegativeWeights
 from condensery.text.collection import Collection
 from condensery.tokens.ranges import ranges
 from condensery.tokens.store import TokenStore
 from condensery.training.data.steps import Ids, Share, items_of_step
 
 NOTHING: Ids = np.empty(0, np.int64)
-Value = TypeVar("Value", bound=np.generic, covariant=True)
-
-
-class Pool(Protocol[Value]):
-    """A value for each hard negative of the training queries (q, m): an array, or values read from disk on demand."""
-
-    def __getitem__(self, chosen: Ids, /) -> NDArray[Value]:
-        """Return the values (b, m) of the queries ``chosen`` (b,)."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +27,7 @@ class TrainingQueries:
         rows: (q,) row of each query in the collection, ascending.
         positives: (j,) judged relevant passages of query 0, then of query 1, ...
         starts: (q + 1,) index in ``positives`` of each query's first positive; the last entry is j.
-        negatives: (q, m) hard negatives, padded with -1 anywhere; m may be 0.
+        negatives: (q, m) hard negatives, padded with -1 anywhere; m may be 0. A pool reads them from disk on demand.
         weights: (q, m) > 0, the weight with which each negative is drawn, against the others of its query; None = all are
             drawn alike.
         known: the passages that are no negatives of the queries, besides the positives; None = there are no others.
@@ -45,8 +37,8 @@ class TrainingQueries:
     rows: Ids
     positives: Ids
     starts: Ids
-    negatives: Pool[np.int32]
-    weights: Pool[np.float64] | None = None
+    negatives: NegativePool | NDArray[np.int32]
+    weights: NegativeWeights | NDArray[np.float64] | None = None
     known: NoNegatives | None = None
     teacher: Teacher | None = None
 
@@ -54,8 +46,8 @@ class TrainingQueries:
     def of(
         cls,
         positives: Mapping[int, NDArray[np.integer]],
-        negatives: Pool[np.int32],
-        weights: Pool[np.float64] | None = None,
+        negatives: NegativePool | NDArray[np.int32],
+        weights: NegativeWeights | NDArray[np.float64] | None = None,
         known: NoNegatives | None = None,
         teacher: Teacher | None = None,
     ) -> "TrainingQueries":

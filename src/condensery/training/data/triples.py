@@ -261,20 +261,17 @@ class TripleDataModule(TokenDataModule):
         return training
 
     def _sources(self) -> list[Negatives]:
-        sources = []
-        for source in self.negatives if self._collection is not None else []:
-            assert self._collection is not None
-            if isinstance(source, Negatives):
-                sources.append(source)
-            elif isinstance(source, str | Path):
-                path = Path(source)
-                read = open_negatives if path.is_dir() else read_negatives
-                sources.append(read(path, self._collection))
-            else:
-                searcher = source() if isinstance(source, type) else source
-                how = self.split, self.mining_depth, self.below, self._relabelled(self._collection)
-                sources.append(mined(searcher, self._collection, *how))
-        return sources
+        collection = self._collection
+        return [] if collection is None else [self._source(one, collection) for one in self.negatives]
+
+    def _source(self, source: Any, collection: Collection) -> Negatives:
+        if isinstance(source, Negatives):
+            return source
+        if isinstance(source, str | Path):
+            path = Path(source)
+            return open_negatives(path, collection) if path.is_dir() else read_negatives(path, collection)
+        searcher = source() if isinstance(source, type) else source
+        return mined(searcher, collection, self.split, self.mining_depth, self.below, self._relabelled(collection))
 
     def _relabelled(self, collection: Collection) -> Relabelled:
         return read_relabelled(self.relabel, collection, self.split)

@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.core.optimizer import LightningOptimizer
 from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -31,7 +30,7 @@ from condensery.tokens.batches import Chunk
 from condensery.training.data.steps import Batch
 from condensery.training.resumption import Resumption, Schedule, keep_own_settings
 from condensery.training.settings import check_trainer_precision
-from condensery.training.validation import ValidationSample, mean_reciprocal_rank
+from condensery.training.validation import mean_reciprocal_rank
 
 PathOrName = str | Path
 
@@ -163,8 +162,7 @@ class TrainingModule(pl.LightningModule):
         # Dropout depends on (seed, step, rank) alone, so a resumed run has the dropout of an uninterrupted run.
         others = [rank()] if rank() else []  # the first process has the dropout of a run in one process
         torch.manual_seed(hash64(self.seed, "dropout", self.global_step, *others) >> 1)
-        optimiser = self.optimizers()
-        assert isinstance(optimiser, LightningOptimizer)
+        optimiser: Any = self.optimizers()
         optimiser.zero_grad()
         with replicated(batch.replicated), self._without_exchange_of_ddp():
             encoder, contrast = self.objective(batch)
@@ -186,7 +184,6 @@ class TrainingModule(pl.LightningModule):
 
     def validated(self, sample: Any) -> float:
         """Return MRR@10 over a sample: the ``ValidationSample`` of a retriever, or the ``PairSample`` of a cross-encoder."""
-        assert isinstance(sample, ValidationSample)
         return mean_reciprocal_rank(self.vectors, sample)
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
