@@ -11,10 +11,10 @@ help: ## show this list
 
 install: .venv/.installed ## make .venv with what the project needs (CPU)
 
-install-locked: ## make .venv with the versions that are tested, each held against its hash; torch comes from the index
+install-locked: ## make .venv with the versions that are tested, each held against its hash (but torch)
 	$(PYTHON) -m venv .venv
-	$(INSTALL) --no-compile "$$(sed -n 's/^# locked without hashes: //p' requirements-lock.txt)"
 	$(INSTALL) --no-compile --require-hashes --no-deps -r requirements-lock.txt
+	$(INSTALL) --no-compile "$$(sed -n 's/^# locked without hashes: //p' requirements-lock.txt)"
 	$(INSTALL) --no-deps -e .
 	@touch .venv/.installed .venv/.installed-dev .venv/.installed-docs
 
