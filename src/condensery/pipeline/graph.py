@@ -21,6 +21,7 @@ from condensery.stages.base import StageConfig, operational, references
 from condensery.stages.checks import missing_split
 from condensery.stages.registry import Stage, registry
 from condensery.stages.trainer_options import idle_callback
+from condensery.training.settings import RUN_LENGTHS
 
 OWN_STAGES = "; for one of your own set CONDENSERY_STAGES to the module that defines it"
 
@@ -246,7 +247,9 @@ class _Builder:
     def _config(self, name: str, kind: str) -> StageConfig:
         """Return the config of a node: the defaults of the kind, then the node's settings, with references resolved."""
         settings = {key: value for key, value in self.overrides[name].items() if key != "stage"}
-        defaults = self.raw["stage"].get(kind) or {}
+        defaults = dict(self.raw["stage"].get(kind) or {})
+        if any(settings.get(key) is not None for key in RUN_LENGTHS):
+            defaults |= {key: None for key in RUN_LENGTHS if key in defaults}
         merged = {key: value for key, value in settings.items() if _needs_merging(value, defaults.get(key))}
         self.cfg.stages[name] = {**defaults, **{key: settings[key] for key in settings if key not in merged}}
         for key, value in merged.items():  # in the tree: ${backbone} + {layers: 2}
