@@ -27,6 +27,7 @@ from omegaconf import Container, DictConfig, Node, OmegaConf
 from condensery.errors import UserError
 from condensery.pipeline.lengths import items, lengths, release, typed
 from condensery.pipeline.recipe_files import check_file, environment
+from condensery.pipeline.shown import leave_used_kinds
 from condensery.pipeline.sweep import JoinedTable
 from condensery.recipes import RECIPES
 
@@ -50,8 +51,13 @@ TEXT = 1 << 20  # most characters of the value of one reference
 _followed = [0]  # number of references that were followed since the config was composed
 
 
-def install() -> None:
-    """Let Hydra compose with ``RecipeLoader``, and count the references that are followed; a second call changes nothing."""
+def install(shows: bool = False) -> None:
+    """Let Hydra compose with ``RecipeLoader``, and count the references that are followed; a second call changes nothing.
+
+    Args:
+        shows: whether the command prints the config (``--cfg``) instead of running it.
+    """
+    RecipeLoader.shows = shows
     hydra._internal.hydra.ConfigLoaderImpl = RecipeLoader  # type: ignore[misc]
     OmegaConf.register_new_resolver("oc.env", environment, replace=True)
     Container.resolve_parse_tree = _counted_reference  # type: ignore[method-assign]
@@ -59,6 +65,8 @@ def install() -> None:
 
 class RecipeLoader(ConfigLoaderImpl):
     """Hydra's composition of a config, with a check of each file, of what it sets, and of what Hydra would call."""
+
+    shows = False
 
     def __init__(self, config_search_path: ConfigSearchPath) -> None:
         super().__init__(config_search_path)
@@ -90,6 +98,8 @@ class RecipeLoader(ConfigLoaderImpl):
         release(config, lengths(typed(overrides)))
         for called in ("callbacks", "launcher", "sweeper") if run_mode == RunMode.MULTIRUN else ("callbacks",):
             refuse_foreign_targets(config.hydra.get(called))
+        if self.shows:
+            leave_used_kinds(config)
         return config
 
     def _load_single_config(self, default: Any, repo: Any) -> Any:
