@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 from hydra._internal import config_loader_impl
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import ConfigRepository
 from hydra.core.default_element import ResultDefault
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig
+
+from condensery.pipeline.recipe_guard import RecipeLoader
 
 PROJECT = Path(__file__).resolve().parent.parent
 UNCHANGED = (PROJECT / "conf", PROJECT / "tests", PROJECT / "src")
@@ -31,7 +32,7 @@ _configs: dict[tuple[Any, ...], bytes] = {}  # pickled: read twice as fast as co
 def composed_once() -> Iterator[None]:
     """Keep, for later commands, what is in a file, which files a recipe consists of, and what they are together."""
     load, create_list = ConfigRepository.load_config, config_loader_impl.create_defaults_list
-    compose = ConfigLoaderImpl._compose_config_from_defaults_list
+    compose = RecipeLoader._compose_config_from_defaults_list
 
     def loaded(self: Any, config_path: str) -> Any:
         if not _all_unchanged(self):
@@ -63,7 +64,7 @@ def composed_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(ConfigRepository, "load_config", loaded)
         monkeypatch.setattr(config_loader_impl, "create_defaults_list", listed)
-        monkeypatch.setattr(ConfigLoaderImpl, "_compose_config_from_defaults_list", composed)
+        monkeypatch.setattr(RecipeLoader, "_compose_config_from_defaults_list", composed)
         yield
 
 

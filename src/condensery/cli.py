@@ -75,11 +75,11 @@ def run_program(program: Callable[[], Any], home: Path) -> int:
         return 1
     os.environ["CONDENSERY_HOME"] = str(home)
     typed(sys.argv[1:])
+    recipe_guard.install(shows="--cfg" in sys.argv and "--package" not in sys.argv)
     if os.environ.get("HYDRA_FULL_ERROR") == "1":  # a developer wants to see the whole traceback
         program()
         return 0
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and this function makes its message one line
-    recipe_guard.install()
     signals.leave_upon((signal.SIGINT, signal.SIGTERM, signal.SIGUSR1), lambda number: KeyboardInterrupt())
     try:
         sys.argv[1:] = prepared(sys.argv[1:])
@@ -96,6 +96,8 @@ def run_program(program: Callable[[], Any], home: Path) -> int:
             raise error from None
         print(line, file=sys.stderr)
         return 1
+    finally:
+        recipe_guard.install()  # what else this process composes is not to be shown
     return 1 if sweep.failed else 0
 
 

@@ -25,7 +25,9 @@ from hydra.types import RunMode
 from omegaconf import Container, DictConfig, Node, OmegaConf
 
 from condensery.errors import UserError
+from condensery.pipeline.lengths import items, lengths, release, typed
 from condensery.pipeline.recipe_files import check_file, environment
+from condensery.pipeline.shown import leave_used_kinds
 from condensery.pipeline.sweep import JoinedTable
 from condensery.recipes import RECIPES
 
@@ -49,8 +51,13 @@ TEXT = 1 << 20  # most characters of the value of one reference
 _followed = [0]  # number of references that were followed since the config was composed
 
 
-def install() -> None:
-    """Let Hydra compose with ``RecipeLoader``, and count the references that are followed; a second call changes nothing."""
+def install(shows: bool = False) -> None:
+    """Let Hydra compose with ``RecipeLoader``, and count the references that are followed; a second call changes nothing.
+
+    Args:
+        shows: whether the command prints the config (``--cfg``) instead of running it.
+    """
+    RecipeLoader.shows = shows
     hydra._internal.hydra.ConfigLoaderImpl = RecipeLoader  # type: ignore[misc]
     OmegaConf.register_new_resolver("oc.env", environment, replace=True)
     Container.resolve_parse_tree = _counted_reference  # type: ignore[method-assign]
@@ -59,9 +66,14 @@ def install() -> None:
 class RecipeLoader(ConfigLoaderImpl):
     """Hydra's composition of a config, with a check of each file, of what it sets, and of what Hydra would call."""
 
+    shows = False
+
     def __init__(self, config_search_path: ConfigSearchPath) -> None:
         super().__init__(config_search_path)
         self.repository = _Files(config_search_path)
+        self.lengths: dict[
+            str, set[str]
+        ] = {}  # a stage or kind -> by what the last file with a length says how long it trains
 
     def load_configuration(
         self,
@@ -76,14 +88,18 @@ class RecipeLoader(ConfigLoaderImpl):
         Raises:
             UserError: the files include each other in a circle, or name a class that may not be called.
         """
+        _followed[0] = 0
         try:
             config = super().load_configuration(config_name, overrides, run_mode, from_shell, validate_sweep_overrides)
         except RecursionError:
             raise UserError(
                 "experiment: the files that it is made of name each other in a circle in `defaults`"
             ) from None
+        release(config, lengths(typed(overrides)))
         for called in ("callbacks", "launcher", "sweeper") if run_mode == RunMode.MULTIRUN else ("callbacks",):
             refuse_foreign_targets(config.hydra.get(called))
+        if self.shows:
+            leave_used_kinds(config)
         return config
 
     def _load_single_config(self, default: Any, repo: Any) -> Any:
@@ -95,22 +111,27 @@ class RecipeLoader(ConfigLoaderImpl):
                 check_content(path, part.config, _own(folder) and default.config_path.startswith("launcher/"))
                 if default.config_path.startswith("experiment/") and part.header.get("package") != "_global_":
                     raise UserError(f"{path}: the first line of a recipe must be `# @package _global_`")
+                self.lengths |= lengths(part.config)
         return part
 
     def _compose_config_from_defaults_list(self, defaults: Any, repo: Any) -> DictConfig:
-        _followed[0] = 0
+        self.lengths = {}
         try:
-            return super()._compose_config_from_defaults_list(defaults, repo)
+            config = super()._compose_config_from_defaults_list(defaults, repo)
         except ConfigCompositionException:
-            kinds: dict[str, bool] = {}  # key -> whether it is a list
-            for default in defaults:
-                for key, is_list in _collections(self._load_single_config(default, repo).config):
-                    if kinds.setdefault(key, is_list) != is_list:
-                        kind, other = ("a list", "a mapping") if is_list else ("a mapping", "a list")
-                        raise UserError(
-                            f"{default.config_path}.yaml: {key}: is {kind} where {other} is needed"
-                        ) from None
+            self._refuse_other_kinds(defaults, repo)
             raise
+        release(config, self.lengths)
+        return config
+
+    def _refuse_other_kinds(self, defaults: Any, repo: Any) -> None:
+        """Raise ``UserError`` about the first key that is a list in one file and a mapping in another."""
+        kinds: dict[str, bool] = {}  # key -> whether it is a list
+        for default in defaults:
+            for key, is_list in _collections(self._load_single_config(default, repo).config):
+                if kinds.setdefault(key, is_list) != is_list:
+                    kind, other = ("a list", "a mapping") if is_list else ("a mapping", "a list")
+                    raise UserError(f"{default.config_path}.yaml: {key}: is {kind} where {other} is needed") from None
 
 
 class _Files(ConfigRepository):
@@ -165,7 +186,7 @@ def _counted_reference(self: Container, *args: Any, **kwargs: Any) -> Any:
 
 def _collections(config: Any, key: str = "") -> Iterator[tuple[str, bool]]:
     """Yield the keys of the lists and mappings in a config, each with whether it is a list."""
-    for name, value in _items(config):
+    for name, value in items(config):
         if OmegaConf.is_config(value) and not value._is_none():
             yield f"{key}{name}", OmegaConf.is_list(value)
             yield from _collections(value, f"{key}{name}.")
@@ -182,7 +203,7 @@ def check_content(place: Path | str, config: Any, machine: bool = False) -> None
     Raises:
         UserError: the file sets a key that only the user may set, or a group that is no mapping.
     """
-    for key, value in _items(config):
+    for key, value in items(config):
         if key == "hydra":
             _check_node(place, key, value, HYDRA)
             check_sweep(place, OmegaConf.select(config, "hydra.sweeper.params"))
@@ -200,7 +221,7 @@ EXAMPLES = {"stages": ", such as {corpus: {stage: corpus}}", "figures": ", such 
 
 def check_sweep(place: Path | str, params: Any) -> None:
     """Raise ``UserError`` where a recipe sweeps over a key that it may not set; Hydra takes such values as if typed."""
-    for key, value in _items(params):
+    for key, value in items(params):
         first = re.split(r"[^A-Za-z_]", key.lstrip("+"))[0]
         if first not in {*KEYS, "experiment"} - set(TYPED):
             raise UserError(f"{place}: hydra.sweeper.params.{key}: not for a recipe to sweep over")
@@ -219,17 +240,10 @@ def _check_node(place: Path | str, key: str, value: Any, allowed: tuple[str, ...
 def _leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:
     """Yield the keys and values in a node as they are written; an empty mapping or list yields none."""
     if OmegaConf.is_dict(value) and not OmegaConf.is_interpolation(value):
-        for name, inner in _items(value):
+        for name, inner in items(value):
             yield from _leaves(inner, f"{key}.{name}")
     elif not (OmegaConf.is_list(value) and not OmegaConf.is_interpolation(value) and len(value) == 0):
         yield key, value
-
-
-def _items(config: Any) -> list[tuple[str, Any]]:
-    """Return the keys of a mapping with their values as they are written; an empty list for anything else."""
-    if not isinstance(config, DictConfig) or config._is_none() or config._is_missing() or config._is_interpolation():
-        return []
-    return [(str(key), value) for key, value in config.items_ex(resolve=False)]
 
 
 def _is_mapping(value: Any) -> bool:

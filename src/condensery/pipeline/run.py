@@ -120,6 +120,7 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
         return Finished(None, [], faults=[graph.missing] if graph.missing else [], costs=costs)
     if root.launcher.kind == "local":
         check_devices(root.trainer.accelerator, root.trainer.devices)
+    root.logger.check_installed()
     if to_choose:
         announce(graph, store)
         if failures := execute(starts.before(), store, _runtime(graph, root.name, {})):
@@ -180,6 +181,8 @@ def _runtime(graph: Graph, group: str, labels: Mapping[str, str]) -> Runtime:
         threads=threads_of_a_stage(trainer.threads, graph.root.jobs),
         workers=trainer.workers,
         wandb=graph.root.logger.wandb.settings(),
+        tensorboard=graph.root.logger.tensorboard,
+        trackio=graph.root.logger.trackio,
         group=group,
         output_root=graph.root.output_root,
         labels=labels,

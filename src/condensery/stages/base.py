@@ -278,6 +278,8 @@ class Runtime:
     distributed: DistributedProcess | None = None  # set in a process that was started for the stage
     compile: bool = False  # whether layers that train are compiled by torch
     flags: Mapping[str, Any] = field(default_factory=dict)  # of Lightning's Trainer, besides the loop's own
+    tensorboard: bool = False  # whether TensorBoard gets the curves too
+    trackio: str | None = None  # the project in Trackio that gets the curves too
 
     @property
     def search_device(self) -> str | None:
