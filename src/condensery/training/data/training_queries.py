@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from condensery.errors import UserError
 from condensery.randomness import check_subset, nested_subset, uniforms
+from condensery.retrieval.negative_pool import NegativePool, NegativeWeights
 from condensery.retrieval.no_negatives import NoNegatives
 from condensery.retrieval.pair_scores import Teacher
-from condensery.retrieval.pool import NegativePool, NegativeWeights
 from condensery.text.collection import Collection
 from condensery.tokens.ranges import ranges
 from condensery.tokens.store import TokenStore
