@@ -83,8 +83,8 @@ class DataConfig(Keys):
         return self.name
 
     def input_files(self) -> list[InputFile]:
-        """Every file that ``read`` will open, in a fixed order."""
-        raise NotImplementedError
+        """Every file that ``read`` will open, in a fixed order; none where the input is known by its name."""
+        return []
 
     def judged_splits(self) -> set[str] | None:
         """The splits that will have judgements; ``None`` where only reading tells (the embedded collection has all)."""
@@ -121,14 +121,10 @@ class DataConfig(Keys):
 
     def sizes(self) -> CollectionSizes:
         """The size of the collection, as far as it can be told without reading it."""
-        sizes, known = counted(self.input_files()), self.expected()
-        if sizes.passages is not None or not known.get("passages"):
-            return sizes
-        documents = known.get("documents") or None
-        tokens = PARAGRAPH, documents and 10 * PARAGRAPH  # tokens of a passage, and of a document (a web page)
-        return replace(
-            sizes, passages=known["passages"], passage_tokens=tokens[0], documents=documents, document_tokens=tokens[1]
-        )
+        sizes, passages = counted(self.input_files()), self.expected().get("passages")
+        if sizes.passages is None and passages:
+            return replace(sizes, passages=passages, passage_tokens=PARAGRAPH)
+        return sizes
 
     def check(self) -> None:
         """Raise one ``UserError`` that names every missing file. No file is opened, so it is quick enough for the start."""
@@ -181,6 +177,10 @@ class FolderSource(DataConfig):
             found = set()
         there = {split: (split if split in found else None) if stem == AUTO else stem for split, stem in splits.items()}
         return {**values, "splits": there}
+
+    def input_files(self) -> list[InputFile]:
+        """Every file of the folder that ``read`` will open, in a fixed order."""
+        raise NotImplementedError
 
     @property
     def folder(self) -> Path:

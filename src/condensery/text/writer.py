@@ -94,7 +94,7 @@ class CollectionWriter:
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         of_splits = (f"{what}-{split}.npy" for what in ("qrels", "questions") for split in SPLITS)
-        for stale in [DESCRIPTION, "documents.arrow", "answers.arrow", "negatives.npy", *of_splits]:
+        for stale in [DESCRIPTION, "documents.arrow", "negatives.npy", *of_splits]:
             (folder / stale).unlink(missing_ok=True)
         self.folder, self.name, self.source = folder, name, source or name
         self.empty_passages, self.dev_queries = empty_passages, dev_queries
@@ -104,7 +104,8 @@ class CollectionWriter:
         self.regex_answers = False
         self.broken_answers: list[tuple[str, str]] = []
         self.relevant_from: dict[str, int] = {}
-        self._answers: TableWriter | None = None
+        self._answers = TableWriter(folder / "answers.arrow", ("answers",), lists=("answers",))  # a row for each query
+        self._answered = False  # whether any query has answers
         self._questions: dict[str, array[int]] = {}
         self._negatives = GivenNegatives()
         self._passages = _Rows(folder, "passages", ("id", "title", "text", "document"))
@@ -177,17 +178,9 @@ class CollectionWriter:
         self._digest("query", where, query.id, query.text, *answers)
         if split is not None:
             self._questions.setdefault(split, array("q")).append(self._queries.table.count)
-        self._add_answers(answers)
+        self._answers.add((answers,), sum(map(len, answers)))
+        self._answered |= bool(answers)
         self._queries.add((query.id, query.text), len(query.text), where)
-
-    def _add_answers(self, answers: list[str]) -> None:
-        """Append a row to the table of answers. The table is made at the first query that has answers."""
-        if answers and self._answers is None:
-            self._answers = TableWriter(self.folder / "answers.arrow", ("answers",), lists=("answers",))
-            for _ in range(self._queries.table.count):
-                self._answers.add(([],), 0)
-        if self._answers is not None:
-            self._answers.add((answers,), sum(map(len, answers)))
 
     def add_document(self, document: Document, where: str = "") -> None:
         """Append a document for pre-training. Empty passages are left out, and documents without any passage too."""
@@ -226,8 +219,9 @@ class CollectionWriter:
         passages, queries = self._passages.close(), self._queries.close()
         if self._documents is not None:
             self._documents.close()
-        if self._answers is not None:
-            self._answers.close()
+        self._answers.close()
+        if not self._answered:
+            (self.folder / "answers.arrow").unlink()
         if not len(passages.rows):
             raise UserError(f"{self.source}: no passages; the collection would be empty")
         self._check_documents()
@@ -332,7 +326,7 @@ class CollectionWriter:
             "dropped": dict(sorted((key, count) for key, count in self.dropped.items() if count)),
             "warnings": self.warnings,
         }
-        if self._answers is not None:
+        if self._answered:
             description["answers"] = "regex" if self.regex_answers else "string"
         if negatives:
             description["negatives"] = negatives

@@ -49,18 +49,17 @@ class HubFile:
 
     Attributes:
         size: in bytes.
-        digest: the SHA-256, or for a small file the SHA-1 that git gives it.
-        sha256: whether the digest is a SHA-256.
+        digest: the SHA-256 (64 hexadecimal digits), or for a small file the SHA-1 that git gives it.
     """
 
     size: int
     digest: str
-    sha256: bool
 
     def check(self, path: Path) -> None:
         """Raise ``UserError`` where the file at ``path`` has another size or digest."""
         size = path.stat().st_size
-        start = hashlib.sha256() if self.sha256 else hashlib.sha1(f"blob {size}\0".encode(), usedforsecurity=False)
+        git = hashlib.sha1(f"blob {size}\0".encode(), usedforsecurity=False)
+        start = hashlib.sha256() if len(self.digest) == 64 else git
         digest = file_digest(path, start)
         if size != self.size or digest != self.digest:
             raise UserError(
@@ -112,7 +111,7 @@ class Repository:
                 f"{self.key}: {self.name}: the list of its files is not in the cache; it needs a network once"
             )
         return {
-            path: HubFile(one["size"], one.get("lfs_sha256") or one["blob_id"], bool(one.get("lfs_sha256")))
+            path: HubFile(one["size"], one.get("lfs_sha256") or one["blob_id"])
             for path, one in read_json(listing)["files"].items()
         }
 

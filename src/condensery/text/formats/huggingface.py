@@ -11,7 +11,6 @@ tells before the files are fetched.
 """
 
 import re
-from array import array
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -23,7 +22,6 @@ from condensery.system.files import expanded
 from condensery.text.formats.hub import Repository
 from condensery.text.formats.plain_text import add_paragraphs
 from condensery.text.hashes import id_hash
-from condensery.text.input_file import InputFile
 from condensery.text.lines import fields_of
 from condensery.text.records import Passage, Query
 from condensery.text.source import DataConfig, Keys, Splits, WantedFile
@@ -36,7 +34,6 @@ AUTO = "auto"
 IDS = ("_id", "id", "doc_id", "docid", "query_id", "qid")
 QUERY_IDS, PASSAGE_IDS = ("query-id", "query_id", "qid"), ("corpus-id", "corpus_id", "doc_id", "docid", "pid")
 GRADES = ("score", "relevance", "grade")
-NUMBER = re.compile(r"-?\d{1,19}", re.ASCII)  # the written form of a whole number
 COLUMNS = {  # the possible names of the columns of triples, the most specific first
     "query": ("query", "anchor", "question", "title"),
     "positive": ("positive", "answer", "passage", "document", "text"),
@@ -65,10 +62,6 @@ class _OnTheHub(DataConfig):
     def chosen(self) -> dict[str, tuple[Repository, list[str]]]:
         """Role -> the data set and its files that are read. Raises ``UserError`` where a part does not exist."""
         raise NotImplementedError
-
-    def input_files(self) -> list[InputFile]:
-        """No files: the input lies in the cache of the hub. ``chosen`` lists its files."""
-        return []
 
     def check(self) -> None:
         """Raise ``UserError`` where a part of the data set does not exist. The hub is asked where the cache cannot tell."""
@@ -195,35 +188,6 @@ class HuggingfaceDocumentsSource(_OnTheHub):
         return set()
 
 
-class OneKind:
-    """Takes the ids of one table, texts or whole numbers; refuses a number and a text that are written alike."""
-
-    def __init__(self) -> None:
-        self._taken: dict[type, array[int]] = {int: array("Q"), str: array("Q")}  # 8 bytes an id, only ids like numbers
-        self._sets: dict[type, set[int]] = {}  # the same hashes as sets, made once both kinds occur
-
-    def taken(self, identifier: object, place: str) -> str:
-        """The id as a text.
-
-        Raises:
-            UserError: the id is neither a text nor a whole number, or an id of the other kind is written alike.
-        """
-        if isinstance(identifier, bool) or not isinstance(identifier, int | str):
-            raise UserError(f"{place}: an id must be a text or a whole number, not {shown(repr(identifier))}")
-        if isinstance(identifier, str) and not NUMBER.fullmatch(identifier):
-            return identifier  # not the written form of a number
-        own, other = (int, str) if isinstance(identifier, int) else (str, int)
-        number = id_hash(str(identifier))
-        self._taken[own].append(number)
-        if self._taken[other]:
-            self._sets = self._sets or {kind: set(numbers) for kind, numbers in self._taken.items()}
-            self._sets[own].add(number)
-            if number in self._sets[other]:
-                one = f"the number {identifier} and the text {str(identifier)!r}"
-                raise UserError(f"{place}: {one} are the same id; give one of them another")
-        return str(identifier)
-
-
 def read(config: HuggingfaceSource, writer: "CollectionWriter") -> None:
     """Fetch the files of a retrieval data set, and read them into ``writer``."""
     config.fetch()
@@ -259,14 +223,23 @@ def _judgements(config: HuggingfaceSource, split: str) -> Iterator[tuple[int, st
 def _texts(config: HuggingfaceSource, role: str, total: int = 0) -> Iterator[tuple[str, str, str, str]]:
     """Yield (place, id, title, text) of each passage or query.
 
-    Raises ``UserError`` where a number and a text are written as the same id.
+    A query may stand in several files, so ``UserError`` is raised here where a number and a text are written as the same
+    id. Of two passages with one id the writer tells.
     """
-    kinds = OneKind()
+    kinds: dict[int, type] = {}
     for place, row in config.rows(role, total):
         title, text = row.get("title") or "", row.get("text")
         if not isinstance(text, str | None) or not isinstance(title, str):
             raise UserError(f"{place}: title and text must be texts")
-        yield place, kinds.taken(_field(row, IDS, place), place), title, text or ""
+        identifier = _field(row, IDS, place)
+        if isinstance(identifier, bool) or not isinstance(identifier, int | str):
+            raise UserError(f"{place}: an id must be a text or a whole number, not {shown(repr(identifier))}")
+        name, kind = str(identifier), type(identifier)
+        if role == "queries" and kinds.setdefault(id_hash(name), kind) is not kind:
+            raise UserError(
+                f"{place}: the number {name} and the text {name!r} are the same id; give one of them another"
+            )
+        yield place, name, title, text or ""
 
 
 def read_triples(config: HuggingfaceTriplesSource, writer: "CollectionWriter") -> None:

@@ -26,7 +26,6 @@ from condensery.errors import UserError, of_the_disk, shown
 from condensery.system.downloads import Download, check_space, fetch
 from condensery.system.progress import progress, style
 from condensery.text.hashes import content_hashes, id_hash
-from condensery.text.input_file import InputFile
 from condensery.text.records import Document, Passage, Query
 from condensery.text.sizes import CHARACTERS, READ, UNPACKED, CollectionSizes
 from condensery.text.source import DataConfig, Keys, WantedFile
@@ -226,10 +225,6 @@ class IrDatasetsSource(DataConfig):
         content: list[Any] = [[part.role, part.id, _digests(part)] for part in self.parts.values()]
         content += [[split, self.lowest_grade(split)] for split in sorted(self.judged_splits() & GRADED)]
         return self._digest([*content, ["first positive"] if self.only_first else []])
-
-    def input_files(self) -> list[InputFile]:
-        """No files: the input is known by its id. ``downloads`` lists the files."""
-        return []
 
     def downloads(self) -> list[Download]:
         """Every file that is read, each once."""
